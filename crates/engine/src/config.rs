@@ -1,0 +1,150 @@
+//! What the engine is told at the start.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_wire::Mac;
+
+/// Everything that is decided before the first packet.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses on the guest's side.
+    pub addresses: Addresses,
+    /// Our Ethernet address, which answers for every address but the guest's.
+    pub our_mac: Mac,
+    /// The guest's Ethernet address (a link's frames may correct it).
+    pub guest_mac: Mac,
+    /// MTU that the local services announce.
+    pub mtu: u16,
+    /// Name that DHCP hands to the guest.
+    pub hostname: Option<String>,
+    /// Search domains that DHCP and router advertisements hand to the guest.
+    pub search: Vec<String>,
+    /// Upstream resolvers of the DNS forwarder, in order of preference; empty: no forwarder.
+    pub resolvers: Vec<SocketAddr>,
+    /// Addresses that reach the host's loopback (`--host-loopback`).
+    pub host_loopback: Vec<IpAddr>,
+    /// The host's own addresses may be reached (`--host-addresses`).
+    pub host_addresses: bool,
+    /// Published ports, in the order of the host's listeners and UDP sockets.
+    pub published: Vec<Published>,
+    /// How long a connect may take before the guest is told; `None` leaves it to the host.
+    pub connect_timeout: Option<Duration>,
+    /// Who may answer a guest's UDP endpoint.
+    pub udp_filter: UdpFilter,
+    /// Flows at one time.
+    pub max_flows: u32,
+    /// New flows a second, if limited.
+    pub max_flow_rate: Option<u32>,
+}
+
+/// Addresses on the guest's side of the link.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// IPv4.
+    pub v4: V4,
+    /// IPv6, unless switched off.
+    pub v6: Option<V6>,
+}
+
+/// IPv4 side.
+#[derive(Clone, Copy, Debug)]
+pub struct V4 {
+    /// The guest's subnet.
+    pub subnet: Ipv4Net,
+    /// Gateway, which also stands for the host.
+    pub gateway: Ipv4Addr,
+    /// DNS forwarder.
+    pub dns: Ipv4Addr,
+    /// The guest.
+    pub guest: Ipv4Addr,
+}
+
+/// IPv6 side.
+#[derive(Clone, Copy, Debug)]
+pub struct V6 {
+    /// The guest's subnet (a /64).
+    pub subnet: Ipv6Net,
+    /// Gateway, which also stands for the host.
+    pub gateway: Ipv6Addr,
+    /// Our link-local address: the router in advertisements.
+    pub router: Ipv6Addr,
+    /// DNS forwarder.
+    pub dns: Ipv6Addr,
+    /// The guest.
+    pub guest: Ipv6Addr,
+    /// The host has an IPv6 route, so that we offer ourselves as default router.
+    pub default_route: bool,
+}
+
+/// Transport protocols that can be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// One published port: one host socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Published {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Address and port that the host socket is bound to.
+    pub host: SocketAddr,
+    /// Port of the guest (its address in the same family).
+    pub guest_port: u16,
+}
+
+/// Who may send to a guest's UDP endpoint (RFC 4787 section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdpFilter {
+    /// Anybody.
+    Endpoint,
+    /// An address that the guest sent to in the last 120 s.
+    Address,
+    /// An address and port that the guest sent to in the last 120 s.
+    AddressPort,
+}
+
+impl Addresses {
+    /// The gateway of `like`'s family.
+    #[must_use]
+    pub fn gateway(&self, like: IpAddr) -> Option<IpAddr> {
+        match like {
+            IpAddr::V4(_) => Some(self.v4.gateway.into()),
+            IpAddr::V6(_) => self.v6.map(|v6| v6.gateway.into()),
+        }
+    }
+
+    /// The guest's address in `like`'s family.
+    #[must_use]
+    pub fn guest(&self, like: IpAddr) -> Option<IpAddr> {
+        match like {
+            IpAddr::V4(_) => Some(self.v4.guest.into()),
+            IpAddr::V6(_) => self.v6.map(|v6| v6.guest.into()),
+        }
+    }
+
+    /// Whether `address` is the DNS forwarder's.
+    #[must_use]
+    pub fn is_dns(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => v4 == self.v4.dns,
+            IpAddr::V6(v6) => self.v6.is_some_and(|ours| ours.dns == v6),
+        }
+    }
+
+    /// Whether `address` lies in a subnet of the guest's side, or is link-local there.
+    #[must_use]
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => self.v4.subnet.contains(&v4),
+            IpAddr::V6(v6) => self
+                .v6
+                .is_some_and(|ours| ours.subnet.contains(&v6) || ours.router == v6),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What happened: plain counts, the tests' oracle and the source of every statistic.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One worker's counts since it started.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Names and values, in the order of declaration.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames received from the guest.
+    frames_up,
+    /// Frames handed to the guest's link.
+    frames_down,
+    /// Frames that the link did not take.
+    link_refused,
+    /// Frames whose headers contradict themselves or are cut short.
+    malformed,
+    /// Frames of a protocol that is not carried.
+    unknown_protocol,
+    /// Packets to a destination that policy refuses.
+    policy_refused,
+    /// Flows refused because `--max-flows` or `--max-flow-rate` is reached.
+    flows_refused,
+    /// Flows refused or dropped because the host is out of descriptors or memory.
+    host_exhausted,
+    /// TCP connections opened by the guest.
+    tcp_opened,
+    /// TCP connections accepted on published ports.
+    tcp_accepted,
+    /// Connects that the host refused or that timed out.
+    tcp_connect_failed,
+    /// TCP segments to no flow, answered by a reset.
+    tcp_unknown,
+    /// Flows ended by the guest's reset.
+    tcp_reset_by_guest,
+    /// Flows ended by an error of the host connection.
+    tcp_reset_by_host,
+    /// Segments sent to the guest again.
+    tcp_retransmits,
+    /// Retransmission timeouts.
+    tcp_timeouts,
+    /// Segments outside the window or not acceptable, answered by an acknowledgement (RFC 5961).
+    tcp_challenges,
+    /// Segments kept out of order.
+    tcp_out_of_order,
+    /// Segments not accepted for want of pool memory.
+    tcp_pool_empty,
+    /// Bytes of the guest's that the socket refused and the pool took.
+    tcp_spilled_bytes,
+    /// UDP datagrams from the guest that went out.
+    udp_up,
+    /// UDP datagrams handed to the guest.
+    udp_down,
+    /// Sends of several datagrams at once.
+    udp_batches_up,
+    /// UDP datagrams that the host refused to send.
+    udp_send_failed,
+    /// Datagrams to a guest endpoint from a sender that it had not addressed.
+    udp_unsolicited,
+    /// Endpoints given up for a newer one.
+    udp_evicted,
+    /// ICMP errors told to the guest.
+    icmp_errors_down,
+    /// Echo requests that went out.
+    ping_up,
+    /// Echo replies handed to the guest.
+    ping_down,
+    /// Fragments received from the guest.
+    fragments_up,
+    /// Datagrams put together from fragments.
+    reassembled,
+    /// Fragments dropped: overlap, timeout, or no room.
+    fragments_dropped,
+    /// DNS queries taken by the forwarder.
+    dns_queries,
+    /// DNS queries that no resolver answered in time.
+    dns_failed,
+    /// DNS queries sent to another resolver after one was silent.
+    dns_failovers,
+}

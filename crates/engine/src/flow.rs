@@ -1,0 +1,74 @@
+//! Names of flows.
+
+/// A worker's number. A flow has one owner for life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(pub u8);
+
+/// What a token names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A TCP connection.
+    Tcp = 0,
+    /// A UDP guest endpoint.
+    Udp = 1,
+    /// An ICMP echo id.
+    Icmp = 2,
+    /// A pending DNS query of the forwarder.
+    Dns = 3,
+    /// A listening socket of a published port; the index is the listener's place in the configuration.
+    Listener = 4,
+    /// Something of the worker's own (the link, the supervisor's channel): never handed to the engine.
+    Edge = 5,
+}
+
+/// A flow, and the one life of its slot that is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowId {
+    /// What kind of flow.
+    pub kind: Kind,
+    /// Who owns it.
+    pub worker: WorkerId,
+    /// The slot.
+    pub index: u32,
+    /// Which life of the slot: an event for an earlier one is stale and ignored.
+    pub generation: u16,
+}
+
+/// A [`FlowId`] as the 64 bits that epoll carries: kind, worker, generation, index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+impl From<FlowId> for Token {
+    fn from(id: FlowId) -> Self {
+        Self(
+            u64::from(id.kind as u8) << 56
+                | u64::from(id.worker.0) << 48
+                | u64::from(id.generation) << 32
+                | u64::from(id.index),
+        )
+    }
+}
+
+impl Token {
+    /// The flow that this token names; `None` for a kind that does not exist.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "takes the token's fields apart")]
+    pub fn flow(self) -> Option<FlowId> {
+        let kind = match (self.0 >> 56) as u8 {
+            0 => Kind::Tcp,
+            1 => Kind::Udp,
+            2 => Kind::Icmp,
+            3 => Kind::Dns,
+            4 => Kind::Listener,
+            5 => Kind::Edge,
+            _ => return None,
+        };
+        Some(FlowId {
+            kind,
+            worker: WorkerId((self.0 >> 48) as u8),
+            generation: (self.0 >> 32) as u16,
+            index: self.0 as u32,
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! The translation engine: frames of one guest on one side, host sockets on the other.
+//!
+//! Pure: it reads no clock, opens no socket, starts no thread and draws no randomness that it was not given. Time
+//! comes in as `now`; what it needs from the world it asks of two traits, [`Host`] and [`Transmit`], and gets the
+//! answer in place.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod config;
+pub mod counters;
+pub mod ctx;
+pub mod engine;
+pub mod flow;
+pub mod host;
+pub mod link;
+pub mod policy;
+pub mod time;
+pub mod timer;
+
+pub use config::Config;
+pub use counters::Counters;
+pub use engine::Engine;
+pub use flow::{FlowId, Kind, Token, WorkerId};
+pub use host::{Failure, Host, Readiness};
+pub use link::{Frame, Limits, Transmit};
+pub use time::Instant;

@@ -1,0 +1,38 @@
+//! Frame formats: bytes to types and back.
+//!
+//! Pure: no clock, no sockets, no threads, no unsafe code. Header layouts come from `smoltcp::wire`, which is
+//! used here and, for the local services, in the engine; what the packet path needs beyond it (one-pass parsing
+//! of a frame's headers, partial checksums, `virtio_net_hdr`) is ours.
+//!
+//! A frame is parsed once, at the door ([`frame::parse`]); nothing downstream reads header bytes again. Frames
+//! going out are a header block ([`emit`]) in front of payload that never moves.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod checksum;
+pub mod emit;
+pub mod frame;
+pub mod vnet;
+
+pub use smoltcp::wire as smol;
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// The broadcast address.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+}
+
+/// IP protocol numbers that the engine handles (IANA "Protocol Numbers").
+pub mod protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+}
