@@ -22,11 +22,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["serve", listeners @ ..] => serve(listeners),
         ["generate", seed, len] => server::tcp::send(
             &mut std::io::stdout().lock(),
-            &Pattern::new(seed.parse()?),
+            &Pattern::of(seed.parse()?),
             len.parse()?,
         ),
         ["verify", seed, len] => {
-            let got = server::tcp::receive(&mut std::io::stdin().lock(), &Pattern::new(seed.parse()?))?;
+            let got = server::tcp::receive(&mut std::io::stdin().lock(), &Pattern::of(seed.parse()?))?;
             anyhow::ensure!(got == len.parse::<u64>()?, "{got} bytes instead of {len}");
             say("ok")
         }

@@ -28,7 +28,7 @@ impl Namespace {
             // SAFETY: only descriptors are shared with other threads, and NEWNET takes none of them away.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
             let namespace = Self(File::open("/proc/thread-self/ns/net")?);
-            ip("link set lo up")?;
+            begin()?;
             Ok(namespace)
         });
         process::join(made)
@@ -68,24 +68,18 @@ impl<'a> Network<'a> {
     }
 
     pub(crate) fn with_routers(context: &'a Context, routers: u8) -> Result<Self> {
-        ip("link set lo up")?;
+        begin()?;
         let nodes = (0..=routers)
             .map(|_| Namespace::new())
             .collect::<Result<Vec<_>>>()?;
         for (right, link) in nodes.iter().zip(0..) {
-            let wire = |name: &str| {
-                ip(&format!(
-                    "link add {name} type veth peer name left netns {}",
-                    right.path()
-                ))
-            };
             let (name, before) = if link == 0 {
                 ("net0", None)
             } else {
                 ("right", nodes.get(usize::from(link) - 1))
             };
             let left = || {
-                wire(name)?;
+                join(name, right, "left")?;
                 address(
                     name,
                     &format!("{}/24", v4(link, 1)),
@@ -103,25 +97,16 @@ impl<'a> Network<'a> {
                 ip(&format!("route add default via {}", v4(link, 1)))?;
                 ip(&format!("route add default via {}", v6(link, 1)))
             })?;
-            let toward_server = || {
-                ip(&format!("route replace default via {}", v4(link, 2)))?;
-                ip(&format!("route replace default via {}", v6(link, 2)))
-            };
+            // Everything to the right is behind the right neighbour.
             match before {
-                None => toward_server()?,
+                None => {
+                    ip(&format!("route add default via {}", v4(link, 2)))?;
+                    ip(&format!("route add default via {}", v6(link, 2)))?;
+                }
                 Some(before) => before.enter(|| {
-                    toward_server()?;
-                    for earlier in 0..link - 1 {
-                        ip(&format!(
-                            "route add {}/24 via {}",
-                            v4(earlier, 0),
-                            v4(link - 1, 1)
-                        ))?;
-                        ip(&format!(
-                            "route add {}/64 via {}",
-                            v6(earlier, 0),
-                            v6(link - 1, 1)
-                        ))?;
+                    for later in link + 1..=routers {
+                        ip(&format!("route add {}/24 via {}", v4(later, 0), v4(link, 2)))?;
+                        ip(&format!("route add {}/64 via {}", v6(later, 0), v6(link, 2)))?;
                     }
                     forward()
                 })?,
@@ -170,6 +155,13 @@ impl<'a> Network<'a> {
     }
 }
 
+/// Prepares the caller's namespace, still empty, for links whose addresses can be used at once.
+fn begin() -> Result<()> {
+    sysctl("net/ipv6/conf/default/accept_dad", "0")?;
+    sysctl("net/ipv6/conf/default/dad_transmits", "0")?;
+    ip("link set lo up")
+}
+
 /// Runs `ip` with `arguments` in the caller's namespace.
 pub(crate) fn ip(arguments: &str) -> Result<()> {
     let output = Command::new("ip")
@@ -193,8 +185,18 @@ pub(crate) fn add_address(interface: &str, address: &str) -> Result<()> {
 
 fn address(interface: &str, v4: &str, v6: &str) -> Result<()> {
     add_address(interface, v4)?;
-    add_address(interface, v6)?;
-    ip(&format!("link set {interface} up"))
+    add_address(interface, v6)
+}
+
+/// A veth pair from the caller's namespace to another. Both ends are up before they get addresses: otherwise the
+/// first IPv6 packets wait a second for the kernel to notice the carrier.
+fn join(name: &str, other: &Namespace, peer: &str) -> Result<()> {
+    ip(&format!(
+        "link add {name} type veth peer name {peer} netns {}",
+        other.path()
+    ))?;
+    other.enter(|| ip(&format!("link set {peer} up")))?;
+    ip(&format!("link set {name} up"))
 }
 
 fn forward() -> Result<()> {

@@ -1,5 +1,8 @@
 //! A stream of bytes known by position, so that both ends can make it and check it at any offset.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use anyhow::{Result, bail};
 
 /// Prime, so that no block size of anything in between divides it: a lost, doubled or swapped block shows.
@@ -8,8 +11,16 @@ const PERIOD: usize = 1_048_573;
 /// The stream of one seed.
 pub(crate) struct Pattern(Vec<u8>);
 
+/// Streams made so far: thousands of flows share one.
+static MADE: Mutex<BTreeMap<u64, Arc<Pattern>>> = Mutex::new(BTreeMap::new());
+
 impl Pattern {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn of(seed: u64) -> Arc<Self> {
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(made.entry(seed).or_insert_with(|| Arc::new(Self::new(seed))))
+    }
+
+    fn new(seed: u64) -> Self {
         // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
         let mut state = seed;
         let next = || {

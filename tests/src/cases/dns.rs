@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("dns.udp", 20, |context, family| ask(context, family, "+notcp")),
         Case::both("dns.tcp", 20, |context, family| ask(context, family, "+tcp")),
         Case::both("dns.4k-edns", 20, big),
-        Case::both("dns.first-resolver-dead", 30, first_dead),
+        Case::both("dns.first-resolver-dead", 30, first_dead).map(Case::pontoon_only),
         Case::both("dns.10000-queries-at-once", 60, many).map(Case::alone),
         Case::both("dns.resolvers-change", 30, change).map(Case::pontoon_only),
     ]

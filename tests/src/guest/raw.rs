@@ -129,7 +129,7 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
 fn fragments(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
     let wire = Wire::open(family)?;
-    let pattern = Pattern::new(7);
+    let pattern = Pattern::of(7);
     let payload = pattern.prefix(3000);
     let probe = |id: u16| Packet::new(wire.source, server, Transport::Udp, id, port).payload(payload);
     let send_all = |fragments: &[Vec<u8>]| fragments.iter().try_for_each(|fragment| wire.send(fragment));
@@ -177,7 +177,7 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
 fn malformed(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
     let wire = Wire::open(family)?;
-    let noise = Pattern::new(99);
+    let noise = Pattern::of(99);
     let good = Packet::new(wire.source, server, Transport::Udp, PORTS, port)
         .payload(&[0x55; 400])
         .build();

@@ -42,7 +42,7 @@ pub(crate) fn request(server: SocketAddr, line: &str) -> Result<TcpStream> {
 fn fetch(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
     let mut stream = request(server, &format!("source {seed} {len}"))?;
     std::thread::sleep(Duration::from_secs(pause));
-    let got = receive(&mut stream, &Pattern::new(seed))?;
+    let got = receive(&mut stream, &Pattern::of(seed))?;
     ensure!(got == len, "{got} bytes instead of {len}");
     Ok("ok".to_string())
 }
@@ -50,14 +50,14 @@ fn fetch(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> 
 /// Sends `len` bytes; the server reads nothing for `pause` seconds first.
 fn put(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
     let mut stream = request(server, &format!("sink {pause} {seed} {len}"))?;
-    send(&mut stream, &Pattern::new(seed), len)?;
+    send(&mut stream, &Pattern::of(seed), len)?;
     stream.shutdown(Shutdown::Write)?;
     rest(stream)
 }
 
 /// Closes our half, and still gets everything.
 fn half_ours(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
-    let pattern = Pattern::new(seed);
+    let pattern = Pattern::of(seed);
     let mut stream = request(server, "echo")?;
     let mut sender = stream.try_clone()?;
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn half_theirs(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
     let mut stream = request(server, &format!("half {seed} {len}"))?;
     ensure!(stream.read(&mut [0])? == 0, "data instead of the end");
     std::thread::sleep(Duration::from_millis(100));
-    send(&mut stream, &Pattern::new(seed), len)?;
+    send(&mut stream, &Pattern::of(seed), len)?;
     stream.shutdown(Shutdown::Write)?;
     report(server, &stream)
 }

@@ -77,7 +77,7 @@ fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
 /// says `stalled` and the round trip of another flow before and now; then sends the rest of `len` bytes on each and
 /// collects the server's verdicts.
 fn stalled(server: SocketAddr, count: usize, seconds: u64, len: u64) -> Result<()> {
-    let pattern = Pattern::new(1);
+    let pattern = Pattern::of(1);
     tcp::rr(server, ROUNDS)?;
     let before = tcp::rr(server, ROUNDS)?;
     let open = |_| -> Result<(TcpStream, u64)> {
@@ -129,7 +129,7 @@ fn push(stream: &mut TcpStream, sent: &mut u64, pattern: &Pattern, len: u64) -> 
 
 /// Opens `count` flows at once; each moves `len` bytes there and back. The server closes the odd ones first.
 fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
-    let pattern = Pattern::new(2);
+    let pattern = Pattern::of(2);
     let open = |index| -> Result<TcpStream> {
         tcp::request(
             server,

@@ -85,7 +85,7 @@ fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
         }
         let start = Instant::now();
         loop {
-            match send(&socket, Pattern::new(SEED).prefix(len), server) {
+            match send(&socket, Pattern::of(SEED).prefix(len), server) {
                 Err(Errno::MSGSIZE) => break,
                 Ok(()) => ensure!(start.elapsed() < PATIENCE, "{len} bytes with DF: never refused"),
                 Err(error) => return Err(error).with_context(|| format!("{len} bytes with DF")),
@@ -115,18 +115,23 @@ fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr) -> Result<(), Errno> {
 
 /// `len` bytes there and back. A datagram may be lost, so three tries.
 fn exchange(socket: &UdpSocket, server: SocketAddr, len: usize) -> Result<()> {
-    let pattern = Pattern::new(SEED);
+    let pattern = Pattern::of(SEED);
     let mut buffer = vec![0; 1 << 16];
     for _ in 0..3 {
         send(socket, pattern.prefix(len), server).with_context(|| format!("sending {len} bytes"))?;
-        match socket.recv_from(&mut buffer) {
-            Ok((got, from)) => {
-                ensure!(from == server, "answered by {from} instead of {server}");
-                ensure!(got == len, "{got} bytes instead of {len}");
-                return pattern.check(0, &buffer[..got]);
+        loop {
+            match socket.recv_from(&mut buffer) {
+                Ok((got, from)) => {
+                    ensure!(from == server, "answered by {from} instead of {server}");
+                    pattern.check(0, &buffer[..got])?;
+                    // Another length is the answer to an earlier try, late.
+                    if got == len {
+                        return Ok(());
+                    }
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(error) => return Err(error).with_context(|| format!("waiting for {len} bytes")),
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error).with_context(|| format!("waiting for {len} bytes")),
         }
     }
     bail!("{len} bytes: no answer in three tries")

@@ -49,14 +49,14 @@ fn serve(files: Option<&Path>, stream: TcpStream) -> Result<()> {
         ("GET", ["bytes", seed, len]) => {
             let len = len.parse()?;
             head(&mut writer, "200 OK", len)?;
-            send(&mut writer, &Pattern::new(seed.parse()?), len)
+            send(&mut writer, &Pattern::of(seed.parse()?), len)
         }
         ("PUT", ["check", seed, len]) => {
             if waits {
                 writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
             }
             let expected: u64 = len.parse()?;
-            let verdict = receive(&mut reader.take(length), &Pattern::new(seed.parse()?));
+            let verdict = receive(&mut reader.take(length), &Pattern::of(seed.parse()?));
             let text = match verdict {
                 Ok(got) if got == expected => "ok\n".to_string(),
                 Ok(got) => format!("{got} bytes instead of {expected}\n"),

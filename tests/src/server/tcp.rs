@@ -39,21 +39,21 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
     let words: Vec<&str> = request.split(' ').collect();
     match words.as_slice() {
         ["echo"] => echo(&mut stream),
-        ["source", seed, len] => source(&mut stream, &Pattern::new(seed.parse()?), len.parse()?),
+        ["source", seed, len] => source(&mut stream, &Pattern::of(seed.parse()?), len.parse()?),
         ["sink", seconds, seed, len] => {
             std::thread::sleep(Duration::from_secs(seconds.parse()?));
-            let verdict = sink(&mut stream, &Pattern::new(seed.parse()?), len.parse()?);
+            let verdict = sink(&mut stream, &Pattern::of(seed.parse()?), len.parse()?);
             Ok(stream.write_all(answer(verdict).as_bytes())?)
         }
         ["swap", seed, len] => {
-            let pattern = Pattern::new(seed.parse()?);
+            let pattern = Pattern::of(seed.parse()?);
             let len: u64 = len.parse()?;
             let got = receive(&mut (&mut stream).take(len), &pattern)?;
             source(&mut stream, &pattern, got)
         }
         ["half", seed, len] => {
             stream.shutdown(std::net::Shutdown::Write)?;
-            let verdict = sink(&mut stream, &Pattern::new(seed.parse()?), len.parse()?);
+            let verdict = sink(&mut stream, &Pattern::of(seed.parse()?), len.parse()?);
             reports.keep(peer.port(), answer(verdict))
         }
         ["reset"] => Ok(rustix::net::sockopt::set_socket_linger(
@@ -131,7 +131,7 @@ pub(crate) fn send(to: &mut impl Write, pattern: &Pattern, len: u64) -> Result<(
 
 /// Reads to the end and checks; returns how much came.
 pub(crate) fn receive(from: &mut impl Read, pattern: &Pattern) -> Result<u64> {
-    let mut buffer = vec![0; 64 * 1024];
+    let mut buffer = vec![0; 32 * 1024];
     let mut offset = 0;
     loop {
         let len = from

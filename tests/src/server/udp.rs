@@ -17,7 +17,7 @@ pub(crate) fn start(address: SocketAddr) -> Result<SocketAddr> {
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20)?;
     let local = socket.local_addr()?;
     std::thread::spawn(move || {
-        let pattern = Pattern::new(SEED);
+        let pattern = Pattern::of(SEED);
         let mut buffer = vec![0; 1 << 16];
         while let Ok((len, peer)) = socket.recv_from(&mut buffer) {
             let datagram = &buffer[..len];
