@@ -218,10 +218,7 @@ fn v6(link: u8, last: u8) -> Ipv6Addr {
 /// A namespace with the addresses that a guest would have, routed by the host.
 fn direct_guest() -> Result<Namespace> {
     let guest = Namespace::new()?;
-    ip(&format!(
-        "link add guest0 type veth peer name eth0 netns {}",
-        guest.path()
-    ))?;
+    join("guest0", &guest, "eth0")?;
     address("guest0", "10.0.2.2/24", "fd70:6f6e:746f::2/64")?;
     forward()?;
     guest.enter(|| {
