@@ -14,6 +14,9 @@ pub mod flow;
 pub mod host;
 pub mod link;
 pub mod policy;
+pub mod pool;
+pub mod slab;
+pub mod tcp;
 pub mod time;
 pub mod timer;
 
