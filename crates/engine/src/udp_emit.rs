@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use pontoon_wire::smol::{IpProtocol, checksum};
+use pontoon_wire::checksum::Sum;
 use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{emit, frame, protocol};
 use rand_chacha::rand_core::RngCore;
@@ -78,7 +78,10 @@ pub(crate) fn in_fragments<T: Transmit>(
     payload: &[u8],
 ) -> bool {
     let id = net.random.next_u32();
-    #[expect(clippy::cast_possible_truncation, reason = "IPv4 has 16 bits of the random id")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "IPv4 has 16 bits of the random id"
+    )]
     let ip = emit::Ip {
         dont_fragment: false,
         ident: id as u16,
@@ -123,11 +126,10 @@ fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP
     header[0..2].copy_from_slice(&from.port().to_be_bytes());
     header[2..4].copy_from_slice(&to.port().to_be_bytes());
     header[4..6].copy_from_slice(&len.to_be_bytes());
-    let sum = !checksum::combine(&[
-        checksum::pseudo_header(&from.ip(), &to.ip(), IpProtocol::Udp, len.into()),
-        checksum::data(&header),
-        checksum::data(payload),
-    ]);
+    let sum = Sum::pseudo(from.ip(), to.ip(), protocol::UDP, len.into())
+        .add(&header)
+        .add(payload)
+        .finish();
     // Zero would say that there is none (RFC 768).
     let sum = if sum == 0 { 0xffff } else { sum };
     header[6..8].copy_from_slice(&sum.to_be_bytes());
