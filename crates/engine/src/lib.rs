@@ -19,6 +19,7 @@ pub mod slab;
 pub mod tcp;
 pub mod time;
 pub mod timer;
+pub mod udp_emit;
 
 pub use config::Config;
 pub use counters::Counters;
