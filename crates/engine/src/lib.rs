@@ -14,6 +14,7 @@ pub mod flow;
 pub mod host;
 pub mod link;
 pub mod policy;
+pub mod slab;
 pub mod time;
 pub mod timer;
 
