@@ -17,6 +17,7 @@ pub mod policy;
 pub mod slab;
 pub mod time;
 pub mod timer;
+pub mod udp_emit;
 
 pub use config::Config;
 pub use counters::Counters;
