@@ -132,3 +132,79 @@ impl Reorder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The stream's byte at a sequence number.
+    fn byte(at: u32) -> u8 {
+        (at.wrapping_mul(2_654_435_761) >> 24) as u8
+    }
+
+    fn keep(reorder: &mut Reorder, next: u32, begin: u32, len: usize, pool: &mut Pool) -> Kept {
+        let mut data: Vec<u8> = (0..len).map(|i| byte(begin.wrapping_add(i as u32))).collect();
+        let parts = [VolatileSlice::from(&mut data[..])];
+        reorder.keep(Seq(next), Seq(begin), parts.into_iter(), pool)
+    }
+
+    fn deliver(reorder: &mut Reorder, next: u32, pool: &mut Pool) -> u32 {
+        let mut next = Seq(next);
+        while let Some(front) = reorder.front(next, pool) {
+            let mut bytes = vec![0; front.len()];
+            front.copy_to(&mut bytes);
+            for (i, got) in bytes.iter().enumerate() {
+                assert_eq!(*got, byte(next.0.wrapping_add(i as u32)));
+            }
+            next += bytes.len() as u32;
+            reorder.advance(next, pool);
+        }
+        next.0
+    }
+
+    #[test]
+    fn runs_merge_and_come_out_across_the_wrap() {
+        let mut pool = Pool::default();
+        let mut reorder = Reorder::default();
+        let next = u32::MAX - 1000;
+        assert_eq!(
+            keep(&mut reorder, next, next.wrapping_add(500), 1000, &mut pool),
+            Kept::Yes
+        );
+        assert_eq!(
+            keep(&mut reorder, next, next.wrapping_add(2000), 10, &mut pool),
+            Kept::Yes
+        );
+        assert_eq!(
+            keep(&mut reorder, next, next.wrapping_add(1500), 500, &mut pool),
+            Kept::Yes
+        );
+        let runs: Vec<_> = reorder.runs().collect();
+        assert_eq!(runs, [(next.wrapping_add(500), next.wrapping_add(2010))]);
+        reorder.advance(Seq(next.wrapping_add(600)), &mut pool);
+        assert_eq!(
+            deliver(&mut reorder, next.wrapping_add(600), &mut pool),
+            next.wrapping_add(2010)
+        );
+        assert!(reorder.is_empty());
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn reach_and_number_of_runs_are_bounded() {
+        let mut pool = Pool::default();
+        let mut reorder = Reorder::default();
+        for run in 1..=4 {
+            assert_eq!(keep(&mut reorder, 0, run * 100, 10, &mut pool), Kept::Yes);
+        }
+        assert_eq!(reorder.runs().next(), Some((400, 410)));
+        assert_eq!(keep(&mut reorder, 0, 500, 10, &mut pool), Kept::No);
+        assert_eq!(keep(&mut reorder, 0, 110, 10, &mut pool), Kept::Yes);
+        assert_eq!(reorder.runs().next(), Some((100, 120)));
+        assert_eq!(keep(&mut reorder, 0, SPAN, 10, &mut pool), Kept::No);
+        assert_eq!(keep(&mut reorder, 0, 400, BLOCK, &mut pool), Kept::Yes);
+        assert_eq!(reorder.runs().next(), Some((400, SPAN)));
+        reorder.clear(&mut pool);
+        assert_eq!(pool.in_use(), 0);
+    }
+}
