@@ -144,6 +144,10 @@ impl<S> Connection<S> {
         if self.state != State::Open || up.closed || !up.spill.is_empty() {
             return;
         }
+        // Looking at the send buffer is a system call: half a window does until the other half is used.
+        if up.want.past(up.next) > up.limit / 2 {
+            return;
+        }
         let roomy = net.pool.is_roomy();
         if up.since_growth >= up.limit && up.limit < WIDEST_WINDOW && roomy {
             up.limit *= 2;
