@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use pontoon_wire::Mac;
 use pontoon_wire::frame::{self, Body, Ip, Malformed, Transport};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -9,6 +10,7 @@ use rand_chacha::rand_core::SeedableRng;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
+use crate::local::{self, Handled};
 use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::tcp::{Burst, Tcp};
@@ -78,7 +80,12 @@ impl<H: Host> Engine<H> {
             ctx.net.counters.frames_up += 1;
             match frame::parse(frame.head, frame.len) {
                 Ok(parsed) => {
-                    if let Body::Ip(ip, transport) = &parsed.body {
+                    if is_unicast(parsed.source) {
+                        ctx.net.guest_mac = parsed.source;
+                    }
+                    if local::handle(frame, &parsed, ctx.net, ctx.link) == Handled::No
+                        && let Body::Ip(ip, transport) = &parsed.body
+                    {
                         dispatch(&mut self.tcp, frame, ip, transport, &mut gathered, ctx);
                     }
                 }
@@ -208,6 +215,10 @@ impl<H: Host> Engine<H> {
     pub fn pool_in_use(&self) -> usize {
         self.net.pool.in_use()
     }
+}
+
+fn is_unicast(mac: Mac) -> bool {
+    mac.0[0] & 1 == 0
 }
 
 /// Hands an IP packet to its protocol.
