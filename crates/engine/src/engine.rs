@@ -11,10 +11,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
 use crate::local::{self, Handled};
-use crate::policy::Policy;
-use crate::pool::Pool;
 use crate::tcp::{Burst, Tcp};
-use crate::timer::Wheel;
 use crate::{FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
 
 /// The engine of one worker.
@@ -36,28 +33,10 @@ impl<H: Host> Engine<H> {
     pub fn new(config: Config, worker: WorkerId, seed: [u8; 32], now: Instant) -> Self {
         let mut random = ChaCha12Rng::from_seed(seed);
         let tcp = Tcp::new(&mut random);
-        let policy = Policy {
-            addresses: config.addresses,
-            host_loopback: config.host_loopback.clone(),
-            host_addresses: config.host_addresses,
-            owned: Vec::new(),
-        };
-        let net = Net {
-            policy,
-            counters: Counters::default(),
-            pool: Pool::default(),
-            flows: 0,
-            allowance: (config.max_flow_rate.unwrap_or(0), now),
-            timers: Wheel::default(),
-            random,
-            worker,
-            guest_mac: config.guest_mac,
-            mtu: usize::from(config.mtu),
-            ready: std::collections::VecDeque::new(),
-            parked: Vec::new(),
-            config,
-        };
-        Self { net, tcp }
+        Self {
+            net: Net::new(config, worker, random, now),
+            tcp,
+        }
     }
 
     /// A burst of frames from the guest.
