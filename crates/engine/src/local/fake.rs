@@ -11,7 +11,7 @@ use vm_memory::VolatileSlice;
 use crate::config::{Addresses, Config, UdpFilter, V4, V6};
 use crate::ctx::Net;
 use crate::link::{Refused, Room};
-use crate::{Frame, Instant, Limits, Transmit, WorkerId};
+use crate::{Counters, Frame, Instant, Limits, Transmit, WorkerId};
 
 pub(crate) const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const GUEST_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
