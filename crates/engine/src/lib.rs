@@ -11,6 +11,7 @@ pub mod counters;
 pub mod ctx;
 pub mod engine;
 pub mod flow;
+pub mod fragment;
 pub mod host;
 pub mod link;
 pub mod local;
