@@ -13,6 +13,7 @@ pub mod engine;
 pub mod flow;
 pub mod host;
 pub mod link;
+pub mod local;
 pub mod policy;
 pub mod slab;
 pub mod time;

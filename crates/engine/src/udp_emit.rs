@@ -145,21 +145,21 @@ fn ident(net: &mut Net, dont_fragment: bool) -> u16 {
     }
 }
 
-fn count(net: &mut Net, taken: bool) -> bool {
+pub(crate) fn count(net: &mut Net, taken: bool) -> bool {
     net.counters.frames_down += u64::from(taken);
     net.counters.link_refused += u64::from(!taken);
     taken
 }
 
 /// Longest content of an IP packet: IPv4 counts its header in the total length, IPv6 does not.
-const fn longest(family: IpAddr) -> usize {
+pub(crate) const fn longest(family: IpAddr) -> usize {
     match family {
         IpAddr::V4(_) => 65_535 - 20,
         IpAddr::V6(_) => 65_535,
     }
 }
 
-const fn ip_header(family: IpAddr) -> usize {
+pub(crate) const fn ip_header(family: IpAddr) -> usize {
     match family {
         IpAddr::V4(_) => 20,
         IpAddr::V6(_) => 40,
