@@ -76,6 +76,10 @@ counters! {
     ping_up,
     /// Echo replies handed to the guest.
     ping_down,
+    /// Echo requests for which the host gave no socket: neither a ping socket nor a raw one.
+    ping_prohibited,
+    /// Echo requests that the host did not send.
+    ping_failed,
     /// Fragments received from the guest.
     fragments_up,
     /// Datagrams put together from fragments.

@@ -11,13 +11,17 @@ pub mod counters;
 pub mod ctx;
 pub mod engine;
 pub mod flow;
+mod gate;
 pub mod host;
+pub mod icmp;
 pub mod link;
 pub mod local;
 pub mod policy;
 pub mod slab;
+mod table;
 pub mod time;
 pub mod timer;
+pub mod udp;
 pub mod udp_emit;
 
 pub use config::Config;
