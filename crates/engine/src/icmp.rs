@@ -33,7 +33,6 @@ pub struct Icmp<S> {
     echoes: Table<(IpAddr, u16), Echo<S>>,
     /// Echo data on its way.
     scratch: Box<[u8]>,
-    limit: usize,
 }
 
 #[derive(Debug)]
@@ -52,19 +51,13 @@ struct Echo<S> {
 }
 
 impl<S> Icmp<S> {
-    /// No ids. At most `limit` are in use at one time.
+    /// No ids.
     #[must_use]
-    pub fn new(random: &mut ChaCha12Rng, limit: usize) -> Self {
+    pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             echoes: Table::new(Secret::new(random)),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
-            limit,
         }
-    }
-
-    /// Lets at most `limit` ids be in use from now on: what the other protocols leave.
-    pub fn set_limit(&mut self, limit: usize) {
-        self.limit = limit;
     }
 
     /// Ids that hold a slot.
@@ -193,6 +186,7 @@ impl<S> Icmp<S> {
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut echo = self.echoes.remove(index);
         ctx.net.timers.disarm(&mut echo.timer);
+        ctx.net.flows -= 1;
         ctx.host.close(echo.socket);
     }
 
@@ -202,12 +196,13 @@ impl<S> Icmp<S> {
         key: (IpAddr, u16),
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<u32, Failure> {
-        if self.echoes.len() >= self.limit {
-            let Some(idlest) = self.echoes.idlest() else {
-                ctx.net.counters.flows_refused += 1;
-                return Err(Failure::Exhausted);
-            };
+        if ctx.net.flows >= ctx.net.config.max_flows
+            && let Some(idlest) = self.echoes.idlest()
+        {
             self.remove(idlest, ctx);
+        }
+        if !ctx.net.admit(ctx.now) {
+            return Err(Failure::Exhausted);
         }
         let (index, generation) = self.echoes.vacant();
         let flow = FlowId {
@@ -232,6 +227,7 @@ impl<S> Icmp<S> {
             troubled: false,
         };
         ctx.net.timers.arm(&mut echo.timer, flow, ctx.now + IDLE);
+        ctx.net.flows += 1;
         Ok(self.echoes.insert(key, echo))
     }
 

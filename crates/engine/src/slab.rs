@@ -110,6 +110,18 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Whether the slot is in use.
+    #[must_use]
+    pub fn contains(&self, index: u32) -> bool {
+        matches!(
+            self.slot(index),
+            Some(Slot {
+                state: State::Used(_),
+                ..
+            })
+        )
+    }
+
     /// Frees a slot that is in use. Its next life has another generation.
     ///
     /// # Panics

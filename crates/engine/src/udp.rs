@@ -39,7 +39,6 @@ pub struct Udp<S> {
     pool: Pool,
     /// Where datagrams wait that cannot go straight from or to the link.
     scratch: Box<[u8]>,
-    limit: usize,
 }
 
 /// One host socket and what is known about the guest's endpoint behind it.
@@ -66,21 +65,14 @@ struct Endpoint<S> {
 }
 
 impl<S> Udp<S> {
-    /// No endpoints. At most `limit` are open at one time.
+    /// No endpoints.
     #[must_use]
-    pub fn new(random: &mut ChaCha12Rng, limit: usize) -> Self {
+    pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             endpoints: Table::new(Secret::new(random)),
             pool: Pool::new(Secret::new(random)),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
-            limit,
         }
-    }
-
-    /// Lets at most `limit` endpoints be open from now on: what the other protocols leave. Those above it go one by
-    /// one, as new ones come.
-    pub fn set_limit(&mut self, limit: usize) {
-        self.limit = limit;
     }
 
     /// Endpoints that hold a slot.
@@ -122,6 +114,7 @@ impl<S> Udp<S> {
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut endpoint = self.endpoints.remove(index);
         ctx.net.timers.disarm(&mut endpoint.timer);
+        ctx.net.flows -= 1;
         ctx.host.close(endpoint.socket);
     }
 

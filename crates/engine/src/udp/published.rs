@@ -35,6 +35,7 @@ impl<S> Udp<S> {
                 published: Some(place),
                 ..Endpoint::new(socket, true, ctx.now)
             };
+            ctx.net.flows += 1;
             let index = self.endpoints.insert((guest, nth), endpoint);
             self.endpoints.pin(index);
         }

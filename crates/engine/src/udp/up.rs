@@ -177,8 +177,10 @@ impl<S> Udp<S> {
         guest: SocketAddr,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
-        if self.endpoints.len() >= self.limit && !self.evict(ctx) {
-            ctx.net.counters.flows_refused += 1;
+        if ctx.net.flows >= ctx.net.config.max_flows {
+            self.evict(ctx);
+        }
+        if !ctx.net.admit(ctx.now) {
             return None;
         }
         let mut opened = self.open_socket(guest.ip(), ctx);
@@ -187,6 +189,7 @@ impl<S> Udp<S> {
         }
         let by_port = ctx.net.config.udp_filter != UdpFilter::Address;
         let endpoint = Endpoint::new(opened.ok()?, by_port, ctx.now);
+        ctx.net.flows += 1;
         Some(self.endpoints.insert((guest, 0), endpoint))
     }
 
