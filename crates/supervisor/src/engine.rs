@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use pontoon_runtime::{Report, Setup, Update};
+use pontoon_runtime::messages::Report;
+use pontoon_runtime::{Setup, Update};
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
