@@ -71,6 +71,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Erro
     mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
 
     let tap = tap::create(&plan.tap)?;
+    tap::leave_to_namespace(&tap)?;
     FromGuest::Tap(tap.fd, tap.offload)
         .send(supervisor)
         .context("no supervisor")?;
@@ -79,10 +80,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Erro
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     }
     open_ping_sockets();
-    if let Some(text) = &plan.resolv_conf {
-        mounts::resolv_conf(text)?;
-    }
-    mounts::proc();
+    mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref())?;
     let signals = Signals::block(&[libc::SIGCHLD]).context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
