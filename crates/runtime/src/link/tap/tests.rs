@@ -33,8 +33,25 @@ fn guest(wish: TapOffload, mtu: u16) -> (Receiver, Transmitter, TapOffload) {
             "neigh add {gateway} lladdr 9a:55:9a:55:9a:55 dev tap0 nud permanent"
         ));
     }
+    until_address_is_up();
     let (receiver, transmitter) = open(tap.fd, tap.offload, mtu).unwrap();
     (receiver, transmitter, tap.offload)
+}
+
+/// The kernel adds an IPv6 address's own route by and by, from a work queue, even without DAD; until then packets to it
+/// are dropped.
+fn until_address_is_up() {
+    for _ in 0..1000 {
+        let routes = std::fs::read_to_string("/proc/net/ipv6_route").unwrap();
+        if routes
+            .lines()
+            .any(|route| route.starts_with("fd000000000000000000000000000015 80"))
+        {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("the address does not come up");
 }
 
 fn all() -> TapOffload {
