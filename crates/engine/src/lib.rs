@@ -9,6 +9,7 @@
 pub mod config;
 pub mod counters;
 pub mod ctx;
+pub mod dns;
 pub mod engine;
 pub mod flow;
 pub mod host;
