@@ -41,12 +41,8 @@ impl<T> Slab<T> {
     /// # Panics
     /// With 2^32 slots in use.
     pub fn insert_with(&mut self, make: impl FnOnce(u32, u16) -> T) -> (u32, u16) {
-        let index = match self.free {
-            Some(index) => index,
-            None => self.grow(),
-        };
+        let (index, generation) = self.vacant();
         let slot = self.slot_mut(index).expect("the free list names slots");
-        let generation = slot.generation;
         let State::Free { next } = slot.state else {
             unreachable!("the free list names free slots");
         };
@@ -54,6 +50,16 @@ impl<T> Slab<T> {
         self.free = next;
         self.len += 1;
         (index, generation)
+    }
+
+    /// Index and generation that the next [`Self::insert_with`] will use: what has to carry them can be made first.
+    pub fn vacant(&mut self) -> (u32, u16) {
+        let index = match self.free {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        self.free = Some(index);
+        (index, self.generation(index))
     }
 
     /// What lives in the slot, if it is still the life that `generation` means.
@@ -104,6 +110,18 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Whether the slot is in use.
+    #[must_use]
+    pub fn contains(&self, index: u32) -> bool {
+        matches!(
+            self.slot(index),
+            Some(Slot {
+                state: State::Used(_),
+                ..
+            })
+        )
+    }
+
     /// Frees a slot that is in use. Its next life has another generation.
     ///
     /// # Panics
@@ -121,6 +139,18 @@ impl<T> Slab<T> {
                 value
             }
             State::Free { .. } => panic!("slot {index} is free"),
+        }
+    }
+
+    /// The life that a slot is in.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    #[must_use]
+    pub fn generation(&self, index: u32) -> u16 {
+        match self.slot(index) {
+            Some(slot) => slot.generation,
+            None => panic!("slot {index} does not exist"),
         }
     }
 

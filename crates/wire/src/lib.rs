@@ -13,6 +13,8 @@ pub mod checksum;
 pub mod emit;
 pub mod frame;
 mod layout;
+#[cfg(test)]
+mod oracle;
 pub mod vnet;
 
 pub use smoltcp::wire as smol;

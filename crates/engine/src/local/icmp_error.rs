@@ -149,7 +149,8 @@ fn may_be_answered(ip: &frame::Ip, transport: &Transport, reason: Reason) -> boo
     !(is_error || later_fragment || group || nobody)
 }
 
-fn send<T: Transmit>(
+/// As [`refuse`], for a packet whose first bytes, from the IP header on, are `quote`.
+pub(crate) fn send<T: Transmit>(
     net: &mut Net,
     link: &mut T,
     speaker: IpAddr,
@@ -218,7 +219,7 @@ const fn quote_room(family: IpAddr) -> usize {
     }
 }
 
-const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 /// RFC 1812 section 4.3.2.3: as much as fits 576 bytes.
 const QUOTE_V4: usize = 576 - 20 - 8;
 /// RFC 4443 section 2.4 (c): as much as fits the least IPv6 MTU.

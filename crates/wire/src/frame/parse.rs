@@ -272,6 +272,7 @@ fn options(mut list: &[u8], flags: Flags) -> Options {
             (4, []) if syn => options.sack_permitted = true,
             (5, blocks) if blocks.len() % 8 == 0 => {
                 let (blocks, _) = blocks.as_chunks::<8>();
+                options.sack = [None; 4];
                 for (edges, block) in options.sack.iter_mut().zip(blocks) {
                     let [a, b, c, d, e, f, g, h] = *block;
                     *edges = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
