@@ -170,6 +170,15 @@ impl<S> Forwarder<S> {
         ctx.net.ready.push_back(flow);
     }
 
+    /// A query's turn, after a flood on its port took more than one.
+    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let ready = Readiness {
+            readable: true,
+            ..Readiness::default()
+        };
+        self.handle_socket(flow, ready, ctx);
+    }
+
     /// A query's timer.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -243,6 +252,7 @@ impl<S> Forwarder<S> {
             refusals: 0,
             timer: Timer::default(),
         });
+        ctx.net.flows += 1;
         self.by_query
             .insert_unique(hash, index, |index| self.pending.at(*index).hash(self.secret));
         self.pursue(index, self.resolvers.first(ctx.now), ctx);
@@ -357,6 +367,7 @@ impl<S> Forwarder<S> {
 
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut pending = self.pending.remove(index);
+        ctx.net.flows -= 1;
         ctx.net.timers.disarm(&mut pending.timer);
         if let Some(socket) = pending.socket.take() {
             ctx.host.close(socket);

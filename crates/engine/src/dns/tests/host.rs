@@ -184,6 +184,10 @@ impl Host for FakeHost {
         unimplemented!()
     }
 
+    fn tcp_error(&mut self, _: &mut u32) -> Option<Failure> {
+        unimplemented!()
+    }
+
     fn tcp_keepalive(&mut self, _: &mut u32) {
         unimplemented!()
     }
