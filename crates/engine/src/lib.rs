@@ -23,6 +23,8 @@ pub mod pool;
 pub mod slab;
 mod table;
 pub mod tcp;
+#[cfg(test)]
+mod test_world;
 pub mod time;
 pub mod timer;
 pub mod udp;
