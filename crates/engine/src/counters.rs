@@ -94,4 +94,8 @@ counters! {
     dns_failed,
     /// DNS queries sent to another resolver after one was silent.
     dns_failovers,
+    /// DNS queries dropped because too many are waiting.
+    dns_dropped,
+    /// Datagrams to the forwarder that answer nothing that it asked.
+    dns_mismatched,
 }

@@ -10,6 +10,7 @@ use rand_chacha::rand_core::SeedableRng;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
+use crate::dns::Forwarder;
 use crate::fragment::Reassembly;
 use crate::icmp::Icmp;
 use crate::local::{self, Handled};
@@ -31,6 +32,7 @@ struct Protocols<S> {
     tcp: Tcp<S>,
     udp: Udp<S>,
     icmp: Icmp<S>,
+    dns: Forwarder<S>,
 }
 
 /// Payload that the handlers of one burst keep to send together; it leaves when the burst ends.
@@ -49,6 +51,7 @@ impl<H: Host> Engine<H> {
             tcp: Tcp::new(&mut random),
             udp: Udp::new(&mut random),
             icmp: Icmp::new(&mut random),
+            dns: Forwarder::new(&config.resolvers, &mut random),
         };
         Self {
             net: Net::new(config, worker, random, now),
@@ -143,8 +146,9 @@ impl<H: Host> Engine<H> {
             Kind::Tcp => protocols.tcp.handle_socket(flow, ready, ctx),
             Kind::Udp => protocols.udp.handle_socket(flow, ready, ctx),
             Kind::Icmp => protocols.icmp.handle_socket(flow, ready, ctx),
+            Kind::Dns => protocols.dns.handle_socket(flow, ready, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
-            Kind::Dns | Kind::Edge => {}
+            Kind::Edge => {}
         }
         ctx.link.flush();
     }
@@ -164,7 +168,8 @@ impl<H: Host> Engine<H> {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
                 Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
                 Kind::Icmp => protocols.icmp.handle_timeout(flow, ctx),
-                Kind::Dns | Kind::Listener | Kind::Edge => {}
+                Kind::Dns => protocols.dns.handle_timeout(flow, ctx),
+                Kind::Listener | Kind::Edge => {}
             }
         }
         link.flush();
@@ -201,8 +206,9 @@ impl<H: Host> Engine<H> {
             Kind::Tcp => protocols.tcp.handle_ready(flow, ctx),
             Kind::Udp => protocols.udp.handle_ready(flow, ctx),
             Kind::Icmp => protocols.icmp.handle_ready(flow, ctx),
+            Kind::Dns => protocols.dns.handle_ready(flow, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
-            Kind::Dns | Kind::Edge => {}
+            Kind::Edge => {}
         }
     }
 
@@ -229,6 +235,7 @@ impl<H: Host> Engine<H> {
 
     /// The host's resolvers have changed.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
+        self.protocols.dns.set_resolvers(&resolvers);
         self.net.config.resolvers = resolvers;
     }
 
@@ -277,10 +284,11 @@ impl<S> Protocols<S> {
         }
         match transport {
             Transport::Tcp(segment) => {
-                let dns = ctx.net.config.resolvers.first().copied();
+                let dns = self.dns.current_resolver(ctx.now);
                 self.tcp
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
             }
+            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => self.dns.handle_query(frame, ip, udp, ctx),
             Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
             Transport::Icmp(icmp) => self.icmp.handle_message(frame, ip, icmp, ctx),
             Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
@@ -308,6 +316,11 @@ impl<S> Protocols<S> {
         self.udp.flush(&mut gathered.udp, ctx);
         self.tcp.handle_burst(&mut gathered.tcp, ctx);
     }
+}
+
+/// Whether a datagram is for the DNS forwarder.
+fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
+    udp.destination_port == 53 && net.config.addresses.is_dns(ip.destination)
 }
 
 fn is_unicast(mac: Mac) -> bool {

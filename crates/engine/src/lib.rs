@@ -9,6 +9,7 @@
 pub mod config;
 pub mod counters;
 pub mod ctx;
+pub mod dns;
 pub mod engine;
 pub mod flow;
 pub mod fragment;
@@ -22,6 +23,8 @@ pub mod pool;
 pub mod slab;
 mod table;
 pub mod tcp;
+#[cfg(test)]
+mod test_world;
 pub mod time;
 pub mod timer;
 pub mod udp;

@@ -226,6 +226,10 @@ impl Host for KernelHost {
         socket.stream()?.shutdown().map_err(failure)
     }
 
+    fn tcp_error(&mut self, socket: &mut Socket) -> Option<Failure> {
+        socket.stream().ok()?.error().map(failure)
+    }
+
     fn tcp_keepalive(&mut self, socket: &mut Socket) {
         if let Ok(stream) = socket.stream() {
             stream.keepalive();

@@ -16,6 +16,8 @@ mod cpus;
 pub mod host;
 pub mod link;
 pub mod messages;
+#[cfg(test)]
+mod namespace;
 mod pacing;
 mod worker;
 

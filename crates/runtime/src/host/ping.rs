@@ -247,18 +247,24 @@ impl KernelHost {
             return Err(Errno::AFNOSUPPORT);
         }
         let (fd, properties, ident) = match &mut ping.way {
-            Way::Own(fd, properties) => (&*fd, properties, 0),
+            Way::Own(fd, properties) => (&*fd, properties, None),
             Way::Shared(ident) => {
                 let shared = self.raw[index(family)].as_mut().ok_or(Errno::INVAL)?;
-                (&shared.fd, &mut shared.properties, *ident)
+                (&shared.fd, &mut shared.properties, Some(*ident))
             }
         };
         properties.apply(fd, family, meta)?;
-        let header = request(family, ident, seq, data);
+        let header = request(family, ident.unwrap_or(0), seq, data);
         let parts = [IoSlice::new(&header), IoSlice::new(data)];
         let to = SocketAddr::from((to, 0));
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        properties::send(|| sendmsg_addr(fd, &to, &parts, &mut SendAncillaryBuffer::default(), flags))?;
+        let send = || sendmsg_addr(fd, &to, &parts, &mut SendAncillaryBuffer::default(), flags);
+        match send() {
+            // The error may be an earlier request's of any id: the kernel reports it by failing the next call, whatever
+            // that is, and has forgotten it afterwards (ip(7)). Only a second failure is this request's own.
+            Err(_) if ident.is_some() => send()?,
+            sent => sent?,
+        };
         Ok(())
     }
 

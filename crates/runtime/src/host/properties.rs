@@ -47,24 +47,3 @@ pub(super) fn received(beside: &udp::Beside) -> DatagramMeta {
         dont_fragment: false,
     }
 }
-
-/// Sends; where that fails for an error that an earlier datagram left behind, sends again.
-///
-/// With the error queue on, the kernel reports an ICMP error by failing the next call, whatever that is, and has
-/// forgotten it afterwards (ip(7)). A second failure is this datagram's own.
-pub(super) fn send<T>(mut send: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    match send() {
-        Err(
-            Errno::CONNREFUSED
-            | Errno::HOSTUNREACH
-            | Errno::HOSTDOWN
-            | Errno::NETUNREACH
-            | Errno::NOPROTOOPT
-            | Errno::OPNOTSUPP
-            | Errno::ACCESS
-            | Errno::PROTO
-            | Errno::MSGSIZE,
-        ) => send(),
-        outcome => outcome,
-    }
-}

@@ -186,6 +186,11 @@ impl Stream {
         shutdown(&self.fd, Shutdown::Write)
     }
 
+    /// Takes the pending error.
+    pub(super) fn error(&self) -> Option<Errno> {
+        sockopt::socket_error(&self.fd).ok()?.err()
+    }
+
     /// Probes at the host's intervals. A connection that is gone needs none.
     pub(super) fn keepalive(&self) {
         let _ = sockopt::set_socket_keepalive(&self.fd, true);

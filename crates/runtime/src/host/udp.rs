@@ -132,7 +132,7 @@ impl Endpoint {
         if let Some(source) = from {
             udp::push_source(&mut control, source);
         }
-        properties::send(|| message::send(&self.fd, parts, to, control.bytes()))?;
+        message::send(&self.fd, parts, to, control.bytes())?;
         Ok(())
     }
 
