@@ -97,7 +97,6 @@ impl<S> Udp<S> {
         // A random start, then one after the other: with as many clients as ports a chance hit would be rare.
         (0..=EPHEMERAL_MASK)
             .map(|step| {
-                #[expect(clippy::cast_possible_truncation, reason = "masked to 14 bits")]
                 let low = (first.wrapping_add(step) & EPHEMERAL_MASK) as u16;
                 SocketAddr::new(gateway, EPHEMERAL | low)
             })
