@@ -9,8 +9,10 @@
 pub mod config;
 pub mod counters;
 pub mod ctx;
+pub mod dns;
 pub mod engine;
 pub mod flow;
+pub mod fragment;
 mod gate;
 pub mod host;
 pub mod icmp;
