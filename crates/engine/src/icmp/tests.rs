@@ -220,6 +220,19 @@ fn the_idlest_id_makes_room() {
 }
 
 #[test]
+fn what_is_heard_keeps_an_id_young() {
+    let mut ping = Pinger::new();
+    ping.world.net.config.max_flows = 2;
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.send(GUEST, REMOTE, &Request { ident: 8, ..REQUEST });
+    ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
+    ping.event(0, READABLE);
+    ping.settle();
+    ping.send(GUEST, REMOTE, &Request { ident: 9, ..REQUEST });
+    assert_eq!(ping.world.calls()[0], "1: close");
+}
+
+#[test]
 fn long_echoes_pass_in_fragments() {
     for (guest, remote) in BOTH {
         let mut ping = Pinger::new();

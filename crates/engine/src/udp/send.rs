@@ -107,10 +107,7 @@ impl<S> Udp<S> {
         let Err(failure) = self.send_once(run, segment, parts, ctx) else {
             return Ok(());
         };
-        let mtu = match failure {
-            Failure::TooBig => self.report_problems(run.route.index, ctx).mtu,
-            _ => None,
-        };
+        let mtu = self.report_problems(run.route.index, ctx).mtu;
         Err(Unsent { failure, mtu })
     }
 
