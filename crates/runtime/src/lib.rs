@@ -88,7 +88,7 @@ pub fn run(setup: Setup) -> io::Result<()> {
 /// Builds the one worker.
 fn worker(setup: Setup) -> io::Result<Worker> {
     let can = Can::probe(&Disabled::from_env()?);
-    let host = KernelHost::new(
+    let mut host = KernelHost::new(
         can,
         setup.outbound,
         &setup.config.published,
@@ -96,7 +96,7 @@ fn worker(setup: Setup) -> io::Result<Worker> {
         setup.raw_icmp,
     )
     .map_err(|error| say("cannot take over the host's sockets", &error))?;
-    let (receiver, link) = tap::open(setup.tap, setup.offload, setup.config.mtu)
+    let (receiver, mut link) = tap::open(setup.tap, setup.offload, setup.config.mtu)
         .map_err(|error| say("cannot take over the tap", &error))?;
     rustix::io::ioctl_fionbio(&setup.supervisor, true)?;
     for (source, edge) in [
@@ -111,6 +111,9 @@ fn worker(setup: Setup) -> io::Result<Worker> {
     let now = worker::now();
     let mut engine = Engine::new(setup.config, WorkerId(0), seed, now);
     engine.set_owned_addresses(setup.owned);
+    engine
+        .open_published(&mut link, &mut host, now)
+        .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))?;
     let pacer = Pacer::new(setup.pacing, cpus::available(), now);
     Ok(Worker {
         engine,

@@ -154,9 +154,9 @@ fn flags() -> EventFlags {
 
 fn readiness(flags: EventFlags) -> Readiness {
     Readiness {
-        readable: flags.contains(EventFlags::IN),
+        readable: flags.intersects(EventFlags::IN | EventFlags::HUP),
         writable: flags.contains(EventFlags::OUT),
         end: flags.intersects(EventFlags::RDHUP | EventFlags::HUP),
-        error: flags.intersects(EventFlags::ERR | EventFlags::HUP),
+        error: flags.contains(EventFlags::ERR),
     }
 }
