@@ -240,31 +240,42 @@ impl<S> Icmp<S> {
         icmp: &frame::Icmp,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), (Failure, Option<u32>)> {
+        let Err(failure) = self.send_once(index, remote, ip, icmp, ctx) else {
+            return Ok(());
+        };
+        if matches!(
+            failure,
+            Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
+        ) {
+            return Err((failure, None));
+        }
+        let (network, mtu) = self.report_problems(index, ctx);
+        if network == 0 && failure != Failure::Refused {
+            return Err((failure, mtu));
+        }
+        let Err(failure) = self.send_once(index, remote, ip, icmp, ctx) else {
+            return Ok(());
+        };
+        let (_, mtu) = self.report_problems(index, ctx);
+        Err((failure, mtu))
+    }
+
+    fn send_once<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        remote: IpAddr,
+        ip: &frame::Ip,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Failure> {
         let meta = DatagramMeta {
             hop_limit: gate::next_hop_limit(ip.hop_limit),
             traffic_class: ip.traffic_class,
             dont_fragment: ip.dont_fragment,
         };
-        let mut mtu = None;
-        for last in [false, true] {
-            let data = &self.scratch[..icmp.payload_len];
-            let socket = &mut self.echoes.at_mut(index).socket;
-            let Err(failure) = ctx.host.ping_send(socket, remote, meta, icmp.seq, data) else {
-                return Ok(());
-            };
-            if matches!(
-                failure,
-                Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
-            ) {
-                return Err((failure, None));
-            }
-            let network;
-            (network, mtu) = self.report_problems(index, ctx);
-            if last || (network == 0 && failure != Failure::Refused) {
-                return Err((failure, mtu));
-            }
-        }
-        Err((Failure::Refused, mtu))
+        let data = &self.scratch[..icmp.payload_len];
+        let socket = &mut self.echoes.at_mut(index).socket;
+        ctx.host.ping_send(socket, remote, meta, icmp.seq, data)
     }
 
     /// Reads the socket until it is empty, the quantum is used up, or the link is full.

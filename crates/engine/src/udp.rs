@@ -71,7 +71,7 @@ impl<S> Udp<S> {
         Self {
             endpoints: Table::new(Secret::new(random)),
             pool: Pool::new(Secret::new(random)),
-            scratch: vec![0; SCRATCH].into_boxed_slice(),
+            scratch: scratch(),
         }
     }
 
@@ -89,6 +89,10 @@ impl<S> Udp<S> {
 
     /// Closes an endpoint at once, such as one whose handling panicked.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        // A panic may have come while the scratch was lent out.
+        if self.scratch.is_empty() {
+            self.scratch = scratch();
+        }
         if self.endpoints.get_mut(flow.index, flow.generation).is_some() {
             self.remove(flow.index, ctx);
         }
@@ -170,6 +174,10 @@ fn flow_id(net: &Net, index: u32, generation: u16) -> FlowId {
         index,
         generation,
     }
+}
+
+fn scratch() -> Box<[u8]> {
+    vec![0; SCRATCH].into_boxed_slice()
 }
 
 /// RFC 4787 REQ-5: not below two minutes.

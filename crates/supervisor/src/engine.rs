@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use pontoon_runtime::{Report, Setup, Update};
+use pontoon_runtime::messages::Report;
+use pontoon_runtime::{Setup, Update};
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -12,7 +13,7 @@ use crate::error::{Context as _, Error};
 use crate::spawn::{self, Child};
 use crate::stdio;
 
-/// A running engine. Dropped, it is killed.
+/// A running engine. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Engine {
     child: Child,
@@ -24,6 +25,12 @@ pub struct Engine {
 const PATIENCE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
+};
+
+/// How long the engine may take to end; it takes about a millisecond.
+const GRACE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
 };
 
 /// Room for what the engine says: a line of text.
@@ -123,7 +130,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.child.kill();
+        // The end of the socket asks it to end, and to say what it counted.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let fd = self.child.fd();
+        if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&GRACE)) != Ok(1) {
+            self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use rustix::process::{
@@ -14,7 +15,7 @@ use rustix::process::{
 
 use crate::error::{Context as _, Error, reason};
 use crate::handshake::{FromGuest, ToGuest};
-use crate::signals::{Sender, Signals};
+use crate::signals::{self, Sender, Signals};
 use crate::userns::Switches;
 use crate::{mounts, spawn, stdio, tap};
 
@@ -70,6 +71,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Erro
     mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
 
     let tap = tap::create(&plan.tap)?;
+    tap::leave_to_namespace(&tap)?;
     FromGuest::Tap(tap.fd, tap.offload)
         .send(supervisor)
         .context("no supervisor")?;
@@ -78,10 +80,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Erro
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     }
     open_ping_sockets();
-    if let Some(text) = &plan.resolv_conf {
-        mounts::resolv_conf(text)?;
-    }
-    mounts::proc();
+    mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref())?;
     let signals = Signals::block(&[libc::SIGCHLD]).context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
@@ -119,8 +118,12 @@ fn start_command(plan: &Plan) -> Result<Pid, Error> {
     setrlimit(Resource::Nofile, plan.descriptors).context("cannot restore the descriptor limit")?;
     spawn::close_all_on_exec().context("cannot close descriptors")?;
     let (program, arguments) = plan.argv.split_first().ok_or_else(|| Error::new("no command"))?;
-    // The standard library clears the signal mask and restores SIGPIPE.
-    match Command::new(program).args(arguments).spawn() {
+    // The standard library restores SIGPIPE, and leaves the signal mask.
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // SAFETY: between fork and exec it makes one system call, on memory of its own.
+    unsafe { command.pre_exec(signals::unblock_all) };
+    match command.spawn() {
         Ok(child) => i32::try_from(child.id())
             .ok()
             .and_then(Pid::from_raw)

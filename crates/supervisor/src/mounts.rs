@@ -20,32 +20,33 @@ pub fn keep_private() -> std::io::Result<()> {
     )?)
 }
 
-/// Puts `text` in the place of `/etc/resolv.conf`, or of the file that it links to. Call it before [`proc`]: the file
-/// lives in a tmpfs that is mounted over `/proc` for a moment, as that directory exists everywhere; the bind mount
-/// keeps it alive.
+/// Puts `text` in the place of `/etc/resolv.conf`, or of the file that it links to, where there is one; and mounts the
+/// `/proc` of this pid namespace.
+///
+/// The text lives in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount
+/// keeps it alive, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
 ///
 /// # Errors
 /// A mount was refused.
-pub fn resolv_conf(text: &str) -> Result<(), Error> {
-    if !fs::exists(resolv::PATH).unwrap_or(false) {
-        tracing::warn!("{} does not exist, so the guest gets no resolver", resolv::PATH);
-        return Ok(());
+pub fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if let Some(text) = text {
+        if fs::exists(resolv::PATH).unwrap_or(false) {
+            mount("tmpfs", "/proc", "tmpfs", flags, c"size=64k,mode=755").context("cannot mount a tmpfs")?;
+            fs::write("/proc/resolv.conf", text).context("cannot write the guest's resolv.conf")?;
+            mount_bind("/proc/resolv.conf", resolv::PATH)
+                .context(format_args!("cannot mount over {}", resolv::PATH))?;
+        } else {
+            tracing::warn!("{} does not exist, so the guest gets no resolver", resolv::PATH);
+        }
     }
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("tmpfs", "/proc", "tmpfs", flags, c"size=64k,mode=755").context("cannot mount a tmpfs")?;
-    let result = fs::write("/proc/resolv.conf", text)
-        .and_then(|()| Ok(mount_bind("/proc/resolv.conf", resolv::PATH)?))
-        .context(format_args!("cannot mount over {}", resolv::PATH));
-    unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
-    result
-}
-
-/// Mounts the `/proc` of this pid namespace.
-pub fn proc() {
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // Refused where parts of the host's /proc are covered (in a container): the guest then sees that one.
     if let Err(error) = mount("proc", "/proc", "proc", flags, None) {
         let reason = reason(&error.into());
         tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
+        if text.is_some() {
+            unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
+        }
     }
+    Ok(())
 }

@@ -18,6 +18,22 @@ pub const FORWARDED: [i32; 8] = [
     libc::SIGWINCH,
 ];
 
+/// Unblocks every signal.
+///
+/// # Errors
+/// None that the kernel documents for these arguments.
+pub fn unblock_all() -> io::Result<()> {
+    // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        if libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Blocked signals, waiting to be read.
 #[derive(Debug)]
 pub struct Signals {

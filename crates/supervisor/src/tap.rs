@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 
 use ipnet::IpNet;
 use pontoon_engine::config::Addresses;
@@ -75,6 +76,22 @@ pub fn create(plan: &Plan) -> Result<Tap, Error> {
             .map_err(|error| taken(&tap.name, &error).advise("--no-ipv6"))?;
     }
     Ok(tap)
+}
+
+/// Lets the tap go with its namespace instead of its descriptor. The kernel then removes it on its own time; whoever
+/// closes the descriptor would otherwise wait for that, some 14 ms.
+///
+/// # Errors
+/// The kernel's.
+pub fn leave_to_namespace(tap: &Tap) -> Result<(), Error> {
+    // SAFETY: TUNSETPERSIST takes a number and touches no memory of ours.
+    match unsafe { libc::ioctl(tap.fd.as_raw_fd(), libc::TUNSETPERSIST, 1) } {
+        -1 => Err(Error::io(
+            format_args!("cannot keep {}", tap.name),
+            &io::Error::last_os_error(),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn address(

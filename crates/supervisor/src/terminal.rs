@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::process::{Pid, getpgrp};
+use rustix::process::Pid;
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// A terminal that was ours at the start.
@@ -20,8 +20,11 @@ impl Foreground {
     #[must_use]
     pub fn of_stdin() -> Option<Self> {
         let terminal = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-        let group = getpgrp();
-        (tcgetpgrp(&terminal) == Ok(group)).then_some(Self { terminal, group })
+        let group = tcgetpgrp(&terminal).ok()?;
+        // 0 where the group is of a pid namespace further out, as its leader is.
+        // SAFETY: it takes no argument and touches no memory.
+        let ours = Pid::from_raw(unsafe { libc::getpgrp() })?;
+        (group == ours).then_some(Self { terminal, group })
     }
 }
 

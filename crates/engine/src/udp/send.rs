@@ -63,14 +63,20 @@ impl<S> Udp<S> {
         let mut told = false;
         for nth in 0..run.count {
             let at = nth * run.segment;
-            let one = range(parts, at, run.segment.min(run.len - at));
-            let Err(unsent) = self.try_send(run, None, &one, ctx) else {
+            let piece;
+            let one = if run.count == 1 {
+                parts
+            } else {
+                piece = range(parts, at, run.segment.min(run.len - at));
+                &piece[..]
+            };
+            let Err(unsent) = self.try_send(run, None, one, ctx) else {
                 ctx.net.counters.udp_up += 1;
                 continue;
             };
             ctx.net.counters.udp_send_failed += 1;
             if !told {
-                self.tell_unsent(run, &one, unsent, ctx);
+                self.tell_unsent(run, one, unsent, ctx);
                 told = true;
             }
         }
@@ -101,10 +107,7 @@ impl<S> Udp<S> {
         let Err(failure) = self.send_once(run, segment, parts, ctx) else {
             return Ok(());
         };
-        let mtu = match failure {
-            Failure::TooBig => self.report_problems(run.route.index, ctx).mtu,
-            _ => None,
-        };
+        let mtu = self.report_problems(run.route.index, ctx).mtu;
         Err(Unsent { failure, mtu })
     }
 

@@ -2,6 +2,7 @@
 
 mod down;
 mod errors;
+mod model;
 mod published;
 mod up;
 

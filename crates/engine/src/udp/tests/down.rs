@@ -208,3 +208,33 @@ fn an_error_does_not_stop_reading() {
     assert_eq!(nat.world.moved(), []);
     assert!(nat.world.net.ready.is_empty());
 }
+
+#[test]
+fn the_mtu_counts_headers() {
+    for (guest, remote, most) in [
+        (GUEST, "192.0.2.1:7", 1_472),
+        (GUEST_V6, "[2001:db8::1]:7", 1_452),
+    ] {
+        for uso in [true, false] {
+            for (len, frames) in [(most, 1), (most + 1, 2)] {
+                let mut nat = Nat::new();
+                nat.world.link.limits.uso = uso;
+                nat.send(guest, remote);
+                nat.world.host.queue(0, remote, None, &vec![1; len], len);
+                nat.event(0, READABLE);
+                assert_eq!(nat.world.down().len(), frames, "{len} bytes to {guest}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_with_a_lower_limit_gets_them_apart() {
+    let mut nat = Nat::new();
+    nat.world.link.limits.max_gso = 4_000;
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 5_000], 1_000);
+    nat.event(0, READABLE);
+    assert_eq!(nat.world.moved(), [("frames_down", 5), ("udp_down", 5)]);
+}

@@ -128,8 +128,8 @@ fn errors_of_the_network_reach_the_guest() {
 #[test]
 fn the_quote_names_what_the_guest_wrote() {
     let mut nat = Nat::new();
-    nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
-    nat.send(GUEST, "10.0.2.2:7");
+    nat.world.net.policy.host_loopback = vec!["192.0.2.77".parse().unwrap()];
+    nat.send(GUEST, "192.0.2.77:7");
     nat.settle();
     let refused = problem("127.0.0.1:7", Some("127.0.0.1"), 3, 3);
     nat.world.host.queue_problem(0, refused, b"hello");
@@ -137,7 +137,7 @@ fn the_quote_names_what_the_guest_wrote() {
     assert_eq!(
         nat.world.down(),
         [format!(
-            "icmp 10.0.2.2 > 10.0.2.15 3/3 0 about {GUEST} > 10.0.2.2:7"
+            "icmp 192.0.2.77 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.77:7"
         )]
     );
 }
@@ -336,5 +336,24 @@ fn a_routers_too_big_is_passed_on_and_what_fits_is_sent() {
     assert_eq!(
         nat.world.moved(),
         [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
+    );
+}
+
+#[test]
+fn a_refusal_without_an_entry_is_tried_again_too() {
+    let mut nat = Nat::new();
+    nat.world.host.sends.push_back(Err(Failure::Refused));
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("udp_up", 1)]);
+    nat.world
+        .host
+        .sends
+        .extend([Err(Failure::Refused), Err(Failure::Refused)]);
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(
+        nat.world.down(),
+        [format!(
+            "icmp 10.0.2.2 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.1:7"
+        )]
     );
 }

@@ -141,6 +141,18 @@ fn somebody_new_is_reached_by_a_socket_that_can() {
 }
 
 #[test]
+fn a_wildcard_socket_reaches_everybody() {
+    let mut nat = published(&["0.0.0.0:5353", "127.0.0.1:5454"]);
+    nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    nat.send("10.0.2.15:53", "10.0.2.2:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["0: > 192.0.2.1:7 hop 63 5", "0: > 127.0.0.1:7 hop 63 5"]
+    );
+}
+
+#[test]
 fn it_never_goes() {
     let mut nat = published(&["0.0.0.0:5353", "127.0.0.1:5353"]);
     nat.world.net.config.max_flows = 2;

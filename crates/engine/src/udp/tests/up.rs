@@ -251,6 +251,17 @@ fn the_pool_of_peers_forgets_the_oldest() {
     nat.arrive(0, &peer(2));
     assert_eq!(nat.world.moved(), [("frames_down", 2), ("udp_down", 2)]);
 
+    // The third would be next to go, had it not been used.
+    nat.send(GUEST, &peer(2));
+    nat.send(GUEST, "203.0.113.1:7");
+    nat.settle();
+    nat.arrive(0, &peer(2));
+    nat.arrive(0, &peer(3));
+    assert_eq!(
+        nat.world.moved(),
+        [("frames_down", 1), ("udp_down", 1), ("udp_unsolicited", 1)]
+    );
+
     // Those that have expired make way two at a time.
     nat.world.wait(121);
     for nth in 0..1_000 {
@@ -341,5 +352,64 @@ fn a_slot_is_small() {
         size_of::<Endpoint<i32>>() <= 240,
         "{}",
         size_of::<Endpoint<i32>>()
+    );
+}
+
+#[test]
+fn policy_is_asked_again_once_a_peer_is_forgotten() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.wait(100);
+    nat.send(GUEST, "198.51.100.1:7");
+    nat.wait(21);
+    nat.settle();
+    nat.world.net.policy.owned = vec!["192.0.2.1".parse().unwrap()];
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.calls(), [""; 0]);
+    assert_eq!(
+        nat.world.moved(),
+        [("frames_down", 1), ("policy_refused", 1), ("icmp_errors_down", 1)]
+    );
+}
+
+#[test]
+fn what_is_heard_keeps_an_endpoint_young() {
+    let mut nat = Nat::new();
+    nat.world.net.config.max_flows = 2;
+    nat.send("10.0.2.15:1", "192.0.2.1:7");
+    nat.send("10.0.2.15:2", "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.settle();
+    nat.send("10.0.2.15:3", "192.0.2.1:7");
+    assert_eq!(nat.world.calls()[0], "1: close");
+}
+
+#[test]
+fn an_expired_first_peer_gives_its_place_away() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.wait(100);
+    nat.arrive(0, "192.0.2.1:7");
+    nat.wait(100);
+    nat.send(GUEST, "198.51.100.1:7");
+    assert_eq!(nat.udp.pool.len(), 0);
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.udp.pool.len(), 1);
+}
+
+#[test]
+fn frames_in_pieces_are_gathered_as_far_as_there_is_room() {
+    let mut nat = Nat::new();
+    // 100 slices each: the second does not fit beside the first.
+    nat.burst_in_pieces(&vec![Sent::new(GUEST, "192.0.2.1:7", &[0; 1_000]); 2], 10);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:7 hop 63 1000",
+            "0: > 192.0.2.1:7 hop 63 1000"
+        ]
     );
 }
