@@ -23,9 +23,6 @@ pub use address::Family;
 #[cfg(test)]
 fn skipped(test: &str, family: Family) {
     use std::io::Write;
-    let _ = writeln!(
-        std::io::stderr(),
-        "SKIPPED: {test}: this machine has no {}",
-        family.loopback()
-    );
+    let line = format!("SKIPPED: {test}: this machine has no {}\n", family.loopback());
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
