@@ -14,7 +14,7 @@ use pontoon_engine::{Failure, FlowId, Host};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::{Family, tcp, udp as udp_sys};
 use rustix::io::Errno;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use vm_memory::VolatileSlice;
 
 use crate::Outbound;
@@ -82,11 +82,17 @@ impl Can {
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
         let peek_off = [Family::V4, Family::V6].map(|family| {
-            let can = !disabled.peek_off && tcp::peeks_at_offset(family).unwrap_or(false);
-            if !can {
-                info!("no SO_PEEK_OFF for TCP over {family:?}: data in flight to the guest is kept small");
+            let can = if disabled.peek_off {
+                Ok(false)
+            } else {
+                tcp::peeks_at_offset(family)
+            };
+            match &can {
+                Ok(true) => {}
+                Ok(false) => info!("no SO_PEEK_OFF for TCP over {family:?}: data in flight is kept small"),
+                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, so do without: {error}"),
             }
-            can
+            can.unwrap_or(false)
         });
         let (gso, gro) = udp_sys::offloads().unwrap_or((false, false));
         let (udp_gso, udp_gro) = (gso && !disabled.udp_gso, gro && !disabled.udp_gro);

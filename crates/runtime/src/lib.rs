@@ -144,3 +144,6 @@ fn raise_descriptor_limit() {
 fn say(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
+
+#[cfg(test)]
+mod tests;

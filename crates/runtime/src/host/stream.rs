@@ -27,10 +27,20 @@ const MAX_INTO: usize = 64;
 #[derive(Debug)]
 pub struct Stream {
     fd: OwnedFd,
-    /// Where the kernel's next peek begins; `None` where it always begins at the head.
-    peek_at: Option<u32>,
+    peek: Peek,
     /// Where a connect is under way to.
     connecting: Option<SocketAddr>,
+}
+
+/// Where the kernel's next peek begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peek {
+    /// Always at the head: this kernel cannot do otherwise.
+    Head,
+    /// At the head, until the first peek that begins elsewhere: most connections are short, and need no option.
+    NotYet,
+    /// So many bytes after the head.
+    At(u32),
 }
 
 impl KernelHost {
@@ -83,13 +93,14 @@ impl KernelHost {
 
     fn stream(&self, fd: OwnedFd, family: Family) -> Result<Stream, Errno> {
         sockopt::set_tcp_nodelay(&fd, true)?;
-        let peek_at = self.can.peek_off[index(family)].then_some(0);
-        if peek_at.is_some() {
-            tcp::set_peek_offset(&fd, 0)?;
-        }
+        let peek = if self.can.peek_off[index(family)] {
+            Peek::NotYet
+        } else {
+            Peek::Head
+        };
         Ok(Stream {
             fd,
-            peek_at,
+            peek,
             connecting: None,
         })
     }
@@ -116,15 +127,18 @@ impl Stream {
         into: &[VolatileSlice<'_>],
         aside: &mut [u8],
     ) -> Result<usize, Errno> {
-        let Some(next) = &mut self.peek_at else {
-            return self.peek_from_head(at, into, aside);
-        };
-        if *next != at {
-            tcp::set_peek_offset(&self.fd, at)?;
-            *next = at;
+        match self.peek {
+            Peek::Head => return self.peek_from_head(at, into, aside),
+            Peek::NotYet if at == 0 => return Ok(message::receive(&self.fd, into, &mut [], Take::Peek)?.len),
+            Peek::At(next) if next == at => {}
+            Peek::NotYet | Peek::At(_) => {
+                tcp::set_peek_offset(&self.fd, at)?;
+                self.peek = Peek::At(at);
+            }
         }
         let len = message::receive(&self.fd, into, &mut [], Take::Peek)?.len;
-        *next = next.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+        // The kernel has moved its offset by as much.
+        self.peek = Peek::At(at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)));
         Ok(len)
     }
 
@@ -165,8 +179,8 @@ impl Stream {
             }
             left = left.saturating_sub(u32::try_from(dropped).unwrap_or(u32::MAX));
         }
-        // The kernel moves its offset back by as much.
-        if let Some(next) = &mut self.peek_at {
+        // The kernel has moved its offset back by as much.
+        if let Peek::At(next) = &mut self.peek {
             *next = next.saturating_sub(len);
         }
         Ok(())

@@ -66,22 +66,22 @@ impl Transmit for Transmitter {
 
     fn reserve(&mut self, frames: usize, payload: usize) -> Option<Reservation<'_>> {
         let payload = payload.min(MAX_PACKET);
-        let slots = self.room.chunks_exact_mut(HEADROOM + payload);
-        let slots: ArrayVec<_, MAX_FRAMES> = slots
-            .take(frames.min(MAX_FRAMES))
-            .map(VolatileSlice::from)
-            .collect();
-        let payloads = slots
-            .iter()
-            .filter_map(|slot| slot.offset(HEADROOM).ok())
-            .collect();
-        let reservation = Reservation {
+        let stride = HEADROOM + payload;
+        let frames = frames.min(MAX_FRAMES).min(self.room.len() / stride);
+        let room = VolatileSlice::from(&mut self.room[..]);
+        let mut reservation = Reservation {
             writer: &mut self.writer,
-            slots,
-            payloads,
+            room,
+            stride,
+            payloads: ArrayVec::new(),
             next: 0,
         };
-        (!reservation.slots.is_empty()).then_some(reservation)
+        for nth in 0..frames {
+            reservation
+                .payloads
+                .push(room.subslice(nth * stride + HEADROOM, payload).ok()?);
+        }
+        (frames > 0).then_some(reservation)
     }
 
     /// Nothing to do: a frame is in the guest's stack when its write returns.
@@ -92,7 +92,9 @@ impl Transmit for Transmitter {
 #[derive(Debug)]
 pub struct Reservation<'a> {
     writer: &'a mut Writer,
-    slots: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
+    /// Frames side by side, each [`HEADROOM`] and then its payload.
+    room: VolatileSlice<'a>,
+    stride: usize,
     payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
     next: usize,
 }
@@ -103,9 +105,15 @@ impl Room for Reservation<'_> {
     }
 
     fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
-        let slot = self.slots.get(self.next).ok_or(Refused::Rejected)?;
+        if self.next == self.payloads.len() {
+            return Err(Refused::Rejected);
+        }
+        let slot = self
+            .room
+            .subslice(self.next * self.stride, self.stride)
+            .map_err(|_| Refused::Rejected)?;
         self.next += 1;
-        self.writer.commit(offload, head, len, slot)
+        self.writer.commit(offload, head, len, &slot)
     }
 }
 
