@@ -14,7 +14,7 @@ use rustix::process::{
     wait,
 };
 
-use crate::error::{Context as _, Error, reason};
+use crate::error::{Context as _, Error};
 use crate::handshake::{FromGuest, ToGuest};
 use crate::signals::{self, Sender, Signals};
 use crate::userns::Switches;
