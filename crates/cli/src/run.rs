@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
             return usage::STATUS.into();
         }
     };
-    match pontoon_supervisor::run(options) {
+    match pontoon_supervisor::run(&options) {
         Ok(status) => status.into(),
         Err(error) => {
             tracing::error!("{error}");

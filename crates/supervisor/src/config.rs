@@ -61,7 +61,10 @@ pub fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
 #[must_use]
 pub fn dns(addresses: Addresses) -> Vec<IpAddr> {
     let v6 = addresses.v6.map(|v6| IpAddr::V6(v6.dns));
-    std::iter::once(addresses.v4.dns.into()).chain(v6).collect()
+    [Some(addresses.v4.dns.into()), v6]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn host_loopback(wishes: &[Loopback], addresses: Addresses) -> Vec<IpAddr> {

@@ -42,25 +42,19 @@ pub fn max_flows(limit: Rlimit, sockets: usize) -> u32 {
     u32::try_from(room.min(MOST_FLOWS)).unwrap_or(u32::MAX)
 }
 
-/// Raw ICMP and ICMPv6 sockets, where the caller has the privilege. Says so where there is no other way either.
+/// Raw ICMP and ICMPv6 sockets, where the caller has the privilege.
 #[must_use]
 pub fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
     let open = |family, protocol| socket_of(family, SocketType::RAW, protocol);
-    let raw = [
+    [
         open(AddressFamily::INET, ipproto::ICMP),
         open(AddressFamily::INET6, ipproto::ICMPV6),
-    ];
-    if raw.iter().all(Option::is_none) && !may_ping() {
-        tracing::info!(
-            "the guest cannot ping: the host allows neither raw nor ping sockets \
-             (try: as root: sysctl net.ipv4.ping_group_range='0 2147483647')"
-        );
-    }
-    raw
+    ]
 }
 
 /// Whether ping sockets may be opened (`net.ipv4.ping_group_range`, which governs both families).
-fn may_ping() -> bool {
+#[must_use]
+pub fn may_ping() -> bool {
     socket_of(AddressFamily::INET, SocketType::DGRAM, ipproto::ICMP).is_some()
 }
 

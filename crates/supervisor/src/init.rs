@@ -1,7 +1,8 @@
 //! Process 1 of the guest's pid namespace: sets the namespaces up, starts the command, hands signals on, reaps, and
 //! exits with the command's status; the kernel then kills whatever is left inside.
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ use rustix::process::{
     wait,
 };
 
-use crate::error::{Context as _, Error, reason};
+use crate::error::{Context as _, Error};
 use crate::handshake::{FromGuest, ToGuest};
 use crate::signals::{self, Sender, Signals};
 use crate::userns::Switches;
@@ -132,24 +133,33 @@ fn start_command(plan: &Plan) -> Result<Pid, Error> {
     }
 }
 
-fn cannot_run(program: &OsString, error: &io::Error) -> Error {
+fn cannot_run(program: &OsStr, error: &io::Error) -> Error {
     let shown = program.display();
-    let plain = Error::new(format!("cannot run {shown}: {}", reason(error)));
+    let path = program.as_encoded_bytes().contains(&b'/');
     match error.kind() {
-        io::ErrorKind::NotFound => {
-            let plain = plain.with_status(NOT_FOUND);
-            let path = program.as_encoded_bytes().contains(&b'/');
-            plain.advise(if path {
+        // A directory of PATH that may not be searched says the same as a file that may not be run.
+        io::ErrorKind::PermissionDenied if path || in_search_path(program) => {
+            Error::io(format_args!("cannot run {shown}"), error)
+                .with_status(NOT_EXECUTABLE)
+                .advise(format!("ls -ld {shown}"))
+        }
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            let advice = if path {
                 "another path"
             } else {
                 "its full path, or another PATH"
-            })
+            };
+            Error::new(format!("cannot run {shown}: not found"))
+                .with_status(NOT_FOUND)
+                .advise(advice)
         }
-        io::ErrorKind::PermissionDenied => plain
-            .with_status(NOT_EXECUTABLE)
-            .advise(format!("ls -ld {shown}")),
-        _ => plain.with_status(NOT_EXECUTABLE),
+        _ => Error::io(format_args!("cannot run {shown}"), error).with_status(NOT_EXECUTABLE),
     }
+}
+
+fn in_search_path(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 fn serve(command: Pid, signals: &Signals) -> u8 {
@@ -201,18 +211,23 @@ mod tests {
 
     #[test]
     fn statuses_of_commands_that_cannot_be_run() {
-        let not_found = io::Error::from_raw_os_error(libc::ENOENT);
-        let error = cannot_run(&"nope".into(), &not_found);
-        assert_eq!(error.status(), 127);
+        let cannot =
+            |program: &str, number| cannot_run(program.as_ref(), &io::Error::from_raw_os_error(number));
+        for number in [libc::ENOENT, libc::EACCES] {
+            let error = cannot("no-such-program", number);
+            assert_eq!(error.status(), 127);
+            assert_eq!(
+                error.to_string(),
+                "cannot run no-such-program: not found (try: its full path, or another PATH)"
+            );
+        }
+        assert_eq!(cannot("./nope", libc::ENOENT).status(), 127);
+        let error = cannot("/etc", libc::EACCES);
+        assert_eq!(error.status(), 126);
         assert_eq!(
             error.to_string(),
-            "cannot run nope: no such file or directory (try: its full path, or another PATH)"
+            "cannot run /etc: permission denied (try: ls -ld /etc)"
         );
-        let refused = io::Error::from_raw_os_error(libc::EACCES);
-        assert_eq!(cannot_run(&"/etc".into(), &refused).status(), 126);
-        assert_eq!(
-            cannot_run(&"x".into(), &io::Error::from_raw_os_error(libc::ENOEXEC)).status(),
-            126
-        );
+        assert_eq!(cannot("/x", libc::ENOEXEC).status(), 126);
     }
 }

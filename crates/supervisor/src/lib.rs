@@ -10,6 +10,8 @@
 //! Each process dies with the supervisor (`PR_SET_PDEATHSIG`), and everything inside dies with the guest's first
 //! process, as that is process 1 of its pid namespace.
 
+use std::ffi::OsString;
+
 use pontoon_engine::config::Addresses;
 use pontoon_runtime::Setup;
 use pontoon_sys::disabled::Disabled;
@@ -57,10 +59,14 @@ use watch::{Behind, Watch};
 ///
 /// # Errors
 /// Anything of ours that failed, in one line; nothing is left behind.
-pub fn run(options: Options) -> Result<u8, Error> {
+pub fn run(options: &Options) -> Result<u8, Error> {
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
-    let wish = offload(&options)?;
-    let outside = Outside::look(&options)?;
+    let wish = offload(options)?;
+    let wanted = match &options.guest {
+        Guest::Command { argv, hostname } => Wanted::Command { argv, hostname },
+        Guest::Attach(target) => Wanted::Namespace(Attached::open(target)?),
+    };
+    let outside = Outside::look(options)?;
 
     // Children inherit the blocked signals, so that none of them dies of one before its time.
     let signals = Signals::block(&[]).context("cannot block signals")?;
@@ -68,15 +74,16 @@ pub fn run(options: Options) -> Result<u8, Error> {
     let families = outside.addresses.v6.map_or(Families::V4, |_| Families::Both);
     let sockets = publish::open(&options.publish, families)?;
     let raw_icmp = host::open_raw_icmp();
+    let may_ping = raw_icmp.iter().any(Option::is_some) || host::may_ping();
     let config = config::config(
-        &options,
+        options,
         outside.addresses,
         outside.resolv,
         sockets.published,
         descriptors,
     );
     let plan = tap::Plan {
-        ifname: options.ifname,
+        ifname: options.ifname.clone(),
         mac: options.mac,
         mtu: options.mtu,
         addresses: config.addresses,
@@ -84,19 +91,20 @@ pub fn run(options: Options) -> Result<u8, Error> {
     };
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (behind, tap, offload) = match options.guest {
-        Guest::Attach(target) => {
-            let attached = Attached::open(&target)?;
+    let (behind, tap, offload) = match wanted {
+        Wanted::Namespace(attached) => {
             let (tap, offload) = attached.make_tap(&plan)?;
-            tracing::info!("DNS for {}: {:?}", plan.ifname, config::dns(config.addresses));
+            let dns = config::dns(config.addresses);
+            let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
+            tracing::info!("the guest's DNS: {}", dns.join(", "));
             (Behind::Attached(attached), tap, offload)
         }
-        Guest::Command { argv, hostname } => {
+        Wanted::Command { argv, hostname } => {
             let plan = init::Plan {
                 tap: plan,
                 resolv_conf: config::resolv_conf(&options.resolvers, &config),
-                hostname,
-                argv,
+                hostname: hostname.clone(),
+                argv: argv.to_vec(),
                 descriptors,
             };
             let (guest, tap, offload) = command::start(&plan)?;
@@ -113,11 +121,17 @@ pub fn run(options: Options) -> Result<u8, Error> {
         raw_icmp,
         supervisor,
         pacing: options.pacing,
-        outbound: options.outbound,
+        outbound: options.outbound.clone(),
     })?;
     engine.ready()?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
+    }
+    if !may_ping {
+        tracing::info!(
+            "the guest cannot ping: the host allows neither raw nor ping sockets \
+             (try: as root: sysctl net.ipv4.ping_group_range='0 2147483647')"
+        );
     }
     announcement.announce()?;
     if let Behind::Command(guest) = &behind {
@@ -132,6 +146,15 @@ pub fn run(options: Options) -> Result<u8, Error> {
         resolvers: outside.resolvers,
     };
     watch.run()
+}
+
+/// What is to be behind the link.
+enum Wanted<'a> {
+    Command {
+        argv: &'a [OsString],
+        hostname: &'a Option<String>,
+    },
+    Namespace(Attached),
 }
 
 /// What the host has, and what follows from it.

@@ -116,7 +116,10 @@ fn taken(name: &str, error: &io::Error) -> Error {
 }
 
 fn refused(error: &io::Error) -> Error {
-    let plain = Error::new(reason(error));
+    // Which step, and why.
+    let text = error.to_string();
+    let (step, why) = text.rsplit_once(": ").unwrap_or(("cannot create a tap", &text));
+    let plain = Error::io(step, &io::Error::other(why));
     if error.to_string().starts_with("cannot open") {
         return match error.kind() {
             io::ErrorKind::NotFound => {
