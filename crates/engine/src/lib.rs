@@ -13,9 +13,14 @@ pub mod engine;
 pub mod flow;
 pub mod host;
 pub mod link;
+pub mod local;
 pub mod policy;
+pub mod pool;
+pub mod slab;
+pub mod tcp;
 pub mod time;
 pub mod timer;
+pub mod udp_emit;
 
 pub use config::Config;
 pub use counters::Counters;
