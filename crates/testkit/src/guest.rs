@@ -1,5 +1,6 @@
 //! Guests: whoever speaks Ethernet behind the simulated network.
 
+pub mod scripted;
 pub mod smol;
 
 use core::net::{IpAddr, SocketAddr};

@@ -455,6 +455,11 @@ impl Host for SimHost {
         Ok(())
     }
 
+    fn tcp_error(&mut self, socket: &mut SimSocket) -> Option<Failure> {
+        let index = self.conn(socket, "error").ok()?;
+        self.conns[index].take_error()
+    }
+
     fn tcp_keepalive(&mut self, socket: &mut SimSocket) {
         if let Ok(index) = self.conn(socket, "keepalive") {
             self.conns[index].keepalive = true;

@@ -88,13 +88,10 @@ impl Smol {
         for address in addressing.addresses {
             // With no link layer the gateway's address plays no part, the route's being there does.
             match address {
-                core::net::IpAddr::V4(own) => {
-                    drop(routes.add_default_ipv4_route(own).expect("a first route"))
-                }
-                core::net::IpAddr::V6(own) => {
-                    drop(routes.add_default_ipv6_route(own).expect("a first route"))
-                }
+                core::net::IpAddr::V4(own) => routes.add_default_ipv4_route(own).map(drop),
+                core::net::IpAddr::V6(own) => routes.add_default_ipv6_route(own).map(drop),
             }
+            .expect("smoltcp holds two routes");
         }
         Self {
             addressing,

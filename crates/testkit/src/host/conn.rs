@@ -447,6 +447,10 @@ impl Conn {
         Ok(())
     }
 
+    pub(super) fn take_error(&mut self) -> Option<Failure> {
+        self.error.take()
+    }
+
     pub(super) fn release(&mut self, kind: Closing) {
         self.held = false;
         if self.phase != Phase::Open || self.dead {
