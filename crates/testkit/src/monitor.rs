@@ -147,7 +147,7 @@ impl Seen {
         {
             return Some("sends beyond the guest's window");
         }
-        if self.fin.is_some_and(|fin| after(data_end, fin)) {
+        if !segment.payload.is_empty() && self.fin.is_some_and(|fin| after(data_end, fin)) {
             return Some("sends data after its FIN");
         }
         if segment.flags.has(Flags::FIN) {

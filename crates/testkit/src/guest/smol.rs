@@ -46,6 +46,9 @@ struct Conn {
     /// The other side's FIN has come.
     ended: bool,
     refused: bool,
+    /// Bytes taken from the socket, and those of them that the application has yet to read.
+    arrived: u64,
+    backlog: u64,
     send_stream: u64,
     receive_stream: u64,
 }
@@ -178,6 +181,8 @@ impl Conn {
             called: false,
             ended: false,
             refused: false,
+            arrived: 0,
+            backlog: 0,
             send_stream,
             receive_stream,
         }
@@ -211,22 +216,31 @@ impl Conn {
             app.was_reset(Outcome::Reset);
             return false;
         }
-        let read = app.read(socket.recv_queue() as u64, now);
-        let mut buffer = vec![0; read as usize];
+        let read = app.read(self.backlog + socket.recv_queue() as u64, now);
+        let from_backlog = read.min(self.backlog);
+        self.backlog -= from_backlog;
+        let mut pull = read - from_backlog;
+        if state == TimeWait {
+            // smoltcp forgets what was not read when TIME-WAIT is over.
+            self.backlog += socket.recv_queue() as u64 - pull;
+            pull = socket.recv_queue() as u64;
+        }
+        let mut buffer = vec![0; pull as usize];
         let mut done = 0;
         while done < buffer.len() {
             done += socket
                 .recv_slice(&mut buffer[done..])
                 .expect("the queue holds it");
         }
-        if let Some(at) = pattern::mismatch(self.receive_stream, app.received() - read, &buffer) {
+        if let Some(at) = pattern::mismatch(self.receive_stream, self.arrived, &buffer) {
             wrong.push(format!(
                 "port {}: byte {at} towards the guest is wrong",
                 self.port
             ));
         }
+        self.arrived += pull;
         moved |= read > 0;
-        if self.ended && socket.recv_queue() == 0 && !app.saw_end() {
+        if self.ended && self.backlog == 0 && socket.recv_queue() == 0 && !app.saw_end() {
             app.peer_ended(now);
             moved = true;
         }
@@ -317,7 +331,7 @@ impl Guest for Smol {
             let app = conn
                 .app
                 .as_ref()
-                .and_then(|app| app.next(socket.recv_queue() as u64, room as u64));
+                .and_then(|app| app.next(conn.backlog + socket.recv_queue() as u64, room as u64));
             let call = conn.call.as_ref().filter(|_| !conn.called).map(|call| call.at);
             next = earlier(next, earlier(app, call));
         }

@@ -285,6 +285,9 @@ impl Conn {
 
     /// When the peer has something to do.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+        if let Phase::Connecting { at, .. } = self.phase {
+            return Some(at);
+        }
         let app = self.app.as_ref()?;
         if self.dead {
             return None;

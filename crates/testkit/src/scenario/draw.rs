@@ -105,11 +105,15 @@ fn guest(rng: &mut Rng, mtu: usize) -> GuestPlan {
         return GuestPlan::Smol(rng.pick(&buffers), rng.pick(&buffers));
     }
     let most = mtu.min(9000) as u64 - 60;
+    let receive_buffer = rng.pick(&buffers) as u64;
+    // A scale so coarse that the window would always read 0 is nobody's.
+    let coarsest = (receive_buffer / 16).ilog2() as u8;
+    let scale = rng.pick(&[None, Some(0), Some(3), Some(7), Some(14)]);
     GuestPlan::Scripted(ScriptedPlan {
         mss: rng.pick(&[most, most, 536, 1200]).min(most) as u16,
-        scale: rng.pick(&[None, Some(0), Some(3), Some(7), Some(14)]),
+        scale: scale.map(|scale| scale.min(coarsest)),
         sack: rng.chance(700),
-        receive_buffer: rng.pick(&buffers) as u64,
+        receive_buffer,
         send_buffer: rng.pick(&buffers) as u64,
         iss: rng.pick(&[1, 0xffff_0000, 0xffff_ffff, 0x7fff_f000]),
         quick_ack: rng.chance(300),

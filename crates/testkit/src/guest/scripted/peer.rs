@@ -184,9 +184,7 @@ impl Peer {
             Stage::Open => self.receive_open(segment, now, output, wrong),
             Stage::Closed => {
                 // TIME_WAIT: whatever is repeated is acknowledged again.
-                if segment.flags.has(Flags::RST) {
-                    self.stage = Stage::Dead;
-                } else if segment.span() > 0 {
+                if !segment.flags.has(Flags::RST) && segment.span() > 0 {
                     output.push(self.bare(Flags::ACK));
                 }
             }
@@ -332,11 +330,11 @@ impl Peer {
                 };
             }
             Stage::Open => self.poll_open(now, output, wrong),
-            Stage::Waiting(_)
-            | Stage::SynSent { .. }
-            | Stage::SynReceived { .. }
-            | Stage::Closed
-            | Stage::Dead => {}
+            Stage::Closed => {
+                // The application may still be reading; nobody is left to be told of a reset.
+                self.run_app(now);
+            }
+            Stage::Waiting(_) | Stage::SynSent { .. } | Stage::SynReceived { .. } | Stage::Dead => {}
         }
     }
 
@@ -375,21 +373,14 @@ impl Peer {
             output.push(self.bare(Flags::ACK));
             self.acknowledged();
         }
-        if self.sender.fin_acknowledged() && self.receiver.ended() {
-            self.finish();
+        if self.sender.fin_acknowledged() && self.receiver.ended() && self.ack_at.is_none() {
+            self.stage = Stage::Closed;
         }
     }
 
     fn acknowledged(&mut self) {
         self.ack_at = None;
         self.unacked = 0;
-    }
-
-    /// Both directions are closed. The application may still be reading.
-    fn finish(&mut self) {
-        if self.app.as_ref().is_some_and(App::saw_end) && self.ack_at.is_none() {
-            self.stage = Stage::Closed;
-        }
     }
 
     fn run_app(&mut self, now: Instant) -> Act {
@@ -560,7 +551,7 @@ impl Peer {
         match self.stage {
             Stage::Waiting(at) => Some(at),
             Stage::SynSent { again, .. } | Stage::SynReceived { again, .. } => Some(again),
-            Stage::Open => {
+            Stage::Open | Stage::Closed => {
                 let app = self.app.as_ref()?;
                 let room = self
                     .plan
@@ -570,7 +561,7 @@ impl Peer {
                 let next = earlier(app, earlier(self.ack_at, self.sender.retry_at()))?;
                 Some(next.max(now + Duration::from_nanos(1)))
             }
-            Stage::Closed | Stage::Dead => None,
+            Stage::Dead => None,
         }
     }
 }

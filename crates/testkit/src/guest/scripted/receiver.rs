@@ -90,7 +90,7 @@ impl Receiver {
             }
             self.end = Some(end);
         }
-        if self.end.is_some_and(|known| known < end) {
+        if !data.is_empty() && self.end.is_some_and(|known| known < end) {
             return Err(format!("data to {end} beyond the end at {:?}", self.end));
         }
         if data.is_empty() {
