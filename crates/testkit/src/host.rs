@@ -8,7 +8,7 @@ mod datagram;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Host, Instant, Kind, Readiness, WorkerId};
@@ -97,7 +97,7 @@ pub struct SimHost {
     rng: Rng,
     now: Instant,
     remotes: BTreeMap<u16, Remote>,
-    taken: BTreeMap<u16, usize>,
+    taken: BTreeSet<u16>,
     conns: Vec<Conn>,
     listeners: BTreeMap<u32, VecDeque<usize>>,
     datagrams: Datagrams,
@@ -126,8 +126,6 @@ enum Woken {
 pub struct PeerReport {
     /// The port that names the connection.
     pub port: u16,
-    /// A second connection to a port whose script was taken: an old SYN's.
-    pub ghost: bool,
     /// The peer's application; `None` where it was never reached.
     pub app: Option<App>,
     /// Whether the engine still has the socket.
@@ -145,7 +143,7 @@ impl SimHost {
             rng,
             now: Instant(0),
             remotes: BTreeMap::new(),
-            taken: BTreeMap::new(),
+            taken: BTreeSet::new(),
             conns: Vec::new(),
             listeners: BTreeMap::new(),
             datagrams: Datagrams::default(),
@@ -262,7 +260,7 @@ impl SimHost {
             self.wake(Woken::Listener(listener));
         }
         let conn = &mut self.conns[index];
-        let woke = conn.run(self.now, &mut self.wrong);
+        let woke = conn.run(self.now);
         if woke {
             self.wake(Woken::Conn(index));
         }
@@ -348,20 +346,26 @@ impl Host for SimHost {
     type Socket = SimSocket;
 
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SimSocket, Connect), Failure> {
-        let remote = self.remotes.get(&to.port()).cloned().unwrap_or(Remote {
-            answer: Answer::Fail(Failure::Refused),
-            script: Script::SINK,
-        });
+        // Once its peer has been reached a port refuses: what comes then is an old SYN, or a guest that missed a reset.
+        let taken = self.taken.contains(&to.port());
+        let remote = self
+            .remotes
+            .get(&to.port())
+            .filter(|_| !taken)
+            .cloned()
+            .unwrap_or(Remote {
+                answer: Answer::Fail(Failure::Refused),
+                script: Script::SINK,
+            });
         if let Answer::Fail(failure) = remote.answer {
             self.calls += 1;
             return Err(failure);
         }
         self.take_descriptor()?;
-        let stands = matches!(remote.answer, Answer::Now | Answer::After(_));
-        let used = self.taken.entry(to.port()).or_default();
-        let ghost = stands && *used > 0;
-        *used += usize::from(stands);
-        let conn = Conn::outgoing(&self.plan, flow, to, remote, ghost, self.rng.fork(), self.now);
+        if matches!(remote.answer, Answer::Now | Answer::After(_)) {
+            self.taken.insert(to.port());
+        }
+        let conn = Conn::outgoing(&self.plan, flow, to, remote, self.rng.fork(), self.now);
         let connect = match conn.phase {
             Phase::Open => Connect::Done,
             Phase::Arriving | Phase::Connecting { .. } | Phase::Failed(_) => Connect::Pending,
@@ -380,7 +384,7 @@ impl Host for SimHost {
     fn tcp_connected(&mut self, socket: &mut SimSocket) -> Result<(), Failure> {
         let index = self.conn(socket, "connect's outcome")?;
         match self.conns[index].phase {
-            Phase::Open => Ok(()),
+            Phase::Open => self.conns[index].take_error().map_or(Ok(()), Err),
             Phase::Failed(failure) => Err(failure),
             Phase::Arriving | Phase::Connecting { .. } => Err(Failure::WouldBlock),
         }
@@ -573,7 +577,6 @@ impl SimHost {
     #[must_use]
     pub fn outcomes(&self) -> BTreeMap<u16, Option<Outcome>> {
         self.reports()
-            .filter(|report| !report.ghost)
             .filter_map(|report| Some((report.port, report.app?.outcome())))
             .collect()
     }

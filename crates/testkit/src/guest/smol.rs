@@ -30,9 +30,16 @@ pub struct Smol {
     receive_buffer: usize,
     send_buffer: usize,
     rng: Rng,
-    /// By guest port: the last bare acknowledgement's number and window, and how often it came.
-    repeats: BTreeMap<u16, (u32, u16, u32)>,
+    /// By guest port: the last bare acknowledgement, and how often it came.
+    repeats: BTreeMap<u16, (Bare, u32)>,
     wrong: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Bare {
+    seq: u32,
+    ack: u32,
+    window: u16,
 }
 
 struct Conn {
@@ -135,12 +142,19 @@ impl Smol {
         if segment.flags != Flags::ACK || !segment.payload.is_empty() || !segment.sack.is_empty() {
             return false;
         }
-        let last = self.repeats.entry(segment.to.port()).or_default();
-        if (last.0, last.1) != (segment.ack, segment.window) {
-            *last = (segment.ack, segment.window, 0);
+        let port = segment.to.port();
+        let segment = Bare {
+            seq: segment.seq,
+            ack: segment.ack,
+            window: segment.window,
+        };
+        let last = self.repeats.entry(port).or_insert((segment, 0));
+        // A probe has an older sequence number, and wants an answer.
+        if segment.seq.wrapping_sub(last.0.seq) as i32 >= 0 && segment != last.0 {
+            *last = (segment, 0);
         }
-        last.2 += 1;
-        last.2 > 2
+        last.1 += u32::from(segment == last.0);
+        segment == last.0 && last.1 > 2
     }
 
     fn run_apps(&mut self, now: Instant) -> bool {

@@ -35,7 +35,6 @@ pub(super) enum Phase {
 pub(super) struct Conn {
     flow: Option<FlowId>,
     port: u16,
-    ghost: bool,
     pub(super) listener: u32,
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
@@ -76,7 +75,6 @@ impl Conn {
         Self {
             flow: None,
             port,
-            ghost: false,
             listener: u32::MAX,
             peer,
             phase,
@@ -109,11 +107,9 @@ impl Conn {
         flow: FlowId,
         to: SocketAddr,
         remote: Remote,
-        ghost: bool,
         rng: Rng,
         now: Instant,
     ) -> Self {
-        let script = if ghost { Script::SINK } else { remote.script };
         let phase = match remote.answer {
             Answer::Now => Phase::Open,
             Answer::After(time) => Phase::Connecting {
@@ -130,10 +126,9 @@ impl Conn {
                 answer: Err(Failure::TimedOut),
             },
         };
-        let mut conn = Self::new(plan, to.port(), to, phase, script, rng);
+        let mut conn = Self::new(plan, to.port(), to, phase, remote.script, rng);
         conn.flow = Some(flow);
         conn.held = true;
-        conn.ghost = ghost;
         if phase == Phase::Open {
             conn.start(now);
         }
@@ -198,7 +193,7 @@ impl Conn {
     }
 
     /// Lets the peer do what it does now. True: the socket has an event.
-    pub(super) fn run(&mut self, now: Instant, wrong: &mut Vec<String>) -> bool {
+    pub(super) fn run(&mut self, now: Instant) -> bool {
         if let Phase::Connecting { at, answer } = self.phase {
             if at > now {
                 return false;
@@ -216,7 +211,7 @@ impl Conn {
                 return false;
             }
             self.start(now);
-            self.run_app(now, wrong);
+            self.run_app(now);
             return true;
         }
         if self.phase != Phase::Open {
@@ -225,10 +220,10 @@ impl Conn {
         if self.app.is_none() {
             self.start(now);
         }
-        self.run_app(now, wrong)
+        self.run_app(now)
     }
 
-    fn run_app(&mut self, now: Instant, wrong: &mut Vec<String>) -> bool {
+    fn run_app(&mut self, now: Instant) -> bool {
         let Some(app) = &mut self.app else {
             return false;
         };
@@ -276,9 +271,6 @@ impl Conn {
         if self.up_end && self.down_end && !self.hung_up {
             self.hung_up = true;
             event = true;
-        }
-        if self.ghost && self.up_head > 0 {
-            wrong.push(format!("data on a second connection to port {}", self.port));
         }
         event && self.held
     }
@@ -480,7 +472,6 @@ impl Conn {
     pub(super) fn report(&self) -> PeerReport {
         PeerReport {
             port: self.port,
-            ghost: self.ghost,
             app: self.app.clone(),
             held: self.held,
             keepalive: self.keepalive,

@@ -15,7 +15,7 @@ impl Scenario {
             let host = world
                 .host
                 .reports()
-                .find(|report| report.port == connection.port && !report.ghost && report.app.is_some());
+                .find(|report| report.port == connection.port && report.app.is_some());
             let ends = Ends {
                 guest: guest.and_then(|report| report.outcome),
                 host: host.as_ref().and_then(|report| report.app.as_ref()?.outcome()),
