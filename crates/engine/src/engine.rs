@@ -2,22 +2,80 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use pontoon_wire::frame::{self, Body, Malformed, Transport};
+use pontoon_wire::{Mac, emit};
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::SeedableRng;
+
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::{FlowId, Frame, Host, Instant, Readiness, Transmit, WorkerId};
+use crate::ctx::{Ctx, Net};
+use crate::dns::Forwarder;
+use crate::fragment::Reassembly;
+use crate::icmp::Icmp;
+use crate::local::{self, Handled};
+use crate::tcp::{Burst, Tcp};
+use crate::udp::{Gather, Udp};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
 
 /// The engine of one worker.
 #[derive(Debug)]
 pub struct Engine<H: Host> {
-    socket: core::marker::PhantomData<H::Socket>,
+    net: Net,
+    reassembly: Reassembly,
+    protocols: Protocols<H::Socket>,
+}
+
+/// Everything that owns flows.
+#[derive(Debug)]
+struct Protocols<S> {
+    tcp: Tcp<S>,
+    udp: Udp<S>,
+    icmp: Icmp<S>,
+    dns: Forwarder<S>,
+}
+
+/// Payload that the handlers of one burst keep to send together; it leaves when the burst ends.
+#[derive(Debug, Default)]
+struct Gathered<'a> {
+    tcp: Burst<'a>,
+    udp: Gather<'a>,
 }
 
 impl<H: Host> Engine<H> {
     /// An engine with no flows. `seed` feeds every random choice; `now` is the time of the first turn.
     #[must_use]
     pub fn new(config: Config, worker: WorkerId, seed: [u8; 32], now: Instant) -> Self {
-        let _ = (config, worker, seed, now);
-        todo!()
+        let mut random = ChaCha12Rng::from_seed(seed);
+        let protocols = Protocols {
+            tcp: Tcp::new(&mut random),
+            udp: Udp::new(&mut random),
+            icmp: Icmp::new(&mut random),
+            dns: Forwarder::new(&config.resolvers, &mut random),
+        };
+        Self {
+            net: Net::new(config, worker, random, now),
+            reassembly: Reassembly::default(),
+            protocols,
+        }
+    }
+
+    /// Takes over the sockets of the published ports, before the first packet.
+    ///
+    /// # Errors
+    /// A socket of the configuration is not there.
+    pub fn open_published<T: Transmit>(
+        &mut self,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        self.protocols.udp.open_published(&mut Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        })
     }
 
     /// A burst of frames from the guest.
@@ -28,8 +86,44 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let _ = (frames, link, host, now);
-        todo!()
+        self.net.mtu = link.limits().mtu;
+        let mut gathered = Gathered::default();
+        let ctx = &mut Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        };
+        for frame in frames {
+            ctx.net.counters.frames_up += 1;
+            match frame::parse(frame.head, frame.len) {
+                Ok(parsed) => {
+                    if is_unicast(parsed.source) {
+                        ctx.net.guest_mac = parsed.source;
+                    }
+                    if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
+                        let ether = emit::Ether {
+                            source: parsed.source,
+                            destination: parsed.destination,
+                        };
+                        if let Some(mut whole) =
+                            self.reassembly.add(ether, ip, frame, &mut ctx.net.counters, now)
+                            && whole
+                                .open(|parsed, frame| self.protocols.take_alone(&parsed, frame, ctx))
+                                .is_err()
+                        {
+                            ctx.net.counters.malformed += 1;
+                        }
+                    } else {
+                        self.protocols.take(&parsed, frame, &mut gathered, ctx);
+                    }
+                }
+                Err(Malformed::EtherType(_)) => ctx.net.counters.unknown_protocol += 1,
+                Err(_) => ctx.net.counters.malformed += 1,
+            }
+        }
+        self.protocols.finish(&mut gathered, ctx);
+        ctx.link.flush();
     }
 
     /// An event on a socket or listener.
@@ -41,55 +135,199 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let _ = (flow, ready, link, host, now);
-        todo!()
+        let ctx = &mut Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        };
+        let protocols = &mut self.protocols;
+        match flow.kind {
+            Kind::Tcp => protocols.tcp.handle_socket(flow, ready, ctx),
+            Kind::Udp => protocols.udp.handle_socket(flow, ready, ctx),
+            Kind::Icmp => protocols.icmp.handle_socket(flow, ready, ctx),
+            Kind::Dns => protocols.dns.handle_socket(flow, ready, ctx),
+            Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
+            Kind::Edge => {}
+        }
+        ctx.link.flush();
     }
 
     /// Serves the timers that are due.
     pub fn handle_timeout<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        let _ = (link, host, now);
-        todo!()
+        self.reassembly.handle_timeout(&mut self.net.counters, now);
+        while let Some(flow) = self.net.timers.expired(now) {
+            let ctx = &mut Ctx {
+                host: &mut *host,
+                link: &mut *link,
+                net: &mut self.net,
+                now,
+            };
+            let protocols = &mut self.protocols;
+            match flow.kind {
+                Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
+                Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
+                Kind::Icmp => protocols.icmp.handle_timeout(flow, ctx),
+                Kind::Dns => protocols.dns.handle_timeout(flow, ctx),
+                Kind::Listener | Kind::Edge => {}
+            }
+        }
+        link.flush();
     }
 
     /// The link has room again.
     pub fn handle_link_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        let _ = (link, host, now);
-        todo!()
+        for flow in core::mem::take(&mut self.net.parked) {
+            self.resume(flow, link, host, now);
+        }
+        link.flush();
     }
 
     /// Gives each flow that has more to do one quantum (64 KiB). True while some flow has still more.
     pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
-        let _ = (link, host, now);
-        todo!()
+        for _ in 0..self.net.ready.len() {
+            if let Some(flow) = self.net.ready.pop_front() {
+                self.resume(flow, link, host, now);
+            }
+        }
+        link.flush();
+        self.has_ready()
+    }
+
+    fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
+        let ctx = &mut Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        };
+        let protocols = &mut self.protocols;
+        match flow.kind {
+            Kind::Tcp => protocols.tcp.handle_ready(flow, ctx),
+            Kind::Udp => protocols.udp.handle_ready(flow, ctx),
+            Kind::Icmp => protocols.icmp.handle_ready(flow, ctx),
+            Kind::Dns => protocols.dns.handle_ready(flow, ctx),
+            Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
+            Kind::Edge => {}
+        }
+    }
+
+    /// Whether [`Self::handle_ready`] has something to do.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.net.ready.is_empty()
+    }
+
+    /// Whether some flow waits for room on the link.
+    #[must_use]
+    pub fn has_parked(&self) -> bool {
+        !self.net.parked.is_empty()
     }
 
     /// When [`Self::handle_timeout`] has something to do; `None`: never, until something else happens.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        todo!()
+        [self.net.timers.next(), self.reassembly.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The host's resolvers have changed.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
-        let _ = resolvers;
-        todo!()
+        self.protocols.dns.set_resolvers(&resolvers);
+        self.net.config.resolvers = resolvers;
     }
 
     /// The host's own addresses have changed.
     pub fn set_owned_addresses(&mut self, owned: Vec<IpAddr>) {
-        let _ = owned;
-        todo!()
+        self.net.policy.owned = owned;
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        todo!()
+        &self.net.counters
     }
 
     /// Flows of every kind that hold a slot.
     #[must_use]
     pub fn flows(&self) -> usize {
-        todo!()
+        self.net.flows as usize
     }
+
+    /// Bytes of pool memory that flows hold.
+    #[must_use]
+    pub fn pool_in_use(&self) -> usize {
+        self.net.pool.in_use()
+    }
+}
+
+impl<S> Protocols<S> {
+    /// Hands a packet to whom it concerns.
+    fn take<'a, H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        parsed: &frame::Frame,
+        frame: &Frame<'a>,
+        gathered: &mut Gathered<'a>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if local::handle(frame, parsed, ctx.net, ctx.link) == Handled::Yes {
+            return;
+        }
+        let Body::Ip(ip, transport) = &parsed.body else {
+            return;
+        };
+        if !may_be_guest(ip.source) {
+            ctx.net.counters.bad_source += 1;
+            return;
+        }
+        match transport {
+            Transport::Tcp(segment) => {
+                let dns = self.dns.current_resolver(ctx.now);
+                self.tcp
+                    .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
+            }
+            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => self.dns.handle_query(frame, ip, udp, ctx),
+            Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
+            Transport::Icmp(icmp) => self.icmp.handle_message(frame, ip, icmp, ctx),
+            Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
+        }
+    }
+
+    /// As [`Self::take`], for a packet whose memory is its own.
+    fn take_alone<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        parsed: &frame::Frame,
+        frame: &Frame<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let mut gathered = Gathered::default();
+        self.take(parsed, frame, &mut gathered, ctx);
+        self.finish(&mut gathered, ctx);
+    }
+
+    /// The burst is over.
+    fn finish<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        gathered: &mut Gathered<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        self.udp.flush(&mut gathered.udp, ctx);
+        self.tcp.handle_burst(&mut gathered.tcp, ctx);
+    }
+}
+
+/// Whether a datagram is for the DNS forwarder.
+fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
+    udp.destination_port == 53 && net.config.addresses.is_dns(ip.destination)
+}
+
+fn is_unicast(mac: Mac) -> bool {
+    mac.0[0] & 1 == 0
+}
+
+/// Whether an answer to this address could reach anybody (RFC 1122 section 3.2.1.3, RFC 4291 section 2.7).
+fn may_be_guest(source: IpAddr) -> bool {
+    !(source.is_unspecified() || source.is_loopback() || source.is_multicast())
 }

@@ -185,6 +185,9 @@ pub trait Host {
     /// The connection is gone.
     fn tcp_shutdown(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
+    /// Takes the error that is pending on a connection, after an event said that there is one (`SO_ERROR`).
+    fn tcp_error(&mut self, socket: &mut Self::Socket) -> Option<Failure>;
+
     /// Turns keepalive probes on (a guest sent one).
     fn tcp_keepalive(&mut self, socket: &mut Self::Socket);
 

@@ -1,6 +1,10 @@
 //! Who may be reached, decided once, before a socket exists.
+//!
+//! Two questions. First what the guest wrote: some classes of addresses are refused whatever flags were given, as
+//! `connect` to several of them (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then where it
+//! would go: to the host's loopback or to an address that the host owns only if that was opened.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::config::Addresses;
 
@@ -36,15 +40,119 @@ impl Policy {
     /// # Errors
     /// It may not; nothing is opened for it.
     pub fn decide(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
-        let _ = written;
-        todo!()
+        match written {
+            IpAddr::V4(v4) => self.class_v4(v4)?,
+            IpAddr::V6(v6) => {
+                self.class_v6(v6)?;
+                self.embedded(v6)?;
+            }
+        }
+        if self.host_loopback.contains(&written) {
+            return Ok(loopback(written));
+        }
+        if self.addresses.gateway(written) == Some(written) {
+            return Err(Refusal::HostLoopback);
+        }
+        if self.addresses.is_local(written) {
+            return Err(Refusal::Nobody);
+        }
+        if self.owned.contains(&written) && !self.host_addresses {
+            return Err(Refusal::HostAddress);
+        }
+        Ok(written)
     }
 
     /// How a client at `peer` appears to the guest: itself, or the gateway where it cannot be shown (loopback, an
-    /// address of the guest's subnets, unspecified, link-local). The caller picks a fresh port for the gateway.
+    /// address of the guest's subnets, unspecified, link-local, or of a family that the guest lacks). The caller picks
+    /// a fresh port for the gateway.
     #[must_use]
     pub fn shown(&self, peer: IpAddr) -> IpAddr {
-        let _ = peer;
-        todo!()
+        let peer = peer.to_canonical();
+        let class = match peer {
+            IpAddr::V4(v4) => self.class_v4(v4),
+            IpAddr::V6(v6) => self.class_v6(v6),
+        };
+        match self.addresses.gateway(peer) {
+            Some(_) if class.is_ok() && !self.addresses.is_local(peer) => peer,
+            Some(gateway) => gateway,
+            None => self.addresses.v4.gateway.into(),
+        }
+    }
+
+    /// IPv4 addresses that are never reachable (RFC 6890, RFC 1122 section 3.2.1.3).
+    fn class_v4(&self, written: Ipv4Addr) -> Result<(), Refusal> {
+        let subnet = self.addresses.v4.subnet;
+        // RFC 3021: a subnet of two addresses has neither a network nor a broadcast address.
+        let special =
+            subnet.prefix_len() < 31 && (written == subnet.network() || written == subnet.broadcast());
+        match written.octets() {
+            [0 | 127, ..] | [169, 254, ..] | [224..=255, ..] => Err(Refusal::Class),
+            _ if special => Err(Refusal::Class),
+            _ => Ok(()),
+        }
+    }
+
+    /// IPv6 addresses that are never reachable (RFC 6890, RFC 4291).
+    fn class_v6(&self, written: Ipv6Addr) -> Result<(), Refusal> {
+        let subnet_router_anycast = self
+            .addresses
+            .v6
+            .is_some_and(|ours| ours.subnet.prefix_len() < 127 && written == ours.subnet.network());
+        match written.segments() {
+            // ::, ::1, and the IPv4-compatible, -mapped (section 2.5.5) and -translated (RFC 2765) forms.
+            [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0, 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => {
+                Err(Refusal::Class)
+            }
+            [0xfe80..=0xfebf, ..] | [0xff00..=0xffff, ..] => Err(Refusal::Class),
+            _ if subnet_router_anycast => Err(Refusal::Class),
+            _ => Ok(()),
+        }
+    }
+
+    /// Judges the IPv4 address inside an IPv6 one that a translator or relay would take out of it.
+    fn embedded(&self, written: Ipv6Addr) -> Result<(), Refusal> {
+        let [_, _, a, b, c, d, ..] = written.octets();
+        let [.., w, x, y, z] = written.octets();
+        match written.segments() {
+            // NAT64's well-known prefix, RFC 6052.
+            [0x64, 0xff9b, 0, 0, 0, 0, ..] => self.inner(Ipv4Addr::new(w, x, y, z)),
+            // 6to4, RFC 3056.
+            [0x2002, ..] => self.inner(Ipv4Addr::new(a, b, c, d)),
+            // NAT64's prefix for local use, RFC 8215.
+            [0x64, 0xff9b, 1, ..] => self.local_nat64(written.octets()),
+            _ => Ok(()),
+        }
+    }
+
+    /// An operator puts a NAT64 prefix of any of RFC 6052's lengths into this block, and which one is not known here,
+    /// so every reading is judged. A reading that begins with 0 or ends in .0.0 names no host: it is a piece of
+    /// another reading's prefix or suffix, and is passed over. With no reading left there is nobody to reach.
+    fn local_nat64(&self, octets: [u8; 16]) -> Result<(), Refusal> {
+        let readings = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]]
+            .map(|places| places.map(|place: usize| octets[place]));
+        let mut verdict = Err(Refusal::Class);
+        for [a, b, c, d] in readings {
+            if a != 0 && [c, d] != [0, 0] {
+                verdict = Ok(self.inner(Ipv4Addr::new(a, b, c, d))?);
+            }
+        }
+        verdict
+    }
+
+    fn inner(&self, written: Ipv4Addr) -> Result<(), Refusal> {
+        match self.decide(written.into())? {
+            to if to.is_loopback() => Err(Refusal::HostLoopback),
+            _ => Ok(()),
+        }
     }
 }
+
+fn loopback(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

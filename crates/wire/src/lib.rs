@@ -1,8 +1,8 @@
 //! Frame formats: bytes to types and back.
 //!
-//! Pure: no clock, no sockets, no threads, no unsafe code. Header layouts come from `smoltcp::wire`, which is
-//! used here and, for the local services, in the engine; what the packet path needs beyond it (one-pass parsing
-//! of a frame's headers, partial checksums, `virtio_net_hdr`) is ours.
+//! Pure: no clock, no sockets, no threads, no unsafe code. The local services read and write their packets by
+//! `smoltcp::wire`, re-exported here; what the packet path needs (one-pass parsing of a frame's headers, header
+//! blocks, partial checksums, `virtio_net_hdr`) is ours.
 //!
 //! A frame is parsed once, at the door ([`frame::parse`]); nothing downstream reads header bytes again. Frames
 //! going out are a header block ([`emit`]) in front of payload that never moves.
@@ -12,6 +12,9 @@
 pub mod checksum;
 pub mod emit;
 pub mod frame;
+mod layout;
+#[cfg(test)]
+mod oracle;
 pub mod vnet;
 
 pub use smoltcp::wire as smol;

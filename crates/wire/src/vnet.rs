@@ -1,5 +1,12 @@
 //! Offload metadata: what a `virtio_net_hdr` says (virtio 1.2, section 5.1.6).
 
+use zerocopy::FromBytes;
+
+use crate::layout::Vnet;
+
+#[cfg(test)]
+mod tests;
+
 /// How a frame is to be cut into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
@@ -53,4 +60,101 @@ impl Offload {
         segmentation: Segmentation::Whole,
     };
 }
-// VnetHeader (zerocopy, 10 bytes, little endian): parse -> Result<(Offload, &[u8]), Malformed>, emit(offload, header_len) -> [u8; 10]
+
+/// Bytes of the header on a link.
+pub const LEN: usize = 10;
+
+/// Why a header was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Fewer bytes than a header has.
+    #[error("{0} bytes are too few for the header")]
+    NoHeader(usize),
+    /// A segmentation type that was not negotiated: UDP fragmentation, or the ECN bit.
+    #[error("unknown segmentation type {0:#04x}")]
+    UnknownGso(u8),
+    /// Segmentation into pieces of no bytes.
+    #[error("segmentation type {0:#04x} with size 0")]
+    ZeroSegment(u8),
+}
+
+/// Takes the header off `bytes`: what it says, and the frame that follows.
+///
+/// The header's `hdr_len` is a hint that nobody needs (the frame's own headers say it) and is not looked at. Whether
+/// the checksum's place lies in the frame is looked at where the checksum is completed ([`crate::checksum::complete`]).
+///
+/// # Errors
+/// Too short, or a segmentation that was not negotiated.
+pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), Malformed> {
+    let (header, frame) = Vnet::ref_from_prefix(bytes).map_err(|_| Malformed::NoHeader(bytes.len()))?;
+    let size = header.gso_size.get();
+    let segmentation = match header.gso_type {
+        GSO_NONE => Segmentation::Whole,
+        GSO_TCPV4 if size > 0 => Segmentation::Tcp4 { mss: size },
+        GSO_TCPV6 if size > 0 => Segmentation::Tcp6 { mss: size },
+        GSO_UDP_L4 if size > 0 => Segmentation::Udp { len: size },
+        kind @ (GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4) => return Err(Malformed::ZeroSegment(kind)),
+        kind => return Err(Malformed::UnknownGso(kind)),
+    };
+    let checksum = if header.flags & NEEDS_CSUM == 0 {
+        Checksum::Complete
+    } else {
+        Checksum::Partial {
+            start: header.csum_start.get(),
+            offset: header.csum_offset.get(),
+        }
+    };
+    Ok((
+        Offload {
+            checksum,
+            segmentation,
+        },
+        frame,
+    ))
+}
+
+/// The header of a frame whose own headers, Ethernet to TCP or UDP, have `header_len` bytes.
+///
+/// A segmented frame must have a partial checksum (virtio 1.2 section 5.1.6.2: each segment's has to be computed).
+#[must_use]
+pub fn emit(offload: Offload, header_len: usize) -> [u8; LEN] {
+    debug_assert!(
+        offload.segmentation == Segmentation::Whole || offload.checksum != Checksum::Complete,
+        "a segmented frame with a complete checksum"
+    );
+    let (gso_type, gso_size) = match offload.segmentation {
+        Segmentation::Whole => (GSO_NONE, 0),
+        Segmentation::Tcp4 { mss } => (GSO_TCPV4, mss),
+        Segmentation::Tcp6 { mss } => (GSO_TCPV6, mss),
+        Segmentation::Udp { len } => (GSO_UDP_L4, len),
+    };
+    let hdr_len = match offload.segmentation {
+        Segmentation::Whole => 0,
+        Segmentation::Tcp4 { .. } | Segmentation::Tcp6 { .. } | Segmentation::Udp { .. } => {
+            u16::try_from(header_len).unwrap_or(u16::MAX)
+        }
+    };
+    let (flags, csum_start, csum_offset) = match offload.checksum {
+        Checksum::Complete => (0, 0, 0),
+        Checksum::Partial { start, offset } => (NEEDS_CSUM, start, offset),
+    };
+    zerocopy::transmute!(Vnet {
+        flags,
+        gso_type,
+        hdr_len: hdr_len.into(),
+        gso_size: gso_size.into(),
+        csum_start: csum_start.into(),
+        csum_offset: csum_offset.into(),
+    })
+}
+
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
+const NEEDS_CSUM: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_NONE`.
+const GSO_NONE: u8 = 0;
+/// `VIRTIO_NET_HDR_GSO_TCPV4`.
+const GSO_TCPV4: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_TCPV6`.
+const GSO_TCPV6: u8 = 4;
+/// `VIRTIO_NET_HDR_GSO_UDP_L4`.
+const GSO_UDP_L4: u8 = 5;

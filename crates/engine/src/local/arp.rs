@@ -1,0 +1,58 @@
+//! ARP (RFC 826, RFC 5227): we stand for every address but the guest's own.
+
+use core::net::Ipv4Addr;
+
+use pontoon_wire::smol::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
+use pontoon_wire::vnet::Offload;
+use pontoon_wire::{frame, smol};
+
+use crate::ctx::Net;
+use crate::{Frame, Transmit, udp_emit};
+
+/// Answers a request, unless it is an announcement or a probe for an address that is free.
+pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut Net, link: &mut T) {
+    let packet = frame.head.get(ETHERNET..).unwrap_or_default();
+    let parse = |packet| ArpRepr::parse(&ArpPacket::new_checked(packet)?);
+    let Ok(ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr: asker_mac,
+        source_protocol_addr: asker,
+        target_protocol_addr: wanted,
+        ..
+    }) = parse(packet)
+    else {
+        net.counters.malformed += 1;
+        return;
+    };
+    if operation != ArpOperation::Request || !answers(net, asker, wanted) {
+        return;
+    }
+    let reply = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Reply,
+        source_hardware_addr: EthernetAddress(net.config.our_mac.0),
+        source_protocol_addr: wanted,
+        target_hardware_addr: asker_mac,
+        target_protocol_addr: asker,
+    };
+    let mut bytes = [0; ETHERNET + ARP];
+    bytes[0..6].copy_from_slice(&parsed.source.0);
+    bytes[6..12].copy_from_slice(&net.config.our_mac.0);
+    bytes[12..14].copy_from_slice(&u16::from(smol::EthernetProtocol::Arp).to_be_bytes());
+    reply.emit(&mut ArpPacket::new_unchecked(&mut bytes[ETHERNET..]));
+    let taken = link.send(Offload::NONE, &bytes, &[]).is_ok();
+    udp_emit::count(net, taken);
+}
+
+fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {
+    let ours = net.config.addresses.v4;
+    if wanted == ours.guest || wanted == asker {
+        // The guest looks for another holder of its address, or announces it (RFC 5227 section 1.2).
+        return false;
+    }
+    // A probe: whatever we answer for, the guest may not use (RFC 5227 section 2.1.1).
+    !asker.is_unspecified() || wanted == ours.gateway || wanted == ours.dns
+}
+
+const ETHERNET: usize = 14;
+/// Bytes of a packet for Ethernet and IPv4.
+const ARP: usize = 28;

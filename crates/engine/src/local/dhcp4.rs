@@ -1,0 +1,234 @@
+//! DHCP for IPv4 (RFC 2131): one client, one address, for ever.
+
+use core::net::Ipv4Addr;
+
+use arrayvec::ArrayVec;
+use pontoon_wire::smol::{DhcpMessageType, DhcpOption, DhcpPacket, DhcpRepr, EthernetAddress};
+use pontoon_wire::{Mac, frame};
+
+use super::domains;
+use super::reply::Reply;
+use crate::ctx::Net;
+use crate::{Frame, Transmit};
+
+/// Whether a DHCP message to `to` is for us: the only server on this link.
+pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
+    let ours = net.config.addresses.v4;
+    to.is_broadcast() || to == ours.gateway || to == ours.subnet.broadcast()
+}
+
+/// Answers a client's message.
+pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut Net, link: &mut T) {
+    let mut bytes = [0; LONGEST_REQUEST];
+    let len = frame.copy(
+        udp.payload_offset,
+        &mut bytes[..udp.payload_len.min(LONGEST_REQUEST)],
+    );
+    let Some(request) = Request::parse(&bytes[..len]) else {
+        net.counters.malformed += 1;
+        return;
+    };
+    let ours = net.config.addresses.v4;
+    let answer = match request.kind {
+        DhcpMessageType::Discover => DhcpMessageType::Offer,
+        // Section 4.3.2: the client took another server's offer.
+        DhcpMessageType::Request if request.server.is_some_and(|server| server != ours.gateway) => return,
+        DhcpMessageType::Request if request.wanted == ours.guest => DhcpMessageType::Ack,
+        DhcpMessageType::Request => DhcpMessageType::Nak,
+        DhcpMessageType::Inform => DhcpMessageType::Ack,
+        // A release or a decline changes nothing; the rest is what servers say.
+        DhcpMessageType::Decline
+        | DhcpMessageType::Release
+        | DhcpMessageType::Offer
+        | DhcpMessageType::Ack
+        | DhcpMessageType::Nak
+        | DhcpMessageType::Unknown(_) => return,
+    };
+    reply(&request, answer, net, link);
+}
+
+/// What a client says.
+struct Request<'a> {
+    kind: DhcpMessageType,
+    transaction: u32,
+    client_mac: Mac,
+    /// The address that the client has and answers for, or unspecified.
+    client: Ipv4Addr,
+    /// The address that it asks for, or means to keep.
+    wanted: Ipv4Addr,
+    server: Option<Ipv4Addr>,
+    /// Goes back as it came (RFC 6842).
+    client_id: Option<&'a [u8]>,
+    broadcast: bool,
+    secs: u16,
+}
+
+impl<'a> Request<'a> {
+    /// `DhcpRepr::parse` is not used: it knows only client ids that are Ethernet addresses, and refuses others.
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let packet = DhcpPacket::new_checked(bytes).ok()?;
+        // Opcode 1: a client's; hardware 1, 6: Ethernet.
+        if bytes[..3] != [1, 1, 6] || packet.magic_number() != MAGIC {
+            return None;
+        }
+        let mut kind = None;
+        let mut wanted = None;
+        let mut server = None;
+        let mut client_id = None;
+        let mut options = &bytes[OPTIONS_AT..];
+        while let Some((code, value, rest)) = option(options) {
+            options = rest;
+            match (code, value) {
+                (OPTION_KIND, &[value]) => kind = Some(DhcpMessageType::from(value)),
+                (OPTION_WANTED, &[a, b, c, d]) => wanted = Some(Ipv4Addr::new(a, b, c, d)),
+                (OPTION_SERVER, &[a, b, c, d]) => server = Some(Ipv4Addr::new(a, b, c, d)),
+                (OPTION_CLIENT_ID, id) => client_id = Some(id),
+                _ => {}
+            }
+        }
+        Some(Self {
+            kind: kind?,
+            transaction: packet.transaction_id(),
+            client_mac: Mac(packet.client_hardware_address().0),
+            client: packet.client_ip(),
+            wanted: wanted.unwrap_or(packet.client_ip()),
+            server,
+            client_id,
+            broadcast: bytes[FLAGS_AT] & 0x80 != 0,
+            secs: packet.secs(),
+        })
+    }
+}
+
+/// The first option's code and value, and what follows it. Padding is passed over; a cut option ends the list.
+fn option(mut list: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    while let [0, rest @ ..] = list {
+        list = rest;
+    }
+    match list {
+        [] | [255, ..] => None,
+        [code, len, rest @ ..] => {
+            let (value, rest) = rest.split_at_checked(usize::from(*len))?;
+            Some((*code, value, rest))
+        }
+        [_] => None,
+    }
+}
+
+fn reply<T: Transmit>(request: &Request<'_>, kind: DhcpMessageType, net: &mut Net, link: &mut T) {
+    let ours = net.config.addresses.v4;
+    let mut datagram = [0; UDP_HEADER + LONGEST_REPLY];
+    let len = write(request, kind, net, &mut datagram[UDP_HEADER..]);
+    let (to, destination) = receiver(request, kind, ours.guest);
+    let reply = Reply {
+        to,
+        source: ours.gateway.into(),
+        destination: destination.into(),
+        hop_limit: 64,
+    };
+    reply.udp(net, link, 67, 68, &mut datagram[..UDP_HEADER + len]);
+}
+
+/// Writes the message and returns its length.
+fn write(request: &Request<'_>, kind: DhcpMessageType, net: &Net, into: &mut [u8]) -> usize {
+    let ours = net.config.addresses.v4;
+    let configures = kind != DhcpMessageType::Nak;
+    let leases = configures && request.kind != DhcpMessageType::Inform;
+
+    let dns = ours.dns.octets();
+    let mtu = net.config.mtu.to_be_bytes();
+    let hostname = net.config.hostname.as_deref().unwrap_or_default();
+    let client_id = request.client_id.unwrap_or_default();
+    let search = domains::encode(&net.config.search, SEARCH_ROOM.saturating_sub(client_id.len()));
+    let mut options = ArrayVec::<DhcpOption<'_>, 5>::new();
+    let mut offer = |kind, data| options.push(DhcpOption { kind, data });
+    if request.client_id.is_some() {
+        offer(OPTION_CLIENT_ID, client_id);
+    }
+    if configures {
+        offer(OPTION_MTU, &mtu);
+        if !net.config.resolvers.is_empty() {
+            offer(OPTION_DNS, &dns);
+        }
+        if (1..=LONGEST_HOSTNAME).contains(&hostname.len()) {
+            offer(OPTION_HOSTNAME, hostname.as_bytes());
+        }
+        if !search.is_empty() {
+            offer(OPTION_SEARCH, &search);
+        }
+    }
+    let repr = DhcpRepr {
+        message_type: kind,
+        transaction_id: request.transaction,
+        secs: request.secs,
+        client_hardware_address: EthernetAddress(request.client_mac.0),
+        client_ip: if configures {
+            request.client
+        } else {
+            Ipv4Addr::UNSPECIFIED
+        },
+        your_ip: if leases { ours.guest } else { Ipv4Addr::UNSPECIFIED },
+        server_ip: Ipv4Addr::UNSPECIFIED,
+        router: configures.then_some(ours.gateway),
+        subnet_mask: configures.then_some(ours.subnet.netmask()),
+        relay_agent_ip: Ipv4Addr::UNSPECIFIED,
+        broadcast: request.broadcast,
+        requested_ip: None,
+        client_identifier: None,
+        server_identifier: Some(ours.gateway),
+        parameter_request_list: None,
+        dns_servers: None,
+        max_size: None,
+        lease_duration: leases.then_some(u32::MAX),
+        renew_duration: None,
+        rebind_duration: None,
+        additional_options: &options,
+    };
+    let len = repr.buffer_len().max(SHORTEST_REPLY);
+    repr.emit(&mut DhcpPacket::new_unchecked(&mut into[..len]))
+        .expect("room for the longest options was counted");
+    len
+}
+
+/// RFC 2131 section 4.1.
+fn receiver(request: &Request<'_>, kind: DhcpMessageType, lease: Ipv4Addr) -> (Mac, Ipv4Addr) {
+    if kind == DhcpMessageType::Nak {
+        (Mac::BROADCAST, Ipv4Addr::BROADCAST)
+    } else if !request.client.is_unspecified() {
+        (request.client_mac, request.client)
+    } else if request.broadcast {
+        (Mac::BROADCAST, Ipv4Addr::BROADCAST)
+    } else {
+        (request.client_mac, lease)
+    }
+}
+
+const UDP_HEADER: usize = 8;
+/// Longer requests are cut, which ends their options early.
+const LONGEST_REQUEST: usize = 1_472;
+/// RFC 1542 section 2.1: some clients drop shorter ones.
+const SHORTEST_REPLY: usize = 300;
+/// Every client takes this much (section 2: 576 bytes of IP packet).
+const PROMISED: usize = 548;
+/// All but client id and search list: the fixed part and the ends of the list, message type (3), server, mask, router,
+/// lease and DNS (6 each), MTU (4), host name, and the two others' own headers.
+const WITHOUT_LISTS: usize = OPTIONS_AT + 1 + 3 + 5 * 6 + 4 + 2 + LONGEST_HOSTNAME + 2 + 2;
+/// What the search list may take where the client id is empty.
+const SEARCH_ROOM: usize = PROMISED - WITHOUT_LISTS;
+/// A client with an id too long for [`PROMISED`] gets its id back all the same.
+const LONGEST_REPLY: usize = WITHOUT_LISTS + 255;
+const LONGEST_HOSTNAME: usize = 63;
+
+const FLAGS_AT: usize = 10;
+const OPTIONS_AT: usize = 240;
+const MAGIC: u32 = 0x6382_5363;
+
+/// RFC 2132, RFC 3397.
+const OPTION_DNS: u8 = 6;
+const OPTION_HOSTNAME: u8 = 12;
+const OPTION_MTU: u8 = 26;
+const OPTION_WANTED: u8 = 50;
+const OPTION_KIND: u8 = 53;
+const OPTION_SERVER: u8 = 54;
+const OPTION_CLIENT_ID: u8 = 61;
+const OPTION_SEARCH: u8 = 119;

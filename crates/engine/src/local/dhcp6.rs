@@ -1,0 +1,248 @@
+//! DHCP for IPv6 (RFC 8415): the rest of the configuration for a guest that took its address from the router
+//! advertisement, and one address for a guest that asks for one.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+use arrayvec::ArrayVec;
+use pontoon_wire::{Mac, frame};
+
+use super::domains;
+use super::reply::Reply;
+use crate::config::V6;
+use crate::ctx::Net;
+use crate::{Frame, Transmit};
+
+/// Whether a DHCP message to `to` is for us.
+pub(super) fn is_server(net: &Net, to: Ipv6Addr) -> bool {
+    to == ALL_SERVERS
+        || net
+            .config
+            .addresses
+            .v6
+            .is_some_and(|ours| to == ours.router || to == ours.gateway)
+}
+
+/// Answers a client's message.
+pub(super) fn handle<T: Transmit>(
+    frame: &Frame<'_>,
+    asker_mac: Mac,
+    ip: &frame::Ip,
+    udp: &frame::Udp,
+    net: &mut Net,
+    link: &mut T,
+) {
+    let (IpAddr::V6(client), Some(ours)) = (ip.source, net.config.addresses.v6) else {
+        return;
+    };
+    let mut bytes = [0; LONGEST_REQUEST];
+    let len = frame.copy(
+        udp.payload_offset,
+        &mut bytes[..udp.payload_len.min(LONGEST_REQUEST)],
+    );
+    let Some(request) = Request::parse(&bytes[..len]) else {
+        net.counters.malformed += 1;
+        return;
+    };
+    let our_id = server_id(net.config.our_mac);
+    let Some((kind, content)) = answer(&request, our_id, ours) else {
+        return;
+    };
+    let mut datagram = ArrayVec::<u8, 1_024>::new();
+    datagram.extend([0; UDP_HEADER]);
+    datagram.push(kind);
+    datagram.extend(request.transaction);
+    if let Some(id) = request.client_id {
+        option(&mut datagram, CLIENT_ID, id);
+    }
+    option(&mut datagram, SERVER_ID, &our_id);
+    if kind == REPLY && request.kind == SOLICIT {
+        option(&mut datagram, RAPID_COMMIT, &[]);
+    }
+    match content {
+        Content::Address(ia) => option(&mut datagram, IA_NA, &association(ia, ours.guest)),
+        Content::Configuration => {}
+        Content::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
+    }
+    if !net.config.resolvers.is_empty() {
+        option(&mut datagram, DNS, &ours.dns.octets());
+    }
+    let search = domains::encode(&net.config.search, domains::LONGEST);
+    if !search.is_empty() {
+        option(&mut datagram, SEARCH, &search);
+    }
+    let reply = Reply {
+        to: asker_mac,
+        source: ours.router.into(),
+        destination: client.into(),
+        hop_limit: 64,
+    };
+    reply.udp(net, link, 547, 546, &mut datagram);
+}
+
+/// What is said to a client besides its ids and the DNS configuration.
+enum Content {
+    /// The guest's address, for the identity association of this id.
+    Address([u8; 4]),
+    /// Nothing more.
+    Configuration,
+    /// A status code, section 21.13.
+    Status(u16),
+}
+
+/// Message type and content of the answer; `None` where section 16 says to discard.
+fn answer(request: &Request<'_>, our_id: ServerId, ours: V6) -> Option<(u8, Content)> {
+    let names_us = request.server_id.is_some_and(|id| id == our_id);
+    let names_none = request.server_id.is_none();
+    let address = request
+        .association
+        .map_or(Content::Configuration, Content::Address);
+    if request.kind != INFORMATION_REQUEST {
+        request.client_id?;
+    }
+    match request.kind {
+        SOLICIT if names_none && request.rapid_commit => Some((REPLY, address)),
+        SOLICIT if names_none => Some((ADVERTISE, address)),
+        REQUEST | RENEW if names_us => Some((REPLY, address)),
+        REBIND if names_none => Some((REPLY, address)),
+        CONFIRM if names_none => {
+            let on_link = ours.subnet.contains(&request.address?);
+            Some((
+                REPLY,
+                Content::Status(if on_link { SUCCESS } else { NOT_ON_LINK }),
+            ))
+        }
+        RELEASE | DECLINE if names_us => Some((REPLY, Content::Status(SUCCESS))),
+        INFORMATION_REQUEST if (names_us || names_none) && request.association.is_none() => {
+            Some((REPLY, Content::Configuration))
+        }
+        _ => None,
+    }
+}
+
+/// What a client says. Of several identity associations or addresses the first counts: there is one address to give.
+struct Request<'a> {
+    kind: u8,
+    transaction: [u8; 3],
+    client_id: Option<&'a [u8]>,
+    server_id: Option<&'a [u8]>,
+    rapid_commit: bool,
+    /// The id of an association for an address that lasts.
+    association: Option<[u8; 4]>,
+    /// An address in it.
+    address: Option<Ipv6Addr>,
+}
+
+impl<'a> Request<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let [kind, a, b, c, options @ ..] = bytes else {
+            return None;
+        };
+        let mut request = Self {
+            kind: *kind,
+            transaction: [*a, *b, *c],
+            client_id: None,
+            server_id: None,
+            rapid_commit: false,
+            association: None,
+            address: None,
+        };
+        for (code, value) in Options(options) {
+            match code {
+                // Section 11.1: a DUID has at most 128 bytes besides its type.
+                CLIENT_ID if value.len() <= 130 => request.client_id = Some(value),
+                SERVER_ID => request.server_id = Some(value),
+                RAPID_COMMIT => request.rapid_commit = true,
+                IA_NA if request.association.is_none() => request.associate(value),
+                _ => {}
+            }
+        }
+        Some(request)
+    }
+
+    /// Section 21.4: id, T1, T2, options.
+    fn associate(&mut self, value: &[u8]) {
+        let Some((id, rest)) = value.split_first_chunk::<4>() else {
+            return;
+        };
+        self.association = Some(*id);
+        self.address = Options(rest.get(8..).unwrap_or_default())
+            .find(|(code, _)| *code == IA_ADDRESS)
+            .and_then(|(_, value)| value.first_chunk::<16>())
+            .map(|octets| Ipv6Addr::from(*octets));
+    }
+}
+
+/// Code and value of each option; a cut one ends the list.
+struct Options<'a>(&'a [u8]);
+
+impl<'a> Iterator for Options<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (&[a, b, c, d], rest) = self.0.split_first_chunk::<4>()?;
+        let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([c, d])))?;
+        self.0 = rest;
+        Some((u16::from_be_bytes([a, b]), value))
+    }
+}
+
+fn option<const N: usize>(message: &mut ArrayVec<u8, N>, code: u16, value: &[u8]) {
+    let len = u16::try_from(value.len()).expect("our options are short");
+    message.extend(code.to_be_bytes());
+    message.extend(len.to_be_bytes());
+    message.extend(value.iter().copied());
+}
+
+/// The guest's address for ever (section 21.4, 21.6; T1 and T2 of 0 would leave it to the client when to ask again).
+fn association(id: [u8; 4], guest: Ipv6Addr) -> ArrayVec<u8, 40> {
+    let mut address = ArrayVec::<u8, 24>::new();
+    address.extend(guest.octets());
+    address.extend(FOREVER); // preferred
+    address.extend(FOREVER); // valid
+    let mut association = ArrayVec::new();
+    association.extend(id);
+    association.extend(FOREVER); // T1
+    association.extend(FOREVER); // T2
+    option(&mut association, IA_ADDRESS, &address);
+    association
+}
+
+type ServerId = [u8; 10];
+
+/// A DUID made of our Ethernet address (section 11.4): type 3, hardware 1.
+fn server_id(Mac([a, b, c, d, e, f]): Mac) -> ServerId {
+    [0, 3, 0, 1, a, b, c, d, e, f]
+}
+
+const UDP_HEADER: usize = 8;
+/// Longer requests are cut, which ends their options early.
+const LONGEST_REQUEST: usize = 1_232;
+/// Section 7.1.
+const ALL_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+const FOREVER: [u8; 4] = [0xff; 4];
+
+/// Message types, section 7.3.
+const SOLICIT: u8 = 1;
+const ADVERTISE: u8 = 2;
+const REQUEST: u8 = 3;
+const CONFIRM: u8 = 4;
+const RENEW: u8 = 5;
+const REBIND: u8 = 6;
+const REPLY: u8 = 7;
+const RELEASE: u8 = 8;
+const DECLINE: u8 = 9;
+const INFORMATION_REQUEST: u8 = 11;
+
+/// Option codes, section 21; RFC 3646.
+const CLIENT_ID: u16 = 1;
+const SERVER_ID: u16 = 2;
+const IA_NA: u16 = 3;
+const IA_ADDRESS: u16 = 5;
+const STATUS: u16 = 13;
+const RAPID_COMMIT: u16 = 14;
+const DNS: u16 = 23;
+const SEARCH: u16 = 24;
+
+/// Status codes, section 21.13.
+const SUCCESS: u16 = 0;
+const NOT_ON_LINK: u16 = 4;

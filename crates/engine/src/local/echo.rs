@@ -1,0 +1,61 @@
+//! Echo requests to the addresses that are ours: the gateway and the DNS forwarder.
+
+use core::net::IpAddr;
+
+use pontoon_wire::{frame, protocol};
+
+use super::reply::Reply;
+use crate::ctx::Net;
+use crate::{Frame, Transmit};
+
+pub(super) fn is_request(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
+    match ip.source {
+        IpAddr::V4(_) => (ip.protocol, icmp.kind, icmp.code) == (protocol::ICMP, 8, 0),
+        IpAddr::V6(_) => (ip.protocol, icmp.kind, icmp.code) == (protocol::ICMPV6, 128, 0),
+    }
+}
+
+/// Whether `to` is one of our own addresses.
+pub(super) fn answers(net: &Net, to: IpAddr) -> bool {
+    let ours = &net.config.addresses;
+    match to {
+        IpAddr::V4(to) => to == ours.v4.gateway || to == ours.v4.dns,
+        IpAddr::V6(to) => ours
+            .v6
+            .is_some_and(|ours| [ours.gateway, ours.router, ours.dns].contains(&to)),
+    }
+}
+
+/// Sends the request back as a reply (RFC 792, RFC 4443 section 4.2).
+pub(super) fn handle<T: Transmit>(
+    frame: &Frame<'_>,
+    ip: &frame::Ip,
+    icmp: &frame::Icmp,
+    net: &mut Net,
+    link: &mut T,
+) {
+    // On the stack, as the guest may change its own copy while the checksum is computed.
+    let mut message = [0; LONGEST];
+    let message = &mut message[..(HEADER + icmp.payload_len).min(LONGEST)];
+    if frame.copy(icmp.payload_offset, &mut message[HEADER..]) != icmp.payload_len {
+        net.counters.malformed += 1;
+        return;
+    }
+    message[0] = match ip.source {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(_) => 129,
+    };
+    message[4..6].copy_from_slice(&icmp.ident.to_be_bytes());
+    message[6..8].copy_from_slice(&icmp.seq.to_be_bytes());
+    let reply = Reply {
+        to: net.guest_mac,
+        source: ip.destination,
+        destination: ip.source,
+        hop_limit: 64,
+    };
+    reply.icmp(net, link, message);
+}
+
+const HEADER: usize = 8;
+/// Longest content of an IPv6 packet, which may be longer than that of an IPv4 packet.
+const LONGEST: usize = 65_535;

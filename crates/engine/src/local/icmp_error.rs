@@ -1,0 +1,227 @@
+//! ICMP and ICMPv6 errors towards the guest (RFC 792, RFC 1812 section 4.3, RFC 4443).
+
+use core::net::{IpAddr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use pontoon_wire::frame::{Body, Transport};
+use pontoon_wire::{emit, frame, protocol};
+
+use super::reply::Reply;
+use crate::ctx::Net;
+use crate::{Frame, Transmit, udp_emit};
+
+/// What went wrong with a packet of the guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// No route.
+    NetUnreachable,
+    /// The host is not there.
+    HostUnreachable,
+    /// Nobody speaks this protocol there.
+    ProtocolUnreachable,
+    /// Nobody listens on this port.
+    PortUnreachable,
+    /// Policy forbids it.
+    Prohibited,
+    /// Fragmentation needed, or packet too big: the largest IP packet that passes, in bytes.
+    TooBig {
+        /// Bytes of an IP packet.
+        mtu: u32,
+    },
+    /// TTL or hop limit used up on the way.
+    TimeExceeded,
+    /// As another host or router said it, in the family of the guest's packet.
+    Reported {
+        /// ICMP or ICMPv6 type.
+        kind: u8,
+        /// ICMP or ICMPv6 code.
+        code: u8,
+        /// Next-hop MTU where the type has one.
+        mtu: Option<u32>,
+    },
+}
+
+/// A packet of the guest's that is no longer at hand: what its headers said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Upper-layer protocol: UDP, TCP, ICMP or ICMPv6.
+    pub protocol: u8,
+    /// The guest's address and port. For an echo request the port is its id.
+    pub source: SocketAddr,
+    /// Where the guest had sent it, as written. For an echo request the port is its sequence number.
+    pub destination: SocketAddr,
+    /// Bytes of data after the upper-layer header.
+    pub payload_len: usize,
+}
+
+/// Tells the guest that the packet in `frame`, whose headers say `parsed`, did not get through.
+///
+/// `speaker` is who says so: the gateway, or the host or router that did; where it is of the other family, the gateway
+/// speaks for it. Nothing is said about packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443 section
+/// 2.4 (e)): errors themselves, later fragments, multicasts, and packets from no single host.
+pub fn refuse<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    speaker: IpAddr,
+    reason: Reason,
+    frame: &Frame<'_>,
+    parsed: &frame::Frame,
+) {
+    let Body::Ip(ip, transport) = &parsed.body else {
+        return;
+    };
+    if !may_be_answered(ip, transport, reason) {
+        return;
+    }
+    let end = (ip.payload_offset + ip.payload_len).min(frame.len);
+    let mut quote = [0; QUOTE_V6];
+    let room = quote_room(ip.source).min(end - ETHERNET);
+    let len = frame.copy(ETHERNET, &mut quote[..room]);
+    send(net, link, speaker, ip.source, reason, &quote[..len]);
+}
+
+/// As [`refuse`], for a packet of which only `sent` and perhaps the first bytes of its data are known: the quoted
+/// headers are made anew, close enough for the guest to find the socket that sent it.
+pub fn refuse_sent<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    speaker: IpAddr,
+    reason: Reason,
+    sent: Sent,
+    payload: &[u8],
+) {
+    let upper = upper_header(sent);
+    let ip = emit::Ip {
+        source: sent.source.ip(),
+        destination: sent.destination.ip(),
+        hop_limit: 64,
+        traffic_class: 0,
+        dont_fragment: true,
+        ident: 0,
+    };
+    let longest = udp_emit::longest(ip.source) - upper.len();
+    if sent.source.is_ipv4() != sent.destination.is_ipv4() || sent.payload_len > longest {
+        return;
+    }
+    let head = emit::ip(net.ether(), ip, sent.protocol, upper.len() + sent.payload_len);
+    let mut quote = ArrayVec::<u8, QUOTE_V6>::new();
+    quote.extend(head.bytes()[ETHERNET..].iter().chain(&upper).copied());
+    let room = quote_room(ip.source) - quote.len();
+    quote.extend(payload.iter().take(room.min(sent.payload_len)).copied());
+    send(net, link, speaker, ip.source, reason, &quote);
+}
+
+/// The upper-layer header's first bytes: enough to name the flow. Checksums are left out (RFC 792 promises nothing
+/// about the quote), a TCP sequence number is not known.
+fn upper_header(sent: Sent) -> ArrayVec<u8, 8> {
+    let [a, b] = sent.source.port().to_be_bytes();
+    let [c, d] = sent.destination.port().to_be_bytes();
+    match sent.protocol {
+        protocol::ICMP => [8, 0, 0, 0, a, b, c, d],
+        protocol::ICMPV6 => [128, 0, 0, 0, a, b, c, d],
+        protocol::UDP => {
+            let [e, f] = u16::try_from(8 + sent.payload_len).unwrap_or(0).to_be_bytes();
+            [a, b, c, d, e, f, 0, 0]
+        }
+        _ => [a, b, c, d, 0, 0, 0, 0],
+    }
+    .into()
+}
+
+fn may_be_answered(ip: &frame::Ip, transport: &Transport, reason: Reason) -> bool {
+    let is_error = match transport {
+        Transport::Icmp(icmp) if ip.source.is_ipv6() => icmp.kind < 128 || icmp.kind == REDIRECT_V6,
+        Transport::Icmp(icmp) => matches!(icmp.kind, 3..=5 | 11 | 12),
+        Transport::Tcp(_) | Transport::Udp(_) | Transport::Fragment | Transport::Other => false,
+    };
+    let later_fragment = ip.fragment.is_some_and(|fragment| fragment.offset > 0);
+    let group = match ip.destination {
+        IpAddr::V4(to) => to.is_multicast() || to.is_broadcast(),
+        // Path MTU discovery works for multicast too (RFC 4443 section 2.4 (e.3)).
+        IpAddr::V6(to) => to.is_multicast() && !matches!(reason, Reason::TooBig { .. }),
+    };
+    let nobody = match ip.source {
+        IpAddr::V4(from) => {
+            from.is_multicast() || from.is_broadcast() || from.is_unspecified() || from.is_loopback()
+        }
+        IpAddr::V6(from) => from.is_multicast() || from.is_unspecified() || from.is_loopback(),
+    };
+    !(is_error || later_fragment || group || nobody)
+}
+
+/// As [`refuse`], for a packet whose first bytes, from the IP header on, are `quote`.
+pub(crate) fn send<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    speaker: IpAddr,
+    guest: IpAddr,
+    reason: Reason,
+    quote: &[u8],
+) {
+    let Some(source) = (match speaker.is_ipv4() == guest.is_ipv4() {
+        true => Some(speaker),
+        false => net.config.addresses.gateway(guest),
+    }) else {
+        return;
+    };
+    let (kind, code, rest) = match guest {
+        IpAddr::V4(_) => v4(reason),
+        IpAddr::V6(_) => v6(reason),
+    };
+    let mut message = ArrayVec::<u8, { 8 + QUOTE_V6 }>::new();
+    message.extend([kind, code, 0, 0]);
+    message.extend(rest.to_be_bytes());
+    message.extend(quote.iter().copied());
+    let reply = Reply {
+        to: net.guest_mac,
+        source,
+        destination: guest,
+        hop_limit: 64,
+    };
+    if reply.icmp(net, link, &mut message) {
+        net.counters.icmp_errors_down += 1;
+    }
+}
+
+/// Type, code and the four bytes after the checksum (RFC 792, RFC 1191, RFC 1812).
+fn v4(reason: Reason) -> (u8, u8, u32) {
+    match reason {
+        Reason::NetUnreachable => (3, 0, 0),
+        Reason::HostUnreachable => (3, 1, 0),
+        Reason::ProtocolUnreachable => (3, 2, 0),
+        Reason::PortUnreachable => (3, 3, 0),
+        Reason::Prohibited => (3, 13, 0),
+        Reason::TooBig { mtu } => (3, 4, mtu.min(0xffff)),
+        Reason::TimeExceeded => (11, 0, 0),
+        Reason::Reported { kind, code, mtu } => (kind, code, mtu.unwrap_or(0).min(0xffff)),
+    }
+}
+
+/// Type, code and the four bytes after the checksum (RFC 4443).
+fn v6(reason: Reason) -> (u8, u8, u32) {
+    match reason {
+        Reason::NetUnreachable => (1, 0, 0),
+        Reason::HostUnreachable => (1, 3, 0),
+        // Parameter problem, unrecognized next header; the pointer is to the fixed header's field.
+        Reason::ProtocolUnreachable => (4, 1, 6),
+        Reason::PortUnreachable => (1, 4, 0),
+        Reason::Prohibited => (1, 1, 0),
+        Reason::TooBig { mtu } => (2, 0, mtu),
+        Reason::TimeExceeded => (3, 0, 0),
+        Reason::Reported { kind, code, mtu } => (kind, code, mtu.unwrap_or(0)),
+    }
+}
+
+const fn quote_room(family: IpAddr) -> usize {
+    match family {
+        IpAddr::V4(_) => QUOTE_V4,
+        IpAddr::V6(_) => QUOTE_V6,
+    }
+}
+
+pub(crate) const ETHERNET: usize = 14;
+/// RFC 1812 section 4.3.2.3: as much as fits 576 bytes.
+const QUOTE_V4: usize = 576 - 20 - 8;
+/// RFC 4443 section 2.4 (c): as much as fits the least IPv6 MTU.
+const QUOTE_V6: usize = 1_280 - 40 - 8;
+const REDIRECT_V6: u8 = 137;

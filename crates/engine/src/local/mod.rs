@@ -1,0 +1,67 @@
+//! What the guest thinks is on its LAN: address resolution, router and address configuration, and somebody who
+//! answers a ping.
+//!
+//! Each service is one file and answers in place from what the configuration says; none keeps state. This comes
+//! before policy: a packet that is a local service's own goes no further, whatever may be reached beyond.
+
+mod arp;
+mod dhcp4;
+mod dhcp6;
+mod domains;
+mod echo;
+pub mod icmp_error;
+mod ndp;
+mod reply;
+
+use core::net::IpAddr;
+
+use pontoon_wire::frame::{self, Body, Transport};
+
+use crate::ctx::Net;
+use crate::{Frame, Transmit};
+
+/// Whether a frame was a local service's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// It was: answered, or swallowed where there is nothing to say.
+    Yes,
+    /// Somebody else's.
+    No,
+}
+
+/// Serves a frame that is addressed to a local service. `parsed` is what its headers say.
+pub fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut Net, link: &mut T) -> Handled {
+    let Body::Ip(ip, transport) = &parsed.body else {
+        arp::handle(frame, parsed, net, link);
+        return Handled::Yes;
+    };
+    match (ip.destination, transport) {
+        (_, Transport::Icmp(icmp)) if ndp::is_link_scoped(ip, icmp) => {
+            ndp::handle(frame, parsed.source, ip, icmp, net, link);
+            Handled::Yes
+        }
+        (to, Transport::Icmp(icmp)) if echo::is_request(ip, icmp) && echo::answers(net, to) => {
+            echo::handle(frame, ip, icmp, net, link);
+            Handled::Yes
+        }
+        (IpAddr::V4(to), Transport::Udp(udp)) if udp.destination_port == 67 && dhcp4::is_server(net, to) => {
+            dhcp4::handle(frame, udp, net, link);
+            Handled::Yes
+        }
+        (IpAddr::V6(to), Transport::Udp(udp)) if udp.destination_port == 547 && dhcp6::is_server(net, to) => {
+            dhcp6::handle(frame, parsed.source, ip, udp, net, link);
+            Handled::Yes
+        }
+        // Membership reports: there are no other members.
+        (IpAddr::V4(_), Transport::Other) if ip.protocol == IGMP => Handled::Yes,
+        _ => Handled::No,
+    }
+}
+
+/// IANA "Protocol Numbers".
+const IGMP: u8 = 2;
+
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! IPv6 neighbour discovery (RFC 4861): we stand for every address but the guest's own, and are its router.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+use arrayvec::ArrayVec;
+use pontoon_wire::{Mac, frame, protocol};
+
+use super::domains;
+use super::reply::Reply;
+use crate::config::V6;
+use crate::ctx::Net;
+use crate::{Frame, Transmit};
+
+/// Whether a message never leaves the link: neighbour discovery, or multicast listener reports (RFC 2710, RFC 3810).
+pub(super) fn is_link_scoped(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
+    ip.protocol == protocol::ICMPV6
+        && ip.source.is_ipv6()
+        && matches!(icmp.kind, 130..=132 | ROUTER_SOLICITATION..=REDIRECT | 143)
+}
+
+/// Answers solicitations; whatever else is for the link alone is swallowed.
+pub(super) fn handle<T: Transmit>(
+    frame: &Frame<'_>,
+    asker_mac: Mac,
+    ip: &frame::Ip,
+    icmp: &frame::Icmp,
+    net: &mut Net,
+    link: &mut T,
+) {
+    let (IpAddr::V6(source), Some(ours)) = (ip.source, net.config.addresses.v6) else {
+        return;
+    };
+    if !matches!(icmp.kind, ROUTER_SOLICITATION | NEIGHBOUR_SOLICITATION) {
+        return;
+    }
+    // Sections 6.1.1 and 7.1.1. The checksum is not looked at: between the guest and us nothing is lost in transit.
+    if ip.hop_limit != 255 || icmp.code != 0 || source.is_multicast() {
+        net.counters.malformed += 1;
+        return;
+    }
+    let asker = Asker {
+        mac: asker_mac,
+        address: source,
+    };
+    if icmp.kind == ROUTER_SOLICITATION {
+        advertise_router(asker, ours, net, link);
+        return;
+    }
+    let mut target = [0; 16];
+    if icmp.payload_len < 16 || frame.copy(icmp.payload_offset, &mut target) < 16 || target[0] == 0xff {
+        net.counters.malformed += 1;
+        return;
+    }
+    advertise_neighbour(asker, target.into(), ours, net, link);
+}
+
+#[derive(Clone, Copy)]
+struct Asker {
+    mac: Mac,
+    address: Ipv6Addr,
+}
+
+impl Asker {
+    /// Back to who asked, or to all nodes where the asker has no address yet.
+    fn reply(self, source: Ipv6Addr) -> Reply {
+        let (to, destination) = match self.address.is_unspecified() {
+            true => (ALL_NODES_MAC, ALL_NODES),
+            false => (self.mac, self.address),
+        };
+        Reply {
+            to,
+            source: source.into(),
+            destination: destination.into(),
+            hop_limit: 255,
+        }
+    }
+}
+
+fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, ours: V6, net: &mut Net, link: &mut T) {
+    let is_ours = [ours.gateway, ours.router, ours.dns].contains(&target);
+    let duplicate_detection = asker.address.is_unspecified();
+    if target == ours.guest || target == asker.address || (duplicate_detection && !is_ours) {
+        // Its own, or an address that it is about to take and may have (RFC 4862 section 5.4.3).
+        return;
+    }
+    let router = if target == ours.gateway || target == ours.router {
+        ROUTER
+    } else {
+        0
+    };
+    let solicited = if duplicate_detection { 0 } else { SOLICITED };
+
+    let mut message = ArrayVec::<u8, 32>::new();
+    message.extend([
+        NEIGHBOUR_ADVERTISEMENT,
+        0,
+        0,
+        0,
+        router | solicited | OVERRIDE,
+        0,
+        0,
+        0,
+    ]);
+    message.extend(target.octets());
+    message.extend([OPTION_TARGET_MAC, 1]);
+    message.extend(net.config.our_mac.0);
+    asker.reply(target).icmp(net, link, &mut message);
+}
+
+fn advertise_router<T: Transmit>(asker: Asker, ours: V6, net: &mut Net, link: &mut T) {
+    // Nothing advertises again by itself, so what can be infinite is, and the router's lifetime is the longest there
+    // is (RFC 8319 section 4).
+    let lifetime = if ours.default_route { u16::MAX } else { 0 };
+
+    let mut message = ArrayVec::<u8, 512>::new();
+    message.extend([ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, OTHER_CONFIGURATION]);
+    message.extend(lifetime.to_be_bytes());
+    message.extend([0; 8]); // reachable and retransmission time: the guest's own defaults
+
+    message.extend([OPTION_SOURCE_MAC, 1]);
+    message.extend(net.config.our_mac.0);
+
+    message.extend([OPTION_MTU, 1, 0, 0]);
+    message.extend(u32::from(net.config.mtu).to_be_bytes());
+
+    message.extend([OPTION_PREFIX, 4, ours.subnet.prefix_len(), ON_LINK | AUTONOMOUS]);
+    message.extend(FOREVER); // valid
+    message.extend(FOREVER); // preferred
+    message.extend([0; 4]);
+    message.extend(ours.subnet.network().octets());
+
+    if !net.config.resolvers.is_empty() {
+        message.extend([OPTION_DNS, 3, 0, 0]);
+        message.extend(FOREVER);
+        message.extend(ours.dns.octets());
+    }
+    let search = domains::encode(&net.config.search, domains::LONGEST);
+    if !search.is_empty() {
+        let units = (8 + search.len()).div_ceil(8);
+        message.extend([OPTION_SEARCH, u8::try_from(units).expect("at most 33"), 0, 0]);
+        message.extend(FOREVER);
+        let padding = units * 8 - 8 - search.len();
+        message.extend(search);
+        message.extend(core::iter::repeat_n(0, padding));
+    }
+    asker.reply(ours.router).icmp(net, link, &mut message);
+}
+
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// Flags of a neighbour advertisement, RFC 4861 section 4.4.
+const ROUTER: u8 = 0x80;
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+
+/// What the guest is to put into its packets: as routers do.
+const HOP_LIMIT: u8 = 64;
+/// The O flag alone: addresses come from the prefix, the rest also from DHCPv6.
+const OTHER_CONFIGURATION: u8 = 0x40;
+
+/// Flags of a prefix, RFC 4861 section 4.6.2.
+const ON_LINK: u8 = 0x80;
+const AUTONOMOUS: u8 = 0x40;
+const FOREVER: [u8; 4] = [0xff; 4];
+
+const OPTION_SOURCE_MAC: u8 = 1;
+const OPTION_TARGET_MAC: u8 = 2;
+const OPTION_PREFIX: u8 = 3;
+const OPTION_MTU: u8 = 5;
+/// RFC 8106 sections 5.1 and 5.2.
+const OPTION_DNS: u8 = 25;
+const OPTION_SEARCH: u8 = 31;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// RFC 2464 section 7.
+const ALL_NODES_MAC: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);

@@ -1,0 +1,114 @@
+use super::*;
+
+const CLIENT: &[u8] = b"\0\x01\0\x03abc";
+const SERVER: &[u8] = b"\0\x02\0\x0a\0\x03\0\x01\x02\0\0\0\0\x01";
+const OTHER_SERVER: &[u8] = b"\0\x02\0\x04none";
+const IA: &[u8] = b"\0\x03\0\x0c\0\0\0\x09\0\0\0\0\0\0\0\0";
+const DNS: &[u8] = b"\0\x17\0\x10\xfd\x70\x6f\x6e\x74\x6f\0\0\0\0\0\0\0\0\0\x03";
+const SEARCH: &[u8] = b"\0\x18\0\x1b\x07example\x03org\0\x04corp\x07example\0";
+/// The guest's address, for ever.
+const LEASE: &[u8] = b"\0\x03\0\x28\0\0\0\x09\xff\xff\xff\xff\xff\xff\xff\xff\
+    \0\x05\0\x18\xfd\x70\x6f\x6e\x74\x6f\0\0\0\0\0\0\0\0\0\x15\xff\xff\xff\xff\xff\xff\xff\xff";
+const RAPID: &[u8] = b"\0\x0e\0\0";
+
+fn message(kind: u8, options: &[&[u8]]) -> Vec<u8> {
+    let content = [&[&[kind, 1, 2, 3][..]], options].concat().concat();
+    udp(("fe80::15", 546), ("ff02::1:2", 547), &content)
+}
+
+#[track_caller]
+fn answer(kind: u8, options: &[&[u8]], expected: u8, content: &[&[u8]]) {
+    let frame = give(&mut net(), &message(kind, options)).answer();
+    let (source, destination, _, datagram) = open(&frame);
+    assert_eq!((source, destination), (ip("fe80::2"), ip("fe80::15")));
+    assert_eq!(datagram[..4], [0x02, 0x23, 0x02, 0x22]);
+    let whole = [&[&[expected, 1, 2, 3][..]], content, &[DNS, SEARCH]]
+        .concat()
+        .concat();
+    assert_eq!(datagram[8..], whole);
+}
+
+#[track_caller]
+fn silence(kind: u8, options: &[&[u8]]) {
+    give(&mut net(), &message(kind, options)).silence();
+}
+
+#[test]
+fn a_guest_with_an_address_asks_for_the_rest() {
+    answer(11, &[], 7, &[SERVER]);
+    answer(11, &[CLIENT], 7, &[CLIENT, SERVER]);
+    answer(11, &[CLIENT, SERVER], 7, &[CLIENT, SERVER]);
+    silence(11, &[OTHER_SERVER]);
+    silence(11, &[CLIENT, IA]);
+}
+
+#[test]
+fn a_guest_without_one_gets_its_address() {
+    answer(1, &[CLIENT, IA], 2, &[CLIENT, SERVER, LEASE]);
+    answer(1, &[CLIENT, RAPID, IA], 7, &[CLIENT, SERVER, RAPID, LEASE]);
+    answer(3, &[CLIENT, SERVER, IA], 7, &[CLIENT, SERVER, LEASE]);
+    answer(5, &[CLIENT, SERVER, IA], 7, &[CLIENT, SERVER, LEASE]);
+    answer(6, &[CLIENT, IA], 7, &[CLIENT, SERVER, LEASE]);
+    answer(
+        8,
+        &[CLIENT, SERVER, IA],
+        7,
+        &[CLIENT, SERVER, b"\0\x0d\0\x02\0\0"],
+    );
+    answer(
+        9,
+        &[CLIENT, SERVER, IA],
+        7,
+        &[CLIENT, SERVER, b"\0\x0d\0\x02\0\0"],
+    );
+}
+
+#[test]
+fn what_the_rfc_discards_is_discarded() {
+    silence(1, &[IA]);
+    silence(1, &[CLIENT, SERVER, IA]);
+    silence(3, &[CLIENT, IA]);
+    silence(3, &[CLIENT, OTHER_SERVER, IA]);
+    silence(5, &[CLIENT, IA]);
+    silence(6, &[CLIENT, SERVER, IA]);
+    silence(2, &[CLIENT, SERVER, IA]);
+    silence(7, &[CLIENT, SERVER, IA]);
+    silence(12, &[CLIENT]);
+    // A client id cut short is none.
+    silence(1, &[&CLIENT[..5]]);
+}
+
+#[test]
+fn an_address_on_another_link_is_not_confirmed() {
+    let with = |address: &[u8; 16]| {
+        let mut ia = b"\0\x03\0\x28\0\0\0\x09\0\0\0\0\0\0\0\0\0\x05\0\x18".to_vec();
+        ia.extend(address);
+        ia.extend([0; 8]);
+        ia
+    };
+    let here = with(b"\xfd\x70\x6f\x6e\x74\x6f\0\0\0\0\0\0\0\0\0\x77");
+    let there = with(b"\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x77");
+    answer(4, &[CLIENT, &here], 7, &[CLIENT, SERVER, b"\0\x0d\0\x02\0\0"]);
+    answer(4, &[CLIENT, &there], 7, &[CLIENT, SERVER, b"\0\x0d\0\x02\0\x04"]);
+    silence(4, &[CLIENT, IA]);
+}
+
+#[test]
+fn nonsense_is_malformed() {
+    give(
+        &mut net(),
+        &udp(("fe80::15", 546), ("ff02::1:2", 547), &[1, 0, 0]),
+    )
+    .malformed();
+}
+
+#[test]
+fn what_we_do_not_have_is_not_offered() {
+    let mut net = net();
+    net.config.resolvers.clear();
+    net.config.search.clear();
+    let frame = give(&mut net, &message(11, &[])).answer();
+    assert_eq!(open(&frame).3[8..], [&[7, 1, 2, 3], SERVER].concat());
+    net.config.addresses.v6 = None;
+    give(&mut net, &message(11, &[])).silence();
+}

@@ -1,0 +1,284 @@
+use super::*;
+use crate::config::{V4, V6};
+use proptest::prelude::*;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn addresses() -> Addresses {
+    Addresses {
+        v4: V4 {
+            subnet: "10.0.2.0/24".parse().unwrap(),
+            gateway: "10.0.2.2".parse().unwrap(),
+            dns: "10.0.2.3".parse().unwrap(),
+            guest: "10.0.2.15".parse().unwrap(),
+        },
+        v6: Some(V6 {
+            subnet: "fd70:6f6e:746f::/64".parse().unwrap(),
+            gateway: "fd70:6f6e:746f::2".parse().unwrap(),
+            router: "fe80::2".parse().unwrap(),
+            dns: "fd70:6f6e:746f::3".parse().unwrap(),
+            guest: "fd70:6f6e:746f::15".parse().unwrap(),
+            default_route: true,
+        }),
+    }
+}
+
+fn policy(host_loopback: &[&str], host_addresses: bool) -> Policy {
+    Policy {
+        addresses: addresses(),
+        host_loopback: host_loopback.iter().map(|text| ip(text)).collect(),
+        host_addresses,
+        owned: OWNED.iter().map(|text| ip(text)).collect(),
+    }
+}
+
+const OWNED: [&str; 4] = ["192.168.7.1", "2001:db8:7::1", "127.0.0.1", "::1"];
+
+/// `--host-loopback` without an address.
+const GATEWAYS: [&str; 2] = ["10.0.2.2", "fd70:6f6e:746f::2"];
+
+/// `--host-loopback` twice, with addresses.
+const CHOSEN: [&str; 2] = ["10.99.0.1", "fd99::1"];
+
+/// Refused whatever flags are given.
+const NEVER: &[&str] = &[
+    "0.0.0.0",
+    "0.0.0.1",
+    "0.255.255.255",
+    "127.0.0.0",
+    "127.0.0.1",
+    "127.0.0.53",
+    "127.255.255.255",
+    "169.254.0.0",
+    "169.254.169.254",
+    "169.254.255.255",
+    "224.0.0.0",
+    "224.0.0.251",
+    "239.255.255.255",
+    "240.0.0.0",
+    "254.1.2.3",
+    "255.255.255.254",
+    "255.255.255.255",
+    "10.0.2.0",
+    "10.0.2.255",
+    "::",
+    "::1",
+    "::2",
+    "fe80::",
+    "fe80::2",
+    "fe80::1",
+    "febf:ffff::1",
+    "ff00::",
+    "ff02::1",
+    "ff05::1:3",
+    "ffff::",
+    "fd70:6f6e:746f::",
+    // IPv4-compatible, IPv4-mapped and IPv4-translated, whatever is inside
+    "::127.0.0.1",
+    "::8.8.8.8",
+    "::ffff:0.0.0.0",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "::ffff:8.8.8.8",
+    "::ffff:10.0.2.2",
+    "::ffff:0:127.0.0.1",
+    "::ffff:0:8.8.8.8",
+    // NAT64
+    "64:ff9b::",
+    "64:ff9b::0.0.0.0",
+    "64:ff9b::127.0.0.1",
+    "64:ff9b::169.254.169.254",
+    "64:ff9b::224.0.0.1",
+    "64:ff9b::255.255.255.255",
+    "64:ff9b::10.0.2.255",
+    // NAT64 for local use: /96, and 127.0.0.1, 169.254.169.254 inside a /48, a /56 and a /64
+    "64:ff9b:1::",
+    "64:ff9b:1::0.0.0.1",
+    "64:ff9b:1::127.0.0.1",
+    "64:ff9b:1::169.254.169.254",
+    "64:ff9b:1:fffe::127.0.0.1",
+    "64:ff9b:1:7f00:0:100::",
+    "64:ff9b:1:7f00:0:100:808:808",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "64:ff9b:1:7f:0:1::",
+    "64:ff9b:1:a9:fe:a9fe::",
+    "64:ff9b:1:0:7f:0:100:0",
+    "64:ff9b:1:0:a9:fea9:fe00:0",
+    // 6to4
+    "2002::1",
+    "2002:7f00:1::1",
+    "2002:a9fe:a9fe::1",
+    "2002:e000:1::",
+    "2002:ffff:ffff::1",
+    "2002:a00:2ff::1",
+];
+
+/// Written, and the answers: no flag; `--host-loopback`; `--host-loopback=` an address of each family;
+/// `--host-addresses`.
+#[rustfmt::skip]
+const TABLE: &[(&str, [Result<&str, Refusal>; 4])] = {
+    use Refusal::{HostAddress, HostLoopback, Nobody};
+    const fn always(to: &'static str) -> [Result<&'static str, Refusal>; 4] { [Ok(to); 4] }
+    &[
+        ("8.8.8.8", always("8.8.8.8")),
+        ("1.0.0.0", always("1.0.0.0")),
+        ("126.255.255.255", always("126.255.255.255")),
+        ("128.0.0.0", always("128.0.0.0")),
+        ("169.253.255.255", always("169.253.255.255")),
+        ("169.255.0.0", always("169.255.0.0")),
+        ("223.255.255.255", always("223.255.255.255")),
+        ("10.0.1.255", always("10.0.1.255")),
+        ("10.0.3.0", always("10.0.3.0")),
+        ("192.168.7.2", always("192.168.7.2")),
+        ("2001:db8::1", always("2001:db8::1")),
+        ("fe7f::1", always("fe7f::1")),
+        ("fec0::1", always("fec0::1")),
+        ("fd70:6f6e:746f:1::2", always("fd70:6f6e:746f:1::2")),
+        ("64:ff9b::8.8.8.8", always("64:ff9b::8.8.8.8")),
+        ("64:ff9b:1::8.8.8.8", always("64:ff9b:1::8.8.8.8")),
+        ("64:ff9b:1:fffe::8.8.8.8", always("64:ff9b:1:fffe::8.8.8.8")),
+        ("64:ff9b:1:808:8:800::", always("64:ff9b:1:808:8:800::")),
+        ("64:ff9b:2::127.0.0.1", always("64:ff9b:2::127.0.0.1")),
+        ("2002:808:808::1", always("2002:808:808::1")),
+        ("10.0.2.2", [Err(HostLoopback), Ok("127.0.0.1"), Err(HostLoopback), Err(HostLoopback)]),
+        ("fd70:6f6e:746f::2", [Err(HostLoopback), Ok("::1"), Err(HostLoopback), Err(HostLoopback)]),
+        ("64:ff9b::10.0.2.2", [Err(HostLoopback); 4]),
+        ("2002:a00:202::1", [Err(HostLoopback); 4]),
+        ("10.99.0.1", [Ok("10.99.0.1"), Ok("10.99.0.1"), Ok("127.0.0.1"), Ok("10.99.0.1")]),
+        ("fd99::1", [Ok("fd99::1"), Ok("fd99::1"), Ok("::1"), Ok("fd99::1")]),
+        ("10.99.0.2", always("10.99.0.2")),
+        ("64:ff9b::10.99.0.1", [Ok("64:ff9b::10.99.0.1"), Ok("64:ff9b::10.99.0.1"), Err(HostLoopback), Ok("64:ff9b::10.99.0.1")]),
+        ("10.0.2.1", [Err(Nobody); 4]),
+        ("10.0.2.3", [Err(Nobody); 4]),
+        ("10.0.2.15", [Err(Nobody); 4]),
+        ("10.0.2.254", [Err(Nobody); 4]),
+        ("fd70:6f6e:746f::1", [Err(Nobody); 4]),
+        ("fd70:6f6e:746f::3", [Err(Nobody); 4]),
+        ("fd70:6f6e:746f::15", [Err(Nobody); 4]),
+        ("fd70:6f6e:746f:0:ffff:ffff:ffff:ffff", [Err(Nobody); 4]),
+        ("192.168.7.1", [Err(HostAddress), Err(HostAddress), Err(HostAddress), Ok("192.168.7.1")]),
+        ("2001:db8:7::1", [Err(HostAddress), Err(HostAddress), Err(HostAddress), Ok("2001:db8:7::1")]),
+        ("64:ff9b::192.168.7.1", [Err(HostAddress), Err(HostAddress), Err(HostAddress), Ok("64:ff9b::192.168.7.1")]),
+        ("2002:c0a8:701::1", [Err(HostAddress), Err(HostAddress), Err(HostAddress), Ok("2002:c0a8:701::1")]),
+    ]
+};
+
+#[test]
+fn no_flag_opens_a_class() {
+    // Even an address that is itself the argument of --host-loopback.
+    let everything: Vec<&str> = GATEWAYS.iter().chain(&CHOSEN).chain(NEVER).copied().collect();
+    for (loopback, addresses) in [
+        (&[][..], false),
+        (&[], true),
+        (&GATEWAYS, false),
+        (&GATEWAYS, true),
+        (&CHOSEN, true),
+        (&everything, true),
+    ] {
+        let policy = policy(loopback, addresses);
+        for written in NEVER {
+            assert_eq!(policy.decide(ip(written)), Err(Refusal::Class), "{written}");
+        }
+    }
+}
+
+#[test]
+fn each_flag_opens_what_it_names() {
+    let flags = [
+        policy(&[], false),
+        policy(&GATEWAYS, false),
+        policy(&CHOSEN, false),
+        policy(&[], true),
+    ];
+    for (written, answers) in TABLE {
+        for (policy, answer) in flags.iter().zip(answers) {
+            assert_eq!(policy.decide(ip(written)), answer.map(ip), "{written}");
+        }
+    }
+}
+
+#[test]
+fn a_subnet_of_two_has_no_broadcast_address() {
+    let mut policy = policy(&["10.0.2.2"], false);
+    policy.addresses.v4.subnet = "10.0.2.2/31".parse().unwrap();
+    assert_eq!(policy.decide(ip("10.0.2.2")), Ok(ip("127.0.0.1")));
+    assert_eq!(policy.decide(ip("10.0.2.3")), Err(Refusal::Nobody));
+}
+
+#[test]
+fn who_cannot_be_shown_appears_as_the_gateway() {
+    let policy = policy(&[], false);
+    for (peer, shown) in [
+        ("127.0.0.1", "10.0.2.2"),
+        ("127.0.0.53", "10.0.2.2"),
+        ("0.0.0.0", "10.0.2.2"),
+        ("169.254.3.4", "10.0.2.2"),
+        ("10.0.2.2", "10.0.2.2"),
+        ("10.0.2.15", "10.0.2.2"),
+        ("10.0.2.77", "10.0.2.2"),
+        ("::ffff:127.0.0.1", "10.0.2.2"),
+        ("::ffff:10.0.2.77", "10.0.2.2"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("192.168.7.1", "192.168.7.1"),
+        ("::1", "fd70:6f6e:746f::2"),
+        ("::", "fd70:6f6e:746f::2"),
+        ("fe80::2", "fd70:6f6e:746f::2"),
+        ("fe80::1234", "fd70:6f6e:746f::2"),
+        ("fd70:6f6e:746f::15", "fd70:6f6e:746f::2"),
+        ("fd70:6f6e:746f::77", "fd70:6f6e:746f::2"),
+        ("2001:db8::7", "2001:db8::7"),
+    ] {
+        assert_eq!(policy.shown(ip(peer)), ip(shown), "{peer}");
+    }
+    let mut without = policy.clone();
+    without.addresses.v6 = None;
+    assert_eq!(without.shown(ip("2001:db8::7")), ip("10.0.2.2"));
+    assert_eq!(without.shown(ip("::1")), ip("10.0.2.2"));
+}
+
+/// Addresses of both families, crowded around the places where the table has edges.
+fn written() -> impl Strategy<Value = IpAddr> {
+    let chosen = NEVER
+        .iter()
+        .chain(&GATEWAYS)
+        .chain(&CHOSEN)
+        .chain(&OWNED)
+        .copied()
+        .chain(TABLE.iter().map(|(written, _)| *written))
+        .map(ip)
+        .collect::<Vec<_>>();
+    prop_oneof![
+        any::<u32>().prop_map(|bits| Ipv4Addr::from(bits).into()),
+        any::<u128>().prop_map(|bits| Ipv6Addr::from(bits).into()),
+        (proptest::sample::select(chosen), 0..128_u32).prop_map(|(address, bit)| match address {
+            IpAddr::V4(v4) => Ipv4Addr::from(v4.to_bits() ^ 1 << (bit % 32)).into(),
+            IpAddr::V6(v6) => Ipv6Addr::from(v6.to_bits() ^ 1 << bit).into(),
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn loopback_is_reached_by_its_address_alone(written in written(), addresses: bool, which in 0..3_usize) {
+        let policy = policy([&[][..], &GATEWAYS, &CHOSEN][which], addresses);
+        if let Ok(to) = policy.decide(written) {
+            prop_assert!(!to.is_unspecified());
+            prop_assert_eq!(to.is_loopback(), policy.host_loopback.contains(&written));
+            prop_assert!(to == written || to.is_loopback());
+            prop_assert_eq!(to.to_canonical(), to);
+        }
+    }
+
+    #[test]
+    fn nobody_is_shown_as_an_address_that_the_guest_takes_for_its_own(peer in written()) {
+        let policy = policy(&[], false);
+        let shown = policy.shown(peer);
+        prop_assert_ne!(Some(shown), policy.addresses.guest(shown));
+        prop_assert!(!shown.is_loopback() && !shown.is_unspecified());
+    }
+}

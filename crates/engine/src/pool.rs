@@ -1,0 +1,193 @@
+//! Memory for what the guest sent and the host does not take yet: blocks of 64 KiB, bounded in all.
+//!
+//! A block is a piece of some flow's [`Queue`] or one flow's reordering window. Blocks are allocated when first
+//! needed and kept for the next user.
+
+use vm_memory::VolatileSlice;
+
+/// Bytes in a block.
+pub const BLOCK: usize = 64 << 10;
+/// Blocks of one worker: 32 MiB.
+const LIMIT: usize = 512;
+
+/// A block that is in use.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct BlockId(u32);
+
+/// All blocks of one worker.
+#[derive(Debug, Default)]
+pub struct Pool {
+    blocks: Vec<Box<[u8]>>,
+    /// Successor of each block in its queue.
+    next: Vec<Option<u32>>,
+    free: Vec<u32>,
+}
+
+impl Pool {
+    /// Takes a block; `None` when all are in use.
+    pub(crate) fn take(&mut self) -> Option<BlockId> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.blocks.len() < LIMIT => {
+                self.blocks.push(vec![0; BLOCK].into_boxed_slice());
+                self.next.push(None);
+                u32::try_from(self.blocks.len() - 1).expect("LIMIT fits")
+            }
+            None => return None,
+        };
+        self.next[index as usize] = None;
+        Some(BlockId(index))
+    }
+
+    /// Gives a block back.
+    pub(crate) fn give(&mut self, block: BlockId) {
+        self.free.push(block.0);
+    }
+
+    /// A block's bytes.
+    pub(crate) fn bytes(&mut self, block: &BlockId) -> &mut [u8] {
+        &mut self.blocks[block.0 as usize]
+    }
+
+    /// Bytes in blocks that are in use.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        (self.blocks.len() - self.free.len()) * BLOCK
+    }
+
+    /// Whether less than half of the pool is in use: flows may be generous.
+    #[must_use]
+    pub fn is_roomy(&self) -> bool {
+        self.in_use() < LIMIT * BLOCK / 2
+    }
+}
+
+/// A first-in first-out run of bytes in pool blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    head: Option<u32>,
+    tail: Option<u32>,
+    /// Bytes of the head block that are gone already.
+    begin: u32,
+    len: u32,
+}
+
+impl Queue {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends as much of `part` as the pool has room for, and says how much that was.
+    pub(crate) fn push(&mut self, part: VolatileSlice<'_>, pool: &mut Pool) -> usize {
+        let mut done = 0;
+        while done < part.len() {
+            let used = (self.begin as usize + self.len as usize) % BLOCK;
+            let block = match self.tail {
+                Some(tail) if used > 0 => tail,
+                before => {
+                    let Some(BlockId(fresh)) = pool.take() else { break };
+                    match before {
+                        Some(tail) => pool.next[tail as usize] = Some(fresh),
+                        None => self.head = Some(fresh),
+                    }
+                    self.tail = Some(fresh);
+                    fresh
+                }
+            };
+            let room = &mut pool.blocks[block as usize][used..];
+            let rest = part.offset(done).expect("done < part.len()");
+            let copied = rest.copy_to(room);
+            done += copied;
+            self.len += u32::try_from(copied).expect("at most BLOCK");
+        }
+        done
+    }
+
+    /// The first run of bytes, contiguous in memory.
+    pub(crate) fn front<'p>(&self, pool: &'p mut Pool) -> Option<VolatileSlice<'p>> {
+        let head = self.head?;
+        let begin = self.begin as usize;
+        let end = (begin + self.len as usize).min(BLOCK);
+        Some(VolatileSlice::from(&mut pool.blocks[head as usize][begin..end]))
+    }
+
+    /// Drops `len` bytes of the front run.
+    pub(crate) fn pop(&mut self, len: usize, pool: &mut Pool) {
+        let len = u32::try_from(len).expect("at most BLOCK");
+        self.begin += len;
+        self.len -= len;
+        let drained = self.len == 0;
+        if (drained || self.begin as usize == BLOCK)
+            && let Some(head) = self.head
+        {
+            self.head = pool.next[head as usize];
+            self.begin = 0;
+            if drained {
+                self.tail = None;
+                self.head = None;
+            }
+            pool.give(BlockId(head));
+        }
+    }
+
+    /// Gives every block back.
+    pub(crate) fn clear(&mut self, pool: &mut Pool) {
+        while let Some(front) = self.front(pool) {
+            let len = front.len();
+            self.pop(len, pool);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(queue: &mut Queue, pool: &mut Pool, chunk: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(front) = queue.front(pool) {
+            let len = front.len().min(chunk);
+            let mut bytes = vec![0; len];
+            front.copy_to(&mut bytes);
+            all.extend(bytes);
+            queue.pop(len, pool);
+        }
+        all
+    }
+
+    #[test]
+    fn bytes_come_out_in_order_and_blocks_go_back() {
+        let mut pool = Pool::default();
+        let mut queue = Queue::default();
+        let mut data: Vec<u8> = (0..3 * BLOCK + 17).map(|i| (i * 31 % 251) as u8).collect();
+        let (first, second) = data.split_at_mut(BLOCK + 5);
+        assert_eq!(queue.push(VolatileSlice::from(&mut *first), &mut pool), BLOCK + 5);
+        let front = queue.front(&mut pool).unwrap().len();
+        assert_eq!(front, BLOCK);
+        queue.pop(7, &mut pool);
+        assert_eq!(
+            queue.push(VolatileSlice::from(&mut *second), &mut pool),
+            second.len()
+        );
+        assert_eq!(drain(&mut queue, &mut pool, 1000), data[7..]);
+        assert!(queue.is_empty());
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn an_exhausted_pool_takes_what_fits() {
+        let mut pool = Pool::default();
+        let mut queue = Queue::default();
+        let mut data = vec![1; BLOCK];
+        for _ in 0..LIMIT {
+            assert_eq!(queue.push(VolatileSlice::from(&mut data[..]), &mut pool), BLOCK);
+        }
+        assert!(!pool.is_roomy());
+        assert_eq!(queue.push(VolatileSlice::from(&mut data[..]), &mut pool), 0);
+        queue.pop(BLOCK, &mut pool);
+        assert_eq!(queue.push(VolatileSlice::from(&mut data[..5]), &mut pool), 5);
+        queue.clear(&mut pool);
+        assert!(pool.in_use() == 0 && queue.is_empty());
+        assert!(pool.is_roomy());
+    }
+}

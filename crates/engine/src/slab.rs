@@ -1,0 +1,262 @@
+//! Slots for flows: they never move, and an index with a stale generation finds nothing.
+
+/// Slots in one chunk. Growing allocates one chunk and copies none.
+const CHUNK: usize = 256;
+
+/// A slab that grows in chunks and reuses the slot that was freed last.
+#[derive(Debug)]
+pub struct Slab<T> {
+    chunks: Vec<Box<[Slot<T>]>>,
+    /// Head of the list of free slots.
+    free: Option<u32>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Counts this slot's lives: bumped at removal.
+    generation: u16,
+    state: State<T>,
+}
+
+#[derive(Debug)]
+enum State<T> {
+    Free { next: Option<u32> },
+    Used(T),
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            chunks: Vec::new(),
+            free: None,
+            len: 0,
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Puts what `make` returns into a free slot, whose index and generation `make` is told.
+    ///
+    /// # Panics
+    /// With 2^32 slots in use.
+    pub fn insert_with(&mut self, make: impl FnOnce(u32, u16) -> T) -> (u32, u16) {
+        let (index, generation) = self.vacant();
+        let slot = self.slot_mut(index).expect("the free list names slots");
+        let State::Free { next } = slot.state else {
+            unreachable!("the free list names free slots");
+        };
+        slot.state = State::Used(make(index, generation));
+        self.free = next;
+        self.len += 1;
+        (index, generation)
+    }
+
+    /// Index and generation that the next [`Self::insert_with`] will use: what has to carry them can be made first.
+    pub fn vacant(&mut self) -> (u32, u16) {
+        let index = match self.free {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        self.free = Some(index);
+        (index, self.generation(index))
+    }
+
+    /// What lives in the slot, if it is still the life that `generation` means.
+    #[must_use]
+    pub fn get(&self, index: u32, generation: u16) -> Option<&T> {
+        match self.slot(index)? {
+            Slot {
+                generation: now,
+                state: State::Used(value),
+            } if *now == generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::get`].
+    #[must_use]
+    pub fn get_mut(&mut self, index: u32, generation: u16) -> Option<&mut T> {
+        match self.slot_mut(index)? {
+            Slot {
+                generation: now,
+                state: State::Used(value),
+            } if *now == generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// What lives in a slot that is known to be in use (a table or list of the owner's names it).
+    ///
+    /// # Panics
+    /// When the slot is free.
+    #[must_use]
+    pub fn at(&self, index: u32) -> &T {
+        match self.slot(index).map(|slot| &slot.state) {
+            Some(State::Used(value)) => value,
+            Some(State::Free { .. }) | None => panic!("slot {index} is free"),
+        }
+    }
+
+    /// As [`Self::at`].
+    ///
+    /// # Panics
+    /// When the slot is free.
+    #[must_use]
+    pub fn at_mut(&mut self, index: u32) -> &mut T {
+        match self.slot_mut(index).map(|slot| &mut slot.state) {
+            Some(State::Used(value)) => value,
+            Some(State::Free { .. }) | None => panic!("slot {index} is free"),
+        }
+    }
+
+    /// Whether the slot is in use.
+    #[must_use]
+    pub fn contains(&self, index: u32) -> bool {
+        matches!(
+            self.slot(index),
+            Some(Slot {
+                state: State::Used(_),
+                ..
+            })
+        )
+    }
+
+    /// Frees a slot that is in use. Its next life has another generation.
+    ///
+    /// # Panics
+    /// When the slot is free.
+    pub fn remove(&mut self, index: u32) -> T {
+        let next = self.free;
+        let Some(slot) = self.slot_mut(index) else {
+            panic!("slot {index} does not exist");
+        };
+        match core::mem::replace(&mut slot.state, State::Free { next }) {
+            State::Used(value) => {
+                slot.generation = slot.generation.wrapping_add(1);
+                self.free = Some(index);
+                self.len -= 1;
+                value
+            }
+            State::Free { .. } => panic!("slot {index} is free"),
+        }
+    }
+
+    /// The life that a slot is in.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    #[must_use]
+    pub fn generation(&self, index: u32) -> u16 {
+        match self.slot(index) {
+            Some(slot) => slot.generation,
+            None => panic!("slot {index} does not exist"),
+        }
+    }
+
+    /// Slots in use.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no slot is in use.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Index, generation and content of every slot in use, in the order of their places.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u16, &T)> {
+        (0..)
+            .zip(self.chunks.iter().flatten())
+            .filter_map(|(index, slot)| match &slot.state {
+                State::Used(value) => Some((index, slot.generation, value)),
+                State::Free { .. } => None,
+            })
+    }
+
+    /// Adds a chunk and returns its first slot, the head of the new free list.
+    fn grow(&mut self) -> u32 {
+        let first = self.chunks.len() * CHUNK;
+        let index = |at: usize| u32::try_from(first + at).expect("fewer than 2^32 slots");
+        let chunk = (0..CHUNK).map(|at| Slot {
+            generation: 0,
+            state: State::Free {
+                next: (at + 1 < CHUNK).then(|| index(at + 1)),
+            },
+        });
+        self.chunks.push(chunk.collect());
+        index(0)
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        let index = index as usize;
+        self.chunks.get(index / CHUNK)?.get(index % CHUNK)
+    }
+
+    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
+        let index = index as usize;
+        self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_generation_finds_nothing() {
+        let mut slab = Slab::default();
+        let (index, first) = slab.insert_with(|index, generation| (index, generation));
+        assert_eq!(slab.get(index, first), Some(&(index, first)));
+        assert_eq!(slab.remove(index), (index, first));
+        assert_eq!(slab.get(index, first), None);
+
+        let (again, second) = slab.insert_with(|index, generation| (index, generation));
+        assert_eq!(again, index, "the slot freed last is used first");
+        assert_ne!(second, first);
+        assert_eq!(slab.get_mut(index, first), None);
+        assert_eq!(slab.at(index), &(index, second));
+    }
+
+    #[test]
+    fn growing_moves_no_slot() {
+        let mut slab = Slab::default();
+        let (index, _) = slab.insert_with(|_, _| 0_usize);
+        let before: *const usize = slab.at(index);
+        for value in 1..3 * CHUNK {
+            slab.insert_with(|_, _| value);
+        }
+        assert_eq!(before, slab.at(index) as *const usize);
+        assert_eq!(slab.len(), 3 * CHUNK);
+    }
+
+    #[test]
+    fn iterates_over_used_slots_only() {
+        let mut slab = Slab::default();
+        for value in 0..CHUNK + 2 {
+            slab.insert_with(|_, _| value);
+        }
+        slab.remove(1);
+        slab.remove(256);
+        let values: Vec<_> = slab
+            .iter()
+            .map(|(index, _, value)| (index as usize, *value))
+            .collect();
+        let expected: Vec<_> = (0..CHUNK + 2)
+            .filter(|value| ![1, 256].contains(value))
+            .map(|value| (value, value))
+            .collect();
+        assert_eq!(values, expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 0 is free")]
+    fn a_slot_is_freed_once() {
+        let mut slab = Slab::default();
+        slab.insert_with(|_, _| ());
+        slab.remove(0);
+        slab.remove(0);
+    }
+}

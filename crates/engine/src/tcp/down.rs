@@ -1,0 +1,401 @@
+//! Host to guest: the guest's window is filled from the socket's receive queue.
+//!
+//! A byte stays in that queue until the guest acknowledges it, so every send, first or repeated, is a peek straight
+//! into link memory.
+
+use arrayvec::ArrayVec;
+use pontoon_wire::emit;
+use pontoon_wire::frame::Flags;
+use pontoon_wire::vnet::{Offload, Segmentation};
+
+use super::Ended;
+use super::connection::{Connection, State};
+use super::recovery::Retry;
+use super::seq::Seq;
+use crate::ctx::{Ctx, Net};
+use crate::link::{Limits, Refused, Room};
+use crate::{Failure, FlowId, Host, Transmit};
+
+/// What one flow may send in a turn before the others have theirs (deficit round robin).
+pub(super) const QUANTUM: u32 = 64 << 10;
+/// Frames filled by one peek.
+const FRAMES: usize = 64;
+/// In flight at most where the host cannot peek at an offset: each peek copies what is in flight once more.
+const HEAD_PEEK_LIMIT: u32 = 256 << 10;
+
+/// How a transmission ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    /// This many bytes left; `drained`: the queue had no more.
+    Bytes { len: u32, drained: bool },
+    /// The queue has nothing there.
+    Nothing,
+    /// The queue ends there.
+    End,
+    /// The link has no room: to be continued when it has.
+    Full,
+    /// The link took nothing and will not soon.
+    Rejected,
+}
+
+impl<S> Connection<S> {
+    /// Headers of a segment that leaves now; they tell the guest everything that it has not been told.
+    fn head(&mut self, net: &Net, seq: Seq, flags: Flags, syn: Option<emit::Syn>, len: usize) -> emit::Head {
+        // RFC 7323 section 2.2: the window of a segment with SYN is never scaled.
+        let scale = self.up.scale;
+        if syn.is_some() {
+            self.up.scale = 0;
+        }
+        let window = self.window_field();
+        self.up.scale = scale;
+        let acks = flags.has(Flags::ACK);
+        // A full segment has no room for SACK blocks: they go in one of their own.
+        let sack = if len == 0 {
+            self.sack_blocks()
+        } else {
+            ArrayVec::new()
+        };
+        let head = emit::tcp(
+            net.ether(),
+            emit::Ip {
+                source: self.key.remote.ip(),
+                destination: self.key.guest.ip(),
+                hop_limit: super::HOP_LIMIT,
+                traffic_class: 0,
+                dont_fragment: true,
+                ident: 0,
+            },
+            emit::Tcp {
+                source_port: self.key.remote.port(),
+                destination_port: self.key.guest.port(),
+                seq: seq.0,
+                ack: if acks { self.up.next.0 } else { 0 },
+                flags,
+                window,
+                syn,
+                sack: &sack,
+            },
+            len,
+        );
+        if acks && (len == 0 || self.up.reorder.is_empty()) {
+            self.facts.ack = false;
+        }
+        head
+    }
+
+    /// Sends a segment without data. False: the link has no room, try again when it has.
+    pub(super) fn send_bare<H, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        seq: Seq,
+        flags: Flags,
+        syn: Option<emit::Syn>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> bool {
+        let owed = self.facts.ack;
+        let head = self.head(ctx.net, seq, flags, syn, 0);
+        let offload = Offload {
+            checksum: head.checksum,
+            segmentation: Segmentation::Whole,
+        };
+        match ctx.link.send(offload, head.bytes(), &[]) {
+            Ok(()) => ctx.net.counters.frames_down += 1,
+            Err(refused) => {
+                ctx.net.counters.link_refused += 1;
+                if refused == Refused::Full {
+                    self.facts.ack = owed;
+                    ctx.net.parked.push(id);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Drops from the queue what the guest has acknowledged.
+    pub(super) fn discard<H: Host<Socket = S>>(&mut self, host: &mut H) -> Result<(), Ended> {
+        let len = core::mem::take(&mut self.down.discard);
+        match &mut self.socket {
+            Some(socket) if len > 0 => host.tcp_discard(socket, len).map_err(Ended::Failed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends again what the guest is missing.
+    pub(super) fn resend<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Ended> {
+        let mut quantum = QUANTUM;
+        while let Some((from, len)) = self.down.lost() {
+            if quantum == 0 {
+                self.continue_later(id, ctx.net);
+                break;
+            }
+            match self.transmit(id, from, len.min(quantum.max(self.down.mss)), ctx)? {
+                Sent::Bytes { len, .. } => {
+                    self.down.sent_again(from, len);
+                    ctx.net.counters.tcp_retransmits += 1;
+                    quantum = quantum.saturating_sub(len);
+                }
+                Sent::Nothing | Sent::End | Sent::Full | Sent::Rejected => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the tail again.
+    pub(super) fn probe_tail<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Ended> {
+        ctx.net.counters.tcp_retransmits += 1;
+        self.down.rtt.resent();
+        self.down.recovery.probed = true;
+        let end = self.down.data_end();
+        let len = end.past(self.down.una).min(self.down.mss);
+        if len == 0 {
+            self.send_bare(id, end, Flags::FIN.and(Flags::ACK), None, ctx);
+            return Ok(());
+        }
+        self.transmit(id, end - len, len, ctx).map(drop)
+    }
+
+    /// Fills the guest's window.
+    pub(super) fn fill<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Ended> {
+        if self.state != State::Open {
+            return Ok(());
+        }
+        let limit = match ctx.host.peeks_at_offset(self.key.remote.ip()) {
+            true => u32::MAX,
+            false => HEAD_PEEK_LIMIT,
+        };
+        let mut quantum = QUANTUM;
+        loop {
+            let down = &mut self.down;
+            let again = down.data_end().past(down.nxt);
+            let fresh = again == 0;
+            if fresh && down.eof {
+                // A FIN is in flight, or acknowledged, once `nxt` is past it.
+                if down.fin.is_none_or(|fin| down.nxt == fin) {
+                    self.send_fin(id, ctx);
+                }
+                break;
+            }
+            if fresh && !self.facts.readable {
+                break;
+            }
+            let flight = down.flight();
+            let window = down.wnd.min(down.recovery.cwnd).min(limit);
+            let mut room = window.saturating_sub(flight);
+            if !fresh {
+                room = room.min(again);
+            }
+            // RFC 9293 section 3.8.6.2.1: no small segments while an acknowledgement will open the window.
+            if room == 0 || (fresh && flight > 0 && room < down.mss && room < down.max_wnd / 2) {
+                break;
+            }
+            if quantum == 0 {
+                self.continue_later(id, ctx.net);
+                break;
+            }
+            let from = down.nxt;
+            match self.transmit(id, from, room.min(quantum.max(self.down.mss)), ctx)? {
+                Sent::Bytes { len, drained } => {
+                    quantum = quantum.saturating_sub(len);
+                    let down = &mut self.down;
+                    if fresh {
+                        down.rtt.sent(down.nxt + len, ctx.now);
+                        self.facts.readable &= !drained;
+                    } else {
+                        ctx.net.counters.tcp_retransmits += 1;
+                    }
+                    // A FIN that left with the data has moved `max` past the data's end.
+                    let end = from + len;
+                    down.nxt = if down.fin == Some(end) && drained {
+                        end + 1
+                    } else {
+                        end
+                    };
+                    down.max = down.max.latest(down.nxt);
+                }
+                Sent::Nothing => {
+                    self.facts.readable = false;
+                    break;
+                }
+                Sent::End => {
+                    self.facts.readable = false;
+                    self.down.eof = true;
+                }
+                Sent::Full | Sent::Rejected => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Another turn for this flow without waiting for the world.
+    fn continue_later(&mut self, id: FlowId, net: &mut Net) {
+        if !self.facts.queued {
+            self.facts.queued = true;
+            net.ready.push_back(id);
+        }
+    }
+
+    fn send_fin<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let seq = self.down.nxt;
+        if !self.send_bare(id, seq, Flags::FIN.and(Flags::ACK), None, ctx) {
+            return;
+        }
+        if self.down.fin.is_some() {
+            ctx.net.counters.tcp_retransmits += 1;
+        }
+        self.down.fin = Some(seq);
+        self.down.nxt = seq + 1;
+        self.down.max = self.down.max.latest(seq + 1);
+    }
+
+    /// Sends up to `len` bytes of the stream from `from` on, cut or left whole as the link can.
+    ///
+    /// When the peer has closed and the bytes are the last, the FIN goes with them.
+    fn transmit<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        from: Seq,
+        len: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<Sent, Ended> {
+        let mss = self.down.mss;
+        let frame = frame_payload(&ctx.link.limits(), mss, self.key.guest.is_ipv4()).min(len);
+        let frames = (len.div_ceil(frame) as usize).min(FRAMES);
+        let Some(mut room) = ctx.link.reserve(frames, frame as usize) else {
+            ctx.net.parked.push(id);
+            return Ok(Sent::Full);
+        };
+        let mut asked = 0;
+        let mut slices = ArrayVec::<_, FRAMES>::new();
+        for slice in room.payloads().iter().take(FRAMES) {
+            let take = slice.len().min(frame as usize).min(len as usize - asked);
+            slices.push(slice.subslice(0, take).expect("take is within the slice"));
+            asked += take;
+        }
+        let Some(socket) = self.socket.as_mut() else {
+            return Ok(Sent::Nothing);
+        };
+        let got = match ctx.host.tcp_peek(socket, from.past(self.down.una), &slices) {
+            Ok(0) => return Ok(Sent::End),
+            Ok(got) => got,
+            Err(Failure::WouldBlock) => return Ok(Sent::Nothing),
+            Err(failure) => return Err(Ended::Failed(failure)),
+        };
+        drop(slices);
+        let drained = got < asked;
+        let last = self.facts.end && drained && self.down.fin.is_none() && !from.before(self.down.max);
+        let mut sent = 0;
+        while sent < got {
+            let take = (got - sent).min(frame as usize);
+            let mut flags = Flags::ACK;
+            if sent + take == got {
+                flags = flags.and(Flags::PSH);
+                if last {
+                    flags = flags.and(Flags::FIN);
+                }
+            }
+            let seq = from + u32::try_from(sent).expect("within the window");
+            let owed = self.facts.ack;
+            let head = self.head(ctx.net, seq, flags, None, take);
+            let offload = Offload {
+                checksum: head.checksum,
+                segmentation: self.segmentation(take),
+            };
+            match room.commit(offload, head.bytes(), take) {
+                Ok(()) => ctx.net.counters.frames_down += 1,
+                Err(refused) => {
+                    ctx.net.counters.link_refused += 1;
+                    self.facts.ack = owed;
+                    if refused == Refused::Full {
+                        ctx.net.parked.push(id);
+                    }
+                    return Ok(match (sent, refused) {
+                        (0, Refused::Full) => Sent::Full,
+                        (0, Refused::Rejected) => Sent::Rejected,
+                        (sent, _) => Sent::Bytes {
+                            len: u32::try_from(sent).expect("as above"),
+                            drained: false,
+                        },
+                    });
+                }
+            }
+            sent += take;
+        }
+        let len = u32::try_from(got).expect("within the window");
+        if last {
+            self.down.eof = true;
+            self.down.fin = Some(from + len);
+        }
+        Ok(Sent::Bytes { len, drained })
+    }
+
+    fn segmentation(&self, len: usize) -> Segmentation {
+        match u16::try_from(self.down.mss) {
+            Ok(mss) if len > usize::from(mss) => match self.key.guest.is_ipv4() {
+                true => Segmentation::Tcp4 { mss },
+                false => Segmentation::Tcp6 { mss },
+            },
+            _ => Segmentation::Whole,
+        }
+    }
+
+    /// Serves the retry that is due.
+    pub(super) fn retry<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Ended> {
+        let Some((at, kind)) = self.down.recovery.retry else {
+            return Ok(());
+        };
+        if ctx.now < at {
+            return Ok(());
+        }
+        self.down.recovery.retry = None;
+        match kind {
+            Retry::Probe => {
+                self.probe_tail(id, ctx)?;
+                self.down.recovery.retry = Some((ctx.now + self.down.rtt.timeout(), Retry::Timeout));
+            }
+            Retry::Timeout => {
+                if self.down.rtt.backoff >= MOST_TIMEOUTS {
+                    return Err(Ended::Failed(Failure::TimedOut));
+                }
+                ctx.net.counters.tcp_timeouts += 1;
+                self.down.go_back();
+            }
+            Retry::Persist => {
+                self.down.rtt.backoff = self.down.rtt.backoff.saturating_add(1);
+                // An old byte that carries nothing: whatever the window is now, the answer tells (Linux probes so too).
+                let seq = self.down.una - 1;
+                self.send_bare(id, seq, Flags::ACK, None, ctx);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Timeouts in a row after which the guest is taken for gone: with the shortest timeout this is after 280 s (RFC 9293
+/// section 3.8.3 asks for at least 100 s).
+const MOST_TIMEOUTS: u8 = 12;
+
+/// Data bytes that one frame may carry: one segment, or as many whole ones as fit where the link cuts for us.
+fn frame_payload(limits: &Limits, mss: u32, v4: bool) -> u32 {
+    let (uncut, headers) = if v4 { (limits.tso4, 40) } else { (limits.tso6, 60) };
+    let room = u32::try_from(limits.max_gso)
+        .unwrap_or(u32::MAX)
+        .saturating_sub(headers);
+    if uncut { (room / mss).max(1) * mss } else { mss }
+}

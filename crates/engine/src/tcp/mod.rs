@@ -1,0 +1,418 @@
+//! TCP: the guest's connections and the host's, joined without a stack in between.
+//!
+//! Sequence numbers map onto the host socket's queues. Down: the head of the receive queue is the oldest byte that the
+//! guest has not acknowledged; a peek sends, an acknowledgement discards, a retransmission is another peek. Up: what the
+//! socket took is acknowledged, the rest waits in a bounded pool and closes the window.
+//!
+//! Inputs (segments, socket events, timers) only record facts; [`Tcp::settle`] then acts on all of them, once a flow
+//! and burst, in an order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
+
+mod connection;
+mod down;
+mod open;
+mod recovery;
+mod reorder;
+mod rtt;
+mod segment;
+mod seq;
+mod table;
+mod unreachable;
+mod up;
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use pontoon_wire::frame::{self, Flags, Ip};
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::RngCore;
+use vm_memory::VolatileSlice;
+
+use self::connection::{Connection, Key, State};
+use self::segment::Verdict;
+use self::table::Table;
+use crate::ctx::Ctx;
+use crate::slab::Slab;
+use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit, WorkerId};
+
+/// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
+const HOP_LIMIT: u8 = 64;
+/// How long a closed connection is remembered when we closed first. A second is many times what a segment lives on a
+/// link to a guest; after it, a repeated FIN gets a reset, which ends LAST-ACK just as well.
+const TIME_WAIT: Duration = Duration::from_secs(1);
+/// Slices of guest memory that one burst gathers.
+const BURST: usize = 256;
+
+/// Data of one burst, in order, by connection; it leaves when the burst ends.
+#[derive(Debug, Default)]
+pub struct Burst<'a> {
+    parts: ArrayVec<(u32, VolatileSlice<'a>), BURST>,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Both directions are closed.
+    Closed,
+    /// The host connection failed, or the guest is gone.
+    Failed(Failure),
+}
+
+/// The connections of one worker.
+#[derive(Debug)]
+pub struct Tcp<S> {
+    connections: Slab<Connection<S>>,
+    table: Table,
+    /// Connections with facts that were not acted on.
+    dirty: Vec<u32>,
+    /// Connections in TIME_WAIT, oldest first; some may be gone already.
+    waiting: VecDeque<FlowId>,
+    /// Listeners that found no descriptor for a client.
+    starved: Vec<FlowId>,
+}
+
+fn id(worker: WorkerId, index: u32, generation: u16) -> FlowId {
+    FlowId {
+        kind: Kind::Tcp,
+        worker,
+        index,
+        generation,
+    }
+}
+
+impl<S> Tcp<S> {
+    /// No connections yet.
+    #[must_use]
+    pub fn new(random: &mut ChaCha12Rng) -> Self {
+        Self {
+            connections: Slab::default(),
+            table: Table::new((random.next_u64(), random.next_u64())),
+            dirty: Vec::new(),
+            waiting: VecDeque::new(),
+            starved: Vec::new(),
+        }
+    }
+
+    /// A segment from the guest. `dns` is the resolver that the forwarder's address stands for now.
+    pub fn handle_segment<'a, H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        frame: &Frame<'a>,
+        ip: &Ip,
+        segment: &frame::Tcp,
+        dns: Option<SocketAddr>,
+        burst: &mut Burst<'a>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let key = Key {
+            guest: SocketAddr::new(ip.source, segment.source_port),
+            remote: SocketAddr::new(ip.destination, segment.destination_port),
+        };
+        let opens =
+            segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
+        let Some(index) = self.find(&key) else {
+            if opens {
+                self.open(key, ip, segment, dns, ctx);
+            } else if !segment.flags.has(Flags::RST) {
+                ctx.net.counters.tcp_unknown += 1;
+                open::reply_reset(ip, segment, ctx);
+            }
+            return;
+        };
+        if burst.parts.remaining_capacity() < frame.parts.len() {
+            self.handle_burst(burst, ctx);
+        }
+        match self
+            .connections
+            .at_mut(index)
+            .receive(index, segment, frame, burst, ctx)
+        {
+            Verdict::Ignored => {}
+            Verdict::Changed => self.mark(index),
+            Verdict::Unacceptable => open::reply_reset(ip, segment, ctx),
+            Verdict::Reset => {
+                ctx.net.counters.tcp_reset_by_guest += 1;
+                burst.parts.retain(|&mut (of, _)| of != index);
+                if let Some(socket) = self.connections.at_mut(index).socket.take() {
+                    ctx.host.abort(socket);
+                }
+                self.remove(index, ctx);
+            }
+            Verdict::Reopened => {
+                self.remove(index, ctx);
+                self.open(key, ip, segment, dns, ctx);
+            }
+        }
+    }
+
+    /// The burst is over: acts on everything that it brought.
+    pub fn handle_burst<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        burst: &mut Burst<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let mut dirty = core::mem::take(&mut self.dirty);
+        for index in dirty.drain(..) {
+            // A connection that ended within the burst left its place in the list.
+            if !self.connections.contains(index) || !self.connections.at(index).facts.dirty {
+                continue;
+            }
+            let parts: ArrayVec<_, BURST> = burst
+                .parts
+                .iter()
+                .filter(|(of, _)| *of == index)
+                .map(|(_, part)| *part)
+                .collect();
+            self.settle(index, &parts, ctx);
+        }
+        burst.parts.clear();
+        self.dirty = dirty;
+    }
+
+    /// An event on a connection's socket.
+    pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ready: Readiness,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(connection) = self.connections.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        if let State::Connecting { .. } = connection.state {
+            return self.connected(flow.index, ctx);
+        }
+        let facts = &mut connection.facts;
+        facts.readable |= ready.readable || ready.end || ready.error;
+        facts.writable |= ready.writable;
+        facts.end |= ready.end;
+        // Once the stream has ended no peek will tell of an error.
+        if ready.error
+            && connection.down.eof
+            && let Some(failure) = connection
+                .socket
+                .as_mut()
+                .and_then(|socket| ctx.host.tcp_error(socket))
+        {
+            return self.end(flow.index, Ended::Failed(failure), ctx);
+        }
+        self.settle(flow.index, &[], ctx);
+    }
+
+    /// A connection's timer.
+    pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(connection) = self.connections.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        connection.timer.fired();
+        match connection.state {
+            State::Connecting { give_up } => {
+                if give_up.is_some_and(|at| ctx.now >= at) {
+                    return self.refuse(flow.index, Failure::TimedOut, ctx);
+                }
+            }
+            State::SynReceived | State::SynSent => {
+                if !connection.retry_handshake(ctx.now) {
+                    if let Some(socket) = connection.socket.take() {
+                        ctx.host.abort(socket);
+                    }
+                    return self.remove(flow.index, ctx);
+                }
+            }
+            State::Open => {
+                if let Err(ended) = connection.retry(flow, ctx) {
+                    return self.end(flow.index, ended, ctx);
+                }
+            }
+            State::TimeWait { until } => {
+                if ctx.now >= until {
+                    return self.remove(flow.index, ctx);
+                }
+            }
+        }
+        self.settle(flow.index, &[], ctx);
+    }
+
+    /// A connection that was stopped by its quantum or by the link goes on.
+    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
+            connection.facts.queued = false;
+            self.settle(flow.index, &[], ctx);
+        }
+    }
+
+    /// Acts on a connection's facts.
+    fn settle<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let id = id(ctx.net.worker, index, self.connections.generation(index));
+        let connection = self.connections.at_mut(index);
+        match connection.settle(id, parts, ctx) {
+            Ok(()) => connection.arm(id, ctx),
+            Err(ended) => self.end(index, ended, ctx),
+        }
+    }
+
+    fn end<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ended: Ended, ctx: &mut Ctx<'_, H, T>) {
+        let id = id(ctx.net.worker, index, self.connections.generation(index));
+        let connection = self.connections.at_mut(index);
+        let socket = connection.socket.take();
+        match ended {
+            Ended::Closed => {
+                if let Some(socket) = socket {
+                    ctx.host.close(socket);
+                }
+                if connection.active_close {
+                    connection.release(&mut ctx.net.pool);
+                    connection.state = State::TimeWait {
+                        until: ctx.now + TIME_WAIT,
+                    };
+                    connection.arm(id, ctx);
+                    self.waiting.push_back(id);
+                    self.feed(ctx);
+                    return;
+                }
+            }
+            Ended::Failed(failure) => {
+                ctx.net.counters.tcp_reset_by_host += 1;
+                let (key, seq, ack) = (connection.key, connection.down.nxt, connection.up.next);
+                open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx);
+                if let Some(socket) = socket {
+                    match failure {
+                        Failure::TimedOut => ctx.host.abort(socket),
+                        _ => ctx.host.close(socket),
+                    }
+                }
+            }
+        }
+        self.remove(index, ctx);
+    }
+
+    fn mark(&mut self, index: u32) {
+        let facts = &mut self.connections.at_mut(index).facts;
+        if !facts.dirty {
+            facts.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    fn find(&self, key: &Key) -> Option<u32> {
+        self.table
+            .find(key, |index| self.connections.at(index).key == *key)
+    }
+
+    /// Whether one more connection may be; the oldest one in TIME_WAIT gives way if need be.
+    fn make_room<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+        while ctx.net.flows >= ctx.net.config.max_flows
+            && let Some(old) = self.waiting.pop_front()
+        {
+            let waits = self
+                .connections
+                .get(old.index, old.generation)
+                .is_some_and(|connection| matches!(connection.state, State::TimeWait { .. }));
+            if waits {
+                self.remove(old.index, ctx);
+            }
+        }
+        ctx.net.admit(ctx.now)
+    }
+
+    fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {
+        let key = connection.key;
+        let (index, _) = self.connections.insert_with(|_, _| connection);
+        let connections = &self.connections;
+        self.table.insert(&key, index, |other| connections.at(other).key);
+        ctx.net.flows += 1;
+        index
+    }
+
+    fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let mut connection = self.connections.remove(index);
+        self.table.remove(&connection.key, index);
+        ctx.net.timers.disarm(&mut connection.timer);
+        connection.release(&mut ctx.net.pool);
+        if let Some(socket) = connection.socket.take() {
+            ctx.host.close(socket);
+        }
+        ctx.net.flows -= 1;
+        // Places of connections that left TIME_WAIT early (by reset or reuse) are not kept for ever.
+        while let Some(old) = self.waiting.front() {
+            if self.connections.get(old.index, old.generation).is_some() {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        self.feed(ctx);
+    }
+
+    /// A descriptor may be free: listeners that lacked one look again.
+    fn feed<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        ctx.net.ready.extend(self.starved.drain(..));
+    }
+}
+
+impl<S> Connection<S> {
+    fn settle<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Ended> {
+        self.facts.dirty = false;
+        match self.state {
+            State::Connecting { .. } => return Ok(()),
+            State::SynReceived | State::SynSent => {
+                if self.facts.handshake {
+                    self.send_handshake(id, ctx);
+                }
+                return Ok(());
+            }
+            State::Open => {
+                self.deliver(parts, ctx)?;
+                self.discard(ctx.host)?;
+                self.widen(ctx.host, ctx.net);
+                self.down.judge();
+                self.resend(id, ctx)?;
+                self.fill(id, ctx)?;
+            }
+            State::TimeWait { .. } => {}
+        }
+        if self.facts.ack {
+            self.send_bare(id, self.down.nxt, Flags::ACK, None, ctx);
+        }
+        if self.state == State::Open && self.up.closed && self.down.closed {
+            return Err(Ended::Closed);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the wheel names this connection in time.
+    fn arm<H, T>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let at = match self.state {
+            State::Connecting { give_up } => give_up,
+            State::TimeWait { until } => Some(until),
+            State::SynReceived | State::SynSent => self.down.recovery.retry.map(|(at, _)| at),
+            State::Open => {
+                let unsent = self.facts.readable || (self.down.eof && self.down.fin.is_none());
+                self.down.arm_retry(unsent, ctx.now);
+                self.down.recovery.retry.map(|(at, _)| at)
+            }
+        };
+        if let Some(at) = at {
+            ctx.net.timers.arm(&mut self.timer, id, at);
+        }
+    }
+
+    /// Gives memory back.
+    fn release(&mut self, pool: &mut crate::pool::Pool) {
+        self.up.spill.clear(pool);
+        self.up.reorder.clear(pool);
+    }
+}

@@ -1,0 +1,317 @@
+//! How connections begin: the guest's SYN becomes a connect, a client on a published port becomes a SYN.
+//!
+//! The guest sees a SYN-ACK only when the host connection stands, so what it sees of a destination is the truth.
+
+use core::net::{IpAddr, SocketAddr};
+
+use pontoon_wire::emit;
+use pontoon_wire::frame::{self, Flags, Ip};
+use pontoon_wire::vnet::{Offload, Segmentation};
+use rand_chacha::rand_core::RngCore;
+
+use super::Tcp;
+use super::connection::{Connection, Key, SCALE, State, link_mss};
+use super::recovery::Retry;
+use super::seq::Seq;
+use crate::ctx::Ctx;
+use crate::host::{Accepted, Connect};
+use crate::{Failure, FlowId, Host, Instant, Transmit};
+
+/// Connections taken from one listener before others have their turn.
+const ACCEPTS: usize = 64;
+/// Fresh ports tried for a client that appears as the gateway.
+const PORT_TRIES: usize = 16;
+/// First port that such a client may appear with: above what services use (RFC 6056 section 3.2).
+const FIRST_PORT: u16 = 1024;
+/// Handshake segments sent in vain before giving up: with the doubling timeout, after 12 s.
+const MOST_SYNS: u8 = 6;
+
+impl<S> Tcp<S> {
+    /// The guest's SYN.
+    pub(super) fn open<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        key: Key,
+        ip: &Ip,
+        segment: &frame::Tcp,
+        dns: Option<SocketAddr>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let to = key.remote;
+        let target = if ctx.net.config.addresses.is_dns(to.ip()) && to.port() == DNS_PORT {
+            dns
+        } else {
+            match ctx.net.policy.decide(to.ip()) {
+                Ok(address) => Some(SocketAddr::new(address, to.port())),
+                Err(_refusal) => {
+                    ctx.net.counters.policy_refused += 1;
+                    None
+                }
+            }
+        };
+        let Some(target) = target.filter(|_| self.make_room(ctx)) else {
+            return reply_reset(ip, segment, ctx);
+        };
+        let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
+        let mut connection =
+            Connection::new(key, State::Connecting { give_up }, self.first_seq(&key, ctx.now));
+        connection.heard_syn(segment, ctx.net.mtu);
+        let (index, generation) = self.connections.vacant();
+        let id = super::id(ctx.net.worker, index, generation);
+        ctx.net.counters.tcp_opened += 1;
+        match ctx.host.tcp_connect(id, target) {
+            Err(failure) => self.report_failure(&key, segment.seq, failure, ctx),
+            Ok((socket, progress)) => {
+                connection.socket = Some(socket);
+                if progress == Connect::Done {
+                    connection.state = State::SynReceived;
+                    connection.facts.handshake = true;
+                }
+                self.add(connection, ctx);
+                self.settle(index, &[], ctx);
+            }
+        }
+    }
+
+    /// An event on a socket whose connect is pending.
+    pub(super) fn connected<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let connection = self.connections.at_mut(index);
+        let Some(socket) = &mut connection.socket else {
+            return;
+        };
+        match ctx.host.tcp_connected(socket) {
+            Ok(()) => {
+                connection.state = State::SynReceived;
+                connection.facts.handshake = true;
+                self.settle(index, &[], ctx);
+            }
+            Err(Failure::WouldBlock) => {}
+            Err(failure) => self.refuse(index, failure, ctx),
+        }
+    }
+
+    /// The host connection will not be: tells the guest, and forgets it.
+    pub(super) fn refuse<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        failure: Failure,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let connection = self.connections.at(index);
+        let (key, isn) = (connection.key, (connection.up.next - 1).0);
+        self.report_failure(&key, isn, failure, ctx);
+        self.remove(index, ctx);
+    }
+
+    /// Tells the guest why its SYN is refused: ICMP where the host said more than "no", then a reset.
+    fn report_failure<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        key: &Key,
+        isn: u32,
+        failure: Failure,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        ctx.net.counters.tcp_connect_failed += 1;
+        if failure == Failure::Exhausted {
+            ctx.net.counters.host_exhausted += 1;
+        }
+        super::unreachable::tell(key, isn, failure, ctx);
+        send_reset(key, 0, isn.wrapping_add(1), Flags::RST.and(Flags::ACK), ctx);
+    }
+
+    /// Takes the clients that wait at a published port.
+    pub fn handle_listener<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        listener: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        for _ in 0..ACCEPTS {
+            let (index, generation) = self.connections.vacant();
+            let id = super::id(ctx.net.worker, index, generation);
+            match ctx.host.tcp_accept(listener.index, id) {
+                Ok(accepted) => self.accept(listener.index, accepted, ctx),
+                Err(Failure::Exhausted) => {
+                    // Looked at again when a connection ends: its descriptor is then free.
+                    ctx.net.counters.host_exhausted += 1;
+                    self.starved.push(listener);
+                    return;
+                }
+                Err(Failure::WouldBlock) => return,
+                // A client that is gone already (accept(2), "Error handling"): the next one.
+                Err(_gone) => {}
+            }
+        }
+        ctx.net.ready.push_back(listener);
+    }
+
+    fn accept<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        listener: u32,
+        accepted: Accepted<S>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let published = ctx.net.config.published[listener as usize];
+        let Some(guest) = ctx.net.config.addresses.guest(published.host.ip()) else {
+            return ctx.host.abort(accepted.socket);
+        };
+        let guest = SocketAddr::new(guest, published.guest_port);
+        let Some(key) = self
+            .appear(guest, accepted.peer, ctx)
+            .filter(|_| self.make_room(ctx))
+        else {
+            return ctx.host.abort(accepted.socket);
+        };
+        let mut connection = Connection::new(key, State::SynSent, self.first_seq(&key, ctx.now));
+        connection.socket = Some(accepted.socket);
+        connection.facts.handshake = true;
+        ctx.net.counters.tcp_accepted += 1;
+        let index = self.add(connection, ctx);
+        self.settle(index, &[], ctx);
+    }
+
+    /// How a client appears to the guest: as itself, or as the gateway with a fresh port.
+    fn appear<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        guest: SocketAddr,
+        peer: SocketAddr,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<Key> {
+        let shown = ctx.net.policy.shown(peer.ip());
+        if shown == peer.ip() {
+            let key = Key { guest, remote: peer };
+            match self.find(&key) {
+                None => return Some(key),
+                Some(old) if matches!(self.connections.at(old).state, State::TimeWait { .. }) => {
+                    self.remove(old, ctx);
+                    return Some(key);
+                }
+                // The same client's port, by way of another address of the host.
+                Some(_) => {}
+            }
+        }
+        let gateway: IpAddr = ctx.net.config.addresses.gateway(guest.ip())?;
+        (0..PORT_TRIES).find_map(|_| {
+            let spread = u32::from(u16::MAX - FIRST_PORT);
+            let port = FIRST_PORT + u16::try_from(ctx.net.random.next_u32() % spread).expect("below spread");
+            let key = Key {
+                guest,
+                remote: SocketAddr::new(gateway, port),
+            };
+            self.find(&key).is_none().then_some(key)
+        })
+    }
+
+    /// RFC 6528: a clock of 4 us and a keyed hash of both ends.
+    fn first_seq(&self, key: &Key, now: Instant) -> Seq {
+        let clock = now.0 / 4_000;
+        #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
+        Seq(self.table.hash(key).wrapping_add(clock) as u32)
+    }
+}
+
+impl<S> Connection<S> {
+    /// Sends our SYN or SYN-ACK, for the first time or again.
+    pub(super) fn send_handshake<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let answer = self.state == State::SynReceived;
+        let syn = emit::Syn {
+            mss: link_mss(self.key.guest, ctx.net.mtu),
+            window_scale: (!answer || self.up.scale > 0).then_some(SCALE),
+            sack_permitted: !answer || self.down.sack,
+        };
+        let flags = if answer {
+            Flags::SYN.and(Flags::ACK)
+        } else {
+            Flags::SYN
+        };
+        let iss = self.down.una;
+        if !self.send_bare(id, iss, flags, Some(syn), ctx) {
+            return;
+        }
+        self.facts.handshake = false;
+        let down = &mut self.down;
+        if down.nxt == iss {
+            down.rtt.sent(iss + 1, ctx.now);
+        } else {
+            down.rtt.resent();
+        }
+        down.nxt = iss + 1;
+        down.max = iss + 1;
+        down.recovery.retry = Some((ctx.now + down.rtt.timeout(), Retry::Timeout));
+    }
+
+    /// The timer of a handshake segment. False: nobody answers.
+    pub(super) fn retry_handshake(&mut self, now: Instant) -> bool {
+        if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
+            self.down.rtt.backoff += 1;
+            self.facts.handshake = true;
+        }
+        self.down.rtt.backoff < MOST_SYNS
+    }
+}
+
+/// Well-known port of DNS.
+const DNS_PORT: u16 = 53;
+
+/// Answers a segment that belongs to nothing (RFC 9293 section 3.10.7.1).
+pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) {
+    let key = Key {
+        guest: SocketAddr::new(ip.source, segment.source_port),
+        remote: SocketAddr::new(ip.destination, segment.destination_port),
+    };
+    if segment.flags.has(Flags::ACK) {
+        return send_reset(&key, segment.ack, 0, Flags::RST, ctx);
+    }
+    let len = u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB")
+        + u32::from(segment.flags.has(Flags::SYN))
+        + u32::from(segment.flags.has(Flags::FIN));
+    send_reset(
+        &key,
+        0,
+        segment.seq.wrapping_add(len),
+        Flags::RST.and(Flags::ACK),
+        ctx,
+    );
+}
+
+/// Sends a reset to the guest.
+pub(super) fn send_reset<H, T: Transmit>(
+    key: &Key,
+    seq: u32,
+    ack: u32,
+    flags: Flags,
+    ctx: &mut Ctx<'_, H, T>,
+) {
+    let head = emit::tcp(
+        ctx.net.ether(),
+        emit::Ip {
+            source: key.remote.ip(),
+            destination: key.guest.ip(),
+            hop_limit: super::HOP_LIMIT,
+            traffic_class: 0,
+            dont_fragment: true,
+            ident: 0,
+        },
+        emit::Tcp {
+            source_port: key.remote.port(),
+            destination_port: key.guest.port(),
+            seq,
+            ack,
+            flags,
+            window: 0,
+            syn: None,
+            sack: &[],
+        },
+        0,
+    );
+    let offload = Offload {
+        checksum: head.checksum,
+        segmentation: Segmentation::Whole,
+    };
+    match ctx.link.send(offload, head.bytes(), &[]) {
+        Ok(()) => ctx.net.counters.frames_down += 1,
+        Err(_) => ctx.net.counters.link_refused += 1,
+    }
+}

@@ -1,0 +1,240 @@
+//! What the guest is missing, and when to send again.
+//!
+//! Every byte not acknowledged is still in the host socket's receive queue, so sending again is another peek. A hole
+//! below enough selectively acknowledged data is lost (RFC 6675); without SACK, three duplicate acknowledgements say so
+//! (RFC 5681). A silent tail is probed after two round trips (RFC 8985 section 7), and when everything else fails the
+//! timeout goes back to the oldest byte and starts slowly (RFC 6298, RFC 5681 section 3.1).
+
+use core::time::Duration;
+
+use arrayvec::ArrayVec;
+
+use super::connection::Down;
+use super::seq::Seq;
+use crate::Instant;
+
+/// Runs of selectively acknowledged data that are remembered; further ones are found again by later blocks.
+const RUNS: usize = 8;
+/// Segments, or duplicate acknowledgements, that may merely be reordering (RFC 5681 section 3.2).
+const REORDERING: u32 = 3;
+/// A tail-loss probe waits at least this (RFC 8985 section 7.2).
+const PROBE_FLOOR: Duration = Duration::from_millis(10);
+
+/// What the next retry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// Send the tail again, so that a loss there is seen without waiting for the timeout.
+    Probe,
+    /// The retransmission timeout.
+    Timeout,
+    /// The window is shut: ask whether it still is.
+    Persist,
+}
+
+/// The sender's side of loss.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    /// Selectively acknowledged runs, ascending and disjoint, all after `una`.
+    sacked: ArrayVec<(Seq, Seq), RUNS>,
+    /// In recovery until this is acknowledged.
+    until: Option<Seq>,
+    /// Holes before this have been sent again already.
+    resent: Seq,
+    /// `max` when the oldest hole was sent again: data after it says whether that copy arrived.
+    marker: Seq,
+    duplicates: u32,
+    /// The tail was probed since the guest last acknowledged something new.
+    pub(super) probed: bool,
+    /// Limit on what is in flight; unlimited but after a timeout.
+    pub(super) cwnd: u32,
+    pub(super) retry: Option<(Instant, Retry)>,
+}
+
+impl Recovery {
+    pub(super) const fn new(iss: Seq) -> Self {
+        Self {
+            sacked: ArrayVec::new_const(),
+            until: None,
+            resent: iss,
+            marker: iss,
+            duplicates: 0,
+            probed: false,
+            cwnd: u32::MAX,
+            retry: None,
+        }
+    }
+
+    /// Takes the guest's SACK blocks over.
+    fn note(&mut self, una: Seq, max: Seq, blocks: &[Option<(u32, u32)>]) {
+        for &(begin, end) in blocks.iter().flatten() {
+            let (mut begin, mut end) = (Seq(begin).latest(una), Seq(end));
+            if !begin.before(end) || end.after(max) {
+                continue;
+            }
+            self.sacked.retain(|&mut (b, e)| {
+                let apart = end.before(b) || e.before(begin);
+                if !apart {
+                    begin = begin.earliest(b);
+                    end = end.latest(e);
+                }
+                apart
+            });
+            let at = self.sacked.partition_point(|&(b, _)| b.before(begin));
+            if !self.sacked.is_full() {
+                self.sacked.insert(at, (begin, end));
+            }
+        }
+    }
+
+    /// The end of the highest run.
+    fn highest(&self) -> Option<Seq> {
+        self.sacked.last().map(|&(_, end)| end)
+    }
+
+    /// The first hole not sent again yet: from where, to where.
+    pub(super) fn hole(&self, una: Seq) -> Option<(Seq, Seq)> {
+        let mut from = self.resent.latest(una);
+        for &(begin, end) in &self.sacked {
+            if from.before(begin) {
+                return Some((from, begin));
+            }
+            from = from.latest(end);
+        }
+        None
+    }
+
+    pub(super) const fn is_recovering(&self) -> bool {
+        self.until.is_some()
+    }
+}
+
+impl Down {
+    /// The guest acknowledged new data up to `ack`.
+    pub(super) fn acknowledged(&mut self, ack: Seq, now: Instant) {
+        let mut bytes = ack.past(self.una);
+        let recovery = &mut self.recovery;
+        recovery.cwnd = recovery.cwnd.saturating_add(bytes);
+        if self.fin.is_some_and(|fin| ack.after(fin)) {
+            self.closed = true;
+            bytes -= 1;
+        }
+        self.discard += bytes;
+        self.una = ack;
+        self.nxt = self.nxt.latest(ack);
+        self.rtt.acknowledged(ack, now);
+        recovery.duplicates = 0;
+        recovery.probed = false;
+        recovery.retry = None;
+        recovery.sacked.retain(|&mut (_, end)| end.after(ack));
+        if let Some(until) = recovery.until {
+            if ack.before(until) {
+                // A partial acknowledgement without SACK: the next segment is missing too (RFC 6582 section 3.2).
+                if !self.sack {
+                    recovery.resent = ack;
+                }
+            } else {
+                recovery.until = None;
+                recovery.cwnd = u32::MAX;
+            }
+        }
+    }
+
+    /// An acknowledgement of nothing new came while data is in flight. `bare`: it also carried nothing else.
+    pub(super) fn repeated(&mut self, blocks: &[Option<(u32, u32)>], bare: bool) {
+        self.recovery.note(self.una, self.max, blocks);
+        if bare {
+            self.recovery.duplicates += 1;
+        }
+    }
+
+    /// SACK blocks that came with an acknowledgement of new data.
+    pub(super) fn selectively(&mut self, blocks: &[Option<(u32, u32)>]) {
+        self.recovery.note(self.una, self.max, blocks);
+    }
+
+    /// Enters recovery when the signs say that something is lost, and looks again at what was sent again.
+    pub(super) fn judge(&mut self) {
+        let threshold = REORDERING * self.mss;
+        let recovery = &mut self.recovery;
+        let highest = recovery.highest();
+        if recovery.until.is_some() {
+            // Data first sent after the oldest hole's second copy has arrived, and that copy has not.
+            if highest.is_some_and(|end| end.past(recovery.marker) >= threshold) {
+                recovery.resent = self.una;
+                recovery.marker = self.max;
+            }
+            return;
+        }
+        let evidence = highest.is_some_and(|end| end.past(self.una) > threshold)
+            || recovery.duplicates >= REORDERING
+            // A hole that outlasted two round trips is no reordering.
+            || (recovery.probed && highest.is_some());
+        if evidence && self.max.after(self.una) {
+            recovery.until = Some(self.max);
+            recovery.resent = self.una;
+            recovery.marker = self.max;
+            self.rtt.resent();
+        }
+    }
+
+    /// The next run to send again: a hole below SACKed data, or the oldest segment where the guest sends no SACK.
+    pub(super) fn lost(&self) -> Option<(Seq, u32)> {
+        if !self.recovery.is_recovering() || self.recovery.cwnd != u32::MAX {
+            return None;
+        }
+        let end = self.data_end();
+        let (from, to) = match self.recovery.hole(self.una) {
+            Some(hole) => hole,
+            None if self.recovery.resent == self.una && self.recovery.sacked.is_empty() => {
+                (self.una, self.una + self.mss)
+            }
+            None => return None,
+        };
+        let len = to.earliest(end).past(from);
+        (len > 0).then_some((from, len))
+    }
+
+    /// A run beginning at `from` was sent again.
+    pub(super) fn sent_again(&mut self, from: Seq, len: u32) {
+        self.recovery.resent = from + len;
+        self.rtt.resent();
+    }
+
+    /// Everything in flight is taken for lost: back to the oldest byte, one segment at first.
+    pub(super) fn go_back(&mut self) {
+        self.rtt.backoff = self.rtt.backoff.saturating_add(1);
+        self.rtt.resent();
+        let recovery = &mut self.recovery;
+        // RFC 2018 section 8: the guest may have dropped what it only said it had.
+        recovery.sacked.clear();
+        recovery.duplicates = 0;
+        recovery.until = Some(self.max);
+        recovery.cwnd = self.mss;
+        self.nxt = self.una;
+    }
+
+    /// Sees to it that something happens even if the guest stays silent.
+    pub(super) fn arm_retry(&mut self, blocked: bool, now: Instant) {
+        let in_flight = self.max.past(self.una);
+        let kind = match self.recovery.retry {
+            Some((_, Retry::Persist)) if in_flight == 0 && blocked => return,
+            Some((_, Retry::Probe | Retry::Timeout)) if in_flight > 0 => return,
+            _ if in_flight > self.mss && !self.recovery.is_recovering() && self.rtt.backoff == 0 => {
+                Retry::Probe
+            }
+            _ if in_flight > 0 => Retry::Timeout,
+            _ if blocked => Retry::Persist,
+            _ => {
+                self.recovery.retry = None;
+                return;
+            }
+        };
+        let timeout = self.rtt.timeout();
+        let (kind, after) = match (kind, self.rtt.smoothed()) {
+            (Retry::Probe, Some(srtt)) => (Retry::Probe, (srtt * 2).max(PROBE_FLOOR).min(timeout)),
+            (Retry::Probe, None) => (Retry::Timeout, timeout),
+            (kind, _) => (kind, timeout),
+        };
+        self.recovery.retry = Some((now + after, kind));
+    }
+}

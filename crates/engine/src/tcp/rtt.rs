@@ -1,0 +1,101 @@
+//! Round-trip time towards the guest and the retransmission timeout from it (RFC 6298).
+
+use core::time::Duration;
+
+use super::seq::Seq;
+use crate::Instant;
+
+/// RFC 6298 says one second; links to a guest are local, and Linux has used 200 ms for decades.
+const FLOOR: Duration = Duration::from_millis(200);
+/// Upper bound of the backed-off timeout.
+const CEILING: Duration = Duration::from_secs(60);
+
+/// Smoothed round-trip time. One segment is timed at a time; a retransmission ends its timing (Karn).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rtt {
+    /// Smoothed time and its variation, once there is a sample.
+    smoothed: Option<(Duration, Duration)>,
+    timing: Option<(Seq, Instant)>,
+    /// How often the timeout has been doubled since the guest last acknowledged something new.
+    pub(super) backoff: u8,
+}
+
+impl Rtt {
+    /// Data up to `end` leaves for the first time.
+    pub(super) fn sent(&mut self, end: Seq, now: Instant) {
+        if self.timing.is_none() {
+            self.timing = Some((end, now));
+        }
+    }
+
+    /// Something is sent again, so that an acknowledgement would not say which copy it is for.
+    pub(super) fn resent(&mut self) {
+        self.timing = None;
+    }
+
+    /// The guest acknowledged everything before `ack`.
+    pub(super) fn acknowledged(&mut self, ack: Seq, now: Instant) {
+        self.backoff = 0;
+        let Some((end, sent)) = self.timing else { return };
+        if ack.before(end) {
+            return;
+        }
+        self.timing = None;
+        let sample = now.since(sent);
+        self.smoothed = Some(match self.smoothed {
+            None => (sample, sample / 2),
+            Some((srtt, var)) => ((srtt * 7 + sample) / 8, (var * 3 + srtt.abs_diff(sample)) / 4),
+        });
+    }
+
+    /// The smoothed round-trip time.
+    pub(super) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed.map(|(srtt, _)| srtt)
+    }
+
+    /// The retransmission timeout, backed off.
+    pub(super) fn timeout(&self) -> Duration {
+        let base = self
+            .smoothed
+            .map_or(FLOOR, |(srtt, var)| (srtt + var * 4).max(FLOOR));
+        (base * (1 << self.backoff.min(10))).min(CEILING)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn follows_samples_and_backs_off() {
+        let mut rtt = Rtt::default();
+        let t0 = Instant::default();
+        assert_eq!(rtt.timeout(), MS(200));
+        rtt.sent(Seq(10), t0);
+        rtt.sent(Seq(20), t0 + MS(50));
+        rtt.acknowledged(Seq(5), t0 + MS(90));
+        assert_eq!(rtt.smoothed(), None);
+        rtt.acknowledged(Seq(10), t0 + MS(100));
+        assert_eq!(rtt.smoothed(), Some(MS(100)));
+        assert_eq!(rtt.timeout(), MS(300));
+        rtt.sent(Seq(30), t0 + MS(100));
+        rtt.acknowledged(Seq(30), t0 + MS(280));
+        assert_eq!(rtt.smoothed(), Some(MS(110)));
+        assert_eq!(rtt.timeout(), MS(110) + (MS(50) * 3 + MS(80)) / 4 * 4);
+        rtt.backoff = 3;
+        assert_eq!(rtt.timeout(), (MS(110) + (MS(50) * 3 + MS(80)) / 4 * 4) * 8);
+        rtt.backoff = 200;
+        assert_eq!(rtt.timeout(), CEILING);
+    }
+
+    #[test]
+    fn a_resent_segment_gives_no_sample() {
+        let mut rtt = Rtt::default();
+        rtt.sent(Seq(10), Instant::default());
+        rtt.resent();
+        rtt.acknowledged(Seq(10), Instant::default() + MS(100));
+        assert_eq!(rtt.smoothed(), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! A segment from the guest: is it acceptable, and what does it say (RFC 9293 section 3.10.7, RFC 5961)?
+
+use pontoon_wire::frame::{self, Flags};
+
+use super::Burst;
+use super::connection::{Connection, State};
+use super::seq::Seq;
+use crate::ctx::Ctx;
+use crate::{Frame, Host, Instant};
+
+/// What a segment means for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing.
+    Ignored,
+    /// The connection has something to act on.
+    Changed,
+    /// The guest is done with it.
+    Reset,
+    /// It acknowledges what was never sent: answer by a reset, keep the connection.
+    Unacceptable,
+    /// TIME_WAIT is over: this SYN opens the next connection.
+    Reopened,
+}
+
+impl<S> Connection<S> {
+    /// Takes a segment's facts over. Bytes join the burst; nothing is sent yet.
+    pub(super) fn receive<'a, H: Host<Socket = S>, T>(
+        &mut self,
+        slot: u32,
+        segment: &frame::Tcp,
+        frame: &Frame<'a>,
+        burst: &mut Burst<'a>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Verdict {
+        let (seq, flags) = (Seq(segment.seq), segment.flags);
+        match self.state {
+            State::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
+                true => return Verdict::Reset,
+                false => return Verdict::Ignored,
+            },
+            State::SynSent => return self.receive_syn_ack(segment, ctx),
+            State::SynReceived => {
+                if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq + 1 == self.up.next {
+                    self.facts.handshake = true;
+                    return Verdict::Changed;
+                }
+                if flags.has(Flags::ACK) && !flags.has(Flags::RST) && Seq(segment.ack) != self.down.nxt {
+                    return Verdict::Unacceptable;
+                }
+                if flags.has(Flags::ACK) && !flags.has(Flags::RST) && !flags.has(Flags::SYN) {
+                    self.stand(ctx.now);
+                }
+            }
+            State::TimeWait { .. } => return self.receive_late(segment),
+            State::Open => {}
+        }
+        if flags.has(Flags::RST) {
+            return match (seq == self.up.next, self.in_window(seq)) {
+                (true, _) => Verdict::Reset,
+                (false, true) => self.challenge(ctx),
+                (false, false) => Verdict::Ignored,
+            };
+        }
+        if flags.has(Flags::SYN) {
+            return self.challenge(ctx);
+        }
+        if self.state != State::Open || !flags.has(Flags::ACK) {
+            return Verdict::Ignored;
+        }
+        if seq + 1 == self.up.next && segment.payload_len <= 1 && !flags.has(Flags::FIN) && !self.up.closed {
+            self.facts.ack = true;
+            if let Some(socket) = self.socket.as_mut().filter(|_| !self.keepalive) {
+                ctx.host.tcp_keepalive(socket);
+                self.keepalive = true;
+            }
+            if segment.payload_len == 1 {
+                return Verdict::Changed;
+            }
+        } else if !self.is_acceptable(segment) {
+            return self.challenge(ctx);
+        }
+        // RFC 5961 section 5.2: neither ahead of what was sent nor older than the widest window.
+        let ack = Seq(segment.ack);
+        if ack.after(self.down.max) || ack.before(self.down.una - self.down.max_wnd) {
+            return self.challenge(ctx);
+        }
+        let mut changed = self.receive_ack(segment, ctx.now);
+        if segment.payload_len > 0 {
+            self.take_data(slot, segment, frame, burst, ctx.net);
+        }
+        if flags.has(Flags::FIN) {
+            let fin = seq + u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB");
+            if self.up.fin.is_none() && !fin.before(self.up.next) && !fin.after(self.up.edge) {
+                self.up.fin = Some(fin);
+            }
+            self.facts.ack = true;
+        }
+        changed |= self.facts.ack;
+        if changed {
+            Verdict::Changed
+        } else {
+            Verdict::Ignored
+        }
+    }
+
+    fn in_window(&self, seq: Seq) -> bool {
+        !seq.before(self.up.next) && seq.before(self.up.edge)
+    }
+
+    /// RFC 9293 section 3.10.7.4: some of it lies in the window, or it is where it should be while the window is shut.
+    fn is_acceptable(&self, segment: &frame::Tcp) -> bool {
+        let seq = Seq(segment.seq);
+        let fin = u32::from(segment.flags.has(Flags::FIN));
+        let end = seq + u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB") + fin;
+        let (next, edge) = (self.up.next, self.up.edge);
+        if seq == next || self.in_window(seq) {
+            return true;
+        }
+        if seq == end {
+            seq == edge
+        } else {
+            seq.before(next) && end.after(next)
+        }
+    }
+
+    /// RFC 5961: whoever sent this may not be our guest's connection; if it is, our answer puts it right.
+    fn challenge<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
+        ctx.net.counters.tcp_challenges += 1;
+        self.facts.ack = true;
+        Verdict::Changed
+    }
+
+    /// The handshake is complete.
+    fn stand(&mut self, now: Instant) {
+        let down = &mut self.down;
+        down.una = down.nxt;
+        down.rtt.acknowledged(down.nxt, now);
+        down.recovery.retry = None;
+        self.state = State::Open;
+    }
+
+    /// The answer to our SYN.
+    fn receive_syn_ack<H, T>(&mut self, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) -> Verdict {
+        let flags = segment.flags;
+        if flags.has(Flags::ACK) && Seq(segment.ack) != self.down.nxt {
+            return if flags.has(Flags::RST) {
+                Verdict::Ignored
+            } else {
+                Verdict::Unacceptable
+            };
+        }
+        match (
+            flags.has(Flags::RST),
+            flags.has(Flags::SYN),
+            flags.has(Flags::ACK),
+        ) {
+            (true, _, true) => Verdict::Reset,
+            (false, true, true) => {
+                self.heard_syn(segment, ctx.net.mtu);
+                self.stand(ctx.now);
+                self.facts.ack = true;
+                Verdict::Changed
+            }
+            _ => Verdict::Ignored,
+        }
+    }
+
+    /// A segment in TIME_WAIT.
+    fn receive_late(&mut self, segment: &frame::Tcp) -> Verdict {
+        let (seq, flags) = (Seq(segment.seq), segment.flags);
+        if flags.has(Flags::RST) {
+            return if seq == self.up.next {
+                Verdict::Reset
+            } else {
+                Verdict::Ignored
+            };
+        }
+        // RFC 9293 section 3.10.7.4, "Otherwise, if the TIME-WAIT state": a SYN that begins after the old connection.
+        if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq.after(self.up.next) {
+            return Verdict::Reopened;
+        }
+        if segment.payload_len > 0 || flags.has(Flags::FIN) || flags.has(Flags::SYN) {
+            self.facts.ack = true;
+            return Verdict::Changed;
+        }
+        Verdict::Ignored
+    }
+
+    /// What the segment acknowledges and how far the window reaches. Says whether that gives us something to do.
+    fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> bool {
+        let (seq, ack) = (Seq(segment.seq), Seq(segment.ack));
+        let down = &mut self.down;
+        let window = u32::from(segment.window) << down.scale;
+        let current = down.wl1.before(seq) || (down.wl1 == seq && !down.wl2.after(ack));
+        let same_window = window == down.wnd;
+        let sack = if down.sack { &segment.options.sack[..] } else { &[] };
+        let mut changed = false;
+        if ack.after(down.una) {
+            down.acknowledged(ack, now);
+            down.selectively(sack);
+            changed = true;
+        } else if ack == down.una && down.max.after(down.una) {
+            let bare = segment.payload_len == 0 && !segment.flags.has(Flags::FIN) && same_window;
+            down.repeated(sack, bare);
+            changed = true;
+        }
+        if current {
+            changed |= !same_window;
+            down.wnd = window;
+            down.max_wnd = down.max_wnd.max(window);
+            (down.wl1, down.wl2) = (seq, ack);
+        }
+        changed
+    }
+}

@@ -1,0 +1,54 @@
+//! Why a SYN was refused, in ICMP.
+
+use pontoon_wire::emit;
+use pontoon_wire::frame::Flags;
+
+use super::connection::Key;
+use crate::ctx::Ctx;
+use crate::local::icmp_error::{self, Reason};
+use crate::{Failure, Transmit};
+
+/// Tells the guest what the host learned about the destination; a plain refusal needs no more than the reset.
+pub(super) fn tell<H, T: Transmit>(key: &Key, isn: u32, failure: Failure, ctx: &mut Ctx<'_, H, T>) {
+    let reason = match failure {
+        Failure::NetUnreachable => Reason::NetUnreachable,
+        Failure::HostUnreachable | Failure::TimedOut => Reason::HostUnreachable,
+        Failure::Prohibited => Reason::Prohibited,
+        Failure::WouldBlock
+        | Failure::Refused
+        | Failure::Reset
+        | Failure::TooBig
+        | Failure::Exhausted
+        | Failure::InUse
+        | Failure::Invalid
+        | Failure::Other(_) => return,
+    };
+    let Some(gateway) = ctx.net.config.addresses.gateway(key.guest.ip()) else {
+        return;
+    };
+    // The quoted SYN carries the guest's own sequence number: Linux looks at it before it believes the error.
+    let syn = emit::tcp(
+        ctx.net.ether(),
+        emit::Ip {
+            source: key.guest.ip(),
+            destination: key.remote.ip(),
+            hop_limit: super::HOP_LIMIT,
+            traffic_class: 0,
+            dont_fragment: true,
+            ident: 0,
+        },
+        emit::Tcp {
+            source_port: key.guest.port(),
+            destination_port: key.remote.port(),
+            seq: isn,
+            ack: 0,
+            flags: Flags::SYN,
+            window: 0,
+            syn: None,
+            sack: &[],
+        },
+        0,
+    );
+    let quote = &syn.bytes()[icmp_error::ETHERNET..];
+    icmp_error::send(ctx.net, ctx.link, gateway, key.guest.ip(), reason, quote);
+}

@@ -1,0 +1,183 @@
+//! Guest to host: bytes within the window that the guest was told are never dropped.
+//!
+//! A burst's segments leave in one gathered send. What the socket refuses is spilled to the pool and sent when the
+//! socket is writable again. The window is what the send buffer has room for, at least [`FIRST_WINDOW`] while memory
+//! is plentiful: a little more than fits has to be tried, as only a refused send makes the kernel grow the buffer and
+//! announce new room (`SOCK_NOSPACE`). While anything is spilled the right edge stands still.
+
+use vm_memory::VolatileSlice;
+
+use super::connection::{Connection, FIRST_WINDOW, State};
+use super::reorder::Kept;
+use super::seq::Seq;
+use super::{Burst, Ended};
+use crate::ctx::{Ctx, Net};
+use crate::{Failure, Frame, Host, Transmit};
+
+/// The widest window: above 2.5 MiB, what Linux allows a loopback sender at once, nothing gets faster.
+const WIDEST_WINDOW: u32 = 4 << 20;
+
+impl<S> Connection<S> {
+    /// Data that the window allows: in turn it joins the burst, ahead of its turn it is kept for later.
+    pub(super) fn take_data<'a>(
+        &mut self,
+        slot: u32,
+        segment: &pontoon_wire::frame::Tcp,
+        frame: &Frame<'a>,
+        burst: &mut Burst<'a>,
+        net: &mut Net,
+    ) {
+        let up = &mut self.up;
+        let seq = Seq(segment.seq);
+        let end = seq + u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB");
+        let end = up.fin.map_or(up.edge, |fin| fin.earliest(up.edge)).earliest(end);
+        let begin = seq.latest(up.next);
+        self.facts.ack = true;
+        if !begin.before(end) {
+            return;
+        }
+        let (offset, len) = (
+            segment.payload_offset + begin.past(seq) as usize,
+            end.past(begin) as usize,
+        );
+        let parts = frame.range(offset, len);
+        if begin == up.next {
+            for part in parts {
+                burst.parts.push((slot, part));
+            }
+            up.next = end;
+            up.gathered += end.past(begin);
+            up.since_growth = up.since_growth.saturating_add(end.past(begin));
+            return;
+        }
+        match up.reorder.keep(up.next, begin, parts, &mut net.pool) {
+            Kept::Yes => net.counters.tcp_out_of_order += 1,
+            Kept::PoolEmpty => net.counters.tcp_pool_empty += 1,
+            Kept::No => {}
+        }
+    }
+
+    /// Hands what has arrived to the host: spilled bytes first, then the burst, then what was ahead of its turn, then
+    /// the end of the stream.
+    pub(super) fn deliver<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Ended> {
+        let Some(socket) = &mut self.socket else {
+            return Ok(());
+        };
+        let up = &mut self.up;
+        let pool = &mut ctx.net.pool;
+        while self.facts.writable
+            && let Some(front) = up.spill.front(pool)
+        {
+            match ctx.host.tcp_send(socket, &[front]) {
+                Ok(sent) => up.spill.pop(sent, pool),
+                Err(Failure::WouldBlock) => self.facts.writable = false,
+                Err(failure) => return Err(Ended::Failed(failure)),
+            }
+        }
+        let gathered = core::mem::take(&mut up.gathered);
+        if gathered > 0 {
+            let mut sent = 0;
+            if up.spill.is_empty() {
+                sent = match ctx.host.tcp_send(socket, parts) {
+                    Ok(sent) => sent,
+                    Err(Failure::WouldBlock) => 0,
+                    Err(failure) => return Err(Ended::Failed(failure)),
+                };
+            }
+            let refused = gathered as usize - sent;
+            if refused > 0 {
+                self.facts.writable = false;
+                let mut skip = sent;
+                let mut spilled = 0;
+                for part in parts {
+                    let begin = skip.min(part.len());
+                    skip -= begin;
+                    let rest = part.offset(begin).expect("begin is within the part");
+                    let taken = up.spill.push(rest, pool);
+                    spilled += taken;
+                    if taken < rest.len() {
+                        break;
+                    }
+                }
+                ctx.net.counters.tcp_spilled_bytes += spilled as u64;
+                if spilled < refused {
+                    // The one exception: nothing is left to keep it in, so it was never accepted. What is kept out of
+                    // order is placed relative to `next` and goes with it.
+                    up.next = up.next - u32::try_from(refused - spilled).expect("part of a burst");
+                    up.reorder.clear(pool);
+                    ctx.net.counters.tcp_pool_empty += 1;
+                }
+            }
+        }
+        up.reorder.advance(up.next, pool);
+        while up.spill.is_empty()
+            && let Some(front) = up.reorder.front(up.next, pool)
+        {
+            match ctx.host.tcp_send(socket, &[front]) {
+                Ok(sent) => {
+                    up.next += u32::try_from(sent).expect("at most a block");
+                    up.reorder.advance(up.next, pool);
+                    self.facts.ack = true;
+                }
+                Err(Failure::WouldBlock) => break,
+                Err(failure) => return Err(Ended::Failed(failure)),
+            }
+        }
+        if up.fin == Some(up.next) && up.spill.is_empty() && !up.closed {
+            ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
+            up.next += 1;
+            up.closed = true;
+            self.facts.ack = true;
+            self.active_close = self.down.fin.is_some();
+        }
+        Ok(())
+    }
+
+    /// Moves the window's right edge, and sees to it that a guest that waits for it is told.
+    pub(super) fn widen<H: Host<Socket = S>>(&mut self, host: &mut H, net: &Net) {
+        let Some(socket) = &mut self.socket else { return };
+        let up = &mut self.up;
+        if self.state != State::Open || up.closed || !up.spill.is_empty() {
+            return;
+        }
+        // Looking at the send buffer is a system call: half a window does until the other half is used.
+        if up.want.past(up.next) > up.limit / 2 {
+            return;
+        }
+        let roomy = net.pool.is_roomy();
+        if up.since_growth >= up.limit && up.limit < WIDEST_WINDOW && roomy {
+            up.limit *= 2;
+            up.since_growth = 0;
+        }
+        let target = if up.limit > FIRST_WINDOW {
+            let floor = if roomy { FIRST_WINDOW } else { self.down.mss };
+            host.tcp_send_room(socket).max(floor).min(up.limit)
+        } else {
+            up.limit
+        };
+        up.want = up.want.latest(up.next + target);
+        // RFC 9293 section 3.8.6.2.2: an update is worth a segment when it opens a good part of the window.
+        if up.edge.past(up.next) < target / 2 && up.want.past(up.edge) >= target / 4 {
+            self.facts.ack = true;
+        }
+    }
+
+    /// The window field for a segment that leaves now.
+    pub(super) fn window_field(&mut self) -> u16 {
+        let up = &mut self.up;
+        // Rounded up, as rounding down would move the edge back by a fraction of a step (RFC 7323 section 2.4).
+        let step = 1_u32 << up.scale;
+        let field = up
+            .want
+            .latest(up.edge)
+            .past(up.next)
+            .div_ceil(step)
+            .min(u32::from(u16::MAX));
+        up.edge = up.edge.latest(up.next + field * step);
+        u16::try_from(field).expect("limited above")
+    }
+}

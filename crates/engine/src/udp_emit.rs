@@ -1,0 +1,182 @@
+//! UDP datagrams towards the guest, in fragments where they are larger than its MTU.
+
+use core::net::{IpAddr, SocketAddr};
+
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::vnet::{Offload, Segmentation};
+use pontoon_wire::{emit, frame, protocol};
+use rand_chacha::rand_core::RngCore;
+
+use crate::Transmit;
+use crate::ctx::Net;
+use crate::host::DatagramMeta;
+
+/// Hands one datagram to the guest and counts it: `udp_down` and `frames_down` where the link took all of it,
+/// `link_refused` where it did not.
+///
+/// A datagram that does not fit the link's MTU goes out in fragments. For IPv6 that is the source's business, and the
+/// source is us (RFC 8200 section 4.5). An IPv4 datagram has been put together by the host before we saw it, so we
+/// cut it as its sender or a router did before, with DF clear: nobody else could make it fit.
+///
+/// Both addresses are of one family; a datagram between two families, or larger than its family can carry, is counted
+/// as refused.
+pub fn datagram<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    from: SocketAddr,
+    to: SocketAddr,
+    meta: DatagramMeta,
+    payload: &[u8],
+) {
+    let len = UDP_HEADER + payload.len();
+    if from.is_ipv4() != to.is_ipv4() || len > longest(from.ip()) {
+        net.counters.link_refused += 1;
+        return;
+    }
+    let ip = emit::Ip {
+        source: from.ip(),
+        destination: to.ip(),
+        hop_limit: meta.hop_limit,
+        traffic_class: meta.traffic_class,
+        dont_fragment: meta.dont_fragment,
+        ident: 0,
+    };
+    let sent = if ip_header(from.ip()) + len <= link.limits().mtu {
+        whole(net, link, ip, from.port(), to.port(), payload)
+    } else {
+        let header = complete_header(from, to, payload);
+        in_fragments(net, link, ip, protocol::UDP, &header, payload)
+    };
+    net.counters.udp_down += u64::from(sent);
+}
+
+fn whole<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    mut ip: emit::Ip,
+    source_port: u16,
+    destination_port: u16,
+    payload: &[u8],
+) -> bool {
+    ip.ident = ident(net, ip.dont_fragment);
+    let head = emit::udp(net.ether(), ip, source_port, destination_port, payload.len());
+    let offload = Offload {
+        checksum: head.checksum,
+        segmentation: Segmentation::Whole,
+    };
+    count(net, link.send(offload, head.bytes(), payload).is_ok())
+}
+
+/// Sends the IP packet whose content is `upper` (at most [`UPPER`] bytes of upper-layer header, checksum and all) and
+/// `payload` in fragments that fit the link's MTU. Counts frames; says whether the link took all of them.
+pub(crate) fn in_fragments<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    ip: emit::Ip,
+    protocol: u8,
+    upper: &[u8],
+    payload: &[u8],
+) -> bool {
+    let id = net.random.next_u32();
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "IPv4 has 16 bits of the random id"
+    )]
+    let ip = emit::Ip {
+        dont_fragment: false,
+        ident: id as u16,
+        ..ip
+    };
+    let room = link.limits().mtu.saturating_sub(fragment_headers(ip.source));
+    // Offsets count in units of eight bytes; the first fragment holds at least the upper header.
+    let step = (room & !7).max(UPPER);
+    let ether = net.ether();
+
+    let mut at = 0;
+    let mut rest = payload;
+    let mut upper = upper;
+    loop {
+        let (piece, later) = rest.split_at(rest.len().min(step - upper.len()));
+        let len = upper.len() + piece.len();
+        let place = frame::Fragment {
+            id,
+            offset: at,
+            more: !later.is_empty(),
+        };
+        let head = emit::fragment(ether, ip, protocol, place, len);
+        let mut block = arrayvec::ArrayVec::<u8, 160>::new();
+        block.extend(head.bytes().iter().chain(upper).copied());
+        // Without one of them the others are of no use.
+        if !count(net, link.send(Offload::NONE, &block, piece).is_ok()) {
+            return false;
+        }
+        if later.is_empty() {
+            return true;
+        }
+        at += u32::try_from(len).expect("a packet has at most 65,535 bytes");
+        rest = later;
+        upper = &[];
+    }
+}
+
+/// A UDP header with the final checksum, which no link can complete across fragments.
+fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP_HEADER] {
+    let len = u16::try_from(UDP_HEADER + payload.len()).expect("checked against the family's longest");
+    let mut header = [0; UDP_HEADER];
+    header[0..2].copy_from_slice(&from.port().to_be_bytes());
+    header[2..4].copy_from_slice(&to.port().to_be_bytes());
+    header[4..6].copy_from_slice(&len.to_be_bytes());
+    let sum = Sum::pseudo(from.ip(), to.ip(), protocol::UDP, len.into())
+        .add(&header)
+        .add(payload)
+        .finish();
+    // Zero would say that there is none (RFC 768).
+    let sum = if sum == 0 { 0xffff } else { sum };
+    header[6..8].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+/// RFC 6864 section 4.1: with DF the identification means nothing.
+fn ident(net: &mut Net, dont_fragment: bool) -> u16 {
+    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
+    match dont_fragment {
+        true => 0,
+        false => net.random.next_u32() as u16,
+    }
+}
+
+pub(crate) fn count(net: &mut Net, taken: bool) -> bool {
+    net.counters.frames_down += u64::from(taken);
+    net.counters.link_refused += u64::from(!taken);
+    taken
+}
+
+/// Longest content of an IP packet: IPv4 counts its header in the total length, IPv6 does not.
+pub(crate) const fn longest(family: IpAddr) -> usize {
+    match family {
+        IpAddr::V4(_) => 65_535 - 20,
+        IpAddr::V6(_) => 65_535,
+    }
+}
+
+pub(crate) const fn ip_header(family: IpAddr) -> usize {
+    match family {
+        IpAddr::V4(_) => 20,
+        IpAddr::V6(_) => 40,
+    }
+}
+
+const fn fragment_headers(family: IpAddr) -> usize {
+    match family {
+        IpAddr::V4(_) => 20,
+        IpAddr::V6(_) => 40 + 8,
+    }
+}
+
+const UDP_HEADER: usize = 8;
+
+/// Longest upper-layer header that [`in_fragments`] is given: that of UDP and of an ICMP echo. A multiple of eight.
+const UPPER: usize = 8;
+
+#[cfg(test)]
+mod tests;

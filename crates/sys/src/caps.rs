@@ -1,0 +1,100 @@
+//! Giving up privilege (capabilities(7), `PR_SET_NO_NEW_PRIVS`).
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_ambient_set, capability_is_in_bounding_set,
+    clear_ambient_capability_set, no_new_privs, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
+
+const EMPTY: CapabilitySets = CapabilitySets {
+    effective: CapabilitySet::empty(),
+    permitted: CapabilitySet::empty(),
+    inheritable: CapabilitySet::empty(),
+};
+
+/// Empties the calling thread's effective, permitted, inheritable and ambient sets, and its bounding set where it has
+/// the privilege to do that (elsewhere `no_new_privs` makes the bounding set void); sets `no_new_privs`; then reads
+/// everything back.
+///
+/// Capabilities belong to threads: call it before the process has a second one.
+///
+/// # Errors
+/// A step failed, or what was read back is not what was set; the text says which.
+pub fn drop_all() -> io::Result<()> {
+    for capability in every() {
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // Not privileged, or past the last capability that this kernel knows.
+            Err(Errno::PERM | Errno::INVAL) => break,
+            Err(error) => return Err(say("PR_CAPBSET_DROP", error)),
+        }
+    }
+    clear_ambient_capability_set().map_err(|error| say("PR_CAP_AMBIENT_CLEAR_ALL", error))?;
+    set_capabilities(None, EMPTY).map_err(|error| say("capset", error))?;
+    set_no_new_privs(true).map_err(|error| say("PR_SET_NO_NEW_PRIVS", error))?;
+    verify()
+}
+
+/// Whether the calling thread holds no capability and can never gain one.
+///
+/// # Errors
+/// It does; the text says what is left.
+pub fn verify() -> io::Result<()> {
+    let sets = capabilities(None).map_err(|error| say("capget", error))?;
+    let left = sets.effective | sets.permitted | sets.inheritable;
+    if !left.is_empty() {
+        return Err(io::Error::other(format!(
+            "capabilities are left: {:#x}",
+            left.bits()
+        )));
+    }
+    if every().any(|capability| capability_is_in_ambient_set(capability) == Ok(true)) {
+        return Err(io::Error::other("ambient capabilities are left"));
+    }
+    if no_new_privs() != Ok(true) {
+        return Err(io::Error::other("no_new_privs is not set"));
+    }
+    Ok(())
+}
+
+/// Whether the calling thread's bounding set is empty.
+#[must_use]
+pub fn bounding_set_is_empty() -> bool {
+    !every().any(|capability| capability_is_in_bounding_set(capability) == Ok(true))
+}
+
+/// Capabilities 0 to 63, of which the kernel knows some.
+fn every() -> impl Iterator<Item = CapabilitySet> {
+    (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
+}
+
+fn say(what: &str, error: Errno) -> io::Error {
+    let error = io::Error::from(error);
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_in_the_thread() {
+        // A thread of its own: what it drops is gone for good.
+        std::thread::spawn(|| {
+            let privileged = capabilities(None)
+                .unwrap()
+                .effective
+                .contains(CapabilitySet::SETPCAP);
+            assert!(verify().is_err());
+            drop_all().unwrap();
+            verify().unwrap();
+            assert!(bounding_set_is_empty() || !privileged);
+            drop_all().expect("dropping twice is no error");
+        })
+        .join()
+        .unwrap();
+    }
+}

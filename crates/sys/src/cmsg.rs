@@ -1,0 +1,143 @@
+//! Control messages (cmsg(3)), as bytes: a length, a level and a type in front of data, padded to the word.
+
+use crate::address::array;
+
+/// Bytes of `cmsghdr`: `cmsg_len` is a `size_t`, level and type are ints.
+const HEADER: usize = size_of::<usize>() + 8;
+
+const fn align(len: usize) -> usize {
+    len.next_multiple_of(size_of::<usize>())
+}
+
+/// Bytes that a message with `len` bytes of data takes.
+#[must_use]
+pub const fn space(len: usize) -> usize {
+    HEADER + align(len)
+}
+
+/// Control messages for one `sendmsg`, at most `N` bytes.
+#[derive(Debug)]
+pub struct Encoder<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Encoder<N> {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            len: 0,
+        }
+    }
+
+    /// Appends a message.
+    ///
+    /// # Panics
+    /// It does not fit: `N` is the sum of [`space`] over the messages that the caller can append.
+    pub fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
+        let room = &mut self.bytes[self.len..];
+        room[..size_of::<usize>()].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
+        room[size_of::<usize>()..][..4].copy_from_slice(&level.to_ne_bytes());
+        room[size_of::<usize>() + 4..][..4].copy_from_slice(&kind.to_ne_bytes());
+        room[HEADER..][..data.len()].copy_from_slice(data);
+        self.len += space(data.len());
+        assert!(
+            self.len <= N,
+            "{} bytes of control messages, room for {N}",
+            self.len
+        );
+    }
+
+    /// What was appended.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<const N: usize> Default for Encoder<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A control message from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Level: a protocol.
+    pub level: i32,
+    /// Type: what it says.
+    pub kind: i32,
+    /// Data.
+    pub data: &'a [u8],
+}
+
+impl Message<'_> {
+    /// The first int of the data.
+    #[must_use]
+    pub fn int(&self) -> Option<i32> {
+        Some(i32::from_ne_bytes(array(self.data, 0)?))
+    }
+}
+
+/// The control messages in `bytes`; ends at the first that is cut short.
+pub fn decode(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let len = usize::from_ne_bytes(array(bytes, 0)?);
+        let level = i32::from_ne_bytes(array(bytes, size_of::<usize>())?);
+        let kind = i32::from_ne_bytes(array(bytes, size_of::<usize>() + 4)?);
+        let data = bytes.get(HEADER..len)?;
+        bytes = bytes.get(align(len)..).unwrap_or_default();
+        Some(Message { level, kind, data })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_and_back() {
+        let mut encoder = Encoder::<{ space(2) + space(20) }>::new();
+        encoder.push(17, 103, &1400_u16.to_ne_bytes());
+        encoder.push(41, 50, &[7; 20]);
+        let messages: Vec<_> = decode(encoder.bytes()).collect();
+        assert_eq!(messages.len(), 2);
+        assert_eq!(
+            (messages[0].level, messages[0].kind, messages[0].data),
+            (17, 103, &[120, 5][..])
+        );
+        assert_eq!(
+            (messages[1].level, messages[1].kind, messages[1].data),
+            (41, 50, &[7; 20][..])
+        );
+    }
+
+    #[test]
+    fn the_layout_is_the_c_librarys() {
+        // SAFETY: both macros are arithmetic on their argument.
+        let (space_of_2, len_of_2) = unsafe { (libc::CMSG_SPACE(2), libc::CMSG_LEN(2)) };
+        assert_eq!(space(2), usize::try_from(space_of_2).unwrap());
+        assert_eq!(HEADER + 2, usize::try_from(len_of_2).unwrap());
+        assert_eq!(HEADER, size_of::<libc::cmsghdr>());
+    }
+
+    #[test]
+    fn ends_at_nonsense() {
+        let mut encoder = Encoder::<64>::new();
+        encoder.push(1, 2, &[3; 8]);
+        for cut in 0..encoder.bytes().len() {
+            assert_eq!(decode(&encoder.bytes()[..cut]).count(), 0, "{cut}");
+        }
+        assert_eq!(decode(&[0xff; 64]).count(), 0);
+        assert_eq!(decode(&[0; 64]).count(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn refuses_to_overflow() {
+        Encoder::<16>::new().push(1, 2, &[0; 4]);
+    }
+}

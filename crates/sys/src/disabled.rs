@@ -1,0 +1,95 @@
+//! `PONTOON_DISABLE`: kernel features that are to be treated as absent, so that tests can force each fallback.
+
+use std::io;
+
+/// The variable's name.
+pub const VARIABLE: &str = "PONTOON_DISABLE";
+
+/// Features that are switched off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disabled {
+    /// `SO_PEEK_OFF` on TCP.
+    pub peek_off: bool,
+    /// UDP segmentation offload on the tap.
+    pub uso: bool,
+    /// TCP segmentation offload on the tap.
+    pub tso: bool,
+    /// `UDP_SEGMENT` on host sockets.
+    pub udp_gso: bool,
+    /// `UDP_GRO` on host sockets.
+    pub udp_gro: bool,
+    /// `IFF_VNET_HDR`, and with it every offload on the tap.
+    pub vnet_hdr: bool,
+    /// vhost-net.
+    pub vhost_net: bool,
+}
+
+impl Disabled {
+    /// What the environment says. Read it once, before the first thread.
+    ///
+    /// # Errors
+    /// `InvalidInput`: a word that names no feature.
+    pub fn from_env() -> io::Result<Self> {
+        std::env::var_os(VARIABLE).map_or(Ok(Self::default()), |list| Self::parse(&list.to_string_lossy()))
+    }
+
+    /// Parses a comma-separated list.
+    ///
+    /// # Errors
+    /// `InvalidInput`: a word that names no feature.
+    pub fn parse(list: &str) -> io::Result<Self> {
+        let mut disabled = Self::default();
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            *match word {
+                "peek_off" => &mut disabled.peek_off,
+                "uso" => &mut disabled.uso,
+                "tso" => &mut disabled.tso,
+                "udp_gso" => &mut disabled.udp_gso,
+                "udp_gro" => &mut disabled.udp_gro,
+                "vnet_hdr" => &mut disabled.vnet_hdr,
+                "vhost_net" => &mut disabled.vhost_net,
+                _ => {
+                    let text = format!("{VARIABLE}: unknown feature {word:?}");
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                }
+            } = true;
+        }
+        Ok(disabled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_each_feature() {
+        let all = Disabled::parse("peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net").unwrap();
+        let expected = Disabled {
+            peek_off: true,
+            uso: true,
+            tso: true,
+            udp_gso: true,
+            udp_gro: true,
+            vnet_hdr: true,
+            vhost_net: true,
+        };
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn takes_nothing_and_blanks() {
+        assert_eq!(Disabled::parse("").unwrap(), Disabled::default());
+        let uso = Disabled {
+            uso: true,
+            ..Disabled::default()
+        };
+        assert_eq!(Disabled::parse(" uso, ").unwrap(), uso);
+    }
+
+    #[test]
+    fn refuses_unknown_words() {
+        let error = Disabled::parse("uso,warp").unwrap_err();
+        assert_eq!(error.to_string(), "PONTOON_DISABLE: unknown feature \"warp\"");
+    }
+}

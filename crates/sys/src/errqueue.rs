@@ -1,0 +1,136 @@
+//! The error queue of datagram and raw sockets: who refused what (`IP_RECVERR` in ip(7), `sock_extended_err`).
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use crate::address::{self, array};
+use crate::message::{self, Take};
+use crate::{cmsg, udp};
+
+/// Bytes of `sock_extended_err`; the offender's address follows.
+const EXTENDED_LEN: usize = 16;
+
+/// Where an error comes from (`ee_origin`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The host's own stack.
+    Local,
+    /// An ICMP or ICMPv6 message.
+    Icmp {
+        /// Its type.
+        kind: u8,
+        /// Its code.
+        code: u8,
+    },
+}
+
+/// An entry of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What the error is.
+    pub errno: Errno,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// The MTU, where the error is EMSGSIZE.
+    pub info: u32,
+    /// Who complains.
+    pub offender: Option<IpAddr>,
+    /// Where the datagram had been sent.
+    pub destination: Option<SocketAddr>,
+    /// Bytes of the datagram in the caller's buffer. Of a ping or raw ICMP socket's, the first eight are its ICMP header.
+    pub len: usize,
+}
+
+/// Takes the next entry; what had been sent goes to `into`, as far as the queue holds it.
+///
+/// # Errors
+/// EAGAIN: there is none.
+pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<Entry, Errno> {
+    let mut control = [0; udp::CONTROL];
+    let received = message::receive(socket, &[VolatileSlice::from(into)], &mut control, Take::Error)?;
+    let control = control.get(..received.control_len).unwrap_or_default();
+    let entry = cmsg::decode(control)
+        .filter(|message| {
+            matches!(
+                (message.level, message.kind),
+                (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+            )
+        })
+        .find_map(|message| decode(message.data));
+    // The kernel puts one beside every entry; were there none, there would be nothing to tell.
+    let entry = entry.ok_or(Errno::AGAIN)?;
+    Ok(Entry {
+        destination: received.address,
+        len: received.len,
+        ..entry
+    })
+}
+
+/// Reads `sock_extended_err` and the address behind it.
+fn decode(data: &[u8]) -> Option<Entry> {
+    let errno = i32::from_ne_bytes(array(data, 0)?);
+    let errno = (1..4096)
+        .contains(&errno)
+        .then(|| Errno::from_raw_os_error(errno))?;
+    let [origin, kind, code] = array(data, 4)?;
+    Some(Entry {
+        errno,
+        origin: match origin {
+            libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6 => Origin::Icmp { kind, code },
+            _ => Origin::Local,
+        },
+        info: u32::from_ne_bytes(array(data, 8)?),
+        offender: address::decode(data.get(EXTENDED_LEN..)?).map(|address| address.ip()),
+        destination: None,
+        len: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::Family;
+
+    #[test]
+    fn a_refused_datagram_comes_back() {
+        for (family, kind, code) in [(Family::V4, 3, 3), (Family::V6, 1, 4)] {
+            let Ok(closed) = UdpSocket::bind((family.loopback(), 0)) else {
+                crate::skipped("a_refused_datagram_comes_back", family);
+                continue;
+            };
+            let to = closed.local_addr().unwrap();
+            drop(closed);
+            let socket = UdpSocket::bind((family.loopback(), 0)).unwrap();
+            udp::tell_all(&socket, family).unwrap();
+            socket.send_to(b"anybody?", to).unwrap();
+
+            let mut sent = [0; 64];
+            let entry = next(&socket, &mut sent).unwrap();
+            assert_eq!(entry.errno, Errno::CONNREFUSED);
+            assert_eq!(entry.origin, Origin::Icmp { kind, code });
+            assert_eq!(entry.offender, Some(family.loopback()));
+            assert_eq!(entry.destination, Some(to));
+            assert_eq!(&sent[..entry.len], b"anybody?");
+            assert_eq!(next(&socket, &mut sent).unwrap_err(), Errno::AGAIN);
+        }
+    }
+
+    #[test]
+    fn a_cut_entry_is_none() {
+        let mut whole = [0; EXTENDED_LEN];
+        whole[0] = 111;
+        assert_eq!(
+            decode(&whole).map(|entry| entry.errno),
+            Some(Errno::from_raw_os_error(111))
+        );
+        for len in 0..EXTENDED_LEN {
+            assert_eq!(decode(&whole[..len]), None);
+        }
+        assert_eq!(decode(&[0; EXTENDED_LEN]), None);
+    }
+}

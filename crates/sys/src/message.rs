@@ -1,0 +1,214 @@
+//! Gathered and scattered I/O on memory that somebody else may be writing: the pointers go straight to the kernel, and
+//! no reference to the bytes ever exists here.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use arrayvec::ArrayVec;
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use crate::address::RawAddress;
+use crate::option::last_error;
+
+/// Parts that one call takes (`UIO_MAXIOV`).
+pub const MAX_PARTS: usize = 1024;
+
+/// A received message.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// Bytes of it.
+    pub len: usize,
+    /// Who sent it, or with the error queue where it had been sent.
+    pub address: Option<SocketAddr>,
+    /// Bytes of control messages, at the front of the caller's buffer.
+    pub control_len: usize,
+    /// It was longer than the parts.
+    pub truncated: bool,
+}
+
+/// Flags for [`receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// Take it out of the queue.
+    Next,
+    /// Leave it there (`MSG_PEEK`).
+    Peek,
+    /// From the error queue (`MSG_ERRQUEUE`).
+    Error,
+}
+
+/// Parts as the kernel wants them. Filled where it stands: moving it would copy all of it.
+type Iovecs = ArrayVec<libc::iovec, MAX_PARTS>;
+
+fn fill(iovecs: &mut Iovecs, parts: &[VolatileSlice<'_>]) -> Result<(), Errno> {
+    if parts.len() > MAX_PARTS {
+        return Err(Errno::MSGSIZE);
+    }
+    iovecs.extend(parts.iter().map(|part| libc::iovec {
+        iov_base: part.ptr_guard_mut().as_ptr().cast(),
+        iov_len: part.len(),
+    }));
+    Ok(())
+}
+
+/// Sends the parts as one message, or as the next bytes of a stream, without waiting and without SIGPIPE.
+///
+/// # Errors
+/// The kernel's, and EMSGSIZE for more than [`MAX_PARTS`].
+pub fn send(
+    socket: impl AsFd,
+    parts: &[VolatileSlice<'_>],
+    to: Option<SocketAddr>,
+    control: &[u8],
+) -> Result<usize, Errno> {
+    let mut iovecs = Iovecs::new();
+    fill(&mut iovecs, parts)?;
+    let mut name = to.map(RawAddress::from);
+    let mut header = header(&mut iovecs);
+    if let Some(name) = &mut name {
+        header.msg_name = name.bytes.as_mut_ptr().cast();
+        header.msg_namelen = name.len as libc::socklen_t;
+    }
+    if !control.is_empty() {
+        header.msg_control = control.as_ptr().cast_mut().cast();
+        header.msg_controllen = control.len();
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `header` names `name`, `control` and the memory of `parts`, all of which outlive the call; sendmsg only
+    // reads them. A `VolatileSlice` covers memory that stays mapped for its lifetime.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags) };
+    usize::try_from(sent).map_err(|_| last_error())
+}
+
+/// Receives into the parts, in order, without waiting.
+///
+/// # Errors
+/// The kernel's, and EMSGSIZE for more than [`MAX_PARTS`].
+pub fn receive(
+    socket: impl AsFd,
+    into: &[VolatileSlice<'_>],
+    control: &mut [u8],
+    take: Take,
+) -> Result<Received, Errno> {
+    let mut iovecs = Iovecs::new();
+    fill(&mut iovecs, into)?;
+    let mut name = RawAddress::EMPTY;
+    let mut header = header(&mut iovecs);
+    header.msg_name = name.bytes.as_mut_ptr().cast();
+    header.msg_namelen = name.len as libc::socklen_t;
+    if !control.is_empty() {
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = control.len();
+    }
+    let flags = libc::MSG_DONTWAIT
+        | match take {
+            Take::Next => 0,
+            Take::Peek => libc::MSG_PEEK,
+            Take::Error => libc::MSG_ERRQUEUE,
+        };
+    // SAFETY: `header` names `name`, `control` (both exclusively borrowed) and the memory of `into`, all of which
+    // outlive the call and are writable. A `VolatileSlice` covers memory that stays mapped for its lifetime and to which
+    // nobody holds a reference.
+    let len = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut header, flags) };
+    let len = usize::try_from(len).map_err(|_| last_error())?;
+    name.len = header.msg_namelen as usize;
+    Ok(Received {
+        len,
+        address: name.decode(),
+        control_len: header.msg_controllen,
+        truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+    })
+}
+
+/// Reads into `part` (read(2)).
+///
+/// # Errors
+/// The kernel's.
+pub fn read(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> {
+    let (at, room) = (part.ptr_guard_mut().as_ptr(), part.len());
+    // SAFETY: `part` covers `room` writable bytes at `at` that stay mapped for its lifetime and to which nobody holds a
+    // reference.
+    let len = unsafe { libc::read(file.as_fd().as_raw_fd(), at.cast(), room) };
+    usize::try_from(len).map_err(|_| last_error())
+}
+
+/// Writes `part` (write(2)).
+///
+/// # Errors
+/// The kernel's.
+pub fn write(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> {
+    let (at, len) = (part.ptr_guard().as_ptr(), part.len());
+    // SAFETY: `part` covers `len` readable bytes at `at` that stay mapped for its lifetime; the kernel copies them.
+    let len = unsafe { libc::write(file.as_fd().as_raw_fd(), at.cast(), len) };
+    usize::try_from(len).map_err(|_| last_error())
+}
+
+/// A header that names only the parts.
+fn header(iovecs: &mut Iovecs) -> libc::msghdr {
+    // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = iovecs.as_mut_ptr();
+    header.msg_iovlen = iovecs.len();
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn gathers_and_scatters() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut out = *b"one two three";
+        let (first, second) = out.split_at_mut(4);
+        let parts = [VolatileSlice::from(first), VolatileSlice::from(second)];
+        assert_eq!(send(&ours, &parts, None, &[]).unwrap(), 13);
+
+        let (mut a, mut b) = ([0; 5], [0; 20]);
+        let into = [VolatileSlice::from(&mut a[..]), VolatileSlice::from(&mut b[..])];
+        let peeked = receive(&theirs, &into, &mut [], Take::Peek).unwrap();
+        let taken = receive(&theirs, &into, &mut [], Take::Next).unwrap();
+        assert_eq!((peeked.len, taken.len), (13, 13));
+        assert_eq!((&a, &b[..8]), (b"one t", &b"wo three"[..]));
+        assert_eq!(
+            receive(&theirs, &[], &mut [], Take::Next).unwrap_err(),
+            Errno::AGAIN
+        );
+    }
+
+    #[test]
+    fn says_when_a_datagram_was_cut() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        let mut bytes = [1, 2, 3];
+        assert_eq!(
+            send(&socket, &[VolatileSlice::from(&mut bytes[..])], Some(to), &[]).unwrap(),
+            3
+        );
+        let mut room = [0; 2];
+        let got = receive(
+            &socket,
+            &[VolatileSlice::from(&mut room[..])],
+            &mut [],
+            Take::Next,
+        )
+        .unwrap();
+        assert_eq!((got.len, got.truncated, got.address), (2, true, Some(to)));
+    }
+
+    #[test]
+    fn refuses_too_many_parts() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut byte = [0];
+        let parts = vec![VolatileSlice::from(&mut byte[..]); MAX_PARTS + 1];
+        assert_eq!(send(&ours, &parts, None, &[]).unwrap_err(), Errno::MSGSIZE);
+        assert_eq!(
+            receive(&ours, &parts, &mut [], Take::Next).unwrap_err(),
+            Errno::MSGSIZE
+        );
+    }
+}

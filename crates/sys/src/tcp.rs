@@ -1,0 +1,134 @@
+//! TCP sockets: peeking at an offset, dropping received data unread, the send buffer's room (tcp(7), socket(7)).
+
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::address::{Family, array};
+use crate::option;
+
+/// Makes `MSG_PEEK` begin `at` bytes after the head of the receive queue (`SO_PEEK_OFF`). A peek moves the offset past
+/// what it copied; data taken out of the queue moves it back.
+///
+/// # Errors
+/// EOPNOTSUPP: not for TCP on this kernel.
+pub fn set_peek_offset(socket: impl AsFd, at: u32) -> Result<(), Errno> {
+    let at = i32::try_from(at).map_err(|_| Errno::INVAL)?;
+    option::set_int(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF, at)
+}
+
+/// Drops up to `len` bytes from the head of the receive queue, without copying, and says how many.
+///
+/// # Errors
+/// EAGAIN: the queue is empty. ECONNRESET and others: the connection is gone.
+pub fn discard(socket: impl AsFd, len: usize) -> Result<usize, Errno> {
+    let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: with MSG_TRUNC, TCP copies nothing, so that the kernel never follows the null pointer (tcp(7)).
+    let dropped = unsafe { libc::recv(socket.as_fd().as_raw_fd(), std::ptr::null_mut(), len, flags) };
+    usize::try_from(dropped).map_err(|_| option::last_error())
+}
+
+/// Bytes that the send buffer has room for: its limit less what is queued, with the kernel's overhead (`SO_MEMINFO`).
+///
+/// # Errors
+/// Not a socket.
+pub fn send_room(socket: impl AsFd) -> Result<u32, Errno> {
+    let mut bytes = [0; 4 * 9];
+    option::get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut bytes)?;
+    let word = |index: i32| {
+        let at = usize::try_from(index).ok()? * 4;
+        Some(u32::from_ne_bytes(array(&bytes, at)?))
+    };
+    let limit = word(libc::SK_MEMINFO_SNDBUF).unwrap_or(0);
+    let queued = word(libc::SK_MEMINFO_WMEM_QUEUED).unwrap_or(0);
+    Ok(limit.saturating_sub(queued))
+}
+
+/// Makes the next close a reset (`SO_LINGER` of zero).
+///
+/// # Errors
+/// Not a socket.
+pub fn reset_on_close(socket: impl AsFd) -> Result<(), Errno> {
+    rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO))
+}
+
+/// Whether peeking at an offset works on TCP of this family, tried on a connection over loopback: kernels before about
+/// 6.10 (IPv4) and 6.12 (IPv6) refuse the option or keep the offset wrongly.
+///
+/// # Errors
+/// No such connection can be made, so nothing is known.
+pub fn peeks_at_offset(family: Family) -> io::Result<bool> {
+    let listener = TcpListener::bind((family.loopback(), 0))?;
+    let mut client = TcpStream::connect(listener.local_addr()?)?;
+    let server = listener.accept()?.0;
+    if set_peek_offset(&server, 1).is_err() {
+        return Ok(false);
+    }
+    server.set_read_timeout(Some(Duration::from_secs(1)))?;
+    client.write_all(b"abcd")?;
+    let next = || {
+        let mut byte = [0];
+        let got = rustix::net::recv(&server, &mut byte[..], RecvFlags::PEEK).map(|(len, _)| len);
+        (got == Ok(1)).then_some(byte[0])
+    };
+    let before = [next(), next()] == [Some(b'b'), Some(b'c')];
+    Ok(before && discard(&server, 1) == Ok(1) && next() == Some(b'd'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn discards_without_reading() {
+        let (mut client, mut server) = connection();
+        client.write_all(b"drop keep").unwrap();
+        assert_eq!(discard(&server, 5), Ok(5));
+        let mut rest = [0; 4];
+        server.read_exact(&mut rest).unwrap();
+        assert_eq!(&rest, b"keep");
+        assert_eq!(discard(&server, 1), Err(Errno::AGAIN));
+        drop(client);
+        assert_eq!(discard(&server, 1), Ok(0));
+    }
+
+    #[test]
+    fn room_shrinks_while_nobody_reads() {
+        let (client, _server) = connection();
+        client.set_nonblocking(true).unwrap();
+        let before = send_room(&client).unwrap();
+        assert!(before > 0);
+        while (&client).write(&[0; 65536]).is_ok() {}
+        assert!(send_room(&client).unwrap() < before / 2);
+    }
+
+    #[test]
+    fn close_becomes_a_reset() {
+        let (client, mut server) = connection();
+        reset_on_close(&client).unwrap();
+        drop(client);
+        assert_eq!(
+            server.read(&mut [0]).unwrap_err().kind(),
+            io::ErrorKind::ConnectionReset
+        );
+    }
+
+    #[test]
+    fn the_probe_agrees_with_the_option() {
+        let (client, _server) = connection();
+        let accepted = set_peek_offset(&client, 0).is_ok();
+        assert_eq!(peeks_at_offset(Family::V4).unwrap(), accepted);
+    }
+}

@@ -1,0 +1,196 @@
+//! Tap interfaces: `/dev/net/tun` (Linux `Documentation/networking/tuntap.rst`).
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use crate::disabled::Disabled;
+
+/// Bytes of `virtio_net_hdr` in front of each frame where [`TapOffload::vnet_hdr`] is set: the header without
+/// `num_buffers`, little endian.
+pub const VNET_HDR_LEN: usize = 10;
+
+/// What a tap was set up with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TapOffload {
+    /// `IFF_VNET_HDR`: every frame is preceded by [`VNET_HDR_LEN`] bytes of `virtio_net_hdr`, and checksums may be
+    /// partial.
+    pub vnet_hdr: bool,
+    /// TSO4 and TSO6.
+    pub tso: bool,
+    /// USO (Linux 6.2).
+    pub uso: bool,
+}
+
+impl TapOffload {
+    /// Plain frames.
+    pub const NONE: Self = Self {
+        vnet_hdr: false,
+        tso: false,
+        uso: false,
+    };
+
+    /// Everything that `disabled` does not switch off.
+    #[must_use]
+    pub const fn all_but(disabled: &Disabled) -> Self {
+        let vnet_hdr = !disabled.vnet_hdr;
+        Self {
+            vnet_hdr,
+            tso: vnet_hdr && !disabled.tso,
+            uso: vnet_hdr && !disabled.uso,
+        }
+    }
+
+    /// The flags of TUNSETOFFLOAD.
+    fn flags(self) -> libc::c_uint {
+        let mut flags = libc::TUN_F_CSUM;
+        if self.tso {
+            flags |= libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+        }
+        if self.uso {
+            flags |= libc::TUN_F_USO4 | libc::TUN_F_USO6;
+        }
+        flags
+    }
+}
+
+/// A tap interface, down and without addresses; it goes away with the descriptor.
+#[derive(Debug)]
+pub struct Tap {
+    /// The queue: non-blocking, close-on-exec.
+    pub fd: OwnedFd,
+    /// The interface's name.
+    pub name: String,
+    /// What was negotiated: what was wished for, less what this kernel lacks.
+    pub offload: TapOffload,
+}
+
+/// Creates a tap in the calling thread's network namespace. A `%d` in `name` becomes the first free number.
+///
+/// # Errors
+/// `NotFound` or `PermissionDenied` opening `/dev/net/tun`; EPERM without CAP_NET_ADMIN over the namespace; EBUSY
+/// where the name is taken; `InvalidInput` for a name that is empty or longer than 15 bytes. The text says which step.
+pub fn open(name: &str, wish: TapOffload) -> io::Result<Tap> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .map_err(|error| say("cannot open /dev/net/tun", &error))?;
+    let fd = OwnedFd::from(device);
+    let name = create(fd.as_fd(), name, wish.vnet_hdr)
+        .map_err(|error| say(&format!("cannot create tap {name:?}"), &error))?;
+    let offload = if wish.vnet_hdr {
+        negotiate(fd.as_fd(), wish)
+            .map_err(|error| say(&format!("cannot set offloads of {name:?}"), &error))?
+    } else {
+        TapOffload::NONE
+    };
+    Ok(Tap { fd, name, offload })
+}
+
+fn say(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// TUNSETIFF; returns the name that the kernel chose.
+fn create(fd: BorrowedFd<'_>, name: &str, vnet_hdr: bool) -> io::Result<String> {
+    // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
+    if vnet_hdr {
+        flags |= libc::IFF_VNET_HDR;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "the three flags fit 16 bits")]
+    {
+        request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    }
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, alive and exclusively borrowed.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    let chosen = request.ifr_name.iter().map(|byte| byte.to_ne_bytes()[0]);
+    Ok(String::from_utf8_lossy(&chosen.take_while(|byte| *byte != 0).collect::<Vec<_>>()).into_owned())
+}
+
+/// Sets header size and byte order, then the largest set of offloads that the kernel takes.
+fn negotiate(fd: BorrowedFd<'_>, wish: TapOffload) -> io::Result<TapOffload> {
+    let size: libc::c_int = 10;
+    // SAFETY: TUNSETVNETHDRSZ reads one int, which `size` is.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) })?;
+    let yes: libc::c_int = 1;
+    // SAFETY: TUNSETVNETLE reads one int, which `yes` is.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETLE, &raw const yes) })?;
+
+    let without_uso = TapOffload { uso: false, ..wish };
+    let checksums_only = TapOffload {
+        tso: false,
+        ..without_uso
+    };
+    match set_offload(fd, wish).or_else(|error| retry(fd, error, without_uso)) {
+        Ok(offload) => Ok(offload),
+        Err(error) => retry(fd, error, checksums_only),
+    }
+}
+
+/// Tries `less` where the kernel did not know a flag (EINVAL; USO before Linux 6.2).
+fn retry(fd: BorrowedFd<'_>, error: io::Error, less: TapOffload) -> io::Result<TapOffload> {
+    if error.raw_os_error() == Some(libc::EINVAL) {
+        set_offload(fd, less)
+    } else {
+        Err(error)
+    }
+}
+
+fn set_offload(fd: BorrowedFd<'_>, offload: TapOffload) -> io::Result<TapOffload> {
+    let flags = libc::c_ulong::from(offload.flags());
+    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself and touches no memory of ours.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })?;
+    Ok(offload)
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vnet_hdr_carries_the_offloads() {
+        let disabled = Disabled {
+            vnet_hdr: true,
+            ..Disabled::default()
+        };
+        assert_eq!(TapOffload::all_but(&disabled), TapOffload::NONE);
+        let disabled = Disabled {
+            uso: true,
+            ..Disabled::default()
+        };
+        let expected = TapOffload {
+            vnet_hdr: true,
+            tso: true,
+            uso: false,
+        };
+        assert_eq!(TapOffload::all_but(&disabled), expected);
+    }
+
+    #[test]
+    fn refuses_names_that_do_not_fit() {
+        let fd = std::fs::File::open("/dev/null").unwrap();
+        for name in ["", "sixteen-bytes-ab", "nul\0"] {
+            let error = create(fd.as_fd(), name, true).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name:?}");
+        }
+    }
+}

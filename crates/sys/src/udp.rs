@@ -1,0 +1,193 @@
+//! Datagram sockets: segmentation and coalescing, and what travels beside each datagram (udp(7), ip(7), ipv6(7)).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, socket_with};
+
+use crate::address::{Family, array};
+use crate::{cmsg, option};
+
+/// Bytes of control messages that a receive can yield, with room to spare.
+pub const CONTROL: usize = 256;
+
+/// Control messages of one send: a segment size and a source address.
+pub type SendControl = cmsg::Encoder<{ cmsg::space(2) + cmsg::space(20) }>;
+
+/// What control messages said about a received datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Several datagrams of this many bytes, end to end (`UDP_GRO`).
+    pub stride: Option<usize>,
+    /// TTL or hop limit.
+    pub hop_limit: Option<u8>,
+    /// TOS or traffic class.
+    pub traffic_class: Option<u8>,
+    /// Our address that it was sent to.
+    pub to: Option<IpAddr>,
+}
+
+impl Beside {
+    /// Reads control messages.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the kernel's ints hold one byte")]
+    #[expect(clippy::cast_sign_loss, reason = "the kernel's ints hold one byte")]
+    pub fn decode(control: &[u8]) -> Self {
+        let mut beside = Self::default();
+        for message in cmsg::decode(control) {
+            match (message.level, message.kind) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    beside.stride = message.int().and_then(|size| usize::try_from(size).ok());
+                }
+                (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
+                    beside.hop_limit = message.int().map(|value| value as u8);
+                }
+                // The one that is a byte.
+                (libc::SOL_IP, libc::IP_TOS) => beside.traffic_class = message.data.first().copied(),
+                (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+                    beside.traffic_class = message.int().map(|value| value as u8);
+                }
+                // in_pktinfo: interface, our address to answer from, destination in the header.
+                (libc::SOL_IP, libc::IP_PKTINFO) => {
+                    beside.to = array::<4>(message.data, 4).map(|octets| Ipv4Addr::from(octets).into());
+                }
+                // in6_pktinfo: address, interface.
+                (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
+                    beside.to = array::<16>(message.data, 0).map(|octets| Ipv6Addr::from(octets).into());
+                }
+                _ => {}
+            }
+        }
+        beside
+    }
+}
+
+/// Makes one send many datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
+pub fn push_segment(control: &mut SendControl, size: u16) {
+    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
+}
+
+/// Sends from `source` where the socket is bound to a wildcard.
+pub fn push_source(control: &mut SendControl, source: IpAddr) {
+    match source {
+        IpAddr::V4(v4) => {
+            let mut info = [0; 12];
+            info[4..8].copy_from_slice(&v4.octets());
+            control.push(libc::SOL_IP, libc::IP_PKTINFO, &info);
+        }
+        IpAddr::V6(v6) => {
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&v6.octets());
+            control.push(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
+        }
+    }
+}
+
+/// Turns on the error queue, and TTL and TOS (hop limit and traffic class) of what is received.
+///
+/// # Errors
+/// Not a datagram or raw socket of that family.
+pub fn tell_all(socket: impl AsFd, family: Family) -> Result<(), Errno> {
+    let (level, names) = match family {
+        Family::V4 => (
+            libc::SOL_IP,
+            [libc::IP_RECVERR, libc::IP_RECVTTL, libc::IP_RECVTOS],
+        ),
+        Family::V6 => (
+            libc::SOL_IPV6,
+            [libc::IPV6_RECVERR, libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS],
+        ),
+    };
+    names
+        .into_iter()
+        .try_for_each(|name| option::set_int(&socket, level, name, 1))
+}
+
+/// Tells the address that each datagram was sent to.
+///
+/// # Errors
+/// Not a socket of that family.
+pub fn tell_destination(socket: impl AsFd, family: Family) -> Result<(), Errno> {
+    match family {
+        Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_PKTINFO, 1),
+        Family::V6 => option::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, 1),
+    }
+}
+
+/// Sets TTL or hop limit of what is sent. 0 cannot be sent and is refused.
+///
+/// # Errors
+/// EINVAL.
+pub fn set_hop_limit(socket: impl AsFd, family: Family, value: u8) -> Result<(), Errno> {
+    match family {
+        Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_TTL, value.into()),
+        Family::V6 if value == 0 => Err(Errno::INVAL),
+        Family::V6 => option::set_int(socket, libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS, value.into()),
+    }
+}
+
+/// Sets DSCP and ECN of what is sent.
+///
+/// # Errors
+/// Not a socket of that family.
+pub fn set_traffic_class(socket: impl AsFd, family: Family, value: u8) -> Result<(), Errno> {
+    match family {
+        Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_TOS, value.into()),
+        Family::V6 => option::set_int(socket, libc::SOL_IPV6, libc::IPV6_TCLASS, value.into()),
+    }
+}
+
+/// Whether the host may fragment what is sent. Where it may not, a datagram larger than the path's known MTU is refused
+/// with EMSGSIZE, and the MTU is in the error queue.
+///
+/// # Errors
+/// Not a socket of that family.
+pub fn set_dont_fragment(socket: impl AsFd, family: Family, value: bool) -> Result<(), Errno> {
+    match (family, value) {
+        (Family::V4, true) => {
+            option::set_int(socket, libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+        }
+        (Family::V4, false) => option::set_int(
+            socket,
+            libc::SOL_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DONT,
+        ),
+        (Family::V6, true) => option::set_int(
+            socket,
+            libc::SOL_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        ),
+        // WANT: the sender fragments to the path's MTU, which in IPv6 nobody else can do for it.
+        (Family::V6, false) => option::set_int(
+            socket,
+            libc::SOL_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_WANT,
+        ),
+    }
+}
+
+/// Lets one receive yield several datagrams of one size (`UDP_GRO`, Linux 5.0).
+///
+/// # Errors
+/// ENOPROTOOPT: this kernel has no such thing.
+pub fn coalesce(socket: impl AsFd) -> Result<(), Errno> {
+    option::set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
+}
+
+/// Whether this kernel has `UDP_SEGMENT` and `UDP_GRO`, in this order.
+///
+/// # Errors
+/// Out of descriptors or memory.
+pub fn offloads() -> Result<(bool, bool), Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(Family::V4.domain(), SocketType::DGRAM, flags, None)?;
+    let gso = option::set_int(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+    Ok((gso, coalesce(&socket).is_ok()))
+}
+
+#[cfg(test)]
+mod tests;

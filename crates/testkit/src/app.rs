@@ -1,0 +1,352 @@
+//! Applications at the two ends of a connection: the same script language for the guest's and the host's.
+//!
+//! An application moves amounts; what the bytes are is decided by [`crate::pattern`] from the stream and the position.
+
+use core::time::Duration;
+
+use pontoon_engine::Instant;
+
+use crate::clock::earlier;
+use crate::rng::Rng;
+
+/// What an application does with its connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// Bytes that it sends of its own.
+    pub send: u64,
+    /// It sends back as many bytes as it has read, too.
+    pub echo: bool,
+    /// How it reads.
+    pub read: Pace,
+    /// How it writes.
+    pub write: Pace,
+    /// It stops reading for a while.
+    pub stall: Option<Stall>,
+    /// How it ends.
+    pub end: End,
+    /// How long it stands still before it gives up and resets.
+    pub patience: Duration,
+}
+
+/// How fast an application reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Bytes at one time, at most.
+    pub chunk: u64,
+    /// Time between two chunks; zero: all at once, without a limit to `chunk`.
+    pub every: Duration,
+}
+
+/// A time without reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// It begins once so many bytes have been read.
+    pub after: u64,
+    /// It lasts so long.
+    pub time: Duration,
+}
+
+/// How an application ends its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It closes its direction when all is sent, and reads on to the other's end.
+    AfterSending,
+    /// It closes its direction when all is sent and the other side has closed.
+    AfterPeer,
+    /// It resets the connection as soon as so many bytes have been read and sent together.
+    Reset(u64),
+}
+
+/// How a connection ended, as an application sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Both directions were closed in order.
+    Closed,
+    /// The other side reset it.
+    Reset,
+    /// It was reset from here, as the script says.
+    Aborted,
+    /// It stood still for too long and was reset from here.
+    GaveUp,
+    /// It never came to be: reset or timed out while connecting.
+    Refused,
+}
+
+/// What is to be done with the connection now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Nothing.
+    None,
+    /// Close this direction.
+    Close,
+    /// Reset the connection.
+    Reset,
+}
+
+impl Script {
+    /// Sends nothing, reads everything at once, closes after the other side.
+    pub const SINK: Self = Self {
+        send: 0,
+        echo: false,
+        read: Pace::UNLIMITED,
+        write: Pace::UNLIMITED,
+        stall: None,
+        end: End::AfterPeer,
+        patience: Duration::from_secs(600),
+    };
+
+    /// Sends `bytes`, then closes its direction.
+    #[must_use]
+    pub const fn source(bytes: u64) -> Self {
+        Self {
+            send: bytes,
+            end: End::AfterSending,
+            ..Self::SINK
+        }
+    }
+
+    /// Sends back what it reads.
+    #[must_use]
+    pub const fn echo() -> Self {
+        Self {
+            echo: true,
+            ..Self::SINK
+        }
+    }
+}
+
+impl Pace {
+    /// As fast as the connection allows.
+    pub const UNLIMITED: Self = Self {
+        chunk: u64::MAX,
+        every: Duration::ZERO,
+    };
+}
+
+/// A running script.
+#[derive(Clone, Debug)]
+pub struct App {
+    script: Script,
+    rng: Rng,
+    sent: u64,
+    received: u64,
+    read_at: Instant,
+    write_at: Instant,
+    stalled: bool,
+    moved_at: Instant,
+    peer_ended: bool,
+    closed: bool,
+    outcome: Option<Outcome>,
+}
+
+impl App {
+    /// Starts `script`.
+    #[must_use]
+    pub fn new(script: Script, rng: Rng, now: Instant) -> Self {
+        Self {
+            script,
+            rng,
+            sent: 0,
+            received: 0,
+            read_at: now,
+            write_at: now,
+            stalled: false,
+            moved_at: now,
+            peer_ended: false,
+            closed: false,
+            outcome: None,
+        }
+    }
+
+    /// How much of `available` bytes it reads now.
+    pub fn read(&mut self, available: u64, now: Instant) -> u64 {
+        if let Some(stall) = self.script.stall
+            && !self.stalled
+            && self.received >= stall.after
+        {
+            self.stalled = true;
+            self.read_at = now + stall.time;
+            self.moved_at = self.read_at;
+        }
+        if self.outcome.is_some() || available == 0 || now < self.read_at {
+            return 0;
+        }
+        let to_stall = match self.script.stall {
+            Some(stall) if !self.stalled => stall.after - self.received,
+            _ => u64::MAX,
+        };
+        let len = self.amount(self.script.read, available.min(to_stall));
+        self.read_at = now + self.script.read.every;
+        self.received += len;
+        self.moved_at = now;
+        len
+    }
+
+    /// How many bytes it writes now into `room`.
+    pub fn write(&mut self, room: u64, now: Instant) -> u64 {
+        let left = self.to_send() - self.sent;
+        if self.outcome.is_some() || self.closed || left == 0 || room == 0 || now < self.write_at {
+            return 0;
+        }
+        let len = self.amount(self.script.write, left.min(room));
+        self.write_at = now + self.script.write.every;
+        self.sent += len;
+        self.moved_at = now;
+        len
+    }
+
+    /// The other side's end was read.
+    pub fn peer_ended(&mut self, now: Instant) {
+        if !self.peer_ended {
+            self.peer_ended = true;
+            self.moved_at = now;
+        }
+        self.settle();
+    }
+
+    /// The connection was reset by the other side, or never came to be.
+    pub fn was_reset(&mut self, outcome: Outcome) {
+        self.outcome.get_or_insert(outcome);
+    }
+
+    /// What is to be done with the connection. [`Act::Close`] and [`Act::Reset`] come once.
+    pub fn act(&mut self, now: Instant) -> Act {
+        if self.outcome.is_some() {
+            return Act::None;
+        }
+        if now.since(self.moved_at) >= self.script.patience {
+            self.outcome = Some(Outcome::GaveUp);
+            return Act::Reset;
+        }
+        let all_sent = self.sent == self.to_send() && (!self.script.echo || self.peer_ended);
+        let close = match self.script.end {
+            End::Reset(after) if self.sent + self.received >= after => {
+                self.outcome = Some(Outcome::Aborted);
+                return Act::Reset;
+            }
+            End::Reset(_) => false,
+            End::AfterSending => all_sent,
+            End::AfterPeer => all_sent && self.peer_ended,
+        };
+        if close && !self.closed {
+            self.closed = true;
+            self.moved_at = now;
+            self.settle();
+            return Act::Close;
+        }
+        Act::None
+    }
+
+    /// When it wants to move again. `available` bytes are there to read and `room` bytes to write.
+    #[must_use]
+    pub fn next(&self, available: u64, room: u64) -> Option<Instant> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let read = (available > 0).then_some(self.read_at);
+        let write = (room > 0 && !self.closed && self.sent < self.to_send()).then_some(self.write_at);
+        earlier(earlier(read, write), Some(self.moved_at + self.script.patience))
+    }
+
+    /// How it ended; `None` while it has not.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    /// Bytes read.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Bytes written.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Whether this direction was closed by the script.
+    #[must_use]
+    pub fn closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whether the other side's end was read.
+    #[must_use]
+    pub fn saw_end(&self) -> bool {
+        self.peer_ended
+    }
+
+    /// The script.
+    #[must_use]
+    pub fn script(&self) -> &Script {
+        &self.script
+    }
+
+    fn to_send(&self) -> u64 {
+        self.script.send + if self.script.echo { self.received } else { 0 }
+    }
+
+    fn amount(&mut self, pace: Pace, most: u64) -> u64 {
+        if pace.every.is_zero() {
+            most
+        } else {
+            self.rng.within(1..=pace.chunk.min(most).max(1)).min(most)
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.closed && self.peer_ended {
+            self.outcome.get_or_insert(Outcome::Closed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Instant = Instant(1_000_000);
+
+    #[test]
+    fn a_source_closes_first_and_an_echo_last() {
+        let mut source = App::new(Script::source(10), Rng::new(1), T0);
+        let mut echo = App::new(Script::echo(), Rng::new(2), T0);
+        assert_eq!(source.write(100, T0), 10);
+        assert_eq!(source.act(T0), Act::Close);
+        assert_eq!(source.act(T0), Act::None);
+        assert_eq!(echo.read(10, T0), 10);
+        assert_eq!((echo.write(4, T0), echo.act(T0)), (4, Act::None));
+        echo.peer_ended(T0);
+        assert_eq!((echo.act(T0), echo.write(100, T0)), (Act::None, 6));
+        assert_eq!(
+            (echo.act(T0), echo.outcome()),
+            (Act::Close, Some(Outcome::Closed))
+        );
+        assert_eq!((source.read(10, T0), source.outcome()), (10, None));
+        source.peer_ended(T0);
+        assert_eq!(source.outcome(), Some(Outcome::Closed));
+    }
+
+    #[test]
+    fn a_stall_begins_exactly_where_it_should_and_patience_ends() {
+        let script = Script {
+            stall: Some(Stall {
+                after: 5,
+                time: Duration::from_secs(9),
+            }),
+            patience: Duration::from_secs(20),
+            ..Script::SINK
+        };
+        let mut app = App::new(script, Rng::new(1), T0);
+        assert_eq!(app.read(8, T0), 5);
+        assert_eq!(app.read(3, T0), 0);
+        let resumed = T0 + Duration::from_secs(9);
+        assert_eq!(app.next(3, 0), Some(resumed));
+        assert_eq!(app.read(3, resumed), 3);
+        let end = resumed + Duration::from_secs(20);
+        assert_eq!((app.next(0, 0), app.act(resumed)), (Some(end), Act::None));
+        assert_eq!((app.act(end), app.outcome()), (Act::Reset, Some(Outcome::GaveUp)));
+    }
+}

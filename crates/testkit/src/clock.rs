@@ -1,0 +1,115 @@
+//! Virtual time: nothing sleeps, time moves to the next thing that happens.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use pontoon_engine::Instant;
+
+/// Things to come, in order of time; equal times keep the order in which they were put in.
+#[derive(Debug)]
+pub struct Agenda<T> {
+    heap: BinaryHeap<Reverse<Entry<T>>>,
+    count: u64,
+}
+
+impl<T> Default for Agenda<T> {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            count: 0,
+        }
+    }
+}
+
+impl<T> Agenda<T> {
+    /// Puts `what` in for `at`.
+    pub fn push(&mut self, at: Instant, what: T) {
+        self.count += 1;
+        self.heap.push(Reverse(Entry {
+            at,
+            order: self.count,
+            what,
+        }));
+    }
+
+    /// When the next thing happens.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.heap.peek().map(|entry| entry.0.at)
+    }
+
+    /// Takes the next thing that is due by `now`.
+    pub fn pop(&mut self, now: Instant) -> Option<T> {
+        if self.next()? > now {
+            return None;
+        }
+        self.heap.pop().map(|entry| entry.0.what)
+    }
+
+    /// Things to come.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Nothing is to come.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+}
+
+/// The earlier of two times, either of which may be never.
+#[must_use]
+pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    at: Instant,
+    order: u64,
+    what: T,
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl<T> Eq for Entry<T> {}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_come_in_order_of_time_then_of_entry() {
+        let mut agenda = Agenda::default();
+        agenda.push(Instant(20), 'c');
+        agenda.push(Instant(10), 'a');
+        agenda.push(Instant(10), 'b');
+        assert_eq!(agenda.pop(Instant(9)), None);
+        let mut order = String::new();
+        while let Some(next) = agenda.pop(Instant(20)) {
+            order.push(next);
+        }
+        assert_eq!(order, "abc");
+    }
+}

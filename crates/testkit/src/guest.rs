@@ -1,0 +1,97 @@
+//! Guests: whoever speaks Ethernet behind the simulated network.
+
+pub mod scripted;
+pub mod smol;
+
+use core::net::{IpAddr, SocketAddr};
+
+use pontoon_engine::Instant;
+use pontoon_wire::Mac;
+
+use crate::app::{App, Outcome, Script};
+use crate::frames::Ether;
+
+/// A connection that the guest opens. The remote port names its streams.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Where to.
+    pub to: SocketAddr,
+    /// From which port.
+    pub from: u16,
+    /// What the guest's application does.
+    pub script: Script,
+    /// When.
+    pub at: Instant,
+}
+
+/// A port on which the guest takes one connection. The port names its streams.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// The port.
+    pub port: u16,
+    /// What the guest's application does.
+    pub script: Script,
+}
+
+/// Addresses of the guest.
+#[derive(Clone, Copy, Debug)]
+pub struct Addressing {
+    /// Its addresses, IPv4 and IPv6.
+    pub addresses: [IpAddr; 2],
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// The Ethernet address that it sends everything to.
+    pub gateway: Mac,
+}
+
+/// What became of one connection, seen from the guest.
+#[derive(Clone, Debug)]
+pub struct GuestReport {
+    /// The port that names it.
+    pub port: u16,
+    /// Its application; `None` while there was no connection.
+    pub app: Option<App>,
+    /// How it ended; `None` while it has not.
+    pub outcome: Option<Outcome>,
+}
+
+/// A guest.
+pub trait Guest {
+    /// Opens a connection at its time.
+    fn call(&mut self, call: Call);
+
+    /// Takes one connection.
+    fn listen(&mut self, door: Door);
+
+    /// A frame from the network.
+    fn receive(&mut self, frame: &[u8], now: Instant);
+
+    /// Lets the guest do what it does now, and takes its frames.
+    fn poll(&mut self, now: Instant) -> Vec<Vec<u8>>;
+
+    /// When it has something to do.
+    fn next(&mut self, now: Instant) -> Option<Instant>;
+
+    /// What became of its connections. A door that nobody came to is not among them.
+    fn reports(&self) -> Vec<GuestReport>;
+
+    /// What the engine did that TCP does not allow.
+    fn wrong(&self) -> &[String];
+}
+
+impl Addressing {
+    /// The guest's address of `like`'s family.
+    #[must_use]
+    pub fn own(&self, like: IpAddr) -> IpAddr {
+        self.addresses[usize::from(like.is_ipv6())]
+    }
+
+    /// Ethernet addresses of what the guest sends.
+    #[must_use]
+    pub fn ether(&self) -> Ether {
+        Ether {
+            source: self.mac,
+            destination: self.gateway,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A scripted TCP guest: a small stack of our own that also does what well-behaved stacks never do.
+//!
+//! It is strict about what it gets: data, acknowledgements and resets are judged byte for byte, and what the engine may
+//! not send is written down as wrong.
+
+mod mischief;
+mod peer;
+mod receiver;
+mod sender;
+
+use pontoon_engine::Instant;
+use pontoon_wire::frame::Flags;
+use pontoon_wire::vnet::Offload;
+
+use super::{Addressing, Call, Door, Guest, GuestReport};
+use crate::clock::earlier;
+use crate::frames::{Icmp, Packet, Segment};
+use crate::rng::Rng;
+pub use mischief::Mischief;
+use peer::Peer;
+
+/// How the guest's TCP is set up.
+#[derive(Clone, Debug)]
+pub struct ScriptedPlan {
+    /// Its maximum segment size.
+    pub mss: u16,
+    /// Its window scale; `None`: it does not offer one.
+    pub scale: Option<u8>,
+    /// It offers SACK and reports with it.
+    pub sack: bool,
+    /// Bytes that it holds until its application reads them.
+    pub receive_buffer: u64,
+    /// Bytes that it holds until they are acknowledged.
+    pub send_buffer: u64,
+    /// Its first sequence number, so that wrapping can be tried; each connection adds to it.
+    pub iss: u32,
+    /// It acknowledges at once, not after a second segment or 40 ms.
+    pub quick_ack: bool,
+    /// What else it does.
+    pub mischief: Mischief,
+}
+
+impl Default for ScriptedPlan {
+    fn default() -> Self {
+        Self {
+            mss: 1460,
+            scale: Some(7),
+            sack: true,
+            receive_buffer: 1 << 20,
+            send_buffer: 1 << 20,
+            iss: 1000,
+            quick_ack: false,
+            mischief: Mischief::default(),
+        }
+    }
+}
+
+/// A scripted guest.
+#[derive(Debug)]
+pub struct Scripted {
+    addressing: Addressing,
+    plan: ScriptedPlan,
+    rng: Rng,
+    doors: Vec<Door>,
+    peers: Vec<Peer>,
+    output: Vec<Segment>,
+    /// ICMP messages that came.
+    icmp: Vec<Icmp>,
+    wrong: Vec<String>,
+}
+
+impl Scripted {
+    /// A guest with no connections.
+    #[must_use]
+    pub fn new(addressing: Addressing, plan: ScriptedPlan, rng: Rng) -> Self {
+        Self {
+            addressing,
+            plan,
+            rng,
+            doors: Vec::new(),
+            peers: Vec::new(),
+            output: Vec::new(),
+            icmp: Vec::new(),
+            wrong: Vec::new(),
+        }
+    }
+
+    /// ICMP messages that came, oldest first.
+    #[must_use]
+    pub fn icmp(&self) -> &[Icmp] {
+        &self.icmp
+    }
+
+    /// Sends a segment that no connection of the guest's stands for.
+    pub fn inject(&mut self, segment: Segment) {
+        self.output.push(segment);
+    }
+
+    /// How often a challenge was answered by an acknowledgement, over all connections.
+    #[must_use]
+    pub fn resets_ignored(&self) -> u32 {
+        self.peers.iter().map(Peer::resets_ignored).sum()
+    }
+
+    fn accept(&mut self, segment: &Segment, now: Instant) {
+        let door = self.doors.iter().position(|door| door.port == segment.to.port());
+        let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK);
+        match door {
+            Some(door) if opens => {
+                let door = self.doors.remove(door);
+                let mut peer = Peer::accepting(&self.plan, door, segment, self.rng.fork());
+                self.plan.iss = self.plan.iss.wrapping_add(99_991);
+                peer.receive(segment, now, &mut self.output, &mut self.wrong);
+                self.peers.push(peer);
+            }
+            _ => self.output.extend(refusal(segment)),
+        }
+    }
+}
+
+impl Guest for Scripted {
+    fn call(&mut self, call: Call) {
+        let from = (self.addressing.own(call.to.ip()), call.from).into();
+        self.peers
+            .push(Peer::calling(&self.plan, from, call, self.rng.fork()));
+        self.plan.iss = self.plan.iss.wrapping_add(99_991);
+    }
+
+    fn listen(&mut self, door: Door) {
+        self.doors.push(door);
+    }
+
+    fn receive(&mut self, frame: &[u8], now: Instant) {
+        match Packet::parse(Offload::NONE, frame) {
+            Ok((_, Packet::Tcp(segment))) => {
+                let peer = self
+                    .peers
+                    .iter_mut()
+                    .find(|peer| peer.began() && (peer.local, peer.remote) == (segment.to, segment.from));
+                match peer {
+                    Some(peer) => peer.receive(&segment, now, &mut self.output, &mut self.wrong),
+                    None => self.accept(&segment, now),
+                }
+            }
+            Ok((_, Packet::Icmp(icmp))) => self.icmp.push(icmp),
+            Ok((_, Packet::Udp(_) | Packet::Other(..))) => {}
+            Err(error) => self.wrong.push(format!("a malformed frame: {error}")),
+        }
+    }
+
+    fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        for peer in &mut self.peers {
+            peer.poll(now, &mut self.output, &mut self.wrong);
+        }
+        let ether = self.addressing.ether();
+        self.output
+            .drain(..)
+            .map(|segment| Packet::Tcp(segment).emit(ether))
+            .collect()
+    }
+
+    fn next(&mut self, now: Instant) -> Option<Instant> {
+        if !self.output.is_empty() {
+            return Some(now);
+        }
+        self.peers
+            .iter()
+            .fold(None, |next, peer| earlier(next, peer.next(now)))
+    }
+
+    fn reports(&self) -> Vec<GuestReport> {
+        self.peers
+            .iter()
+            .map(|peer| GuestReport {
+                port: peer.port(),
+                app: peer.app().cloned(),
+                outcome: peer.outcome(),
+            })
+            .collect()
+    }
+
+    fn wrong(&self) -> &[String] {
+        &self.wrong
+    }
+}
+
+/// The answer to a segment that belongs to nothing (RFC 9293 section 3.10.7.1).
+fn refusal(segment: &Segment) -> Option<Segment> {
+    if segment.flags.has(Flags::RST) {
+        return None;
+    }
+    let (seq, ack, flags) = if segment.flags.has(Flags::ACK) {
+        (segment.ack, 0, Flags::RST)
+    } else {
+        (0, segment.end(), Flags::RST.and(Flags::ACK))
+    };
+    Some(Segment {
+        from: segment.to,
+        to: segment.from,
+        seq,
+        ack,
+        flags,
+        window: 0,
+        ..Segment::EMPTY
+    })
+}

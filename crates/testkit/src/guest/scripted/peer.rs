@@ -1,0 +1,570 @@
+//! One connection of the scripted guest.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use pontoon_engine::Instant;
+use pontoon_wire::frame::Flags;
+
+use super::receiver::{Receiver, Took};
+use super::sender::{Piece, Sender};
+use super::{Call, Door, Mischief, ScriptedPlan, refusal};
+use crate::app::{Act, App, Outcome, Script};
+use crate::clock::earlier;
+use crate::frames::{Segment, URG};
+use crate::pattern;
+use crate::rng::Rng;
+use crate::streams;
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    port: u16,
+    script: Script,
+    plan: ScriptedPlan,
+    rng: Rng,
+    iss: u32,
+    stage: Stage,
+    app: Option<App>,
+    sender: Sender,
+    receiver: Receiver,
+    /// The engine's maximum segment size and window scale, and whether SACK was agreed on.
+    mss: u64,
+    shift: u8,
+    scaled: bool,
+    sack: bool,
+    ack_at: Option<Instant>,
+    unacked: u32,
+    outcome: Option<Outcome>,
+    resets_ignored: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Not yet begun.
+    Waiting(Instant),
+    /// SYN (or SYN-ACK) sent; again at.
+    SynSent {
+        again: Instant,
+        tries: u32,
+    },
+    SynReceived {
+        again: Instant,
+        tries: u32,
+    },
+    Open,
+    /// Both directions are closed.
+    Closed,
+    /// Reset, from either side.
+    Dead,
+}
+
+impl Peer {
+    pub(super) fn calling(plan: &ScriptedPlan, local: SocketAddr, call: Call, rng: Rng) -> Self {
+        Self::new(
+            plan,
+            local,
+            call.to,
+            call.to.port(),
+            call.script,
+            Stage::Waiting(call.at),
+            rng,
+        )
+    }
+
+    pub(super) fn accepting(plan: &ScriptedPlan, door: Door, syn: &Segment, rng: Rng) -> Self {
+        let stage = Stage::SynReceived {
+            again: Instant(0),
+            tries: 0,
+        };
+        let mut peer = Self::new(plan, syn.to, syn.from, door.port, door.script, stage, rng);
+        peer.heard_syn(syn);
+        peer
+    }
+
+    fn new(
+        plan: &ScriptedPlan,
+        local: SocketAddr,
+        remote: SocketAddr,
+        port: u16,
+        script: Script,
+        stage: Stage,
+        rng: Rng,
+    ) -> Self {
+        Self {
+            local,
+            remote,
+            port,
+            script,
+            plan: plan.clone(),
+            rng,
+            iss: plan.iss,
+            stage,
+            app: None,
+            sender: Sender::new(plan.iss.wrapping_add(1)),
+            receiver: Receiver::new(0, 0, 0, 0),
+            mss: 536,
+            shift: 0,
+            scaled: false,
+            sack: false,
+            ack_at: None,
+            unacked: 0,
+            outcome: None,
+            resets_ignored: 0,
+        }
+    }
+
+    pub(super) fn began(&self) -> bool {
+        !matches!(self.stage, Stage::Waiting(_))
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn app(&self) -> Option<&App> {
+        self.app.as_ref()
+    }
+
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        self.outcome.or(self.app.as_ref().and_then(App::outcome))
+    }
+
+    pub(super) fn resets_ignored(&self) -> u32 {
+        self.resets_ignored
+    }
+
+    fn mischief(&self) -> &Mischief {
+        &self.plan.mischief
+    }
+
+    /// Options and window of the engine's SYN.
+    fn heard_syn(&mut self, syn: &Segment) {
+        self.mss = u64::from(syn.mss.unwrap_or(536).min(self.plan.mss));
+        self.scaled = syn.window_scale.is_some() && self.plan.scale.is_some();
+        self.shift = if self.scaled {
+            syn.window_scale.unwrap_or(0)
+        } else {
+            0
+        };
+        self.sack = syn.sack_permitted && self.plan.sack;
+        let shift = if self.scaled {
+            self.plan.scale.unwrap_or(0)
+        } else {
+            0
+        };
+        let stream = streams::down(self.port);
+        self.receiver = Receiver::new(syn.seq.wrapping_add(1), stream, self.plan.receive_buffer, shift);
+        self.sender.edge = u64::from(syn.window);
+    }
+
+    /// A segment of this connection.
+    pub(super) fn receive(
+        &mut self,
+        segment: &Segment,
+        now: Instant,
+        output: &mut Vec<Segment>,
+        wrong: &mut Vec<String>,
+    ) {
+        match self.stage {
+            Stage::Waiting(_) => {}
+            Stage::SynSent { .. } => self.receive_syn_ack(segment, now, output, wrong),
+            Stage::SynReceived { tries, .. } => {
+                if segment.flags.has(Flags::RST) {
+                    // Nobody has the connection yet, and nobody will.
+                    self.die(Outcome::Refused);
+                } else if segment.flags.has(Flags::SYN) {
+                    self.stage = Stage::SynReceived { again: now, tries };
+                } else if segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1) {
+                    self.open(now);
+                    self.receive_open(segment, now, output, wrong);
+                }
+            }
+            Stage::Open => self.receive_open(segment, now, output, wrong),
+            Stage::Closed => {
+                // TIME_WAIT: whatever is repeated is acknowledged again.
+                if !segment.flags.has(Flags::RST) && segment.span() > 0 {
+                    output.push(self.bare(Flags::ACK));
+                }
+            }
+            Stage::Dead => output.extend(refusal(segment)),
+        }
+    }
+
+    fn receive_syn_ack(
+        &mut self,
+        segment: &Segment,
+        now: Instant,
+        output: &mut Vec<Segment>,
+        wrong: &mut Vec<String>,
+    ) {
+        let fits = segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1);
+        if segment.flags.has(Flags::RST) {
+            if fits {
+                self.die(Outcome::Refused);
+            } else {
+                wrong.push(format!(
+                    "port {}: a reset that does not fit a SYN: {segment:?}",
+                    self.port
+                ));
+            }
+        } else if segment.flags.has(Flags::SYN) && fits {
+            self.heard_syn(segment);
+            self.open(now);
+            output.push(self.bare(Flags::ACK));
+        } else if fits {
+            // Data overtook the SYN-ACK: it will come again.
+        } else {
+            output.extend(refusal(segment));
+        }
+    }
+
+    fn open(&mut self, now: Instant) {
+        self.stage = Stage::Open;
+        self.app = Some(App::new(self.script.clone(), self.rng.fork(), now));
+    }
+
+    fn receive_open(
+        &mut self,
+        segment: &Segment,
+        now: Instant,
+        output: &mut Vec<Segment>,
+        wrong: &mut Vec<String>,
+    ) {
+        if segment.flags.has(Flags::RST) {
+            // RFC 5961 section 3: obeyed at the left edge only.
+            if segment.seq == self.receiver.ack() {
+                self.die(Outcome::Reset);
+            } else {
+                self.resets_ignored += 1;
+                output.push(self.bare(Flags::ACK));
+            }
+            return;
+        }
+        if segment.flags.has(Flags::SYN) {
+            // The handshake's last acknowledgement was lost.
+            output.push(self.bare(Flags::ACK));
+            return;
+        }
+        if !segment.flags.has(Flags::ACK) {
+            return wrong.push(format!("port {}: no ACK in {segment:?}", self.port));
+        }
+        let window = u64::from(segment.window) << self.shift;
+        let bare = segment.span() == 0;
+        let acknowledged = self
+            .sender
+            .acknowledged(segment.ack, window, &segment.sack, bare, now);
+        let fin = segment.flags.has(Flags::FIN);
+        if segment.payload.len() as u64 > self.most_payload() {
+            wrong.push(format!(
+                "port {}: {} bytes to an MSS of {}",
+                self.port,
+                segment.payload.len(),
+                self.plan.mss
+            ));
+        }
+        // A keepalive or window probe repeats a byte's place, possibly without the byte.
+        let probe = bare && self.receiver.offset(segment.seq) < self.receiver.next as i64;
+        let took = self.receiver.take(segment.seq, &segment.payload, fin);
+        for error in [acknowledged.err(), took.as_ref().err().cloned()]
+            .into_iter()
+            .flatten()
+        {
+            wrong.push(format!("port {}: {error}: {segment:?}", self.port));
+        }
+        match took {
+            Ok(Took::AtOnce) => self.ack_at = Some(now),
+            Ok(Took::InOrder) => {
+                self.unacked += 1;
+                let delay = if self.plan.quick_ack || self.unacked >= 2 {
+                    Duration::ZERO
+                } else {
+                    DELAYED_ACK
+                };
+                self.ack_at = earlier(self.ack_at, Some(now + delay));
+            }
+            Ok(Took::Nothing) if probe => self.ack_at = Some(now),
+            Ok(Took::Nothing) | Err(_) => {}
+        }
+        if self.receiver.has_gap() && self.rng.chance(self.mischief().renege) {
+            self.receiver.renege();
+        }
+    }
+
+    /// Largest segment: the guest's card may have merged several.
+    fn most_payload(&self) -> u64 {
+        u64::from(self.plan.mss) * 16
+    }
+
+    fn die(&mut self, outcome: Outcome) {
+        self.stage = Stage::Dead;
+        match &mut self.app {
+            Some(app) => app.was_reset(outcome),
+            None => self.outcome = Some(outcome),
+        }
+    }
+
+    /// Lets the connection do what it does now.
+    pub(super) fn poll(&mut self, now: Instant, output: &mut Vec<Segment>, wrong: &mut Vec<String>) {
+        match self.stage {
+            Stage::Waiting(at) if at <= now => {
+                output.push(self.syn(Flags::SYN));
+                self.stage = Stage::SynSent {
+                    again: now + SYN_AGAIN,
+                    tries: 1,
+                };
+            }
+            Stage::SynSent { again, tries } if again <= now => {
+                output.push(self.syn(Flags::SYN));
+                self.stage = Stage::SynSent {
+                    again: now + SYN_AGAIN * 2_u32.pow(tries.min(6)),
+                    tries: tries + 1,
+                };
+            }
+            Stage::SynReceived { again, tries } if again <= now => {
+                output.push(self.syn(Flags::SYN.and(Flags::ACK)));
+                self.stage = Stage::SynReceived {
+                    again: now + SYN_AGAIN * 2_u32.pow(tries.min(6)),
+                    tries: tries + 1,
+                };
+            }
+            Stage::Open => self.poll_open(now, output, wrong),
+            Stage::Closed => {
+                // The application may still be reading; nobody is left to be told of a reset.
+                self.run_app(now);
+            }
+            Stage::Waiting(_) | Stage::SynSent { .. } | Stage::SynReceived { .. } | Stage::Dead => {}
+        }
+    }
+
+    fn poll_open(&mut self, now: Instant, output: &mut Vec<Segment>, _wrong: &mut Vec<String>) {
+        let begin = output.len();
+        if self.run_app(now) == Act::Reset {
+            output.push(Segment {
+                seq: self.sender.seq(self.sender.next),
+                ..self.bare(Flags::RST.and(Flags::ACK))
+            });
+            self.stage = Stage::Dead;
+            return;
+        }
+        while let Some(piece) = self.sender.again(self.mss, now) {
+            let piece = self.overlapped(piece);
+            output.push(self.data(piece));
+        }
+        while let Some(piece) = {
+            let size = if self.rng.chance(100) {
+                self.rng.within(1..=self.mss)
+            } else {
+                self.mss
+            };
+            self.sender.fresh(size)
+        } {
+            output.push(self.data(piece));
+        }
+        self.sender.arm(now);
+        self.make_mischief(begin, output);
+        let last = output[begin..]
+            .iter()
+            .any(|segment| segment.flags.has(Flags::ACK));
+        if last {
+            self.acknowledged();
+        } else if self.ack_at.is_some_and(|at| at <= now) || self.receiver.wants_update() {
+            output.push(self.bare(Flags::ACK));
+            self.acknowledged();
+        }
+        if self.sender.fin_acknowledged() && self.receiver.ended() && self.ack_at.is_none() {
+            self.stage = Stage::Closed;
+        }
+    }
+
+    fn acknowledged(&mut self) {
+        self.ack_at = None;
+        self.unacked = 0;
+    }
+
+    fn run_app(&mut self, now: Instant) -> Act {
+        let Some(app) = &mut self.app else {
+            return Act::None;
+        };
+        self.receiver.taken += app.read(self.receiver.next - self.receiver.taken, now);
+        if self.receiver.ended() && self.receiver.taken == self.receiver.next {
+            app.peer_ended(now);
+        }
+        let room = self
+            .plan
+            .send_buffer
+            .saturating_sub(self.sender.written - self.sender.una.min(self.sender.written));
+        self.sender.written += app.write(room, now);
+        let act = app.act(now);
+        self.sender.closed |= act == Act::Close;
+        act
+    }
+
+    /// A retransmission at other boundaries than the first time: it may begin before and end after.
+    fn overlapped(&mut self, piece: Piece) -> Piece {
+        if piece.from == piece.to || !self.rng.chance(self.mischief().overlap) {
+            return piece;
+        }
+        let from = piece.from - self.rng.within(0..=piece.from.min(self.mss / 2));
+        let most = self.sender.next.min(self.sender.written);
+        let to = self
+            .rng
+            .within(piece.from + 1..=most.min(from + self.mss).max(piece.from + 1));
+        let fin = self.sender.closed && to == self.sender.written && self.sender.next > to;
+        Piece { from, to, fin }
+    }
+
+    fn make_mischief(&mut self, begin: usize, output: &mut Vec<Segment>) {
+        let mischief = self.plan.mischief;
+        if output.len() > begin + 1 && self.rng.chance(mischief.swap) {
+            let at = self.rng.size(begin..=output.len() - 2);
+            output.swap(at, at + 1);
+        }
+        if self.rng.chance(mischief.urgent)
+            && let Some(segment) = output[begin..]
+                .iter_mut()
+                .find(|segment| !segment.payload.is_empty())
+        {
+            segment.flags = segment.flags.and(URG);
+            segment.urgent = self.rng.within(0..=0xffff) as u16;
+        }
+        let all_acknowledged = self.sender.in_flight() == 0;
+        let next = self.sender.seq(self.sender.next);
+        if all_acknowledged && self.sender.una > 0 && self.rng.chance(mischief.keepalive) {
+            let rubbish = self.rng.chance(500).then_some(0x5a);
+            output.push(Segment {
+                seq: next.wrapping_sub(1),
+                payload: rubbish.into_iter().collect(),
+                ..self.bare(Flags::ACK)
+            });
+        }
+        if self.sender.una > 1 && self.rng.chance(mischief.stale) {
+            let from = self.rng.within(0..=self.sender.una.min(self.sender.written) - 1);
+            let to = (from + self.mss).min(self.sender.una).min(self.sender.written);
+            output.push(self.data(Piece { from, to, fin: false }));
+        }
+        // Where no byte will ever be sent, so that no delay makes it exact.
+        let sent_all = all_acknowledged && !self.script.echo && self.sender.written == self.script.send;
+        let room = self.sender.edge.saturating_sub(self.sender.next);
+        if sent_all && room > 4 && self.rng.chance(mischief.inexact_reset) {
+            let seq = next.wrapping_add(self.rng.within(2..=room - 2) as u32);
+            output.push(Segment {
+                seq,
+                ..self.bare(Flags::RST)
+            });
+        }
+        if self.rng.chance(mischief.far_reset) {
+            let seq = next.wrapping_add(0x4000_0000);
+            output.push(Segment {
+                seq,
+                ..self.bare(Flags::RST)
+            });
+        }
+        if self.rng.chance(mischief.syn) {
+            // Before the connection's own, so that a late one does not begin a new connection after TIME_WAIT.
+            let seq = self.iss.wrapping_sub(self.rng.within(1..=1 << 29) as u32);
+            output.push(Segment {
+                seq,
+                ..self.syn(Flags::SYN)
+            });
+        }
+        if self.rng.chance(mischief.wild_ack) {
+            let ack = self.receiver.ack().wrapping_add(0x1000_0000);
+            output.push(Segment {
+                ack,
+                ..self.bare(Flags::ACK)
+            });
+        }
+        if self.rng.chance(mischief.beyond) {
+            // Further than any window reaches, as the engine may have opened it meanwhile.
+            let seq = self.sender.seq(self.sender.edge).wrapping_add(0x0100_0000);
+            let payload = vec![0xee; self.rng.size(1..=self.mss as usize)];
+            output.push(Segment {
+                seq,
+                payload,
+                ..self.bare(Flags::ACK)
+            });
+        }
+    }
+
+    fn data(&mut self, piece: Piece) -> Segment {
+        let mut flags = Flags::ACK;
+        if piece.fin {
+            flags = flags.and(Flags::FIN);
+        }
+        if piece.to == self.sender.written {
+            flags = flags.and(Flags::PSH);
+        }
+        let len = (piece.to - piece.from) as usize;
+        Segment {
+            seq: self.sender.seq(piece.from),
+            payload: pattern::bytes(streams::up(self.port), piece.from, len),
+            ..self.bare(flags)
+        }
+    }
+
+    fn bare(&mut self, flags: Flags) -> Segment {
+        let sack = if self.sack {
+            self.receiver.blocks()
+        } else {
+            Vec::new()
+        };
+        Segment {
+            from: self.local,
+            to: self.remote,
+            seq: self.sender.seq(self.sender.next),
+            ack: self.receiver.ack(),
+            flags,
+            window: self.receiver.window(self.scaled),
+            sack,
+            ..Segment::EMPTY
+        }
+    }
+
+    fn syn(&mut self, flags: Flags) -> Segment {
+        let answers = flags.has(Flags::ACK);
+        let window = self.plan.receive_buffer.min(0xffff) as u16;
+        let ack = if answers {
+            // The window of a segment with SYN is not scaled.
+            self.receiver.window(false);
+            self.receiver.ack()
+        } else {
+            0
+        };
+        Segment {
+            from: self.local,
+            to: self.remote,
+            seq: self.iss,
+            ack,
+            flags,
+            window,
+            mss: Some(self.plan.mss),
+            window_scale: self.plan.scale.filter(|_| !answers || self.scaled),
+            sack_permitted: self.plan.sack && (!answers || self.sack),
+            ..Segment::EMPTY
+        }
+    }
+
+    /// When it has something to do.
+    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+        match self.stage {
+            Stage::Waiting(at) => Some(at),
+            Stage::SynSent { again, .. } | Stage::SynReceived { again, .. } => Some(again),
+            Stage::Open | Stage::Closed => {
+                let app = self.app.as_ref()?;
+                let room = self
+                    .plan
+                    .send_buffer
+                    .saturating_sub(self.sender.written - self.sender.una.min(self.sender.written));
+                let app = app.next(self.receiver.next - self.receiver.taken, room);
+                let next = earlier(app, earlier(self.ack_at, self.sender.retry_at()))?;
+                Some(next.max(now + Duration::from_nanos(1)))
+            }
+            Stage::Dead => None,
+        }
+    }
+}
+
+const SYN_AGAIN: Duration = Duration::from_secs(1);
+const DELAYED_ACK: Duration = Duration::from_millis(40);

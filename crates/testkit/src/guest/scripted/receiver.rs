@@ -1,0 +1,157 @@
+//! The receiving half: what came, what is missing, what the engine is told about it.
+
+use crate::pattern;
+
+/// Offsets count stream bytes from 0.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    /// Sequence number of the stream's first byte.
+    pub(super) first: u32,
+    stream: u64,
+    /// Everything before this is here.
+    pub(super) next: u64,
+    /// Runs beyond `next`, ascending and disjoint.
+    runs: Vec<(u64, u64)>,
+    /// The run that grew last: its block goes first (RFC 2018 section 4).
+    latest: u64,
+    /// Where the stream ends.
+    end: Option<u64>,
+    /// Bytes taken by the application.
+    pub(super) taken: u64,
+    size: u64,
+    shift: u8,
+    /// The furthest that was advertised.
+    edge: u64,
+}
+
+/// What became of a segment's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Took {
+    /// It had none.
+    Nothing,
+    /// It was next.
+    InOrder,
+    /// It was not, or filled a gap, or was here before: acknowledged at once.
+    AtOnce,
+}
+
+impl Receiver {
+    pub(super) fn new(first: u32, stream: u64, size: u64, shift: u8) -> Self {
+        Self {
+            first,
+            stream,
+            next: 0,
+            runs: Vec::new(),
+            latest: 0,
+            end: None,
+            taken: 0,
+            size,
+            shift,
+            edge: 0,
+        }
+    }
+
+    /// The offset that a sequence number stands for; negative for one before the stream.
+    pub(super) fn offset(&self, seq: u32) -> i64 {
+        let base = self.first.wrapping_add(self.next as u32);
+        self.next as i64 + i64::from(seq.wrapping_sub(base) as i32)
+    }
+
+    /// The acknowledgement number.
+    pub(super) fn ack(&self) -> u32 {
+        self.first
+            .wrapping_add(self.next as u32)
+            .wrapping_add(u32::from(self.ended()))
+    }
+
+    /// Whether the whole stream is here.
+    pub(super) fn ended(&self) -> bool {
+        self.end == Some(self.next)
+    }
+
+    pub(super) fn has_gap(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// Takes data, and the end of the stream after it.
+    pub(super) fn take(&mut self, seq: u32, data: &[u8], fin: bool) -> Result<Took, String> {
+        let begin = self.offset(seq);
+        let end = begin + data.len() as i64;
+        if begin < 0 && !data.is_empty() {
+            return Err(format!("data {} bytes before the stream", -begin));
+        }
+        if let Some(at) = pattern::mismatch(self.stream, begin.max(0) as u64, data) {
+            return Err(format!("byte {at} is wrong"));
+        }
+        let (begin, end) = (begin.max(0) as u64, end.max(0) as u64);
+        if fin {
+            if self.end.is_some_and(|known| known != end) {
+                return Err(format!("the stream ends at {end} now, not at {:?}", self.end));
+            }
+            self.end = Some(end);
+        }
+        if !data.is_empty() && self.end.is_some_and(|known| known < end) {
+            return Err(format!("data to {end} beyond the end at {:?}", self.end));
+        }
+        if data.is_empty() {
+            return Ok(if fin { Took::AtOnce } else { Took::Nothing });
+        }
+        let end = end.min(self.edge);
+        let in_order = begin == self.next && !self.has_gap();
+        if begin <= self.next {
+            self.next = self.next.max(end);
+        } else if begin < end {
+            self.latest = begin;
+            self.runs.push((begin, end));
+        }
+        self.settle();
+        Ok(if in_order { Took::InOrder } else { Took::AtOnce })
+    }
+
+    fn settle(&mut self) {
+        self.runs.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for &(begin, end) in &self.runs {
+            match merged.last_mut() {
+                _ if begin <= self.next => self.next = self.next.max(end),
+                Some(last) if begin <= last.1 => last.1 = last.1.max(end),
+                _ => merged.push((begin, end)),
+            }
+        }
+        self.runs = merged;
+    }
+
+    /// Forgets what was only acknowledged selectively.
+    pub(super) fn renege(&mut self) {
+        self.runs.clear();
+    }
+
+    /// SACK blocks, the latest first.
+    pub(super) fn blocks(&self) -> Vec<(u32, u32)> {
+        let mut runs = self.runs.clone();
+        runs.sort_by_key(|&(begin, end)| !(begin <= self.latest && self.latest < end));
+        let seq = |offset: u64| self.first.wrapping_add(offset as u32);
+        runs.iter()
+            .take(4)
+            .map(|&(begin, end)| (seq(begin), seq(end)))
+            .collect()
+    }
+
+    /// The window field, which never takes back what was given.
+    pub(super) fn window(&mut self, scaled: bool) -> u16 {
+        let shift = if scaled { self.shift } else { 0 };
+        let edge = self.edge.max(self.taken + self.size);
+        let field = ((edge - self.next) >> shift).min(0xffff);
+        self.edge = self.edge.max(self.next + (field << shift));
+        field as u16
+    }
+
+    /// Whether reading has opened the window so far that the engine should be told.
+    pub(super) fn wants_update(&self) -> bool {
+        let open = self.edge.saturating_sub(self.next);
+        let could = (self.taken + self.size)
+            .saturating_sub(self.next)
+            .min(0xffff << self.shift);
+        open < self.size / 2 && could >= open + self.size / 4
+    }
+}

@@ -1,0 +1,189 @@
+//! The sending half: what was acknowledged, what is in flight, what to send again and when.
+
+use core::time::Duration;
+
+use pontoon_engine::Instant;
+
+/// Offsets count stream bytes from 0; the FIN takes one more.
+#[derive(Debug)]
+pub(super) struct Sender {
+    /// Sequence number of the stream's first byte.
+    pub(super) first: u32,
+    /// Acknowledged.
+    pub(super) una: u64,
+    /// Sent at least once.
+    pub(super) next: u64,
+    /// Bytes that the application has written.
+    pub(super) written: u64,
+    /// The application has closed: the FIN is at `written`.
+    pub(super) closed: bool,
+    /// Right edge of the engine's window.
+    pub(super) edge: u64,
+    /// Runs that the engine has acknowledged selectively.
+    sacked: Vec<(u64, u64)>,
+    repeats: u32,
+    /// A hole is sent again once for each of these.
+    recover: u64,
+    retry_at: Option<Instant>,
+    backoff: u32,
+}
+
+/// A run of the stream to send: from, to, and whether the FIN comes after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) fin: bool,
+}
+
+impl Sender {
+    pub(super) fn new(first: u32) -> Self {
+        Self {
+            first,
+            una: 0,
+            next: 0,
+            written: 0,
+            closed: false,
+            edge: 0,
+            sacked: Vec::new(),
+            repeats: 0,
+            recover: 0,
+            retry_at: None,
+            backoff: 0,
+        }
+    }
+
+    pub(super) fn seq(&self, offset: u64) -> u32 {
+        self.first.wrapping_add(offset as u32)
+    }
+
+    /// The offset that an acknowledgement number stands for.
+    pub(super) fn offset(&self, ack: u32) -> i64 {
+        self.una as i64 + i64::from(ack.wrapping_sub(self.seq(self.una)) as i32)
+    }
+
+    /// One past the FIN.
+    fn end(&self) -> u64 {
+        self.written + u64::from(self.closed)
+    }
+
+    pub(super) fn fin_acknowledged(&self) -> bool {
+        self.closed && self.una == self.end()
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.next - self.una
+    }
+
+    /// An acknowledgement with its window and SACK blocks. `bare`: it carried nothing else.
+    pub(super) fn acknowledged(
+        &mut self,
+        ack: u32,
+        window: u64,
+        blocks: &[(u32, u32)],
+        bare: bool,
+        now: Instant,
+    ) -> Result<(), String> {
+        let at = self.offset(ack);
+        if at > self.next as i64 {
+            return Err(format!("acknowledges {at} of {} sent", self.next));
+        }
+        for &(left, right) in blocks {
+            let (left, right) = (self.offset(left), self.offset(right));
+            if left >= right || right > self.next as i64 {
+                return Err(format!("SACK from {left} to {right} of {} sent", self.next));
+            }
+            if left > self.una as i64 {
+                self.sacked.push((left as u64, right as u64));
+            }
+        }
+        let Ok(at) = u64::try_from(at) else {
+            return Ok(());
+        };
+        let edge = at + window;
+        let same_edge = edge <= self.edge;
+        self.edge = self.edge.max(edge);
+        if at > self.una {
+            self.una = at;
+            self.repeats = 0;
+            self.backoff = 0;
+            self.retry_at = None;
+        } else if at == self.una && bare && same_edge && self.in_flight() > 0 {
+            self.repeats += 1;
+        }
+        self.sacked.retain(|&(_, right)| right > self.una);
+        self.sacked.sort_unstable();
+        self.arm(now);
+        Ok(())
+    }
+
+    /// The next piece that was not sent yet.
+    pub(super) fn fresh(&mut self, mss: u64) -> Option<Piece> {
+        let from = self.next;
+        if from >= self.end() {
+            return None;
+        }
+        let to = self.written.min(from + mss).min(self.edge);
+        if to < from {
+            return None;
+        }
+        let fin = self.closed && to == self.written;
+        if to == from && !fin {
+            return None;
+        }
+        self.next = to + u64::from(fin);
+        Some(Piece { from, to, fin })
+    }
+
+    /// What is to be sent again: the first hole when the signs say so, or the oldest piece when the time has come.
+    pub(super) fn again(&mut self, mss: u64, now: Instant) -> Option<Piece> {
+        if self.repeats >= 3 && self.una >= self.recover && self.in_flight() > 0 {
+            self.recover = self.next;
+            self.repeats = 0;
+            return Some(self.oldest(mss));
+        }
+        if self.retry_at? > now {
+            return None;
+        }
+        self.retry_at = None;
+        self.backoff += 1;
+        self.sacked.clear();
+        if self.in_flight() > 0 {
+            return Some(self.oldest(mss));
+        }
+        if self.una < self.end() {
+            // The window is shut: one byte asks whether it still is.
+            let fin = self.una == self.written;
+            let to = self.una + u64::from(!fin);
+            self.next = self.una + 1;
+            let from = self.una;
+            return Some(Piece { from, to, fin });
+        }
+        None
+    }
+
+    fn oldest(&self, mss: u64) -> Piece {
+        let hole = self.sacked.first().map_or(u64::MAX, |&(left, _)| left);
+        let to = (self.una + mss).min(self.written).min(self.next).min(hole);
+        let fin = self.closed && to == self.written && self.next > self.written;
+        let from = self.una.min(to);
+        Piece { from, to, fin }
+    }
+
+    /// Sees to it that something is sent again if nothing comes.
+    pub(super) fn arm(&mut self, now: Instant) {
+        if self.una == self.end() {
+            self.retry_at = None;
+        } else if self.retry_at.is_none() {
+            let wait = (RTO * 2_u32.pow(self.backoff.min(8))).min(LONGEST_RTO);
+            self.retry_at = Some(now + wait);
+        }
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+}
+
+const RTO: Duration = Duration::from_millis(250);
+const LONGEST_RTO: Duration = Duration::from_secs(20);

@@ -1,0 +1,421 @@
+//! A guest with smoltcp's sockets: a TCP that nobody here wrote.
+//!
+//! It works without Ethernet, so neighbour discovery plays no part: frames are dressed and undressed here.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use pontoon_engine::Instant;
+use pontoon_wire::frame::Flags;
+use pontoon_wire::vnet::Offload;
+use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::wire::{HardwareAddress, IpCidr};
+
+use super::{Addressing, Call, Door, Guest, GuestReport};
+use crate::app::{Act, App, Outcome, Script};
+use crate::clock::earlier;
+use crate::frames::{ETHERNET, Packet};
+use crate::pattern;
+use crate::rng::Rng;
+use crate::streams;
+
+/// A smoltcp guest.
+pub struct Smol {
+    addressing: Addressing,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    device: Queue,
+    conns: Vec<Conn>,
+    receive_buffer: usize,
+    send_buffer: usize,
+    rng: Rng,
+    /// By guest port: the last bare acknowledgement, and how often it came.
+    repeats: BTreeMap<u16, (Bare, u32)>,
+    wrong: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Bare {
+    seq: u32,
+    ack: u32,
+    window: u16,
+}
+
+struct Conn {
+    handle: SocketHandle,
+    /// `None` for a door.
+    call: Option<Call>,
+    port: u16,
+    script: Script,
+    app: Option<App>,
+    called: bool,
+    /// The other side's FIN has come.
+    ended: bool,
+    refused: bool,
+    /// Bytes taken from the socket, and those of them that the application has yet to read.
+    arrived: u64,
+    backlog: u64,
+    send_stream: u64,
+    receive_stream: u64,
+}
+
+/// Which side of a pair a smoltcp is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The guest's.
+    Guest,
+    /// The host's, where two smoltcps speak to each other.
+    Host,
+}
+
+impl Smol {
+    /// A guest with no connections.
+    #[must_use]
+    pub fn new(
+        addressing: Addressing,
+        mtu: usize,
+        receive_buffer: usize,
+        send_buffer: usize,
+        mut rng: Rng,
+    ) -> Self {
+        let mut device = Queue {
+            input: VecDeque::new(),
+            output: Vec::new(),
+            mtu,
+        };
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = rng.number();
+        let mut interface = Interface::new(config, &mut device, smoltcp::time::Instant::ZERO);
+        interface.update_ip_addrs(|list| {
+            for address in addressing.addresses {
+                let prefix = if address.is_ipv4() { 24 } else { 64 };
+                list.push(IpCidr::new(address.into(), prefix))
+                    .expect("smoltcp holds two addresses");
+            }
+        });
+        let routes = interface.routes_mut();
+        for address in addressing.addresses {
+            // With no link layer the gateway's address plays no part, the route's being there does.
+            match address {
+                core::net::IpAddr::V4(own) => routes.add_default_ipv4_route(own).map(drop),
+                core::net::IpAddr::V6(own) => routes.add_default_ipv6_route(own).map(drop),
+            }
+            .expect("smoltcp holds two routes");
+        }
+        Self {
+            addressing,
+            interface,
+            sockets: SocketSet::new(Vec::new()),
+            device,
+            conns: Vec::new(),
+            receive_buffer,
+            send_buffer,
+            rng,
+            repeats: BTreeMap::new(),
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Opens a door whose streams are those of `side`.
+    pub fn listen_as(&mut self, door: Door, side: Side) {
+        let handle = self.socket();
+        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
+        socket.listen(door.port).expect("the port is not 0");
+        self.conns
+            .push(Conn::new(handle, None, door.port, door.script, side));
+    }
+
+    fn socket(&mut self) -> SocketHandle {
+        let receive = tcp::SocketBuffer::new(vec![0; self.receive_buffer]);
+        let send = tcp::SocketBuffer::new(vec![0; self.send_buffer]);
+        self.sockets.add(tcp::Socket::new(receive, send))
+    }
+
+    /// smoltcp 0.14 answers the third repeat of an acknowledgement by a fast retransmit, and when all that is not
+    /// acknowledged is a FIN, sends nothing and stops its timer: the FIN is lost for ever. Repeats that report a gap in
+    /// the data carry SACK and are let through.
+    fn is_third_repeat(&mut self, frame: &[u8]) -> bool {
+        let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
+            return false;
+        };
+        if segment.flags != Flags::ACK || !segment.payload.is_empty() || !segment.sack.is_empty() {
+            return false;
+        }
+        let port = segment.to.port();
+        let segment = Bare {
+            seq: segment.seq,
+            ack: segment.ack,
+            window: segment.window,
+        };
+        let last = self.repeats.entry(port).or_insert((segment, 0));
+        // A probe has an older sequence number, and wants an answer.
+        if segment.seq.wrapping_sub(last.0.seq) as i32 >= 0 && segment != last.0 {
+            *last = (segment, 0);
+        }
+        last.1 += u32::from(segment == last.0);
+        segment == last.0 && last.1 > 2
+    }
+
+    fn run_apps(&mut self, now: Instant) -> bool {
+        let mut moved = false;
+        for conn in &mut self.conns {
+            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(conn.handle);
+            if let Some(call) = &conn.call
+                && !conn.called
+            {
+                if call.at > now {
+                    continue;
+                }
+                conn.called = true;
+                let local = (self.addressing.own(call.to.ip()), call.from);
+                socket
+                    .connect(self.interface.context(), call.to, local)
+                    .expect("addresses and ports are set");
+                moved = true;
+            }
+            moved |= conn.run(socket, &mut self.rng, now, &mut self.wrong);
+        }
+        moved
+    }
+}
+
+impl Conn {
+    fn new(handle: SocketHandle, call: Option<Call>, port: u16, script: Script, side: Side) -> Self {
+        let (send_stream, receive_stream) = match side {
+            Side::Guest => (streams::up(port), streams::down(port)),
+            Side::Host => (streams::down(port), streams::up(port)),
+        };
+        Self {
+            handle,
+            call,
+            port,
+            script,
+            app: None,
+            called: false,
+            ended: false,
+            refused: false,
+            arrived: 0,
+            backlog: 0,
+            send_stream,
+            receive_stream,
+        }
+    }
+
+    fn run(
+        &mut self,
+        socket: &mut tcp::Socket<'_>,
+        rng: &mut Rng,
+        now: Instant,
+        wrong: &mut Vec<String>,
+    ) -> bool {
+        use tcp::State::{CloseWait, Closed, Closing, LastAck, Listen, SynReceived, SynSent, TimeWait};
+        let state = socket.state();
+        self.ended |= matches!(state, CloseWait | LastAck | Closing | TimeWait);
+        if self.app.is_none() {
+            if matches!(state, Listen | SynSent | SynReceived) {
+                return false;
+            }
+            if state == Closed {
+                self.refused = self.called;
+                return false;
+            }
+            self.app = Some(App::new(self.script.clone(), rng.fork(), now));
+        }
+        let Some(app) = &mut self.app else {
+            return false;
+        };
+        let mut moved = false;
+        if state == Closed && !(self.ended && app.closed()) {
+            app.was_reset(Outcome::Reset);
+            return false;
+        }
+        let read = app.read(self.backlog + socket.recv_queue() as u64, now);
+        let from_backlog = read.min(self.backlog);
+        self.backlog -= from_backlog;
+        let mut pull = read - from_backlog;
+        if state == TimeWait {
+            // smoltcp forgets what was not read when TIME-WAIT is over.
+            self.backlog += socket.recv_queue() as u64 - pull;
+            pull = socket.recv_queue() as u64;
+        }
+        let mut buffer = vec![0; pull as usize];
+        let mut done = 0;
+        while done < buffer.len() {
+            done += socket
+                .recv_slice(&mut buffer[done..])
+                .expect("the queue holds it");
+        }
+        if let Some(at) = pattern::mismatch(self.receive_stream, self.arrived, &buffer) {
+            wrong.push(format!(
+                "port {}: byte {at} towards the guest is wrong",
+                self.port
+            ));
+        }
+        self.arrived += pull;
+        moved |= read > 0;
+        if self.ended && self.backlog == 0 && socket.recv_queue() == 0 && !app.saw_end() {
+            app.peer_ended(now);
+            moved = true;
+        }
+        if socket.may_send() {
+            let at = app.sent();
+            let room = socket.send_capacity() - socket.send_queue();
+            let len = app.write(room as u64, now);
+            let bytes = pattern::bytes(self.send_stream, at, len as usize);
+            let mut done = 0;
+            while done < bytes.len() {
+                done += socket.send_slice(&bytes[done..]).expect("it may send");
+            }
+            moved |= len > 0;
+        }
+        match app.act(now) {
+            Act::None => {}
+            Act::Close => {
+                socket.close();
+                moved = true;
+            }
+            Act::Reset => {
+                socket.abort();
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        if self.refused {
+            return Some(Outcome::Refused);
+        }
+        self.app.as_ref().and_then(App::outcome)
+    }
+}
+
+impl Guest for Smol {
+    fn call(&mut self, call: Call) {
+        let handle = self.socket();
+        let (port, script) = (call.to.port(), call.script.clone());
+        self.conns
+            .push(Conn::new(handle, Some(call), port, script, Side::Guest));
+    }
+
+    fn listen(&mut self, door: Door) {
+        self.listen_as(door, Side::Guest);
+    }
+
+    fn receive(&mut self, frame: &[u8], _now: Instant) {
+        let is_ip = frame.len() > ETHERNET && matches!(frame[12..14], [0x08, 0x00] | [0x86, 0xdd]);
+        if is_ip && !self.is_third_repeat(frame) {
+            self.device.input.push_back(frame[ETHERNET..].to_vec());
+        }
+    }
+
+    fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let time = smoltcp_time(now);
+        for _ in 0..64 {
+            let polled = self.interface.poll(time, &mut self.device, &mut self.sockets);
+            if !self.run_apps(now) && polled == PollResult::None {
+                break;
+            }
+        }
+        let ether = self.addressing.ether();
+        let dress = |packet: Vec<u8>| {
+            let ethertype: [u8; 2] = if packet[0] >> 4 == 4 {
+                [0x08, 0x00]
+            } else {
+                [0x86, 0xdd]
+            };
+            [&ether.destination.0[..], &ether.source.0, &ethertype, &packet].concat()
+        };
+        self.device.output.drain(..).map(dress).collect()
+    }
+
+    fn next(&mut self, now: Instant) -> Option<Instant> {
+        let mut next = self
+            .interface
+            .poll_at(smoltcp_time(now), &self.sockets)
+            .map(|at| Instant(at.total_micros() as u64 * 1000));
+        for conn in &self.conns {
+            let socket = self.sockets.get::<tcp::Socket<'_>>(conn.handle);
+            let room = if socket.may_send() {
+                socket.send_capacity() - socket.send_queue()
+            } else {
+                0
+            };
+            let app = conn
+                .app
+                .as_ref()
+                .and_then(|app| app.next(conn.backlog + socket.recv_queue() as u64, room as u64));
+            let call = conn.call.as_ref().filter(|_| !conn.called).map(|call| call.at);
+            next = earlier(next, earlier(app, call));
+        }
+        next.map(|at| at.max(now + core::time::Duration::from_micros(1)))
+    }
+
+    fn reports(&self) -> Vec<GuestReport> {
+        self.conns
+            .iter()
+            .filter(|conn| conn.call.is_some() || conn.app.is_some())
+            .map(|conn| GuestReport {
+                port: conn.port,
+                app: conn.app.clone(),
+                outcome: conn.outcome(),
+            })
+            .collect()
+    }
+
+    fn wrong(&self) -> &[String] {
+        &self.wrong
+    }
+}
+
+fn smoltcp_time(now: Instant) -> smoltcp::time::Instant {
+    smoltcp::time::Instant::from_micros((now.0 / 1000) as i64)
+}
+
+/// Packets in and out, with every checksum computed and checked.
+struct Queue {
+    input: VecDeque<Vec<u8>>,
+    output: Vec<Vec<u8>>,
+    mtu: usize,
+}
+
+impl Device for Queue {
+    type RxToken<'a> = Received;
+    type TxToken<'a> = Outgoing<'a>;
+
+    fn receive(&mut self, _time: smoltcp::time::Instant) -> Option<(Received, Outgoing<'_>)> {
+        let packet = self.input.pop_front()?;
+        Some((Received(packet), Outgoing(&mut self.output)))
+    }
+
+    fn transmit(&mut self, _time: smoltcp::time::Instant) -> Option<Outgoing<'_>> {
+        Some(Outgoing(&mut self.output))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = self.mtu;
+        capabilities
+    }
+}
+
+struct Received(Vec<u8>);
+
+impl RxToken for Received {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
+
+impl TxToken for Outgoing<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut packet = vec![0; len];
+        let result = f(&mut packet);
+        self.0.push(packet);
+        result
+    }
+}

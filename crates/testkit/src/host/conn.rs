@@ -1,0 +1,483 @@
+//! A TCP connection of the simulated host: the socket that the engine has, and the peer behind it.
+
+use core::net::SocketAddr;
+
+use pontoon_engine::{Failure, FlowId, Instant, Readiness};
+use vm_memory::VolatileSlice;
+
+use super::{Answer, Closing, HostPlan, PeerReport, Remote};
+use crate::app::{Act, App, Outcome, Script};
+use crate::clock::earlier;
+use crate::pattern;
+use crate::rng::Rng;
+use crate::streams;
+use core::time::Duration;
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// From outside, not yet in the listener's queue.
+    Arriving,
+    /// To outside, not yet answered.
+    Connecting {
+        /// When the answer comes.
+        at: Instant,
+        /// The answer.
+        answer: Result<(), Failure>,
+    },
+    /// It stands, or did.
+    Open,
+    /// It never will.
+    Failed(Failure),
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    flow: Option<FlowId>,
+    port: u16,
+    pub(super) listener: u32,
+    pub(super) peer: SocketAddr,
+    pub(super) phase: Phase,
+    script: Script,
+    app: Option<App>,
+    rng: Rng,
+    /// The engine has the socket.
+    pub(super) held: bool,
+    pub(super) keepalive: bool,
+    /// Send queue: accepted from the engine, read by the peer, its size.
+    up_tail: u64,
+    up_head: u64,
+    up_size: u64,
+    /// The engine has ended its direction.
+    up_end: bool,
+    /// Receive queue: written by the peer, furthest peeked, discarded by the engine, its size.
+    down_tail: u64,
+    down_peeked: u64,
+    down_head: u64,
+    down_size: u64,
+    /// The peer has ended its direction.
+    down_end: bool,
+    /// The connection was reset, from either side.
+    dead: bool,
+    /// The reset comes from the engine: the peer has yet to see it.
+    reset_peer: bool,
+    /// What the next call on the socket fails with, once.
+    error: Option<Failure>,
+    /// The engine was told that there is no room (SOCK_NOSPACE): room will be an event.
+    no_space: bool,
+    pub(super) blocked_until: Option<Instant>,
+    hung_up: bool,
+    tick_at: Option<Instant>,
+}
+
+impl Conn {
+    fn new(plan: &HostPlan, port: u16, peer: SocketAddr, phase: Phase, script: Script, rng: Rng) -> Self {
+        Self {
+            flow: None,
+            port,
+            listener: u32::MAX,
+            peer,
+            phase,
+            script,
+            app: None,
+            rng,
+            held: false,
+            keepalive: false,
+            up_tail: 0,
+            up_head: 0,
+            up_size: plan.send_buffer,
+            up_end: false,
+            down_tail: 0,
+            down_peeked: 0,
+            down_head: 0,
+            down_size: plan.receive_buffer,
+            down_end: false,
+            dead: false,
+            reset_peer: false,
+            error: None,
+            no_space: false,
+            blocked_until: None,
+            hung_up: false,
+            tick_at: None,
+        }
+    }
+
+    pub(super) fn outgoing(
+        plan: &HostPlan,
+        flow: FlowId,
+        to: SocketAddr,
+        remote: Remote,
+        rng: Rng,
+        now: Instant,
+    ) -> Self {
+        let phase = match remote.answer {
+            Answer::Now => Phase::Open,
+            Answer::After(time) => Phase::Connecting {
+                at: now + time,
+                answer: Ok(()),
+            },
+            Answer::Fail(failure) => Phase::Failed(failure),
+            Answer::FailAfter(time, failure) => Phase::Connecting {
+                at: now + time,
+                answer: Err(failure),
+            },
+            Answer::Never => Phase::Connecting {
+                at: now + HOST_GIVES_UP,
+                answer: Err(Failure::TimedOut),
+            },
+        };
+        let mut conn = Self::new(plan, to.port(), to, phase, remote.script, rng);
+        conn.flow = Some(flow);
+        conn.held = true;
+        if phase == Phase::Open {
+            conn.start(now);
+        }
+        conn
+    }
+
+    pub(super) fn incoming(
+        plan: &HostPlan,
+        listener: u32,
+        peer: SocketAddr,
+        stream: u16,
+        script: Script,
+        rng: Rng,
+        _at: Instant,
+    ) -> Self {
+        let mut conn = Self::new(plan, stream, peer, Phase::Arriving, script, rng);
+        conn.listener = listener;
+        conn
+    }
+
+    pub(super) fn first_tick(&self, now: Instant) -> Instant {
+        match self.phase {
+            Phase::Connecting { at, .. } => at,
+            Phase::Arriving | Phase::Open | Phase::Failed(_) => now,
+        }
+    }
+
+    fn start(&mut self, now: Instant) {
+        self.app = Some(App::new(self.script.clone(), self.rng.fork(), now));
+    }
+
+    pub(super) fn accept(&mut self, flow: FlowId) {
+        self.flow = Some(flow);
+        self.held = true;
+    }
+
+    /// Whether this tick is the one that the connection waits for.
+    pub(super) fn due(&mut self, now: Instant) -> bool {
+        let due = self.tick_at.is_some_and(|at| at <= now);
+        if due {
+            self.tick_at = None;
+        }
+        due
+    }
+
+    /// Whether a tick at `at` is to be put in: none earlier is.
+    pub(super) fn wants(&mut self, at: Instant) -> bool {
+        let wants = self.tick_at.is_none_or(|have| at < have);
+        if wants {
+            self.tick_at = Some(at);
+        }
+        wants
+    }
+
+    /// The moment at which a connection from outside stands in the listener's queue.
+    pub(super) fn arrives(&mut self) -> bool {
+        let arrives = self.phase == Phase::Arriving;
+        if arrives {
+            self.phase = Phase::Open;
+        }
+        arrives
+    }
+
+    /// Lets the peer do what it does now. True: the socket has an event.
+    pub(super) fn run(&mut self, now: Instant) -> bool {
+        if let Phase::Connecting { at, answer } = self.phase {
+            if at > now {
+                return false;
+            }
+            match answer {
+                Ok(()) => self.phase = Phase::Open,
+                Err(failure) => {
+                    self.phase = Phase::Failed(failure);
+                    return true;
+                }
+            }
+            if !self.held {
+                // Closed while it was pending: the peer never had it.
+                self.phase = Phase::Failed(Failure::Reset);
+                return false;
+            }
+            self.start(now);
+            self.run_app(now);
+            return true;
+        }
+        if self.phase != Phase::Open {
+            return false;
+        }
+        if self.app.is_none() {
+            self.start(now);
+        }
+        self.run_app(now)
+    }
+
+    fn run_app(&mut self, now: Instant) -> bool {
+        let Some(app) = &mut self.app else {
+            return false;
+        };
+        let mut event = false;
+        if self.reset_peer {
+            self.reset_peer = false;
+            self.dead = true;
+            app.was_reset(Outcome::Reset);
+        }
+        if !self.dead {
+            let read = app.read(self.up_tail - self.up_head, now);
+            self.up_head += read;
+            if self.up_end && self.up_head == self.up_tail {
+                app.peer_ended(now);
+            }
+            let room = self.down_size - (self.down_tail - self.down_head);
+            let written = app.write(room, now);
+            self.down_tail += written;
+            event |= written > 0;
+            if written > 0 && !self.held && self.flow.is_some() {
+                // Data for a socket that was closed: answered by a reset.
+                self.dead = true;
+                app.was_reset(Outcome::Reset);
+            }
+            match app.act(now) {
+                Act::None => {}
+                Act::Close => {
+                    self.down_end = true;
+                    event = true;
+                }
+                Act::Reset => {
+                    self.dead = true;
+                    self.error = Some(Failure::Reset);
+                    event = true;
+                }
+            }
+        }
+        if self.blocked_until.is_some_and(|at| at <= now) {
+            self.blocked_until = None;
+        }
+        if self.no_space && self.writable() {
+            self.no_space = false;
+            event = true;
+        }
+        if self.up_end && self.down_end && !self.hung_up {
+            self.hung_up = true;
+            event = true;
+        }
+        event && self.held
+    }
+
+    /// When the peer has something to do.
+    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+        if let Phase::Connecting { at, .. } = self.phase {
+            return Some(at);
+        }
+        let app = self.app.as_ref()?;
+        if self.dead {
+            return None;
+        }
+        let room = self.down_size - (self.down_tail - self.down_head);
+        let next = earlier(app.next(self.up_tail - self.up_head, room), self.blocked_until);
+        next.map(|at| at.max(now + Duration::from_nanos(1)))
+    }
+
+    /// What an edge-triggered poll says now.
+    pub(super) fn poll(&mut self, _now: Instant) -> Option<(FlowId, Readiness)> {
+        let flow = self.flow.filter(|_| self.held)?;
+        let ready = match self.phase {
+            Phase::Arriving | Phase::Connecting { .. } => return None,
+            Phase::Failed(_) => Readiness {
+                readable: true,
+                writable: true,
+                end: true,
+                error: true,
+            },
+            Phase::Open => Readiness {
+                readable: self.down_tail > self.down_head || self.down_end || self.dead,
+                writable: self.writable() || self.dead || self.up_end,
+                end: self.down_end || self.dead,
+                // EPOLLHUP comes too when both directions have ended.
+                error: self.error.is_some() || self.dead || self.hung_up,
+            },
+        };
+        if !ready.writable {
+            self.no_space = true;
+        }
+        Some((flow, ready))
+    }
+
+    pub(super) fn room(&self) -> u64 {
+        if self.phase == Phase::Open && !self.dead {
+            self.up_size - (self.up_tail - self.up_head)
+        } else {
+            0
+        }
+    }
+
+    /// `sk_stream_is_writeable`: a third of the buffer is free.
+    fn writable(&self) -> bool {
+        self.blocked_until.is_none() && self.room() * 3 >= self.up_size
+    }
+
+    pub(super) fn peek(
+        &mut self,
+        at: u32,
+        into: &[VolatileSlice<'_>],
+        wrong: &mut Vec<String>,
+    ) -> Result<usize, Failure> {
+        let from = self.down_head + u64::from(at);
+        let room: usize = into.iter().map(VolatileSlice::len).sum();
+        if room == 0 || from > self.down_tail {
+            wrong.push(format!(
+                "peeks {room} bytes at {at} of {} queued",
+                self.down_tail - self.down_head
+            ));
+            return Err(Failure::Invalid);
+        }
+        if self.phase != Phase::Open {
+            return Err(Failure::WouldBlock);
+        }
+        if from == self.down_tail {
+            return match self.error.take() {
+                Some(failure) => Err(failure),
+                None if self.dead || self.down_end => Ok(0),
+                None => Err(Failure::WouldBlock),
+            };
+        }
+        let mut done = 0;
+        for slice in into {
+            let len = slice.len().min((self.down_tail - from) as usize - done);
+            slice.copy_from(&pattern::bytes(streams::down(self.port), from + done as u64, len));
+            done += len;
+        }
+        self.down_peeked = self.down_peeked.max(from + done as u64);
+        Ok(done)
+    }
+
+    pub(super) fn discard(&mut self, len: u32, wrong: &mut Vec<String>) -> Result<(), Failure> {
+        let head = self.down_head + u64::from(len);
+        if len == 0 || head > self.down_peeked {
+            wrong.push(format!(
+                "discards {len} bytes where {} were peeked",
+                self.down_peeked - self.down_head
+            ));
+            return Err(Failure::Invalid);
+        }
+        self.down_head = head;
+        Ok(())
+    }
+
+    pub(super) fn send(
+        &mut self,
+        parts: &[VolatileSlice<'_>],
+        plan: &HostPlan,
+        now: Instant,
+        wrong: &mut Vec<String>,
+    ) -> Result<usize, Failure> {
+        let offered: usize = parts.iter().map(VolatileSlice::len).sum();
+        if self.up_end || offered == 0 {
+            wrong.push(format!("sends {offered} bytes, ended: {}", self.up_end));
+            return Err(Failure::Invalid);
+        }
+        if self.phase != Phase::Open {
+            return Err(Failure::WouldBlock);
+        }
+        if self.dead {
+            return Err(self.error.take().unwrap_or(Failure::Reset));
+        }
+        if self.blocked_until.is_none() && self.rng.chance(plan.blocks) {
+            self.blocked_until = Some(now + plan.block_time);
+        }
+        let mut most = self.room();
+        if self.blocked_until.is_some() {
+            most = 0;
+        } else if most > 1 && self.rng.chance(plan.short_writes) {
+            most = self.rng.within(1..=most.min(offered as u64));
+        }
+        let len = (most as usize).min(offered);
+        if len < offered {
+            self.no_space = true;
+            if len > 0 && self.blocked_until.is_none() && (len as u64) < self.room() {
+                // Short for want of memory: there is room again later.
+                self.blocked_until = Some(now + plan.block_time);
+            }
+        }
+        if len == 0 {
+            return Err(Failure::WouldBlock);
+        }
+        self.take(parts, len, wrong);
+        Ok(len)
+    }
+
+    fn take(&mut self, parts: &[VolatileSlice<'_>], len: usize, wrong: &mut Vec<String>) {
+        let mut left = len;
+        for part in parts {
+            let mut bytes = vec![0; part.len().min(left)];
+            part.copy_to(&mut bytes);
+            if let Some(at) = pattern::mismatch(streams::up(self.port), self.up_tail, &bytes) {
+                wrong.push(format!("port {}: byte {at} towards the host is wrong", self.port));
+            }
+            self.up_tail += bytes.len() as u64;
+            left -= bytes.len();
+        }
+    }
+
+    pub(super) fn shutdown(&mut self, wrong: &mut Vec<String>) -> Result<(), Failure> {
+        if self.up_end || self.phase != Phase::Open {
+            wrong.push(format!("shuts down in {:?}, ended: {}", self.phase, self.up_end));
+            return Err(Failure::Invalid);
+        }
+        if self.dead {
+            return Err(self.error.take().unwrap_or(Failure::Reset));
+        }
+        self.up_end = true;
+        Ok(())
+    }
+
+    pub(super) fn take_error(&mut self) -> Option<Failure> {
+        self.error.take()
+    }
+
+    pub(super) fn release(&mut self, kind: Closing) {
+        self.held = false;
+        if self.phase != Phase::Open || self.dead {
+            return;
+        }
+        // Linux resets a connection that is closed with data unread.
+        let unread = self.down_tail > self.down_head;
+        if kind == Closing::Abortive || unread {
+            self.reset_peer = true;
+        } else {
+            self.up_end = true;
+        }
+    }
+
+    /// Whether nothing more will happen here.
+    pub(super) fn done(&self) -> bool {
+        match self.phase {
+            Phase::Failed(_) => true,
+            Phase::Arriving | Phase::Connecting { .. } => false,
+            Phase::Open => self.app.as_ref().is_some_and(|app| app.outcome().is_some()),
+        }
+    }
+
+    pub(super) fn report(&self) -> PeerReport {
+        PeerReport {
+            port: self.port,
+            app: self.app.clone(),
+            held: self.held,
+            keepalive: self.keepalive,
+        }
+    }
+}
+
+/// Six retries of SYN: `net.ipv4.tcp_syn_retries`.
+const HOST_GIVES_UP: Duration = Duration::from_secs(127);

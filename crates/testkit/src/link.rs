@@ -1,0 +1,234 @@
+//! The engine's end of the simulated network: takes frames, refuses some, checks all.
+
+use core::time::Duration;
+
+use pontoon_engine::link::{Refused, Room, Transmit};
+use pontoon_engine::{Instant, Limits};
+use pontoon_wire::vnet::{Offload, Segmentation};
+use vm_memory::VolatileSlice;
+
+use crate::frames::ETHERNET;
+use crate::rng::Rng;
+
+/// How the link behaves.
+#[derive(Clone, Debug)]
+pub struct LinkPlan {
+    /// What it can carry.
+    pub limits: Limits,
+    /// Of 1,000 calls, so many are refused for want of room.
+    pub refusals: u32,
+    /// Frames that it holds before a burst is on its way.
+    pub depth: usize,
+    /// How long it stays without room.
+    pub pause: Duration,
+}
+
+/// The sending half of the simulated link.
+#[derive(Debug)]
+pub struct SimLink {
+    plan: LinkPlan,
+    rng: Rng,
+    now: Instant,
+    out: Vec<(Offload, Vec<u8>)>,
+    memory: Vec<u8>,
+    ready_at: Option<Instant>,
+    refused: u64,
+    wrong: Vec<String>,
+}
+
+impl SimLink {
+    /// A link with room.
+    #[must_use]
+    pub fn new(plan: LinkPlan, rng: Rng) -> Self {
+        Self {
+            plan,
+            rng,
+            now: Instant(0),
+            out: Vec::new(),
+            memory: Vec::new(),
+            ready_at: None,
+            refused: 0,
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Tells the time.
+    pub fn tick(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Takes the frames that the engine has sent.
+    pub fn take(&mut self) -> Vec<(Offload, Vec<u8>)> {
+        core::mem::take(&mut self.out)
+    }
+
+    /// When there is room again, after a refusal.
+    #[must_use]
+    pub fn ready_at(&self) -> Option<Instant> {
+        self.ready_at
+    }
+
+    /// Whether the link has room again and has not said so before.
+    pub fn became_ready(&mut self, now: Instant) -> bool {
+        let ready = self.ready_at.is_some_and(|at| at <= now);
+        if ready {
+            self.ready_at = None;
+        }
+        ready
+    }
+
+    /// Calls that were refused for want of room.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// What the engine did that no link allows.
+    #[must_use]
+    pub fn wrong(&self) -> &[String] {
+        &self.wrong
+    }
+
+    fn full(&mut self) -> bool {
+        let full = self.ready_at.is_some()
+            || self.out.len() >= self.plan.depth
+            || self.rng.chance(self.plan.refusals);
+        if full {
+            self.refused += 1;
+            let pause = self.plan.pause;
+            self.ready_at.get_or_insert(self.now + pause);
+        }
+        full
+    }
+}
+
+impl Transmit for SimLink {
+    type Room<'a> = SimRoom<'a>;
+
+    fn limits(&self) -> Limits {
+        self.plan.limits
+    }
+
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+        let frame = [head, payload].concat();
+        check(
+            &self.plan.limits,
+            offload,
+            frame.len(),
+            head.len(),
+            &mut self.wrong,
+        )?;
+        if self.full() {
+            return Err(Refused::Full);
+        }
+        self.out.push((offload, frame));
+        Ok(())
+    }
+
+    fn reserve(&mut self, frames: usize, payload: usize) -> Option<SimRoom<'_>> {
+        if frames == 0 || payload == 0 || payload > 0xffff {
+            self.wrong
+                .push(format!("reserves {frames} frames of {payload} bytes"));
+            return None;
+        }
+        if self.full() {
+            return None;
+        }
+        let most = frames.min(self.plan.depth - self.out.len());
+        let frames = if self.rng.chance(200) {
+            self.rng.size(1..=most)
+        } else {
+            most
+        };
+        // What was there before is not zero: a frame committed past what was filled shows.
+        self.memory.clear();
+        self.memory.resize(frames * payload, 0xdb);
+        Some(SimRoom {
+            refuse: self
+                .rng
+                .chance(self.plan.refusals)
+                .then(|| self.rng.size(0..=frames - 1)),
+            slices: self.memory.chunks_mut(payload).map(VolatileSlice::from).collect(),
+            used: 0,
+            out: &mut self.out,
+            limits: self.plan.limits,
+            wrong: &mut self.wrong,
+            ready_at: &mut self.ready_at,
+            resume: self.now + self.plan.pause,
+            refused: &mut self.refused,
+        })
+    }
+
+    fn flush(&mut self) {}
+}
+
+/// Reserved frames.
+#[derive(Debug)]
+pub struct SimRoom<'a> {
+    slices: Vec<VolatileSlice<'a>>,
+    used: usize,
+    /// The commit that will be refused.
+    refuse: Option<usize>,
+    out: &'a mut Vec<(Offload, Vec<u8>)>,
+    limits: Limits,
+    wrong: &'a mut Vec<String>,
+    ready_at: &'a mut Option<Instant>,
+    resume: Instant,
+    refused: &'a mut u64,
+}
+
+impl Room for SimRoom<'_> {
+    fn payloads(&self) -> &[VolatileSlice<'_>] {
+        &self.slices[self.used..]
+    }
+
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+        let Some(slice) = self.slices.get(self.used).filter(|slice| len <= slice.len()) else {
+            self.wrong
+                .push(format!("commits {len} bytes beyond what was reserved"));
+            return Err(Refused::Rejected);
+        };
+        let mut frame = head.to_vec();
+        frame.resize(head.len() + len, 0);
+        slice.copy_to(&mut frame[head.len()..]);
+        self.used += 1;
+        check(&self.limits, offload, frame.len(), head.len(), self.wrong)?;
+        if self.refuse == Some(self.used - 1) {
+            *self.refused += 1;
+            self.ready_at.get_or_insert(self.resume);
+            return Err(Refused::Full);
+        }
+        self.out.push((offload, frame));
+        Ok(())
+    }
+}
+
+fn check(
+    limits: &Limits,
+    offload: Offload,
+    len: usize,
+    head: usize,
+    wrong: &mut Vec<String>,
+) -> Result<(), Refused> {
+    let packet = len.saturating_sub(ETHERNET);
+    let headers = head.saturating_sub(ETHERNET);
+    let allowed = match offload.segmentation {
+        Segmentation::Whole => packet <= limits.mtu,
+        Segmentation::Tcp4 { mss } => {
+            limits.tso4 && packet <= limits.max_gso && headers + usize::from(mss) <= limits.mtu
+        }
+        Segmentation::Tcp6 { mss } => {
+            limits.tso6 && packet <= limits.max_gso && headers + usize::from(mss) <= limits.mtu
+        }
+        Segmentation::Udp { len } => {
+            limits.uso && packet <= limits.max_gso && headers + usize::from(len) <= limits.mtu
+        }
+    };
+    if allowed {
+        return Ok(());
+    }
+    wrong.push(format!(
+        "sends a packet of {packet} bytes as {offload:?} where {limits:?}"
+    ));
+    Err(Refused::Rejected)
+}

@@ -1,0 +1,175 @@
+//! Watches what the engine sends, before the network touches it, for what no TCP may do.
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use pontoon_wire::frame::Flags;
+
+use crate::frames::{Packet, Segment};
+
+/// What has been seen of each connection.
+#[derive(Debug, Default)]
+pub struct Monitor {
+    seen: BTreeMap<(SocketAddr, SocketAddr), Seen>,
+    wrong: Vec<String>,
+}
+
+/// By (guest, remote).
+#[derive(Debug, Default)]
+struct Seen {
+    /// What the guest said in its SYN.
+    guest_scale: Option<u8>,
+    guest_sack: bool,
+    /// The furthest sequence number that the guest has sent.
+    guest_max: Option<u32>,
+    /// The furthest sequence number that the guest has allowed.
+    guest_edge: Option<u32>,
+    /// What the engine said in its SYN.
+    scale: Option<u8>,
+    /// The furthest sequence number that the engine has sent.
+    sent: Option<u32>,
+    /// The engine's acknowledgement and right edge so far.
+    ack: Option<u32>,
+    edge: Option<u32>,
+    /// Where the engine's stream ends.
+    fin: Option<u32>,
+}
+
+impl Monitor {
+    /// What the engine has done wrong.
+    #[must_use]
+    pub fn wrong(&self) -> &[String] {
+        &self.wrong
+    }
+
+    /// A packet arrives at the engine.
+    pub fn up(&mut self, packet: &Packet) {
+        let Packet::Tcp(segment) = packet else { return };
+        if segment.flags.has(Flags::RST) {
+            return;
+        }
+        let key = (segment.from, segment.to);
+        if segment.flags.has(Flags::SYN) {
+            let known = self.seen.entry(key).or_default();
+            // A SYN in the middle of a connection, or an old one, is an intruder's.
+            if known
+                .guest_max
+                .is_none_or(|max| known.fin.is_some() && after(segment.seq, max))
+            {
+                *known = Seen {
+                    guest_scale: segment.window_scale,
+                    guest_sack: segment.sack_permitted,
+                    ..core::mem::take(known).renewed(segment)
+                };
+            }
+        }
+        let seen = self.seen.entry(key).or_default();
+        // A probe of a shut window may be one byte.
+        let in_window = seen
+            .edge
+            .is_none_or(|edge| !after(segment.end(), edge.wrapping_add(1)));
+        if in_window {
+            seen.guest_max = Some(later(seen.guest_max, segment.end()));
+        }
+        let plausible = seen.sent.is_none_or(|sent| !after(segment.ack, sent));
+        if segment.flags.has(Flags::ACK) && plausible {
+            let shift = match segment.flags.has(Flags::SYN) || seen.scale.is_none() {
+                true => 0,
+                false => seen.guest_scale.unwrap_or(0).min(14),
+            };
+            let edge = segment.ack.wrapping_add(u32::from(segment.window) << shift);
+            seen.guest_edge = Some(later(seen.guest_edge, edge));
+        }
+    }
+
+    /// A packet leaves the engine.
+    pub fn down(&mut self, packet: &Packet) {
+        let Packet::Tcp(segment) = packet else { return };
+        if segment.flags.has(Flags::RST) {
+            self.seen.remove(&(segment.to, segment.from));
+            return;
+        }
+        let seen = self.seen.entry((segment.to, segment.from)).or_default();
+        if let Some(what) = seen.judge(segment) {
+            self.wrong.push(format!("{what}: {segment:?}, seen {seen:?}"));
+        }
+    }
+}
+
+impl Seen {
+    fn renewed(self, syn: &Segment) -> Self {
+        // The answer to our SYN belongs to the connection that the SYN began.
+        if syn.flags.has(Flags::ACK) {
+            self
+        } else {
+            Self::default()
+        }
+    }
+
+    fn judge(&mut self, segment: &Segment) -> Option<&'static str> {
+        if segment.flags.has(Flags::SYN) {
+            if !segment.flags.has(Flags::ACK) {
+                *self = Self::default();
+            }
+            self.scale = segment.window_scale;
+            let offers = segment.window_scale.is_some() && self.guest_scale.is_none()
+                || segment.sack_permitted && !self.guest_sack;
+            if segment.flags.has(Flags::ACK) && offers {
+                return Some("an option that was not offered");
+            }
+        }
+        self.sent = Some(later(self.sent, segment.end()));
+        if !segment.flags.has(Flags::ACK) {
+            return None;
+        }
+        if let Some(max) = self.guest_max
+            && after(segment.ack, max)
+        {
+            return Some("acknowledges what was never sent");
+        }
+        let scaled = !segment.flags.has(Flags::SYN) && self.guest_scale.is_some();
+        let shift = if scaled { self.scale.unwrap_or(0) } else { 0 };
+        let edge = segment.ack.wrapping_add(u32::from(segment.window) << shift);
+        let (last_ack, last_edge) = (self.ack, self.edge);
+        self.ack = Some(later(self.ack, segment.ack));
+        self.edge = Some(later(self.edge, edge));
+        if last_ack.is_some_and(|last| after(last, segment.ack)) {
+            return Some("takes an acknowledgement back");
+        }
+        if last_edge.is_some_and(|last| after(last, edge)) {
+            return Some("moves the window's right edge back");
+        }
+        let data_end = segment.seq.wrapping_add(segment.payload.len() as u32);
+        if !segment.payload.is_empty()
+            && let Some(allowed) = self.guest_edge
+            // A probe of a shut window may be one byte.
+            && after(data_end, allowed.wrapping_add(u32::from(segment.payload.len() == 1)))
+        {
+            return Some("sends beyond the guest's window");
+        }
+        if !segment.payload.is_empty() && self.fin.is_some_and(|fin| after(data_end, fin)) {
+            return Some("sends data after its FIN");
+        }
+        if segment.flags.has(Flags::FIN) {
+            if self.fin.is_some_and(|fin| fin != data_end) {
+                return Some("moves its FIN");
+            }
+            self.fin = Some(data_end);
+        }
+        if !segment.sack.is_empty() && !self.guest_sack {
+            return Some("SACK that was not offered");
+        }
+        None
+    }
+}
+
+fn after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+fn later(a: Option<u32>, b: u32) -> u32 {
+    match a {
+        Some(a) if after(a, b) => a,
+        _ => b,
+    }
+}

@@ -1,0 +1,157 @@
+//! The simulated network between guest and engine: each direction is a [`Pipe`]; [`offload`] merges and splits.
+
+pub mod offload;
+
+use core::time::Duration;
+
+use pontoon_engine::Instant;
+
+use crate::clock::Agenda;
+use crate::frames::{Ether, Packet};
+use crate::rng::Rng;
+use pontoon_wire::frame::Flags;
+use pontoon_wire::vnet::Offload;
+
+/// What a pipe does to frames. Chances are per mille.
+#[derive(Clone, Debug, Default)]
+pub struct Impairment {
+    /// A frame is lost.
+    pub loss: u32,
+    /// A burst of losses begins (it takes up to [`Self::burst_len`] frames).
+    pub burst: u32,
+    /// Longest burst of losses.
+    pub burst_len: u64,
+    /// A frame comes twice.
+    pub duplicate: u32,
+    /// A frame is held back, by up to [`Self::hold`].
+    pub reorder: u32,
+    /// Longest time that a frame is held back.
+    pub hold: Duration,
+    /// Time that every frame takes.
+    pub delay: Duration,
+    /// Frames arrive at multiples of this, so that they come in batches; zero: each at its time.
+    pub grain: Duration,
+}
+
+/// What a filter does to one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes the pipe's usual way.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It arrives that much later, and overtakes nothing else.
+    Hold(Duration),
+}
+
+/// Decides over each frame before chance does.
+pub type Filter = Box<dyn FnMut(&Packet) -> Verdict + Send>;
+
+/// One direction of the network.
+pub struct Pipe {
+    /// What it does to frames.
+    pub impairment: Impairment,
+    /// Decides over frames before chance does.
+    pub filter: Option<Filter>,
+    /// Frames lost.
+    pub lost: u64,
+    /// Frames with RST among them: after one, an end may not know that the connection is over.
+    pub lost_resets: u64,
+    rng: Rng,
+    agenda: Agenda<Vec<u8>>,
+    burst_left: u64,
+}
+
+impl Pipe {
+    /// An empty pipe.
+    #[must_use]
+    pub fn new(impairment: Impairment, rng: Rng) -> Self {
+        Self {
+            impairment,
+            filter: None,
+            lost: 0,
+            lost_resets: 0,
+            rng,
+            agenda: Agenda::default(),
+            burst_left: 0,
+        }
+    }
+
+    /// Takes a finished frame (complete checksum, one packet).
+    pub fn send(&mut self, frame: Vec<u8>, now: Instant) {
+        let parsed = Packet::parse(Offload::NONE, &frame).ok();
+        let verdict = match (&mut self.filter, &parsed) {
+            (Some(filter), Some((_, packet))) => filter(packet),
+            _ => Verdict::Pass,
+        };
+        let hold = match verdict {
+            Verdict::Pass => None,
+            Verdict::Drop => return self.lose(parsed.as_ref()),
+            Verdict::Hold(time) => Some(time),
+        };
+        if hold.is_none() && self.chance_of_loss() {
+            return self.lose(parsed.as_ref());
+        }
+        if self.rng.chance(self.impairment.duplicate) {
+            let again = self.arrival(now) + self.rng.micros(0..=self.impairment.hold.as_micros() as u64);
+            self.agenda.push(again, frame.clone());
+        }
+        let mut at = self.arrival(now);
+        if let Some(hold) = hold {
+            at += hold;
+        } else if self.rng.chance(self.impairment.reorder) {
+            at += self.rng.micros(0..=self.impairment.hold.as_micros() as u64);
+        }
+        self.agenda.push(at, frame);
+    }
+
+    /// When the next frame arrives.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.agenda.next()
+    }
+
+    /// Takes the next frame that has arrived.
+    pub fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
+        self.agenda.pop(now)
+    }
+
+    fn chance_of_loss(&mut self) -> bool {
+        if self.burst_left > 0 {
+            self.burst_left -= 1;
+            return true;
+        }
+        if self.rng.chance(self.impairment.burst) {
+            self.burst_left = self.rng.within(0..=self.impairment.burst_len.max(1) - 1);
+            return true;
+        }
+        self.rng.chance(self.impairment.loss)
+    }
+
+    fn lose(&mut self, packet: Option<&(Ether, Packet)>) {
+        self.lost += 1;
+        if let Some((_, Packet::Tcp(segment))) = packet
+            && segment.flags.has(Flags::RST)
+        {
+            self.lost_resets += 1;
+        }
+    }
+
+    fn arrival(&self, now: Instant) -> Instant {
+        let at = now + self.impairment.delay;
+        match self.impairment.grain.as_nanos() as u64 {
+            0 => at,
+            grain => Instant(at.0.div_ceil(grain) * grain),
+        }
+    }
+}
+
+impl core::fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Pipe")
+            .field("impairment", &self.impairment)
+            .field("lost", &self.lost)
+            .field("under way", &self.agenda.len())
+            .finish()
+    }
+}

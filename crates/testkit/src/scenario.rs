@@ -1,0 +1,190 @@
+//! A whole world from a seed: who speaks to whom, what they do, and what the network and the host do to them.
+
+mod draw;
+mod expect;
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::{Counters, Instant};
+
+use crate::app::Script;
+use crate::guest::scripted::{Scripted, ScriptedPlan};
+use crate::guest::smol::Smol;
+use crate::guest::{Call, Door, Guest};
+use crate::host::{Answer, Remote};
+use crate::rng::Rng;
+use crate::settings::{SERVER_V4, SERVER_V6, addressing};
+use crate::world::{World, WorldPlan};
+
+/// Who opens a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// The guest; the host answers so.
+    Guest(Answer),
+    /// A client of a published port.
+    Host,
+}
+
+/// One connection of a scenario.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The port that names it.
+    pub port: u16,
+    /// IPv6.
+    pub v6: bool,
+    /// Who opens it.
+    pub opening: Opening,
+    /// What the guest's application does.
+    pub guest: Script,
+    /// What the peer on the host's side does.
+    pub host: Script,
+    /// When it begins, from the beginning of the world.
+    pub after: Duration,
+}
+
+/// Which guest.
+#[derive(Clone, Debug)]
+pub enum GuestPlan {
+    /// smoltcp, with receive and send buffers of so many bytes.
+    Smol(usize, usize),
+    /// The scripted one.
+    Scripted(ScriptedPlan),
+}
+
+/// A world, and who is in it.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What chance is fed with.
+    pub seed: u64,
+    /// The world.
+    pub world: WorldPlan,
+    /// The guest.
+    pub guest: GuestPlan,
+    /// The connections.
+    pub connections: Vec<Connection>,
+    /// Time within which everything is over.
+    pub limit: Duration,
+}
+
+/// What a run showed.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The engine's counters at the end.
+    pub counters: Counters,
+    /// What is wrong.
+    pub failure: Option<String>,
+    /// A line for each packet and event, where asked for.
+    pub trace: String,
+    /// Applications that gave up because a reset was lost.
+    pub gave_up: usize,
+    /// Resets that the guest did not obey, as they were not exact.
+    pub virtual_time: Duration,
+}
+
+impl Scenario {
+    /// The scenario that belongs to `seed`.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        draw::scenario(seed)
+    }
+
+    /// Runs it. `traced`: keeps a line for each packet and event.
+    #[must_use]
+    pub fn run(&self, traced: bool) -> Run {
+        let mut rng = Rng::new(self.seed ^ 0x5eed);
+        match &self.guest {
+            GuestPlan::Smol(receive, send) => {
+                let mtu = self.world.link.limits.mtu;
+                let make = |rng| Smol::new(addressing(), mtu, *receive, *send, rng);
+                self.run_in(World::new(self.world(), rng.fork(), make), traced)
+            }
+            GuestPlan::Scripted(plan) => {
+                let make = |rng| Scripted::new(addressing(), plan.clone(), rng);
+                self.run_in(World::new(self.world(), rng.fork(), make), traced)
+            }
+        }
+    }
+
+    /// The plan of the world, with the ports published that connections come in on.
+    #[must_use]
+    pub fn world(&self) -> WorldPlan {
+        let mut plan = self.world.clone();
+        plan.config.published = self.incoming().map(published).collect();
+        plan
+    }
+
+    fn incoming(&self) -> impl Iterator<Item = &Connection> {
+        self.connections
+            .iter()
+            .filter(|connection| connection.opening == Opening::Host)
+    }
+
+    /// Puts the applications into a world.
+    pub fn populate<G: Guest>(&self, world: &mut World<G>) {
+        let start = world.now();
+        for (index, connection) in self.connections.iter().enumerate() {
+            if let Opening::Guest(answer) = connection.opening {
+                let script = connection.host.clone();
+                world.host.serve(connection.port, Remote { answer, script });
+                world.guest.call(Call {
+                    to: (server(connection.v6), connection.port).into(),
+                    from: 40_000 + index as u16,
+                    script: connection.guest.clone(),
+                    at: start + connection.after,
+                });
+            }
+        }
+        for (listener, connection) in self.incoming().enumerate() {
+            world.guest.listen(Door {
+                port: connection.port,
+                script: connection.guest.clone(),
+            });
+            world.host.connect_in(
+                listener as u32,
+                (server(connection.v6), 50_000 + listener as u16).into(),
+                connection.port,
+                connection.host.clone(),
+                start + connection.after,
+            );
+        }
+    }
+
+    fn run_in<G: Guest>(&self, mut world: World<G>, traced: bool) -> Run {
+        if traced {
+            world.keep_trace();
+        }
+        let start: Instant = world.now();
+        self.populate(&mut world);
+        let ended = world.run_to_end(self.limit).and_then(|()| self.judge(&world));
+        Run {
+            counters: *world.engine.counters(),
+            failure: ended.err(),
+            trace: world.trace().to_owned(),
+            gave_up: expect::gave_up(&world),
+            virtual_time: world.now().since(start),
+        }
+    }
+}
+
+fn published(connection: &Connection) -> Published {
+    let any: IpAddr = match connection.v6 {
+        true => core::net::Ipv6Addr::UNSPECIFIED.into(),
+        false => core::net::Ipv4Addr::UNSPECIFIED.into(),
+    };
+    Published {
+        protocol: Protocol::Tcp,
+        host: (any, connection.port).into(),
+        guest_port: connection.port,
+    }
+}
+
+/// The server's address.
+#[must_use]
+pub fn server(v6: bool) -> IpAddr {
+    match v6 {
+        true => SERVER_V6.into(),
+        false => SERVER_V4.into(),
+    }
+}

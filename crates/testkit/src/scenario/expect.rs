@@ -1,0 +1,138 @@
+//! How connections must end, given what both sides do.
+
+use super::{Connection, Opening, Scenario};
+use crate::app::{App, End, Outcome};
+use crate::guest::Guest;
+use crate::host::Answer;
+use crate::world::World;
+
+impl Scenario {
+    /// Whether every connection ended as its scripts say.
+    pub(super) fn judge<G: Guest>(&self, world: &World<G>) -> Result<(), String> {
+        let guests = world.guest.reports();
+        for connection in &self.connections {
+            let guest = guests.iter().find(|report| report.port == connection.port);
+            let host = world
+                .host
+                .reports()
+                .find(|report| report.port == connection.port && report.app.is_some());
+            let ends = Ends {
+                guest: guest.and_then(|report| report.outcome),
+                host: host.as_ref().and_then(|report| report.app.as_ref()?.outcome()),
+                guest_app: guest.and_then(|report| report.app.clone()),
+                host_app: host.and_then(|report| report.app),
+                lossy: world.up.lost + world.down.lost + world.link.refused() > 0,
+            };
+            ends.judge(connection).map_err(|what| {
+                format!(
+                    "port {}: {what}: {connection:?}\n{}",
+                    connection.port,
+                    world.state()
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+struct Ends {
+    guest: Option<Outcome>,
+    host: Option<Outcome>,
+    guest_app: Option<App>,
+    host_app: Option<App>,
+    lossy: bool,
+}
+
+impl Ends {
+    fn judge(&self, connection: &Connection) -> Result<(), String> {
+        if let Opening::Guest(Answer::Fail(_) | Answer::FailAfter(..) | Answer::Never) = connection.opening {
+            return match (self.guest, self.host) {
+                (Some(Outcome::Refused), None) => Ok(()),
+                ends => Err(format!("refused, but ended as {ends:?}")),
+            };
+        }
+        let resets = |end| matches!(end, End::Reset(_));
+        match (resets(connection.guest.end), resets(connection.host.end)) {
+            (false, false) => self.closed(),
+            (true, false) => self.reset(self.guest, self.host, "guest"),
+            (false, true) => self.reset(self.host, self.guest, "host"),
+            (true, true) => self.both(),
+        }?;
+        self.prefixes()
+    }
+
+    fn closed(&self) -> Result<(), String> {
+        let ends = (self.guest, self.host);
+        if ends != (Some(Outcome::Closed), Some(Outcome::Closed)) {
+            return Err(format!("closed in order, but ended as {ends:?}"));
+        }
+        let amounts = |app: &Option<App>| app.as_ref().map(|app| (app.sent(), app.received()));
+        let (guest, host) = (amounts(&self.guest_app), amounts(&self.host_app));
+        if guest.map(|(sent, received)| (received, sent)) != host {
+            return Err(format!("guest sent and received {guest:?}, host {host:?}"));
+        }
+        Ok(())
+    }
+
+    /// One side resets: the other sees that, unless the network lost it.
+    fn reset(&self, by: Option<Outcome>, of: Option<Outcome>, who: &str) -> Result<(), String> {
+        let fits = match (by, of) {
+            (Some(Outcome::Aborted), Some(Outcome::Reset)) => true,
+            // Reset before the guest had the connection.
+            (Some(Outcome::Aborted), Some(Outcome::Refused) | None) => who == "host",
+            (Some(Outcome::Aborted), Some(Outcome::GaveUp)) => self.lossy,
+            _ => false,
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(format!(
+                "reset by the {who}, but ended as {:?}",
+                (self.guest, self.host)
+            )),
+        }
+    }
+
+    fn both(&self) -> Result<(), String> {
+        let allowed = |outcome: Option<Outcome>| match outcome {
+            None | Some(Outcome::Aborted | Outcome::Reset | Outcome::Refused) => true,
+            Some(Outcome::GaveUp) => self.lossy,
+            Some(Outcome::Closed) => false,
+        };
+        let aborted = [self.guest, self.host].contains(&Some(Outcome::Aborted));
+        match aborted && allowed(self.guest) && allowed(self.host) {
+            true => Ok(()),
+            false => Err(format!(
+                "reset by both, but ended as {:?}",
+                (self.guest, self.host)
+            )),
+        }
+    }
+
+    /// Nobody has received what was not sent.
+    fn prefixes(&self) -> Result<(), String> {
+        let (Some(guest), Some(host)) = (&self.guest_app, &self.host_app) else {
+            return Ok(());
+        };
+        if guest.received() > host.sent() || host.received() > guest.sent() {
+            return Err("more was received than sent".into());
+        }
+        Ok(())
+    }
+}
+
+/// Applications at either end that gave up.
+pub(super) fn gave_up<G: Guest>(world: &World<G>) -> usize {
+    let gave_up = |outcome: Option<Outcome>| outcome == Some(Outcome::GaveUp);
+    let guests = world
+        .guest
+        .reports()
+        .into_iter()
+        .filter(|report| gave_up(report.outcome))
+        .count();
+    let hosts = world
+        .host
+        .reports()
+        .filter(|report| gave_up(report.app.as_ref().and_then(App::outcome)))
+        .count();
+    guests + hosts
+}

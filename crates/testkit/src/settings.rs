@@ -1,0 +1,77 @@
+//! The addresses of the simulated world, which are the program's defaults.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_engine::Config;
+use pontoon_engine::config::{Addresses, UdpFilter, V4, V6};
+use pontoon_wire::Mac;
+
+use crate::guest::Addressing;
+
+/// The engine's Ethernet address.
+pub const OUR_MAC: Mac = Mac([0x02, 0x70, 0x6f, 0x6e, 0x74, 0x6f]);
+
+/// The guest's Ethernet address.
+pub const GUEST_MAC: Mac = Mac([0x02, 0x67, 0x75, 0x65, 0x73, 0x74]);
+
+/// The guest's IPv4 address.
+pub const GUEST_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+
+/// The guest's IPv6 address.
+pub const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 0x15);
+
+/// A server somewhere, IPv4 (TEST-NET-3).
+pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+
+/// A server somewhere, IPv6 (the documentation prefix).
+pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+
+/// A configuration with every default, no resolvers and nothing published.
+#[must_use]
+pub fn config(mtu: u16) -> Config {
+    let gateway_v4 = Ipv4Addr::new(10, 0, 2, 2);
+    let prefix = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 0);
+    Config {
+        addresses: Addresses {
+            v4: V4 {
+                subnet: Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 2, 0), 24),
+                gateway: gateway_v4,
+                dns: Ipv4Addr::new(10, 0, 2, 3),
+                guest: GUEST_V4,
+            },
+            v6: Some(V6 {
+                subnet: Ipv6Net::new_assert(prefix, 64),
+                gateway: Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 2),
+                router: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
+                dns: Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 3),
+                guest: GUEST_V6,
+                default_route: true,
+            }),
+        },
+        our_mac: OUR_MAC,
+        guest_mac: GUEST_MAC,
+        mtu,
+        hostname: None,
+        search: Vec::new(),
+        resolvers: Vec::new(),
+        host_loopback: Vec::new(),
+        host_addresses: false,
+        published: Vec::new(),
+        connect_timeout: Some(Duration::from_secs(10)),
+        udp_filter: UdpFilter::Address,
+        max_flows: 1 << 16,
+        max_flow_rate: None,
+    }
+}
+
+/// The guest's addresses.
+#[must_use]
+pub fn addressing() -> Addressing {
+    Addressing {
+        addresses: [IpAddr::V4(GUEST_V4), IpAddr::V6(GUEST_V6)],
+        mac: GUEST_MAC,
+        gateway: OUR_MAC,
+    }
+}

@@ -1,0 +1,318 @@
+//! Headers to meaning, in one pass.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::{
+    Body, Flags, Fragment, Frame, Icmp, Ip, MAX_WINDOW_SCALE, Malformed, Options, Tcp, Transport, Udp,
+};
+use crate::checksum::Sum;
+use crate::layout::{self, ether_type, extension};
+use crate::{Mac, protocol};
+
+/// Parses the headers of a frame of `len` bytes of which `head` are the first (all, or [`super::HEAD`]).
+///
+/// Bytes after the IP packet's end (Ethernet padding) belong to nothing. Transport checksums are not verified: they
+/// may be partial, and the data is not here. A UDP super-frame (virtio's UDP segmentation) is one datagram to this
+/// function, with all its data as payload: Linux writes the length of the whole super-frame into the UDP length field
+/// (`udp_send_skb` and `udp_gro_complete`, 6.2 and later) as into the IP header's.
+///
+/// # Errors
+/// Says what contradicts what; nothing downstream checks lengths again.
+pub fn parse(head: &[u8], len: usize) -> Result<Frame, Malformed> {
+    let head = Head::new(head, len);
+    let ethernet: &layout::Ethernet = head.read(0)?;
+    let body = match ethernet.ether_type.get() {
+        ether_type::IPV4 => ipv4(head)?,
+        ether_type::IPV6 => ipv6(head)?,
+        ether_type::ARP => Body::Arp,
+        other => return Err(Malformed::EtherType(other)),
+    };
+    Ok(Frame {
+        source: Mac(ethernet.source),
+        destination: Mac(ethernet.destination),
+        body,
+    })
+}
+
+/// The first bytes of something `len` bytes long.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    bytes: &'a [u8],
+    len: usize,
+}
+
+impl<'a> Head<'a> {
+    fn new(bytes: &'a [u8], len: usize) -> Self {
+        Self {
+            bytes: &bytes[..bytes.len().min(len)],
+            len,
+        }
+    }
+
+    /// The same, ending at `end` at the latest: an IP packet's end ends its headers.
+    fn until(self, end: usize) -> Result<Self, Malformed> {
+        if end > self.len {
+            return Err(Malformed::Truncated(self.len));
+        }
+        Ok(Self::new(self.bytes, end))
+    }
+
+    /// `len` bytes from `offset` on.
+    fn slice(self, offset: usize, len: usize) -> Result<&'a [u8], Malformed> {
+        self.bytes
+            .get(offset..offset + len)
+            .ok_or(if offset + len > self.len {
+                Malformed::Truncated(self.len)
+            } else {
+                Malformed::TooManyHeaders
+            })
+    }
+
+    /// The header at `offset`.
+    #[inline]
+    fn read<T: FromBytes + KnownLayout + Immutable + Unaligned>(
+        self,
+        offset: usize,
+    ) -> Result<&'a T, Malformed> {
+        let bytes = self.slice(offset, size_of::<T>())?;
+        T::ref_from_bytes(bytes).map_err(|_| Malformed::Truncated(self.len))
+    }
+}
+
+fn ipv4(head: Head<'_>) -> Result<Body, Malformed> {
+    let header: &layout::Ipv4 = head.read(ETHERNET)?;
+    let header_len = usize::from(header.version_length & 0x0f) * 4;
+    let total_len = usize::from(header.total_length.get());
+    // A total length of 0 ("the frame says it", as BIG TCP does within Linux) is refused with the others.
+    if header.version_length >> 4 != 4 || header_len < size_of::<layout::Ipv4>() || total_len < header_len {
+        return Err(Malformed::IpHeader);
+    }
+    let head = head.until(ETHERNET + total_len)?;
+    if Sum::new().add(head.slice(ETHERNET, header_len)?).finish() != 0 {
+        return Err(Malformed::IpHeader);
+    }
+    let flags_offset = header.flags_offset.get();
+    let fragment = Fragment {
+        id: header.ident.get().into(),
+        offset: u32::from(flags_offset & layout::Ipv4::OFFSET) * 8,
+        more: flags_offset & layout::Ipv4::MF != 0,
+    };
+    let ip = Ip {
+        source: Ipv4Addr::from(header.source).into(),
+        destination: Ipv4Addr::from(header.destination).into(),
+        hop_limit: header.ttl,
+        traffic_class: header.traffic_class,
+        dont_fragment: flags_offset & layout::Ipv4::DF != 0,
+        protocol: header.protocol,
+        fragment: (fragment.offset > 0 || fragment.more).then_some(fragment),
+        payload_offset: ETHERNET + header_len,
+        payload_len: total_len - header_len,
+    };
+    Ok(Body::Ip(ip, transport(head, &ip, protocol::ICMP)?))
+}
+
+fn ipv6(head: Head<'_>) -> Result<Body, Malformed> {
+    let header: &layout::Ipv6 = head.read(ETHERNET)?;
+    let word = header.version_class_label.get();
+    if word >> 28 != 6 {
+        return Err(Malformed::IpHeader);
+    }
+    let first = ETHERNET + size_of::<layout::Ipv6>();
+    // A payload length of 0 (a jumbogram's, RFC 2675) leaves no room for any header: refused where one is named.
+    let end = first + usize::from(header.payload_length.get());
+    let head = head.until(end)?;
+    let chain = walk(head, header.next_header, first)?;
+    let ip = Ip {
+        source: Ipv6Addr::from(header.source).into(),
+        destination: Ipv6Addr::from(header.destination).into(),
+        hop_limit: header.hop_limit,
+        traffic_class: (word >> 20).to_be_bytes()[3],
+        dont_fragment: true,
+        protocol: chain.protocol,
+        fragment: chain.fragment,
+        payload_offset: chain.end,
+        payload_len: end - chain.end,
+    };
+    Ok(Body::Ip(ip, transport(head, &ip, protocol::ICMPV6)?))
+}
+
+/// Where a chain of extension headers ends.
+struct Chain {
+    protocol: u8,
+    fragment: Option<Fragment>,
+    end: usize,
+}
+
+/// Walks extension headers (RFC 8200 section 4) from `offset` on, of which `next` is the first.
+///
+/// A fragment header ends the walk: what follows it is a piece of something. The exception is the atomic fragment,
+/// which is the whole (RFC 6946).
+fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
+    let first = offset;
+    let mut chain = Chain {
+        protocol: next,
+        fragment: None,
+        end: offset,
+    };
+    let mut atomic = false;
+    loop {
+        let header_len = match chain.protocol {
+            // Only as the first header (RFC 8200 section 4.1).
+            extension::HOP_BY_HOP if chain.end != first => return Err(Malformed::IpHeader),
+            extension::HOP_BY_HOP | extension::DESTINATION_OPTIONS => {
+                let header: &layout::Extension = head.read(chain.end)?;
+                chain.protocol = header.next_header;
+                (usize::from(header.length) + 1) * 8
+            }
+            extension::ROUTING => {
+                let header: &layout::Extension = head.read(chain.end)?;
+                // The destination would be another than the one in the IP header, which is what policy judges.
+                if header.segments_left != 0 {
+                    return Err(Malformed::IpHeader);
+                }
+                chain.protocol = header.next_header;
+                (usize::from(header.length) + 1) * 8
+            }
+            extension::AUTHENTICATION => {
+                let header: &layout::Extension = head.read(chain.end)?;
+                // Its fixed part alone has three words (RFC 4302 section 2.2).
+                if header.length == 0 {
+                    return Err(Malformed::IpHeader);
+                }
+                chain.protocol = header.next_header;
+                (usize::from(header.length) + 2) * 4
+            }
+            extension::FRAGMENT => {
+                let header: &layout::Fragment = head.read(chain.end)?;
+                // A fragment of a fragment is nothing that a sender makes.
+                if atomic || header.next_header == extension::FRAGMENT {
+                    return Err(Malformed::IpHeader);
+                }
+                let offset_more = header.offset_more.get();
+                let fragment = Fragment {
+                    id: header.id.get(),
+                    offset: u32::from(offset_more & layout::Fragment::OFFSET),
+                    more: offset_more & layout::Fragment::MORE != 0,
+                };
+                chain.protocol = header.next_header;
+                if fragment.offset > 0 || fragment.more {
+                    chain.fragment = Some(fragment);
+                    chain.end += size_of::<layout::Fragment>();
+                    return Ok(chain);
+                }
+                atomic = true;
+                size_of::<layout::Fragment>()
+            }
+            _ => return Ok(chain),
+        };
+        head.slice(chain.end, header_len)?;
+        chain.end += header_len;
+    }
+}
+
+fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, Malformed> {
+    if ip.fragment.is_some() {
+        return Ok(Transport::Fragment);
+    }
+    Ok(match ip.protocol {
+        protocol::TCP => Transport::Tcp(tcp(head, ip)?),
+        protocol::UDP => Transport::Udp(udp(head, ip)?),
+        protocol if protocol == icmp_protocol => Transport::Icmp(icmp(head, ip)?),
+        _ => Transport::Other,
+    })
+}
+
+fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, Malformed> {
+    let header: &layout::Tcp = head.read(ip.payload_offset)?;
+    let header_len = usize::from(header.data_offset >> 4) * 4;
+    let fixed_len = size_of::<layout::Tcp>();
+    if header_len < fixed_len || header_len > ip.payload_len {
+        return Err(Malformed::Transport(protocol::TCP));
+    }
+    let list = head.slice(ip.payload_offset + fixed_len, header_len - fixed_len)?;
+    let flags = Flags(header.flags);
+    Ok(Tcp {
+        source_port: header.source_port.get(),
+        destination_port: header.destination_port.get(),
+        seq: header.seq.get(),
+        ack: header.ack.get(),
+        flags,
+        window: header.window.get(),
+        options: options(list, flags),
+        payload_offset: ip.payload_offset + header_len,
+        payload_len: ip.payload_len - header_len,
+    })
+}
+
+/// Reads a list of TCP options (RFC 9293 section 3.1). An option of an unexpected length counts as an unknown one.
+fn options(mut list: &[u8], flags: Flags) -> Options {
+    let mut options = Options::default();
+    let syn = flags.has(Flags::SYN);
+    loop {
+        let (kind, rest) = match *list {
+            [] | [0, ..] => return options,
+            [1, ref after @ ..] => {
+                list = after;
+                continue;
+            }
+            [kind, ref rest @ ..] => (kind, rest),
+        };
+        let Some((value, after)) = rest
+            .first()
+            .and_then(|len| usize::from(*len).checked_sub(2))
+            .and_then(|len| rest[1..].split_at_checked(len))
+        else {
+            return options;
+        };
+        match (kind, value) {
+            (2, &[high, low]) if syn => options.mss = Some(u16::from_be_bytes([high, low])),
+            (3, &[shift]) if syn => options.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
+            (4, []) if syn => options.sack_permitted = true,
+            (5, blocks) if blocks.len() % 8 == 0 => {
+                let (blocks, _) = blocks.as_chunks::<8>();
+                options.sack = [None; 4];
+                for (edges, block) in options.sack.iter_mut().zip(blocks) {
+                    let [a, b, c, d, e, f, g, h] = *block;
+                    *edges = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+                }
+            }
+            _ => {}
+        }
+        list = after;
+    }
+}
+
+fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, Malformed> {
+    let header: &layout::Udp = head.read(ip.payload_offset)?;
+    let header_len = size_of::<layout::Udp>();
+    let len = usize::from(header.length.get());
+    // 0 would mean a jumbogram (RFC 2675 section 4), which a frame of at most 65,535 bytes is not. Less than the IP
+    // payload is fine: what follows is not data (RFC 768).
+    if len < header_len || len > ip.payload_len {
+        return Err(Malformed::Transport(protocol::UDP));
+    }
+    Ok(Udp {
+        source_port: header.source_port.get(),
+        destination_port: header.destination_port.get(),
+        payload_offset: ip.payload_offset + header_len,
+        payload_len: len - header_len,
+    })
+}
+
+fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, Malformed> {
+    let header: &layout::Icmp = head.read(ip.payload_offset)?;
+    let header_len = size_of::<layout::Icmp>();
+    Ok(Icmp {
+        kind: header.kind,
+        code: header.code,
+        ident: header.ident.get(),
+        seq: header.seq.get(),
+        payload_offset: ip.payload_offset + header_len,
+        payload_len: ip.payload_len - header_len,
+    })
+}
+
+/// Bytes of an Ethernet header: where the packet begins.
+const ETHERNET: usize = size_of::<layout::Ethernet>();

@@ -1,0 +1,597 @@
+use etherparse::{EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6Header, TcpHeader};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{oracle, protocol};
+
+#[test]
+fn padding_belongs_to_nothing() {
+    let mut frame = ipv4(protocol::UDP, &udp(b"abc"));
+    frame.resize(60, 0xee);
+    let Ok(Frame {
+        body: Body::Ip(ip, Transport::Udp(udp)),
+        ..
+    }) = parse(&frame, 60)
+    else {
+        panic!("no UDP");
+    };
+    assert_eq!((ip.payload_offset, ip.payload_len), (34, 11));
+    assert_eq!((udp.payload_offset, udp.payload_len), (42, 3));
+}
+
+#[test]
+fn payload_may_lie_beyond_the_head() {
+    let frame = ipv4(protocol::TCP, &[&tcp(&[])[..], &[7; 60_000]].concat());
+    let Ok(Frame {
+        body: Body::Ip(_, Transport::Tcp(tcp)),
+        ..
+    }) = parse(&frame[..HEAD], frame.len())
+    else {
+        panic!("no TCP");
+    };
+    assert_eq!((tcp.payload_offset, tcp.payload_len), (54, 60_000));
+    // One byte less, and the IP header lies.
+    let short = frame.len() - 1;
+    assert_eq!(parse(&frame[..HEAD], short), Err(Malformed::Truncated(short)));
+}
+
+#[test]
+fn udp_super_frame_is_one_datagram() {
+    let frame = ipv4(protocol::UDP, &udp(&[1; 40 * 1472]));
+    let Ok(Frame {
+        body: Body::Ip(_, Transport::Udp(udp)),
+        ..
+    }) = parse(&frame[..HEAD], frame.len())
+    else {
+        panic!("no UDP");
+    };
+    assert_eq!(udp.payload_len, 40 * 1472);
+}
+
+#[test]
+fn udp_length_bounds_the_data() {
+    let with_length = |length: u16| {
+        let mut datagram = udp(b"0123456789");
+        datagram[4..6].copy_from_slice(&length.to_be_bytes());
+        let frame = ipv4(protocol::UDP, &datagram);
+        parse(&frame, frame.len()).map(|frame| match frame.body {
+            Body::Ip(_, Transport::Udp(udp)) => udp.payload_len,
+            other => panic!("{other:?}"),
+        })
+    };
+    let wrong = Err(Malformed::Transport(protocol::UDP));
+    assert_eq!(with_length(0), wrong);
+    assert_eq!(with_length(7), wrong);
+    assert_eq!(with_length(8), Ok(0));
+    assert_eq!(with_length(15), Ok(7));
+    assert_eq!(with_length(18), Ok(10));
+    assert_eq!(with_length(19), wrong);
+}
+
+#[test]
+fn inconsistent_ipv4_headers() {
+    let good = ipv4(protocol::UDP, &udp(b"abc"));
+    let refused = |at: usize, value: u8| {
+        let mut frame = good.clone();
+        frame[at] = value;
+        set_ipv4_checksum(&mut frame);
+        parse(&frame, frame.len()).unwrap_err()
+    };
+    assert_eq!(refused(14, 0x65), Malformed::IpHeader, "version 6");
+    assert_eq!(refused(14, 0x44), Malformed::IpHeader, "four words");
+    assert_eq!(
+        refused(14, 0x4f),
+        Malformed::IpHeader,
+        "header longer than the packet"
+    );
+    assert_eq!(refused(17, 0), Malformed::IpHeader, "total length 0");
+    assert_eq!(
+        refused(17, 19),
+        Malformed::IpHeader,
+        "total length below the header's"
+    );
+    assert_eq!(refused(17, 27), Malformed::Truncated(14 + 27), "UDP header cut");
+    assert_eq!(
+        refused(17, 32),
+        Malformed::Truncated(good.len()),
+        "past the frame"
+    );
+    let mut frame = good.clone();
+    frame[24] ^= 1;
+    assert_eq!(parse(&frame, frame.len()), Err(Malformed::IpHeader), "checksum");
+}
+
+#[test]
+fn ethernet_that_is_not_ip() {
+    assert_eq!(parse(&[0; 13], 13), Err(Malformed::Truncated(13)));
+    assert_eq!(parse(&[], 0), Err(Malformed::Truncated(0)));
+    let tagged = ethernet(0x8100, &[0; 50]);
+    assert_eq!(parse(&tagged, 64), Err(Malformed::EtherType(0x8100)));
+    let arp = ethernet(0x0806, &[0; 28]);
+    assert_eq!(parse(&arp, 42).unwrap().body, Body::Arp);
+}
+
+#[test]
+fn ipv6_ports_are_found_behind_extension_headers() {
+    let chain = [
+        Extension::HopByHop(1),
+        Extension::Destination(0),
+        Extension::Routing(2),
+        Extension::Authentication(4),
+        Extension::Fragment {
+            id: 9,
+            offset: 0,
+            more: false,
+        },
+        Extension::Destination(2),
+    ];
+    let frame = ipv6(&chain, protocol::UDP, &udp(b"abc"));
+    let Ok(Frame {
+        body: Body::Ip(ip, Transport::Udp(udp)),
+        ..
+    }) = parse(&frame, frame.len())
+    else {
+        panic!("no UDP");
+    };
+    assert_eq!(ip.fragment, None, "an atomic fragment is whole");
+    assert_eq!(ip.protocol, protocol::UDP);
+    assert_eq!(
+        (udp.source_port, udp.destination_port, udp.payload_len),
+        (4444, 5555, 3)
+    );
+}
+
+#[test]
+fn fragments_are_not_looked_into() {
+    for (offset, more) in [(0, true), (1448, true), (1448, false)] {
+        let extension = Extension::Fragment {
+            id: 0xdead_beef,
+            offset,
+            more,
+        };
+        let frame = ipv6(&[Extension::HopByHop(0), extension], protocol::UDP, &[0; 16]);
+        let Ok(Frame {
+            body: Body::Ip(ip, transport),
+            ..
+        }) = parse(&frame, frame.len())
+        else {
+            panic!("refused");
+        };
+        assert_eq!(transport, Transport::Fragment);
+        assert_eq!(ip.protocol, protocol::UDP);
+        assert_eq!((ip.payload_offset, ip.payload_len), (14 + 40 + 8 + 8, 16));
+        let id = 0xdead_beef;
+        assert_eq!(
+            ip.fragment,
+            Some(Fragment {
+                id,
+                offset: offset.into(),
+                more
+            })
+        );
+    }
+}
+
+#[test]
+fn chains_that_no_sender_makes() {
+    let atomic = Extension::Fragment {
+        id: 1,
+        offset: 0,
+        more: false,
+    };
+    let piece = Extension::Fragment {
+        id: 1,
+        offset: 8,
+        more: false,
+    };
+    let refused = |chain: &[Extension]| {
+        let frame = ipv6(chain, protocol::UDP, &udp(b""));
+        parse(&frame[..frame.len().min(HEAD)], frame.len()).unwrap_err()
+    };
+    assert_eq!(
+        refused(&[Extension::Destination(0), Extension::HopByHop(0)]),
+        Malformed::IpHeader
+    );
+    assert_eq!(refused(&[atomic, piece]), Malformed::IpHeader);
+    assert_eq!(refused(&[piece, atomic]), Malformed::IpHeader);
+    assert_eq!(refused(&[Extension::Authentication(0)]), Malformed::IpHeader);
+    assert_eq!(refused(&[Extension::Destination(255)]), Malformed::TooManyHeaders);
+    assert_eq!(
+        refused(&[Extension::Destination(0); 40]),
+        Malformed::TooManyHeaders
+    );
+
+    let mut routed = ipv6(&[Extension::Routing(2)], protocol::UDP, &udp(b""));
+    routed[14 + 40 + 3] = 1;
+    assert_eq!(
+        parse(&routed, routed.len()),
+        Err(Malformed::IpHeader),
+        "segments left"
+    );
+
+    let mut cut = ipv6(&[Extension::Destination(0)], protocol::UDP, &[]);
+    cut[14 + 40 + 1] = 1; // 16 bytes, of which 8 are there
+    assert_eq!(parse(&cut, cut.len()), Err(Malformed::Truncated(62)));
+
+    let mut jumbo = ipv6(&[], protocol::TCP, &tcp(&[]));
+    jumbo[18..20].copy_from_slice(&[0, 0]);
+    assert_eq!(parse(&jumbo, jumbo.len()), Err(Malformed::Truncated(54)));
+}
+
+#[test]
+fn tcp_option_lists() {
+    let parsed = |flags: u8, list: &[u8]| {
+        let mut segment = tcp(list);
+        segment[13] = flags;
+        let frame = ipv4(protocol::TCP, &segment);
+        match parse(&frame, frame.len()).unwrap().body {
+            Body::Ip(_, Transport::Tcp(tcp)) => tcp.options,
+            other => panic!("{other:?}"),
+        }
+    };
+    let syn = Flags::SYN.0;
+    let linux = [2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+    let all = Options {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        ..Options::default()
+    };
+    assert_eq!(parsed(syn, &linux), all);
+    assert_eq!(parsed(Flags::ACK.0, &linux), Options::default(), "only in a SYN");
+    assert_eq!(parsed(syn, &[3, 3, 255, 0]).window_scale, Some(14), "clamped");
+    assert_eq!(
+        parsed(syn, &[0, 2, 4, 5]).mss,
+        None,
+        "nothing counts after the end of the list"
+    );
+    assert_eq!(
+        parsed(syn, &[3, 3, 2, 99, 1, 4, 2, 0]).window_scale,
+        Some(2),
+        "what stood before a malformed option counts"
+    );
+    assert_eq!(parsed(syn, &[99, 0, 4, 2]), Options::default(), "length 0");
+    assert_eq!(parsed(syn, &[1, 1, 1, 2]), Options::default(), "no length");
+    assert_eq!(
+        parsed(syn, &[2, 3, 9, 4, 2, 0, 0, 0]),
+        Options {
+            sack_permitted: true,
+            ..Options::default()
+        },
+        "an MSS of a wrong length is unknown"
+    );
+
+    let mut sack = vec![1, 1, 5, 34];
+    sack.extend(1..=32);
+    assert_eq!(
+        parsed(Flags::ACK.0, &sack).sack,
+        [
+            Some((0x0102_0304, 0x0506_0708)),
+            Some((0x090a_0b0c, 0x0d0e_0f10)),
+            Some((0x1112_1314, 0x1516_1718)),
+            Some((0x191a_1b1c, 0x1d1e_1f20)),
+        ]
+    );
+}
+
+#[test]
+fn tcp_header_length_is_checked() {
+    let with_offset = |words: u8| {
+        let mut segment = tcp(&[]);
+        segment[12] = words << 4;
+        let frame = ipv4(protocol::TCP, &segment);
+        parse(&frame, frame.len())
+    };
+    assert!(with_offset(5).is_ok());
+    let wrong = Err(Malformed::Transport(protocol::TCP));
+    assert_eq!(with_offset(4), wrong);
+    assert_eq!(with_offset(6), wrong);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn agrees_with_etherparse_on_valid_frames(frame in valid(), padding in 0..30_usize) {
+        let mut frame = frame;
+        frame.resize(frame.len() + padding, 0xee);
+        let expected = oracle::parse(&frame);
+        prop_assert!(expected.is_some(), "the generator makes what etherparse takes");
+        prop_assert_eq!(parse(&frame[..frame.len().min(HEAD)], frame.len()).ok(), expected);
+    }
+
+    #[test]
+    fn agrees_with_etherparse_on_what_both_accept(
+        frame in valid(),
+        changes in vec((0..120_usize, any::<u8>()), 1..4),
+        keep in 0..400_usize,
+    ) {
+        let mut frame = frame;
+        for (at, value) in changes {
+            if let Some(byte) = frame.get_mut(at) {
+                *byte = value;
+            }
+        }
+        frame.truncate(keep.max(14));
+        set_ipv4_checksum(&mut frame);
+        let ours = parse(&frame[..frame.len().min(HEAD)], frame.len());
+        if let (Ok(ours), Some(theirs)) = (ours, oracle::parse(&frame)) {
+            prop_assert!(agree(ours, theirs), "{ours:?}\n{theirs:?}");
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..HEAD), len in 0..70_000_usize) {
+        let _ = parse(&bytes, len);
+    }
+
+    #[test]
+    fn what_is_accepted_lies_in_the_frame(frame in valid(), change in any::<(u8, u8)>(), len in 0..600_usize) {
+        let mut frame = frame;
+        if let Some(byte) = frame.get_mut(usize::from(change.0)) {
+            *byte = change.1;
+        }
+        set_ipv4_checksum(&mut frame);
+        let len = len.min(frame.len());
+        if let Ok(Frame { body: Body::Ip(ip, transport), .. }) = parse(&frame[..len.min(HEAD)], len) {
+            let end = ip.payload_offset + ip.payload_len;
+            prop_assert!(end <= len);
+            let data = match transport {
+                Transport::Tcp(tcp) => tcp.payload_offset + tcp.payload_len,
+                Transport::Udp(udp) => udp.payload_offset + udp.payload_len,
+                Transport::Icmp(icmp) => icmp.payload_offset + icmp.payload_len,
+                Transport::Fragment | Transport::Other => end,
+            };
+            prop_assert!(data <= end);
+        }
+    }
+}
+
+/// Whether two parses of a mangled frame agree, apart from what etherparse does differently on purpose: it ends a
+/// list of TCP options at an unknown one, walks on behind a fragment header into data, knows IPv4's authentication
+/// header, and takes a length of 0 (UDP, IPv6) for the rest of the frame.
+fn agree(ours: Frame, theirs: Frame) -> bool {
+    let (Body::Ip(our_ip, ours), Body::Ip(their_ip, theirs)) = (ours.body, theirs.body) else {
+        return ours == theirs;
+    };
+    if our_ip.fragment.is_some() && our_ip.fragment == their_ip.fragment {
+        return true;
+    }
+    if our_ip.source.is_ipv4() && our_ip.protocol == AUTHENTICATION {
+        return true;
+    }
+    if our_ip.source.is_ipv6() && our_ip.payload_len == 0 {
+        return true;
+    }
+    let without_options = |transport| match transport {
+        Transport::Tcp(tcp) => Transport::Tcp(Tcp {
+            options: Options::default(),
+            ..tcp
+        }),
+        other => other,
+    };
+    our_ip == their_ip && without_options(ours) == without_options(theirs)
+}
+
+/// One valid frame of any kind.
+fn valid() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => (any::<Ipv4Fields>(), upper(protocol::ICMP)).prop_map(|(fields, (protocol, upper))| {
+            ipv4_with(fields, protocol, &upper)
+        }),
+        4 => (any::<Ipv6Fields>(), chain(), upper(protocol::ICMPV6)).prop_map(
+            |(fields, chain, (protocol, upper))| ipv6_with(fields, &chain, protocol, &upper)
+        ),
+        1 => Just(ethernet(0x0806, &ARP_REQUEST)),
+    ]
+}
+
+type Ipv4Fields = (u8, u16, u16, u8, [u8; 4], [u8; 4], [u8; 12]);
+type Ipv6Fields = (u8, u8, [u8; 16], [u8; 16]);
+
+/// An extension header; numbers are lengths in the header's own unit.
+#[derive(Clone, Copy, Debug)]
+enum Extension {
+    HopByHop(u8),
+    Routing(u8),
+    Destination(u8),
+    Authentication(u8),
+    Fragment { id: u32, offset: u16, more: bool },
+}
+
+impl Extension {
+    fn number(self) -> u8 {
+        match self {
+            Self::HopByHop(_) => 0,
+            Self::Routing(_) => 43,
+            Self::Fragment { .. } => 44,
+            Self::Authentication(_) => AUTHENTICATION,
+            Self::Destination(_) => 60,
+        }
+    }
+
+    fn bytes(self, next: u8) -> Vec<u8> {
+        let sized = |length: u8, len: usize| {
+            let mut bytes = vec![0; len];
+            bytes[..2].copy_from_slice(&[next, length]);
+            bytes
+        };
+        match self {
+            Self::HopByHop(n) | Self::Routing(n) | Self::Destination(n) => sized(n, 8 * (usize::from(n) + 1)),
+            Self::Authentication(n) => sized(n, 4 * (usize::from(n) + 2)),
+            Self::Fragment { id, offset, more } => {
+                let mut bytes = vec![next, 0];
+                bytes.extend((offset | u16::from(more)).to_be_bytes());
+                bytes.extend(id.to_be_bytes());
+                bytes
+            }
+        }
+    }
+}
+
+/// Chains of at most about 130 bytes; a fragment header that fragments stands at the end.
+fn chain() -> impl Strategy<Value = Vec<Extension>> {
+    let middle = prop_oneof![
+        (0..3_u8).prop_map(Extension::Routing),
+        (0..3_u8).prop_map(Extension::Destination),
+        (1..5_u8).prop_map(Extension::Authentication),
+    ];
+    let fragment =
+        (any::<u32>(), 0..0x2000_u16, any::<bool>()).prop_map(|(id, units, more)| Extension::Fragment {
+            id,
+            offset: units * 8,
+            more,
+        });
+    let first = prop::option::of((0..3_u8).prop_map(Extension::HopByHop));
+    (first, vec(middle, 0..4), prop::option::of(fragment))
+        .prop_map(|(first, middle, fragment)| first.into_iter().chain(middle).chain(fragment).collect())
+}
+
+/// An upper-layer packet and its protocol.
+fn upper(icmp: u8) -> impl Strategy<Value = (u8, Vec<u8>)> {
+    let data = || vec(any::<u8>(), 0..400);
+    prop_oneof![
+        (any::<([u8; 20], u8)>(), tcp_options(), data()).prop_map(|((fixed, flags), options, data)| {
+            let mut segment = tcp(&options);
+            segment[..12].copy_from_slice(&fixed[..12]);
+            segment[13] = flags;
+            segment[14..20].copy_from_slice(&fixed[14..]);
+            segment.extend(data);
+            (protocol::TCP, segment)
+        }),
+        data().prop_map(|data| (protocol::UDP, udp(&data))),
+        // Echo: etherparse wants exact lengths of some other types.
+        (any::<[u8; 6]>(), data()).prop_map(move |(rest, data)| {
+            let kind = if icmp == protocol::ICMP { 8 } else { 128 };
+            (icmp, [&[kind, 0][..], &rest, &data].concat())
+        }),
+        vec(any::<u8>(), 1..400).prop_map(|data| (OTHER, data)),
+    ]
+}
+
+fn tcp_options() -> impl Strategy<Value = Vec<u8>> {
+    let option = prop_oneof![
+        Just(vec![1]),
+        any::<u16>().prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat()),
+        any::<u8>().prop_map(|shift| vec![3, 3, shift]),
+        Just(vec![4, 2]),
+        any::<[u8; 8]>().prop_map(|clocks| [&[8, 10][..], &clocks].concat()),
+        (1..=4_u8, any::<[u8; 32]>()).prop_map(|(n, edges)| [
+            &[5, 2 + 8 * n][..],
+            &edges[..8 * usize::from(n)]
+        ]
+        .concat()),
+    ];
+    vec(option, 0..5).prop_map(|list| {
+        let mut bytes = Vec::new();
+        for option in list {
+            if bytes.len() + option.len() <= 40 {
+                bytes.extend(option);
+            }
+        }
+        bytes
+    })
+}
+
+fn ethernet(ether_type: u16, packet: &[u8]) -> Vec<u8> {
+    let header = Ethernet2Header {
+        source: [2, 0, 0, 0, 0, 1],
+        destination: [2, 0, 0, 0, 0, 2],
+        ether_type: EtherType(ether_type),
+    };
+    [&header.to_bytes(), packet].concat()
+}
+
+fn ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let plain = (0, 1, 0, 64, [10, 0, 2, 15], [192, 0, 2, 1], [0; 12]);
+    ipv4_with(plain, protocol, payload)
+}
+
+fn ipv4_with(fields: Ipv4Fields, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let (class, ident, flags_offset, ttl, source, destination, options) = fields;
+    let mut header = Ipv4Header::new(
+        u16::try_from(payload.len()).unwrap(),
+        ttl,
+        IpNumber(protocol),
+        source,
+        destination,
+    )
+    .unwrap();
+    // Up to three words of options, by the first byte.
+    let words = usize::from(options[0] % 4);
+    header.options = options[..4 * words].try_into().unwrap();
+    header.set_payload_len(payload.len()).unwrap();
+    let mut packet = header.to_bytes().to_vec();
+    packet[1] = class;
+    packet[4..6].copy_from_slice(&ident.to_be_bytes());
+    packet[6..8].copy_from_slice(&flags_offset.to_be_bytes());
+    packet.extend(payload);
+    let mut frame = ethernet(0x0800, &packet);
+    set_ipv4_checksum(&mut frame);
+    frame
+}
+
+/// Makes an IPv4 header's checksum right by arithmetic of its own, where there is a whole header.
+fn set_ipv4_checksum(frame: &mut [u8]) {
+    if frame.len() < 34 || frame[12..14] != [8, 0] {
+        return;
+    }
+    let end = 14 + 4 * usize::from(frame[14] & 15);
+    if end > frame.len() {
+        return;
+    }
+    frame[24..26].fill(0);
+    let words = frame[14..end].chunks_exact(2);
+    let sum: u32 = words.map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let sum = 0xffff - u16::try_from(sum % 0xffff).unwrap();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn ipv6(chain: &[Extension], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    ipv6_with((0, 64, [0xfd; 16], [0x20; 16]), chain, protocol, payload)
+}
+
+fn ipv6_with(fields: Ipv6Fields, chain: &[Extension], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let (traffic_class, hop_limit, source, destination) = fields;
+    let mut extensions = Vec::new();
+    let mut first = protocol;
+    for extension in chain.iter().rev() {
+        extensions.splice(0..0, extension.bytes(first));
+        first = extension.number();
+    }
+    let header = Ipv6Header {
+        traffic_class,
+        payload_length: u16::try_from(extensions.len() + payload.len()).unwrap(),
+        next_header: IpNumber(first),
+        hop_limit,
+        source,
+        destination,
+        ..Ipv6Header::default()
+    };
+    ethernet(0x86dd, &[&header.to_bytes(), &extensions[..], payload].concat())
+}
+
+fn udp(data: &[u8]) -> Vec<u8> {
+    let header = etherparse::UdpHeader {
+        source_port: 4444,
+        destination_port: 5555,
+        length: u16::try_from(8 + data.len()).unwrap(),
+        checksum: 0,
+    };
+    [&header.to_bytes(), data].concat()
+}
+
+fn tcp(options: &[u8]) -> Vec<u8> {
+    let mut header = TcpHeader::new(4444, 5555, 1, 1000);
+    header.set_options_raw(options).unwrap();
+    header.to_bytes().to_vec()
+}
+
+/// IPv4's and IPv6's authentication header.
+const AUTHENTICATION: u8 = 51;
+/// SCTP: a protocol that is not carried.
+const OTHER: u8 = 132;
+const ARP_REQUEST: [u8; 28] = [
+    0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2,
+];
