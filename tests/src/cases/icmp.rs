@@ -8,9 +8,6 @@ use crate::network::{self, Network};
 /// Opens ping sockets to every group, which is how most distributions ship.
 const OPEN: &str = "0 2147483647";
 
-/// Closes them to every group: the range is empty.
-const CLOSED: &str = "1 0";
-
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [
         Case::both("icmp.ping", 20, ping),
@@ -62,15 +59,17 @@ fn large_ping(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     open_ping(context)?;
     let line = format!(
-        "ping {} -n -c 2 -i 0.2 -W 2 -s 60000 {}",
+        "ping {} -n -c 3 -i 0.2 -W 2 -s 60000 {}",
         family.flag(),
         network.server_address(family)
     );
     let text = network.run().shell(&line).text()?;
-    ensure!(
-        text.contains("60008 bytes from") && text.contains(" 2 received"),
-        "{text}"
-    );
+    // The first one may be what teaches the guest the path's MTU.
+    let answers = text
+        .lines()
+        .filter(|line| line.starts_with("60008 bytes from"))
+        .count();
+    ensure!(answers >= 2, "{text}");
     Ok(())
 }
 
@@ -101,7 +100,7 @@ fn traceroute(context: &Context, family: Family, method: &str) -> Result<()> {
 /// One clear line when neither ping sockets nor raw sockets may be opened; and no answer, but also no harm.
 fn forbidden(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    network::sysctl("net/ipv4/ping_group_range", CLOSED)?;
+    // A new namespace opens ping sockets to nobody.
     let line = format!(
         "ping -n -c 2 -i 0.2 -W 1 {}; true",
         network.server_address(Family::V4)

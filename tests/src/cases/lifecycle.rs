@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
-use super::{expect, tcp_server};
+use super::{expect, icmp, tcp_server};
 use crate::case::{Caller, Case, Context, Family, Outcome};
 use crate::network::Network;
 use crate::process::{self, Process};
@@ -146,6 +146,8 @@ fn init_killed(context: &Context) -> Result<()> {
 /// One line, a status that is not 0 within a second, and nothing left.
 fn engine_killed(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
+    // Nothing else to talk about.
+    icmp::open_ping(context)?;
     let talk = talk()?;
     let mut running = with_orphan(&network, &talk)?;
     roles(context, &running)?.engine.signal(Signal::KILL)?;

@@ -74,23 +74,24 @@ fn half_ours(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
 
 /// The server closes its half first; everything we then send arrives.
 fn half_theirs(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
-    let mut stream = request(server, &format!("half {seed} {len}"))?;
+    let name = name();
+    let mut stream = request(server, &format!("half {name} {seed} {len}"))?;
     ensure!(stream.read(&mut [0])? == 0, "data instead of the end");
     std::thread::sleep(Duration::from_millis(100));
     send(&mut stream, &Pattern::of(seed), len)?;
     stream.shutdown(Shutdown::Write)?;
-    report(server, &stream)
+    report(server, name)
 }
 
 /// Our RST arrives as a RST.
 fn reset_ours(server: SocketAddr) -> Result<String> {
-    let mut stream = request(server, "hold")?;
+    let name = name();
+    let mut stream = request(server, &format!("hold {name}"))?;
     // The server has it, so it is the RST that ends it and not a failed open.
     stream.read_exact(&mut [0; 5])?;
-    let port = stream.local_addr()?.port();
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     drop(stream);
-    rest(request(server, &format!("report {port}"))?)
+    report(server, name)
 }
 
 /// The server's RST arrives as a RST.
@@ -102,15 +103,20 @@ fn reset_theirs(server: SocketAddr) -> Result<String> {
     }
 }
 
-fn report(server: SocketAddr, stream: &TcpStream) -> Result<String> {
-    rest(request(
-        server,
-        &format!("report {}", stream.local_addr()?.port()),
-    )?)
+/// A name for one connection: the server does not see the port that we see.
+fn name() -> u128 {
+    std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_nanos())
 }
 
-/// Microseconds until the refusal.
+fn report(server: SocketAddr, name: u128) -> Result<String> {
+    rest(request(server, &format!("report {name}"))?)
+}
+
+/// Microseconds until the refusal. The first one teaches the host its neighbour, and is not measured.
 fn refused(server: SocketAddr) -> Result<String> {
+    let _ = TcpStream::connect(server);
     let start = Instant::now();
     match TcpStream::connect(server) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {

@@ -5,11 +5,11 @@
 //! | `echo` | sends back what comes, then closes its half |
 //! | `source SEED LEN` | sends LEN bytes of the pattern, closes its half, reads to the end |
 //! | `sink SECONDS SEED LEN` | waits, then reads to the end, checks, answers `ok` or what differs |
-//! | `half SEED LEN` | closes its half at once, then as `sink 0`, its answer kept for `report` |
+//! | `half NAME SEED LEN` | closes its half at once, then as `sink 0`, its answer kept for `report` |
 //! | `swap SEED LEN` | takes LEN bytes, checks, sends as many of the pattern, closes its half, reads to the end |
 //! | `reset` | closes with a RST |
-//! | `hold` | reads to the end, and keeps how that was for `report` |
-//! | `report PORT` | answers how the connection from the client's PORT ended, once it did |
+//! | `hold NAME` | reads to the end, and keeps how that was for `report` |
+//! | `report NAME` | answers how the connection of that name ended, once it did |
 //! | `peer` | answers the client's address |
 
 use std::collections::HashMap;
@@ -22,10 +22,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::pattern::Pattern;
 
-/// How connections ended, by the client's port.
+/// How connections ended, by the name that the client gave them.
 #[derive(Default)]
 struct Reports {
-    ended: Mutex<HashMap<u16, String>>,
+    ended: Mutex<HashMap<String, String>>,
     changed: Condvar,
 }
 
@@ -51,25 +51,25 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
             let got = receive(&mut (&mut stream).take(len), &pattern)?;
             source(&mut stream, &pattern, got)
         }
-        ["half", seed, len] => {
+        ["half", name, seed, len] => {
             stream.shutdown(std::net::Shutdown::Write)?;
             let verdict = sink(&mut stream, &Pattern::of(seed.parse()?), len.parse()?);
-            reports.keep(peer.port(), answer(verdict))
+            reports.keep(name, answer(verdict))
         }
         ["reset"] => Ok(rustix::net::sockopt::set_socket_linger(
             &stream,
             Some(Duration::ZERO),
         )?),
-        ["hold"] => {
+        ["hold", name] => {
             stream.write_all(b"held\n")?;
             let end = match std::io::copy(&mut stream, &mut std::io::sink()) {
                 Ok(_) => "eof".to_string(),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => "reset".to_string(),
                 Err(error) => error.to_string(),
             };
-            reports.keep(peer.port(), format!("{end}\n"))
+            reports.keep(name, format!("{end}\n"))
         }
-        ["report", port] => Ok(stream.write_all(reports.wait(port.parse()?)?.as_bytes())?),
+        ["report", name] => Ok(stream.write_all(reports.wait(name)?.as_bytes())?),
         ["peer"] => Ok(writeln!(stream, "{}", peer.ip())?),
         _ => bail!("unknown request {request}"),
     }
@@ -146,22 +146,22 @@ pub(crate) fn receive(from: &mut impl Read, pattern: &Pattern) -> Result<u64> {
 }
 
 impl Reports {
-    fn keep(&self, port: u16, how: String) -> Result<()> {
+    fn keep(&self, name: &str, how: String) -> Result<()> {
         self.ended
             .lock()
             .map_err(|_| anyhow::anyhow!("poisoned"))?
-            .insert(port, how);
+            .insert(name.to_string(), how);
         self.changed.notify_all();
         Ok(())
     }
 
-    fn wait(&self, port: u16) -> Result<String> {
+    fn wait(&self, name: &str) -> Result<String> {
         let ended = self.ended.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
         let limit = Duration::from_secs(10);
         let (mut ended, _) = self
             .changed
-            .wait_timeout_while(ended, limit, |ended| !ended.contains_key(&port))
+            .wait_timeout_while(ended, limit, |ended| !ended.contains_key(name))
             .map_err(|_| anyhow::anyhow!("poisoned"))?;
-        Ok(ended.remove(&port).unwrap_or_else(|| "still open\n".to_string()))
+        Ok(ended.remove(name).unwrap_or_else(|| "still open\n".to_string()))
     }
 }
