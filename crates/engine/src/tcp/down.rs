@@ -385,6 +385,11 @@ impl<S> Connection<S> {
                 self.down.go_back();
             }
             Retry::Persist => {
+                // A shut window may stay shut for ever, as long as somebody says so (RFC 9293 section 3.8.6.1).
+                self.down.recovery.unanswered += 1;
+                if self.down.recovery.unanswered > MOST_TIMEOUTS {
+                    return Err(Ended::Failed(Failure::TimedOut));
+                }
                 self.down.rtt.backoff = self.down.rtt.backoff.saturating_add(1);
                 // An old byte that carries nothing: whatever the window is now, the answer tells (Linux probes so too).
                 let seq = self.down.una - 1;

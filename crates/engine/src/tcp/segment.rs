@@ -199,6 +199,7 @@ impl<S> Connection<S> {
         let same_window = window == down.wnd;
         let sack = if down.sack { &segment.options.sack[..] } else { &[] };
         let mut changed = false;
+        down.recovery.unanswered = 0;
         if ack.after(down.una) {
             down.acknowledged(ack, now);
             down.selectively(sack);
