@@ -28,6 +28,8 @@ counters! {
     malformed,
     /// Frames of a protocol that is not carried.
     unknown_protocol,
+    /// Packets from an address that nobody can have.
+    bad_source,
     /// Packets to a destination that policy refuses.
     policy_refused,
     /// Flows refused because `--max-flows` or `--max-flow-rate` is reached.
@@ -76,6 +78,10 @@ counters! {
     ping_up,
     /// Echo replies handed to the guest.
     ping_down,
+    /// Echo requests for which the host gave no socket: neither a ping socket nor a raw one.
+    ping_prohibited,
+    /// Echo requests that the host did not send.
+    ping_failed,
     /// Fragments received from the guest.
     fragments_up,
     /// Datagrams put together from fragments.
@@ -88,4 +94,8 @@ counters! {
     dns_failed,
     /// DNS queries sent to another resolver after one was silent.
     dns_failovers,
+    /// DNS queries dropped because too many are waiting.
+    dns_dropped,
+    /// Datagrams to the forwarder that answer nothing that it asked.
+    dns_mismatched,
 }

@@ -1,6 +1,7 @@
 //! What every protocol's handler is given: the world, the shared state, the time.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use pontoon_wire::{Mac, emit};
 use rand_chacha::ChaCha12Rng;
@@ -38,12 +39,38 @@ pub struct Net {
     /// The link's MTU: bytes of an IP packet.
     pub mtu: usize,
     /// Flows with more to do now: stopped by their quantum, not by the world.
-    pub ready: std::collections::VecDeque<FlowId>,
+    pub ready: VecDeque<FlowId>,
     /// Flows that wait for room on the link.
     pub parked: Vec<FlowId>,
 }
 
 impl Net {
+    /// The state of a worker with no flows.
+    #[must_use]
+    pub fn new(config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
+        let policy = Policy {
+            addresses: config.addresses,
+            host_loopback: config.host_loopback.clone(),
+            host_addresses: config.host_addresses,
+            owned: Vec::new(),
+        };
+        Self {
+            policy,
+            counters: Counters::default(),
+            pool: Pool::default(),
+            flows: 0,
+            allowance: (config.max_flow_rate.unwrap_or(0), now),
+            timers: Wheel::default(),
+            random,
+            worker,
+            guest_mac: config.guest_mac,
+            mtu: usize::from(config.mtu),
+            ready: VecDeque::new(),
+            parked: Vec::new(),
+            config,
+        }
+    }
+
     /// Whether one more flow may be opened under `--max-flows` and `--max-flow-rate`. Counts the refusal if not, the new
     /// flow against the rate if so; the flow itself is counted by whoever gives it a slot.
     pub fn admit(&mut self, now: Instant) -> bool {

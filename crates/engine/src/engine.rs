@@ -2,32 +2,44 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use pontoon_wire::Mac;
-use pontoon_wire::frame::{self, Body, Ip, Malformed, Transport};
+use pontoon_wire::frame::{self, Body, Malformed, Transport};
+use pontoon_wire::{Mac, emit};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
+use crate::dns::Forwarder;
+use crate::fragment::Reassembly;
+use crate::icmp::Icmp;
 use crate::local::{self, Handled};
-use crate::policy::Policy;
-use crate::pool::Pool;
 use crate::tcp::{Burst, Tcp};
-use crate::timer::Wheel;
-use crate::{FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
+use crate::udp::{Gather, Udp};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
 
 /// The engine of one worker.
 #[derive(Debug)]
 pub struct Engine<H: Host> {
     net: Net,
-    tcp: Tcp<H::Socket>,
+    reassembly: Reassembly,
+    protocols: Protocols<H::Socket>,
 }
 
-/// What the handlers of one call gather from its frames; it leaves when the call ends.
+/// Everything that owns flows.
+#[derive(Debug)]
+struct Protocols<S> {
+    tcp: Tcp<S>,
+    udp: Udp<S>,
+    icmp: Icmp<S>,
+    dns: Forwarder<S>,
+}
+
+/// Payload that the handlers of one burst keep to send together; it leaves when the burst ends.
 #[derive(Debug, Default)]
 struct Gathered<'a> {
     tcp: Burst<'a>,
+    udp: Gather<'a>,
 }
 
 impl<H: Host> Engine<H> {
@@ -35,29 +47,35 @@ impl<H: Host> Engine<H> {
     #[must_use]
     pub fn new(config: Config, worker: WorkerId, seed: [u8; 32], now: Instant) -> Self {
         let mut random = ChaCha12Rng::from_seed(seed);
-        let tcp = Tcp::new(&mut random);
-        let policy = Policy {
-            addresses: config.addresses,
-            host_loopback: config.host_loopback.clone(),
-            host_addresses: config.host_addresses,
-            owned: Vec::new(),
+        let protocols = Protocols {
+            tcp: Tcp::new(&mut random),
+            udp: Udp::new(&mut random),
+            icmp: Icmp::new(&mut random),
+            dns: Forwarder::new(&config.resolvers, &mut random),
         };
-        let net = Net {
-            policy,
-            counters: Counters::default(),
-            pool: Pool::default(),
-            flows: 0,
-            allowance: (config.max_flow_rate.unwrap_or(0), now),
-            timers: Wheel::default(),
-            random,
-            worker,
-            guest_mac: config.guest_mac,
-            mtu: usize::from(config.mtu),
-            ready: std::collections::VecDeque::new(),
-            parked: Vec::new(),
-            config,
-        };
-        Self { net, tcp }
+        Self {
+            net: Net::new(config, worker, random, now),
+            reassembly: Reassembly::default(),
+            protocols,
+        }
+    }
+
+    /// Takes over the sockets of the published ports, before the first packet.
+    ///
+    /// # Errors
+    /// A socket of the configuration is not there.
+    pub fn open_published<T: Transmit>(
+        &mut self,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        self.protocols.udp.open_published(&mut Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        })
     }
 
     /// A burst of frames from the guest.
@@ -68,8 +86,8 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let mut gathered = Gathered::default();
         self.net.mtu = link.limits().mtu;
+        let mut gathered = Gathered::default();
         let ctx = &mut Ctx {
             host,
             link,
@@ -83,17 +101,28 @@ impl<H: Host> Engine<H> {
                     if is_unicast(parsed.source) {
                         ctx.net.guest_mac = parsed.source;
                     }
-                    if local::handle(frame, &parsed, ctx.net, ctx.link) == Handled::No
-                        && let Body::Ip(ip, transport) = &parsed.body
-                    {
-                        dispatch(&mut self.tcp, frame, ip, transport, &mut gathered, ctx);
+                    if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
+                        let ether = emit::Ether {
+                            source: parsed.source,
+                            destination: parsed.destination,
+                        };
+                        if let Some(mut whole) =
+                            self.reassembly.add(ether, ip, frame, &mut ctx.net.counters, now)
+                            && whole
+                                .open(|parsed, frame| self.protocols.take_alone(&parsed, frame, ctx))
+                                .is_err()
+                        {
+                            ctx.net.counters.malformed += 1;
+                        }
+                    } else {
+                        self.protocols.take(&parsed, frame, &mut gathered, ctx);
                     }
                 }
                 Err(Malformed::EtherType(_)) => ctx.net.counters.unknown_protocol += 1,
                 Err(_) => ctx.net.counters.malformed += 1,
             }
         }
-        self.tcp.handle_burst(&mut gathered.tcp, ctx);
+        self.protocols.finish(&mut gathered, ctx);
         ctx.link.flush();
     }
 
@@ -112,16 +141,21 @@ impl<H: Host> Engine<H> {
             net: &mut self.net,
             now,
         };
+        let protocols = &mut self.protocols;
         match flow.kind {
-            Kind::Tcp => self.tcp.handle_socket(flow, ready, ctx),
-            Kind::Listener => self.tcp.handle_listener(flow, ctx),
-            Kind::Udp | Kind::Icmp | Kind::Dns | Kind::Edge => {}
+            Kind::Tcp => protocols.tcp.handle_socket(flow, ready, ctx),
+            Kind::Udp => protocols.udp.handle_socket(flow, ready, ctx),
+            Kind::Icmp => protocols.icmp.handle_socket(flow, ready, ctx),
+            Kind::Dns => protocols.dns.handle_socket(flow, ready, ctx),
+            Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
+            Kind::Edge => {}
         }
         ctx.link.flush();
     }
 
     /// Serves the timers that are due.
     pub fn handle_timeout<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
+        self.reassembly.handle_timeout(&mut self.net.counters, now);
         while let Some(flow) = self.net.timers.expired(now) {
             let ctx = &mut Ctx {
                 host: &mut *host,
@@ -129,9 +163,13 @@ impl<H: Host> Engine<H> {
                 net: &mut self.net,
                 now,
             };
+            let protocols = &mut self.protocols;
             match flow.kind {
-                Kind::Tcp => self.tcp.handle_timeout(flow, ctx),
-                Kind::Udp | Kind::Icmp | Kind::Dns | Kind::Listener | Kind::Edge => {}
+                Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
+                Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
+                Kind::Icmp => protocols.icmp.handle_timeout(flow, ctx),
+                Kind::Dns => protocols.dns.handle_timeout(flow, ctx),
+                Kind::Listener | Kind::Edge => {}
             }
         }
         link.flush();
@@ -153,7 +191,7 @@ impl<H: Host> Engine<H> {
             }
         }
         link.flush();
-        !self.net.ready.is_empty()
+        self.has_ready()
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
@@ -163,10 +201,14 @@ impl<H: Host> Engine<H> {
             net: &mut self.net,
             now,
         };
+        let protocols = &mut self.protocols;
         match flow.kind {
-            Kind::Tcp => self.tcp.handle_ready(flow, ctx),
-            Kind::Listener => self.tcp.handle_listener(flow, ctx),
-            Kind::Udp | Kind::Icmp | Kind::Dns | Kind::Edge => {}
+            Kind::Tcp => protocols.tcp.handle_ready(flow, ctx),
+            Kind::Udp => protocols.udp.handle_ready(flow, ctx),
+            Kind::Icmp => protocols.icmp.handle_ready(flow, ctx),
+            Kind::Dns => protocols.dns.handle_ready(flow, ctx),
+            Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
+            Kind::Edge => {}
         }
     }
 
@@ -185,11 +227,15 @@ impl<H: Host> Engine<H> {
     /// When [`Self::handle_timeout`] has something to do; `None`: never, until something else happens.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.net.timers.next()
+        [self.net.timers.next(), self.reassembly.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The host's resolvers have changed.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
+        self.protocols.dns.set_resolvers(&resolvers);
         self.net.config.resolvers = resolvers;
     }
 
@@ -217,26 +263,71 @@ impl<H: Host> Engine<H> {
     }
 }
 
+impl<S> Protocols<S> {
+    /// Hands a packet to whom it concerns.
+    fn take<'a, H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        parsed: &frame::Frame,
+        frame: &Frame<'a>,
+        gathered: &mut Gathered<'a>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if local::handle(frame, parsed, ctx.net, ctx.link) == Handled::Yes {
+            return;
+        }
+        let Body::Ip(ip, transport) = &parsed.body else {
+            return;
+        };
+        if !may_be_guest(ip.source) {
+            ctx.net.counters.bad_source += 1;
+            return;
+        }
+        match transport {
+            Transport::Tcp(segment) => {
+                let dns = self.dns.current_resolver(ctx.now);
+                self.tcp
+                    .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
+            }
+            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => self.dns.handle_query(frame, ip, udp, ctx),
+            Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
+            Transport::Icmp(icmp) => self.icmp.handle_message(frame, ip, icmp, ctx),
+            Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
+        }
+    }
+
+    /// As [`Self::take`], for a packet whose memory is its own.
+    fn take_alone<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        parsed: &frame::Frame,
+        frame: &Frame<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let mut gathered = Gathered::default();
+        self.take(parsed, frame, &mut gathered, ctx);
+        self.finish(&mut gathered, ctx);
+    }
+
+    /// The burst is over.
+    fn finish<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        gathered: &mut Gathered<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        self.udp.flush(&mut gathered.udp, ctx);
+        self.tcp.handle_burst(&mut gathered.tcp, ctx);
+    }
+}
+
+/// Whether a datagram is for the DNS forwarder.
+fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
+    udp.destination_port == 53 && net.config.addresses.is_dns(ip.destination)
+}
+
 fn is_unicast(mac: Mac) -> bool {
     mac.0[0] & 1 == 0
 }
 
-/// Hands an IP packet to its protocol.
-fn dispatch<'a, H: Host, T: Transmit>(
-    tcp: &mut Tcp<H::Socket>,
-    frame: &Frame<'a>,
-    ip: &Ip,
-    transport: &Transport,
-    gathered: &mut Gathered<'a>,
-    ctx: &mut Ctx<'_, H, T>,
-) {
-    match transport {
-        Transport::Tcp(segment) => {
-            let dns = ctx.net.config.resolvers.first().copied();
-            tcp.handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
-        }
-        Transport::Udp(_) | Transport::Icmp(_) | Transport::Fragment | Transport::Other => {
-            ctx.net.counters.unknown_protocol += 1;
-        }
-    }
+/// Whether an answer to this address could reach anybody (RFC 1122 section 3.2.1.3, RFC 4291 section 2.7).
+fn may_be_guest(source: IpAddr) -> bool {
+    !(source.is_unspecified() || source.is_loopback() || source.is_multicast())
 }

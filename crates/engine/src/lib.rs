@@ -9,17 +9,25 @@
 pub mod config;
 pub mod counters;
 pub mod ctx;
+pub mod dns;
 pub mod engine;
 pub mod flow;
+pub mod fragment;
+mod gate;
 pub mod host;
+pub mod icmp;
 pub mod link;
 pub mod local;
 pub mod policy;
 pub mod pool;
 pub mod slab;
+mod table;
 pub mod tcp;
+#[cfg(test)]
+mod test_world;
 pub mod time;
 pub mod timer;
+pub mod udp;
 pub mod udp_emit;
 
 pub use config::Config;

@@ -177,3 +177,6 @@ const UDP_HEADER: usize = 8;
 
 /// Longest upper-layer header that [`in_fragments`] is given: that of UDP and of an ICMP echo. A multiple of eight.
 const UPPER: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,26 +1,42 @@
 //! Edge: the process that moves packets. It knows both halves: links and host sockets on one side, the engine on
 //! the other, and the loop between them.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
 
-use pontoon_engine::Config;
+use pontoon_engine::{Config, Engine, WorkerId};
+use pontoon_sys::disabled::Disabled;
+use pontoon_sys::{caps, seqpacket};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tracing::{debug, warn};
 
-/// How a worker waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pacing {
-    /// Sleep at once.
-    Event,
-    /// Spin while it pays, then sleep.
-    Hybrid,
-    /// Never sleep.
-    Poll,
-}
+mod cpus;
+pub mod host;
+pub mod link;
+pub mod messages;
+#[cfg(test)]
+mod namespace;
+mod pacing;
+mod worker;
+
+pub use messages::Update;
+pub use pacing::Pacing;
+pub use pontoon_sys::tun::TapOffload;
+
+use host::event::Edge;
+use host::{Can, KernelHost};
+use link::tap;
+use messages::Report;
+use pacing::Pacer;
+use worker::Worker;
 
 /// Where the host side sends from (`--outbound`).
 #[derive(Clone, Debug)]
 pub enum Outbound {
     /// An address, for its own family.
-    Address(std::net::IpAddr),
+    Address(IpAddr),
     /// An interface (`SO_BINDTODEVICE`).
     Interface(String),
 }
@@ -31,7 +47,7 @@ pub struct Setup {
     /// What the engine is told.
     pub config: Config,
     /// Addresses that the host owns now.
-    pub owned: Vec<std::net::IpAddr>,
+    pub owned: Vec<IpAddr>,
     /// The tap: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD where `offload` says so.
     pub tap: OwnedFd,
     /// What was negotiated on the tap.
@@ -48,32 +64,86 @@ pub struct Setup {
     pub outbound: Option<Outbound>,
 }
 
-/// What the tap was set up with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TapOffload {
-    /// `IFF_VNET_HDR`: every frame is preceded by 10 bytes of `virtio_net_hdr`.
-    pub vnet_hdr: bool,
-    /// TSO4 and TSO6.
-    pub tso: bool,
-    /// USO (Linux 6.2).
-    pub uso: bool,
-}
-
-/// What the supervisor tells a running engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Update {
-    /// The host's resolvers changed.
-    Resolvers(Vec<std::net::SocketAddr>),
-    /// The host's own addresses changed.
-    Owned(Vec<std::net::IpAddr>),
-}
-
-/// Drops every capability, sets no_new_privs, and moves packets until the supervisor's end closes. One line
-/// `engine ready` (a message on the supervisor's socket) says that the loop runs.
+/// Drops every capability, sets no_new_privs, and moves packets until the supervisor's end closes or the tap is gone.
+/// [`Report::Ready`] on the supervisor's socket says that the loop runs.
+///
+/// The process has one thread when this is called. It dies of SIGTERM; SIGPIPE is of no concern, as the Rust runtime
+/// ignores it and no send raises it.
 ///
 /// # Errors
-/// The engine could not start; the text says what failed.
-pub fn run(setup: Setup) -> std::io::Result<()> {
-    let _ = setup;
-    todo!()
+/// The engine could not start, or not go on; the text says what failed.
+pub fn run(setup: Setup) -> io::Result<()> {
+    caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
+    raise_descriptor_limit();
+    let mut worker = worker(setup)?;
+    seqpacket::send(&worker.supervisor, Report::Ready.encode(), &[])
+        .map_err(|error| say("cannot tell the supervisor", &error))?;
+    let end = worker.run();
+    worker.log_counters();
+    debug!("the loop ended: {end:?}");
+    end.map(|_| ())
+        .map_err(|error| say("the engine's loop failed", &error))
 }
+
+/// Builds the one worker.
+fn worker(setup: Setup) -> io::Result<Worker> {
+    let can = Can::probe(&Disabled::from_env()?);
+    let mut host = KernelHost::new(
+        can,
+        setup.outbound,
+        &setup.config.published,
+        setup.published,
+        setup.raw_icmp,
+    )
+    .map_err(|error| say("cannot take over the host's sockets", &error))?;
+    let (receiver, mut link) = tap::open(setup.tap, setup.offload, setup.config.mtu)
+        .map_err(|error| say("cannot take over the tap", &error))?;
+    rustix::io::ioctl_fionbio(&setup.supervisor, true)?;
+    for (source, edge) in [
+        (receiver.as_fd(), Edge::Link),
+        (setup.supervisor.as_fd(), Edge::Supervisor),
+    ] {
+        host.epoll().add(source, edge.token())?;
+    }
+
+    let mut seed = [0; 32];
+    getrandom(&mut seed, GetRandomFlags::empty())?;
+    let now = worker::now();
+    let mut engine = Engine::new(setup.config, WorkerId(0), seed, now);
+    engine.set_owned_addresses(setup.owned);
+    engine
+        .open_published(&mut link, &mut host, now)
+        .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))?;
+    let pacer = Pacer::new(setup.pacing, cpus::available(), now);
+    Ok(Worker {
+        engine,
+        host,
+        receiver,
+        link,
+        supervisor: setup.supervisor,
+        pacer,
+        malformed: 0,
+    })
+}
+
+/// Raises the soft limit of descriptors to the hard one: each flow has one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!(
+            "cannot raise the limit of open files to its hard value {:?}: {error}",
+            limit.maximum
+        );
+    }
+}
+
+fn say(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

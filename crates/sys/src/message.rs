@@ -1,7 +1,6 @@
 //! Gathered and scattered I/O on memory that somebody else may be writing: the pointers go straight to the kernel, and
 //! no reference to the bytes ever exists here.
 
-use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -39,27 +38,18 @@ pub enum Take {
     Error,
 }
 
-/// Parts as the kernel wants them.
-struct Iovecs<'a> {
-    list: ArrayVec<libc::iovec, MAX_PARTS>,
-    parts: PhantomData<&'a [VolatileSlice<'a>]>,
-}
+/// Parts as the kernel wants them. Filled where it stands: moving it would copy all of it.
+type Iovecs = ArrayVec<libc::iovec, MAX_PARTS>;
 
-impl<'a> Iovecs<'a> {
-    /// `None`: more than [`MAX_PARTS`].
-    fn new(parts: &'a [VolatileSlice<'a>]) -> Option<Self> {
-        if parts.len() > MAX_PARTS {
-            return None;
-        }
-        let list = parts.iter().map(|part| libc::iovec {
-            iov_base: part.ptr_guard_mut().as_ptr().cast(),
-            iov_len: part.len(),
-        });
-        Some(Self {
-            list: list.collect(),
-            parts: PhantomData,
-        })
+fn fill(iovecs: &mut Iovecs, parts: &[VolatileSlice<'_>]) -> Result<(), Errno> {
+    if parts.len() > MAX_PARTS {
+        return Err(Errno::MSGSIZE);
     }
+    iovecs.extend(parts.iter().map(|part| libc::iovec {
+        iov_base: part.ptr_guard_mut().as_ptr().cast(),
+        iov_len: part.len(),
+    }));
+    Ok(())
 }
 
 /// Sends the parts as one message, or as the next bytes of a stream, without waiting and without SIGPIPE.
@@ -72,7 +62,8 @@ pub fn send(
     to: Option<SocketAddr>,
     control: &[u8],
 ) -> Result<usize, Errno> {
-    let mut iovecs = Iovecs::new(parts).ok_or(Errno::MSGSIZE)?;
+    let mut iovecs = Iovecs::new();
+    fill(&mut iovecs, parts)?;
     let mut name = to.map(RawAddress::from);
     let mut header = header(&mut iovecs);
     if let Some(name) = &mut name {
@@ -100,7 +91,8 @@ pub fn receive(
     control: &mut [u8],
     take: Take,
 ) -> Result<Received, Errno> {
-    let mut iovecs = Iovecs::new(into).ok_or(Errno::MSGSIZE)?;
+    let mut iovecs = Iovecs::new();
+    fill(&mut iovecs, into)?;
     let mut name = RawAddress::EMPTY;
     let mut header = header(&mut iovecs);
     header.msg_name = name.bytes.as_mut_ptr().cast();
@@ -153,11 +145,11 @@ pub fn write(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> 
 }
 
 /// A header that names only the parts.
-fn header(iovecs: &mut Iovecs<'_>) -> libc::msghdr {
+fn header(iovecs: &mut Iovecs) -> libc::msghdr {
     // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = iovecs.list.as_mut_ptr();
-    header.msg_iovlen = iovecs.list.len();
+    header.msg_iov = iovecs.as_mut_ptr();
+    header.msg_iovlen = iovecs.len();
     header
 }
 

@@ -48,9 +48,9 @@ impl Beside {
                 (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
                     beside.traffic_class = message.int().map(|value| value as u8);
                 }
-                // in_pktinfo: interface, local address, destination of the header.
+                // in_pktinfo: interface, our address to answer from, destination in the header.
                 (libc::SOL_IP, libc::IP_PKTINFO) => {
-                    beside.to = array::<4>(message.data, 8).map(|octets| Ipv4Addr::from(octets).into());
+                    beside.to = array::<4>(message.data, 4).map(|octets| Ipv4Addr::from(octets).into());
                 }
                 // in6_pktinfo: address, interface.
                 (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {

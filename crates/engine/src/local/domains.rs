@@ -28,3 +28,39 @@ fn is_name(domain: &str) -> bool {
     let domain = domain.trim_end_matches('.');
     domain.len() <= 253 && domain.split('.').all(|label| (1..=63).contains(&label.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(search: &[&str], room: usize) -> Vec<u8> {
+        let search: Vec<_> = search.iter().map(|&domain| domain.to_owned()).collect();
+        encode(&search, room).to_vec()
+    }
+
+    #[test]
+    fn names_are_labels_and_a_root() {
+        assert_eq!(encoded(&["a.bc", "d."], LONGEST), b"\x01a\x02bc\0\x01d\0");
+        assert_eq!(encoded(&[], LONGEST), b"");
+    }
+
+    #[test]
+    fn what_is_no_name_is_left_out() {
+        let label = "x".repeat(64);
+        let long = ["x".repeat(63).as_str(); 4].join(".");
+        assert_eq!(
+            encoded(&["", ".", "a..b", &label, &long, "ok"], LONGEST),
+            b"\x02ok\0"
+        );
+    }
+
+    #[test]
+    fn the_list_ends_at_the_first_that_does_not_fit() {
+        assert_eq!(encoded(&["abc", "abcd", "a"], 10), b"\x03abc\0");
+        assert_eq!(encoded(&["abc", "abcd", "a"], 11), b"\x03abc\0\x04abcd\0");
+        let names = vec!["abcdefgh.example"; 100];
+        assert_eq!(encoded(&names, 10_000).len(), 14 * 18);
+        let longest = [&["x".repeat(63).as_str(); 3].join("."), "x".repeat(61).as_str()].join(".");
+        assert_eq!(encoded(&[&longest], 10_000).len(), 255);
+    }
+}

@@ -9,12 +9,9 @@ use rand_chacha::rand_core::SeedableRng;
 use vm_memory::VolatileSlice;
 
 use crate::config::{Addresses, Config, UdpFilter, V4, V6};
-use crate::counters::Counters;
 use crate::ctx::Net;
 use crate::link::{Refused, Room};
-use crate::policy::Policy;
-use crate::timer::Wheel;
-use crate::{Frame, Limits, Transmit, WorkerId};
+use crate::{Counters, Frame, Instant, Limits, Transmit, WorkerId};
 
 pub(crate) const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const GUEST_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -40,37 +37,28 @@ pub(crate) fn net() -> Net {
             default_route: true,
         }),
     };
-    Net {
-        config: Config {
-            addresses,
-            our_mac: OUR_MAC,
-            guest_mac: GUEST_MAC,
-            mtu: 1_500,
-            hostname: Some("box".to_owned()),
-            search: vec!["example.org".to_owned(), "corp.example".to_owned()],
-            resolvers: vec!["192.0.2.53:53".parse().unwrap()],
-            host_loopback: Vec::new(),
-            host_addresses: false,
-            published: Vec::new(),
-            connect_timeout: None,
-            udp_filter: UdpFilter::Address,
-            max_flows: 1_000,
-            max_flow_rate: None,
-        },
-        policy: Policy {
-            addresses,
-            host_loopback: Vec::new(),
-            host_addresses: false,
-            owned: Vec::new(),
-        },
-        counters: Counters::default(),
-        timers: Wheel::default(),
-        random: ChaCha12Rng::from_seed([7; 32]),
-        worker: WorkerId(0),
+    let config = Config {
+        addresses,
+        our_mac: OUR_MAC,
         guest_mac: GUEST_MAC,
-        ready: std::collections::VecDeque::new(),
-        parked: Vec::new(),
-    }
+        mtu: 1_500,
+        hostname: Some("box".to_owned()),
+        search: vec!["example.org".to_owned(), "corp.example".to_owned()],
+        resolvers: vec!["192.0.2.53:53".parse().unwrap()],
+        host_loopback: Vec::new(),
+        host_addresses: false,
+        published: Vec::new(),
+        connect_timeout: None,
+        udp_filter: UdpFilter::Address,
+        max_flows: 1_000,
+        max_flow_rate: None,
+    };
+    Net::new(
+        config,
+        WorkerId(0),
+        ChaCha12Rng::from_seed([7; 32]),
+        Instant::default(),
+    )
 }
 
 /// The counters that moved since `before`, by name.

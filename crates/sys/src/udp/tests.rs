@@ -8,7 +8,7 @@ use crate::message::{self, Take};
 /// Two sockets on loopback, the second connected to the first; `None`, with a line, where there is no such loopback.
 fn pair(family: Family) -> Option<(UdpSocket, UdpSocket)> {
     let Ok(server) = UdpSocket::bind((family.loopback(), 0)) else {
-        eprintln!("SKIPPED: this machine has no {} loopback", family.loopback());
+        crate::skipped("udp", family);
         return None;
     };
     let client = UdpSocket::bind((family.loopback(), 0)).unwrap();

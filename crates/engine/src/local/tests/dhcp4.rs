@@ -165,3 +165,15 @@ fn nonsense_is_malformed() {
     reply[0] = 2;
     give(&mut net, &broadcast(&reply)).malformed();
 }
+
+#[test]
+fn what_we_do_not_have_is_not_offered() {
+    let mut net = net();
+    net.config.resolvers.clear();
+    net.config.search.clear();
+    net.config.hostname = None;
+    let offer = reply(&give(&mut net, &broadcast(&with_options(&[53, 1, 1, 255]))).answer());
+    let mut expected = lease(2);
+    expected.retain(|(code, _)| ![6, 12, 119].contains(code));
+    assert_eq!(offer.options, expected);
+}

@@ -101,3 +101,14 @@ fn nonsense_is_malformed() {
     )
     .malformed();
 }
+
+#[test]
+fn what_we_do_not_have_is_not_offered() {
+    let mut net = net();
+    net.config.resolvers.clear();
+    net.config.search.clear();
+    let frame = give(&mut net, &message(11, &[])).answer();
+    assert_eq!(open(&frame).3[8..], [&[7, 1, 2, 3], SERVER].concat());
+    net.config.addresses.v6 = None;
+    give(&mut net, &message(11, &[])).silence();
+}

@@ -1,0 +1,182 @@
+//! What can be said on the command line. Parsing performs no work.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::styling::Styles;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
+use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_runtime::Outbound;
+use pontoon_supervisor::options::{Loopback, Target};
+use pontoon_supervisor::publish::Publish;
+use pontoon_wire::Mac;
+
+use crate::values;
+
+/// User-mode networking for namespaces, microVMs and unikernels.
+#[derive(Debug, Parser)]
+#[command(version, styles = Styles::plain(), disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a command in a network namespace of its own, without privileges
+    Run(Box<Run>),
+}
+
+/// Examples first, then the options, one line each.
+const RUN_HELP: &str = "\
+{about}
+
+  pontoon run -- curl https://example.org       a command, with network and nothing else
+  pontoon run -p 8080:80 -- nginx               port 80 inside is port 8080 of the host
+  pontoon run --host-loopback -- psql -h 10.0.2.2    the host's loopback is the gateway
+  pontoon run --attach 4711                     join the network namespace of a process
+
+{usage-heading} {usage}
+
+{options}
+
+The exit status is the command's, 128+n where signal n killed it; 1 where we failed, 2 for wrong usage,
+126 and 127 where the command cannot be run or is not there.
+";
+
+#[derive(Args, Debug)]
+#[command(help_template = RUN_HELP, override_usage = "pontoon run [OPTIONS] [--] [CMD...]    (no CMD: your shell)")]
+pub(crate) struct Run {
+    /// Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
+    #[arg(short, long, value_name = "SPEC")]
+    pub(crate) publish: Vec<Publish>,
+    /// Packets to ADDR (the gateway) reach the host's loopback
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "gateway",
+          value_parser = values::loopback)]
+    pub(crate) host_loopback: Vec<Loopback>,
+    /// The host's own addresses may be reached
+    #[arg(long)]
+    pub(crate) host_addresses: bool,
+    /// The guest's IPv4 subnet [default: 10.0.2.0/24]
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) ipv4: Option<Ipv4Net>,
+    /// The guest's IPv6 subnet [default: fd70:6f6e:746f::/64]
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) ipv6: Option<Ipv6Net>,
+    /// No IPv6 in the guest
+    #[arg(long, conflicts_with = "ipv6")]
+    pub(crate) no_ipv6: bool,
+    /// MTU of the guest's interface
+    #[arg(long, value_name = "N", default_value = "65520", value_parser = value_parser!(u16).range(576..=65520))]
+    pub(crate) mtu: u16,
+    /// Ask this resolver, or none [default: the host's]
+    #[arg(long, value_name = "ADDR|none", value_parser = values::resolver)]
+    pub(crate) dns: Vec<Resolver>,
+    /// Search domain [default: the host's]
+    #[arg(long, value_name = "DOMAIN", value_parser = values::domain)]
+    pub(crate) search: Vec<String>,
+    /// How to wait: sleep at once, spin while it pays, or never sleep
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "hybrid",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) io: Io,
+    /// Threads that move packets: 1 for now
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::workers)]
+    pub(crate) workers: u16,
+    /// Plain frames, without offloads
+    #[arg(long)]
+    pub(crate) no_offload: bool,
+    /// Join a network namespace, until it is gone
+    #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
+    pub(crate) attach: Option<Target>,
+    /// Name of the guest's interface
+    #[arg(long, value_name = "NAME", default_value = "tap0", value_parser = values::ifname)]
+    pub(crate) ifname: String,
+    /// Ethernet address of the guest's interface
+    #[arg(long, value_name = "ADDR", value_parser = values::mac)]
+    pub(crate) mac: Option<Mac>,
+    /// Host name inside
+    #[arg(long, value_name = "NAME", value_parser = values::hostname)]
+    pub(crate) hostname: Option<String>,
+    /// Send from this address or interface of the host
+    #[arg(long, value_name = "ADDR|IFACE", value_parser = values::outbound)]
+    pub(crate) outbound: Option<Outbound>,
+    /// Give a connect up after T (10s, 500ms) [default: the host's]
+    #[arg(long, value_name = "T", value_parser = values::duration)]
+    pub(crate) connect_timeout: Option<Duration>,
+    /// Who may answer UDP: endpoint, address or address-port
+    #[arg(
+        long,
+        value_name = "WHO",
+        default_value = "address",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) udp_filter: UdpFilter,
+    /// Flows at one time [default: what 'ulimit -Hn' allows]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) max_flows: Option<u32>,
+    /// New flows per second [default: any]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) max_flow_rate: Option<u32>,
+    /// Write a line to descriptor N when the network stands
+    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) ready_fd: Option<i32>,
+    /// Write our process id when the network stands
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Say more; twice, everything
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+    /// Form of what is said: text or json
+    #[arg(
+        long,
+        value_name = "FORM",
+        default_value = "text",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) log_format: LogFormat,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, hide = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// A value of `--dns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolver {
+    None,
+    At(SocketAddr),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Io {
+    Event,
+    Hybrid,
+    Poll,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum UdpFilter {
+    Endpoint,
+    Address,
+    AddressPort,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[cfg(test)]
+mod tests;

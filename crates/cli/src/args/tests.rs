@@ -1,0 +1,85 @@
+use super::*;
+
+fn parse(words: &[&str]) -> Run {
+    let words = ["pontoon", "run"].iter().chain(words);
+    match Cli::try_parse_from(words).unwrap().verb {
+        Verb::Run(run) => *run,
+    }
+}
+
+fn refused(words: &[&str]) -> String {
+    let words = ["pontoon", "run"].iter().chain(words);
+    crate::usage::one_line(&Cli::try_parse_from(words).unwrap_err())
+}
+
+#[test]
+fn the_definitions_agree() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn help_is_one_screen() {
+    use clap::CommandFactory;
+    let mut cli = Cli::command().term_width(120);
+    let help = cli.find_subcommand_mut("run").unwrap().render_help().to_string();
+    assert!(help.lines().count() <= 50, "{help}");
+    assert!(help.lines().all(|line| line.len() <= 120), "{help}");
+}
+
+#[test]
+fn options_end_where_the_command_begins() {
+    assert_eq!(
+        parse(&["ls", "-l", "--publish"]).command,
+        ["ls", "-l", "--publish"]
+    );
+    assert_eq!(
+        parse(&["-q", "--", "-odd", "--", "x"]).command,
+        ["-odd", "--", "x"]
+    );
+    assert!(parse(&[]).command.is_empty());
+}
+
+#[test]
+fn host_loopback_takes_an_address_behind_an_equals_sign_only() {
+    let run = parse(&["--host-loopback", "--host-loopback=10.0.2.9", "ls"]);
+    let address = Loopback::Address("10.0.2.9".parse().unwrap());
+    assert_eq!(run.host_loopback, [Loopback::Gateway, address]);
+    assert_eq!(run.command, ["ls"]);
+}
+
+#[test]
+fn usage_errors_are_one_line() {
+    assert_eq!(
+        refused(&["--publsh", "80:80"]),
+        "unexpected argument '--publsh' found (try: --publish)"
+    );
+    assert_eq!(
+        refused(&["--warp"]),
+        "unexpected argument '--warp' found (try: pontoon run --help)"
+    );
+    assert_eq!(
+        refused(&["-p", "80"]),
+        "invalid value '80' for '--publish <SPEC>': no guest port: the form is \
+         [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp] (try: pontoon run --help)"
+    );
+    assert_eq!(
+        refused(&["--workers", "4"]),
+        "invalid value '4' for '--workers <N>': one worker is all there is yet (try: --workers 1)"
+    );
+    assert_eq!(
+        refused(&["--attach", "1", "ls"]),
+        "the argument '--attach <PID|PATH>' cannot be used with '[COMMAND]...' (try: pontoon run --help)"
+    );
+    for words in [
+        &["--mtu", "500"][..],
+        &["--no-ipv6", "--ipv6", "fd00::/64"],
+        &["--io", "fast"],
+        &["--max-flows", "0"],
+        &["--ready-fd", "1"],
+        &["--ready-fd"],
+    ] {
+        let line = refused(words);
+        assert!(!line.contains('\n') && line.ends_with(')'), "{line}");
+    }
+}

@@ -1,0 +1,48 @@
+//! Wrong usage, in one line.
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Status of wrong usage.
+pub(crate) const STATUS: u8 = 2;
+
+/// Prints what clap has to say: help and version as they are, errors in one line.
+pub(crate) fn explain(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A closed pipe is no failure.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            STATUS.into()
+        }
+        _ => {
+            eprintln!("error: {}", one_line(error));
+            STATUS.into()
+        }
+    }
+}
+
+/// What is wrong, up to the first empty line, and what to try.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let what: Vec<_> = text
+        .trim_start_matches("error: ")
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let what = what.join(" ");
+    if what.ends_with(')') && what.contains("(try: ") {
+        return what;
+    }
+    let suggested = match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(one)) => Some(one.as_str()),
+        Some(ContextValue::Strings(several)) => several.first().map(String::as_str),
+        _ => None,
+    };
+    format!("{what} (try: {})", suggested.unwrap_or("pontoon run --help"))
+}

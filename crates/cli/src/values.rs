@@ -1,0 +1,232 @@
+//! Values of options, from text.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use pontoon_runtime::Outbound;
+use pontoon_supervisor::config::OUR_MAC;
+use pontoon_supervisor::options::{Loopback, Target};
+use pontoon_wire::Mac;
+
+use crate::args::Resolver;
+
+pub(crate) fn loopback(text: &str) -> Result<Loopback, String> {
+    if text == "gateway" {
+        return Ok(Loopback::Gateway);
+    }
+    let address: IpAddr = text.parse().map_err(|_| "not an address")?;
+    let unreachable = match address {
+        IpAddr::V4(v4) => {
+            v4.is_loopback() || v4.is_link_local() || v4.octets()[0] == 0 || v4.octets()[0] >= 224
+        }
+        IpAddr::V6(v6) => {
+            v6.is_loopback()
+                || v6.is_unspecified()
+                || v6.is_multicast()
+                || v6.is_unicast_link_local()
+                || v6.to_ipv4_mapped().is_some()
+        }
+    };
+    if unreachable {
+        return Err("the guest can never reach an address of this kind".into());
+    }
+    Ok(Loopback::Address(address))
+}
+
+pub(crate) fn resolver(text: &str) -> Result<Resolver, String> {
+    if text == "none" {
+        return Ok(Resolver::None);
+    }
+    let with_port = text.parse::<SocketAddr>();
+    let at = with_port.or_else(|_| text.parse::<IpAddr>().map(|address| (address, 53).into()));
+    at.map(Resolver::At)
+        .map_err(|_| "neither an address nor 'none'".into())
+}
+
+pub(crate) fn domain(text: &str) -> Result<String, String> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if text.is_empty() || text.len() > 253 || !text.chars().all(fits) {
+        return Err("not a domain name".into());
+    }
+    Ok(text.to_owned())
+}
+
+pub(crate) fn workers(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(1) => Ok(1),
+        Ok(_) => Err("one worker is all there is yet (try: --workers 1)".into()),
+        Err(_) => Err("not a number".into()),
+    }
+}
+
+pub(crate) fn target(text: &str) -> Result<Target, String> {
+    match text.parse() {
+        Ok(pid @ 1..) => Ok(Target::Pid(pid)),
+        Ok(0) => Err("not a process id".into()),
+        _ if text.is_empty() => Err("neither a process id nor a path".into()),
+        Err(_) => Ok(Target::Path(text.into())),
+    }
+}
+
+/// As the kernel has it (`dev_valid_name`), and without the patterns that a tap's name may have.
+pub(crate) fn ifname(text: &str) -> Result<String, String> {
+    let fits = |letter: char| letter.is_ascii_graphic() && !"/:%".contains(letter);
+    match text {
+        "" | "." | ".." | "lo" => Err("not a name for an interface".into()),
+        _ if text.len() > 15 => Err("longer than 15 letters".into()),
+        _ if !text.chars().all(fits) => Err("not a name for an interface".into()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+pub(crate) fn mac(text: &str) -> Result<Mac, String> {
+    let mut octets = [0; 6];
+    let mut parts = text.split([':', '-']);
+    for octet in &mut octets {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2)
+            .ok_or("not an Ethernet address")?;
+        *octet = u8::from_str_radix(part, 16).map_err(|_| "not an Ethernet address")?;
+    }
+    if parts.next().is_some() {
+        return Err("not an Ethernet address".into());
+    }
+    if octets[0] & 1 == 1 || octets == [0; 6] {
+        return Err("not the address of one station".into());
+    }
+    if Mac(octets) == OUR_MAC {
+        return Err("that is the gateway's".into());
+    }
+    Ok(Mac(octets))
+}
+
+pub(crate) fn hostname(text: &str) -> Result<String, String> {
+    // HOST_NAME_MAX.
+    if text.len() > 64 {
+        return Err("longer than 64 letters".into());
+    }
+    domain(text).map_err(|_| "not a host name".into())
+}
+
+pub(crate) fn outbound(text: &str) -> Result<Outbound, String> {
+    match text.parse() {
+        Ok(address) => Ok(Outbound::Address(address)),
+        Err(_) => ifname(text)
+            .map(Outbound::Interface)
+            .map_err(|_| "neither an address nor an interface".into()),
+    }
+}
+
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "not a time, such as 10s or 500ms")?;
+    let milliseconds = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        _ => return Err("not a time, such as 10s or 500ms".into()),
+    };
+    match number.checked_mul(milliseconds) {
+        Some(product @ 1..) => Ok(Duration::from_millis(product)),
+        _ => Err("out of range".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_addresses_are_ones_that_a_guest_can_reach() {
+        assert_eq!(loopback("gateway"), Ok(Loopback::Gateway));
+        assert!(loopback("192.0.2.1").is_ok() && loopback("2001:db8::1").is_ok());
+        for wrong in [
+            "127.0.0.1",
+            "0.0.0.0",
+            "169.254.1.2",
+            "224.0.0.1",
+            "240.0.0.1",
+            "::",
+            "::1",
+            "ff02::1",
+            "fe80::1",
+            "::ffff:10.0.0.1",
+            "name",
+        ] {
+            assert!(loopback(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn resolvers() {
+        assert_eq!(resolver("none"), Ok(Resolver::None));
+        assert_eq!(
+            resolver("192.0.2.1"),
+            Ok(Resolver::At("192.0.2.1:53".parse().unwrap()))
+        );
+        assert_eq!(resolver("::1"), Ok(Resolver::At("[::1]:53".parse().unwrap())));
+        assert_eq!(
+            resolver("127.0.0.1:5353"),
+            Ok(Resolver::At("127.0.0.1:5353".parse().unwrap()))
+        );
+        assert!(resolver("dns.example").is_err());
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for wrong in [
+            "",
+            "s",
+            "0",
+            "1h",
+            "-1",
+            "1.5s",
+            "99999999999999999999",
+            "18446744073709551615m",
+        ] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_and_addresses_of_interfaces() {
+        assert!(ifname("eth0").is_ok() && ifname("fifteen-bytes-a").is_ok());
+        for wrong in ["", ".", "lo", "a/b", "a b", "tap%d", "sixteen-bytes-ab", "é"] {
+            assert!(ifname(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(mac("02:00:00:00:00:0F"), Ok(Mac([2, 0, 0, 0, 0, 15])));
+        for wrong in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:00:00",
+            "2:0:0:0:0:0",
+            "01:00:00:00:00:01",
+            "00:00:00:00:00:00",
+            "02:50:6f:6e:74:02",
+        ] {
+            assert!(mac(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn targets_and_outbounds() {
+        assert_eq!(target("17"), Ok(Target::Pid(17)));
+        assert_eq!(target("/run/netns/x"), Ok(Target::Path("/run/netns/x".into())));
+        assert!(target("0").is_err() && target("").is_err());
+        assert!(matches!(outbound("192.0.2.1"), Ok(Outbound::Address(_))));
+        assert!(matches!(outbound("eth0"), Ok(Outbound::Interface(_))));
+        assert!(outbound("a b").is_err());
+    }
+
+    #[test]
+    fn host_names_and_domains() {
+        assert!(hostname("box-1").is_ok() && domain("corp.example").is_ok());
+        assert!(hostname("").is_err() && hostname("a b").is_err() && hostname(&"x".repeat(65)).is_err());
+        assert!(domain("a\nnameserver 1.2.3.4").is_err());
+    }
+}

@@ -1,0 +1,421 @@
+//! The DNS forwarder over UDP: queries to our DNS address go to the host's resolvers.
+//!
+//! Each query has a socket of its own, connected to the resolver that it asks, so port and id are fresh per query and
+//! the host's stack already drops what comes from anybody else; an answer counts if it also has our id and the
+//! question that was asked (RFC 5452 section 9.1). A resolver that is silent for a second loses the query to the next
+//! one and is not asked first again for half a minute.
+//!
+//! What waits is bounded. Beyond that the newest query is dropped: those that wait have work behind them and are
+//! closest to their answer, and the guest repeats what got none.
+//!
+//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`].
+
+mod message;
+mod resolvers;
+
+use core::hash::{Hash, Hasher};
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use hashbrown::HashTable;
+use pontoon_wire::frame;
+use pontoon_wire::vnet::Segmentation;
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::RngCore;
+use siphasher::sip::SipHasher13;
+use vm_memory::VolatileSlice;
+
+use self::message::Query;
+use self::resolvers::Resolvers;
+use crate::ctx::Ctx;
+use crate::host::{DatagramMeta, Received};
+use crate::slab::Slab;
+use crate::timer::Timer;
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
+
+/// The forwarder of one worker. `S` is the host's socket.
+#[derive(Debug)]
+pub struct Forwarder<S> {
+    resolvers: Resolvers,
+    pending: Slab<Pending<S>>,
+    /// Slots by what the guest sent: a repeated query finds the one that waits.
+    by_query: HashTable<u32>,
+    /// The hash's secret: the guest chooses what is hashed.
+    secret: (u64, u64),
+    /// One datagram, for all queries.
+    buffer: Box<[u8]>,
+}
+
+/// A query that waits for its answer.
+#[derive(Debug)]
+struct Pending<S> {
+    flow: FlowId,
+    /// Who asked.
+    guest: SocketAddr,
+    /// Our address that was asked.
+    asked: SocketAddr,
+    /// As the guest wrote it.
+    query: Query,
+    /// Who was asked last.
+    resolver: Option<SocketAddr>,
+    /// Connected to the resolver.
+    socket: Option<S>,
+    /// The id that the resolver was given.
+    id: u16,
+    /// When the query came.
+    began: Instant,
+    /// When it went to the resolver.
+    sent: Instant,
+    /// Resolvers that could not be asked or said no.
+    refusals: usize,
+    timer: Timer,
+}
+
+impl<S> Pending<S> {
+    fn hash(&self, secret: (u64, u64)) -> u64 {
+        hash(secret, self.guest, self.asked, &self.query)
+    }
+
+    /// The next resolver's turn, or the end.
+    fn deadline(&self) -> Instant {
+        (self.sent + SILENCE).min(self.began + GIVE_UP)
+    }
+}
+
+impl<S> Forwarder<S> {
+    /// A forwarder to `resolvers`, in order of preference.
+    #[must_use]
+    pub fn new(resolvers: &[SocketAddr], random: &mut ChaCha12Rng) -> Self {
+        Self {
+            resolvers: Resolvers::new(resolvers),
+            pending: Slab::default(),
+            by_query: HashTable::new(),
+            secret: (random.next_u64(), random.next_u64()),
+            buffer: vec![0; BUFFER].into(),
+        }
+    }
+
+    /// The host's resolvers have changed. Queries that wait go on waiting for the resolver that they asked.
+    pub fn set_resolvers(&mut self, resolvers: &[SocketAddr]) {
+        self.resolvers.set(resolvers);
+    }
+
+    /// The resolver that is asked first now, of whatever family.
+    #[must_use]
+    pub fn current_resolver(&self, now: Instant) -> Option<SocketAddr> {
+        self.resolvers.first(now)
+    }
+
+    /// Queries that wait.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// A datagram of the guest's (or a super-frame of several) to the DNS address, port 53.
+    pub fn handle_query<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        frame: &Frame<'_>,
+        ip: &frame::Ip,
+        udp: &frame::Udp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let guest = SocketAddr::new(ip.source, udp.source_port);
+        let asked = SocketAddr::new(ip.destination, udp.destination_port);
+        let stride = match frame.offload.segmentation {
+            Segmentation::Udp { len } => usize::from(len).max(1),
+            Segmentation::Whole | Segmentation::Tcp4 { .. } | Segmentation::Tcp6 { .. } => {
+                udp.payload_len.max(1)
+            }
+        };
+        for at in (0..udp.payload_len).step_by(stride) {
+            let len = stride.min(udp.payload_len - at).min(BUFFER);
+            let len = frame.copy(udp.payload_offset + at, &mut self.buffer[..len]);
+            self.take(guest, asked, len, ctx);
+        }
+    }
+
+    /// An event on a query's socket.
+    pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ready: Readiness,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        for _ in 0..BURST {
+            let Some(socket) = self
+                .pending
+                .get_mut(flow.index, flow.generation)
+                .and_then(|pending| pending.socket.as_mut())
+            else {
+                return;
+            };
+            let into = [VolatileSlice::from(&mut self.buffer[..])];
+            let failed = match ctx.host.udp_receive(socket, &into) {
+                Ok(received) => {
+                    self.receive(flow.index, received, ctx);
+                    continue;
+                }
+                Err(Failure::WouldBlock) => false,
+                Err(_) => true,
+            };
+            // The queue's own entries say no more than that the query got nowhere.
+            let reported = (failed || ready.error) && ctx.host.problem(socket, &mut []).is_some();
+            if failed || reported {
+                self.refused(flow.index, ctx);
+            }
+            return;
+        }
+        // Somebody floods this port; the others' turn comes first.
+        ctx.net.ready.push_back(flow);
+    }
+
+    /// A query's turn, after a flood on its port took more than one.
+    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let ready = Readiness {
+            readable: true,
+            ..Readiness::default()
+        };
+        self.handle_socket(flow, ready, ctx);
+    }
+
+    /// A query's timer.
+    pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(pending) = self.pending.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        pending.timer.fired();
+        let deadline = pending.deadline();
+        if ctx.now < deadline {
+            ctx.net.timers.arm(&mut pending.timer, flow, deadline);
+        } else if ctx.now >= pending.began + GIVE_UP {
+            self.fail(flow.index, ctx);
+        } else {
+            let resolver = pending.resolver;
+            if let Some(resolver) = resolver {
+                self.resolvers.silent(resolver, pending.sent, ctx.now);
+            }
+            self.pursue(flow.index, self.resolvers.after(resolver, ctx.now), ctx);
+        }
+    }
+
+    /// Takes the query in the first `len` bytes of the buffer.
+    fn take<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        guest: SocketAddr,
+        asked: SocketAddr,
+        len: usize,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(query) = Query::parse(&self.buffer[..len]) else {
+            ctx.net.counters.malformed += 1;
+            return;
+        };
+        let hash = hash(self.secret, guest, asked, &query);
+        let waits = |index: &u32| {
+            let pending = self.pending.at(*index);
+            (pending.guest, pending.asked) == (guest, asked) && pending.query.is_repeated_by(&query)
+        };
+        if self.by_query.find(hash, waits).is_some() {
+            return;
+        }
+        if self.pending.len() == LIMIT {
+            ctx.net.counters.dns_dropped += 1;
+            return;
+        }
+        ctx.net.counters.dns_queries += 1;
+        if query.is_cut() {
+            // Over TCP there is room for it (RFC 1035 section 4.2.1).
+            emit(ctx, asked, guest, &query.truncated());
+            return;
+        }
+        let worker = ctx.net.worker;
+        let (index, _) = self.pending.insert_with(|index, generation| Pending {
+            flow: FlowId {
+                kind: Kind::Dns,
+                worker,
+                index,
+                generation,
+            },
+            guest,
+            asked,
+            query,
+            resolver: None,
+            socket: None,
+            id: 0,
+            began: ctx.now,
+            sent: ctx.now,
+            refusals: 0,
+            timer: Timer::default(),
+        });
+        ctx.net.flows += 1;
+        self.by_query
+            .insert_unique(hash, index, |index| self.pending.at(*index).hash(self.secret));
+        self.pursue(index, self.resolvers.first(ctx.now), ctx);
+    }
+
+    /// Asks `resolver`, or whoever follows it and can be asked; with nobody left the query has failed.
+    fn pursue<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        resolver: Option<SocketAddr>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(resolver) = resolver else {
+            self.fail(index, ctx);
+            return;
+        };
+        match self.ask(index, resolver, ctx) {
+            // A datagram that the socket had no room for is as good as lost: the timer sees to it.
+            Ok(()) | Err(Failure::WouldBlock) => {}
+            Err(Failure::Exhausted) => {
+                ctx.net.counters.host_exhausted += 1;
+                self.remove(index, ctx);
+            }
+            Err(_) => self.refused(index, ctx),
+        }
+    }
+
+    /// Sends the query to `resolver`: once more by the same socket where it asked the same one before.
+    fn ask<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        resolver: SocketAddr,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Failure> {
+        let pending = self.pending.at_mut(index);
+        pending.sent = ctx.now;
+        let deadline = pending.deadline();
+        ctx.net.timers.arm(&mut pending.timer, pending.flow, deadline);
+        if pending.resolver != Some(resolver) {
+            ctx.net.counters.dns_failovers += u64::from(pending.resolver.is_some());
+            pending.resolver = Some(resolver);
+            if let Some(socket) = pending.socket.take() {
+                ctx.host.close(socket);
+            }
+        }
+        let socket = match &mut pending.socket {
+            Some(socket) => socket,
+            none => {
+                pending.id = fresh_id(&mut ctx.net.random);
+                let socket = none.insert(ctx.host.udp_open(pending.flow, resolver.ip())?);
+                ctx.host.udp_connect(socket, Some(resolver))?;
+                socket
+            }
+        };
+        let mut id = pending.id.to_be_bytes();
+        let parts = [
+            VolatileSlice::from(&mut id[..]),
+            VolatileSlice::from(pending.query.after_id()),
+        ];
+        ctx.host.udp_send(socket, None, None, META, None, &parts)
+    }
+
+    /// Looks at what came from the resolver: one datagram, or several of one size.
+    fn receive<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        received: Received,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let pending = self.pending.at_mut(index);
+        let Some(resolver) = pending.resolver else {
+            return;
+        };
+        let len = received.len.min(BUFFER);
+        for answer in self.buffer[..len].chunks_mut(received.stride.max(1)) {
+            // Addresses alone: scope and flow label are the host's.
+            let from_resolver =
+                (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
+            if from_resolver && pending.query.is_answered_by(answer, pending.id) {
+                answer[..2].copy_from_slice(&pending.query.id());
+                emit(ctx, pending.asked, pending.guest, answer);
+                self.resolvers.answered(resolver, ctx.now);
+                self.remove(index, ctx);
+                return;
+            }
+            ctx.net.counters.dns_mismatched += 1;
+        }
+    }
+
+    /// The resolver cannot be reached. The next one is asked at once, unless each has been.
+    fn refused<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let pending = self.pending.at_mut(index);
+        pending.refusals += 1;
+        let (resolver, refusals) = (pending.resolver, pending.refusals);
+        if let Some(resolver) = resolver {
+            self.resolvers.refused(resolver, ctx.now);
+        }
+        if refusals >= self.resolvers.len() {
+            self.fail(index, ctx);
+        } else {
+            self.pursue(index, self.resolvers.after(resolver, ctx.now), ctx);
+        }
+    }
+
+    /// Tells the guest that nobody answers.
+    fn fail<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let pending = self.pending.at(index);
+        ctx.net.counters.dns_failed += 1;
+        emit(ctx, pending.asked, pending.guest, &pending.query.server_failure());
+        self.remove(index, ctx);
+    }
+
+    fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let mut pending = self.pending.remove(index);
+        ctx.net.flows -= 1;
+        ctx.net.timers.disarm(&mut pending.timer);
+        if let Some(socket) = pending.socket.take() {
+            ctx.host.close(socket);
+        }
+        let entry = self
+            .by_query
+            .find_entry(pending.hash(self.secret), |other| *other == index);
+        if let Ok(entry) = entry {
+            entry.remove();
+        }
+    }
+}
+
+fn hash(secret: (u64, u64), guest: SocketAddr, asked: SocketAddr, query: &Query) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
+    (guest, asked, query.id(), query.question()).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
+fn fresh_id(random: &mut ChaCha12Rng) -> u16 {
+    random.next_u32() as u16
+}
+
+fn emit<H, T: Transmit>(ctx: &mut Ctx<'_, H, T>, asked: SocketAddr, guest: SocketAddr, message: &[u8]) {
+    udp_emit::datagram(ctx.net, ctx.link, asked, guest, META, message);
+}
+
+/// How long a resolver may be silent before the next one is asked.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// After this the guest is told that there is no answer: as long as a stub resolver waits by default.
+const GIVE_UP: Duration = Duration::from_secs(5);
+
+/// Queries that wait at one time. Each holds a descriptor.
+const LIMIT: usize = 4_096;
+
+/// The largest datagram, whatever the guest's EDNS size (RFC 6891 section 6.2.3) allows.
+const BUFFER: usize = 65_535;
+
+/// Datagrams read from one socket in one go.
+const BURST: usize = 32;
+
+const META: DatagramMeta = DatagramMeta {
+    hop_limit: 64,
+    traffic_class: 0,
+    dont_fragment: false,
+};
+
+#[cfg(test)]
+mod tests;

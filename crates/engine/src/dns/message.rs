@@ -1,0 +1,120 @@
+//! As much of DNS messages as a forwarder has to know: the header and the question (RFC 1035 section 4.1).
+
+use arrayvec::ArrayVec;
+
+/// A query, as the guest wrote it.
+#[derive(Debug)]
+pub(super) struct Query {
+    bytes: ArrayVec<u8, LONGEST>,
+    /// Where the question section ends.
+    question_end: usize,
+    /// There was more of it than is kept.
+    cut: bool,
+}
+
+impl Query {
+    /// A query of one question or none (RFC 7873 section 5.4 has a use for the latter); anything else is no query.
+    pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
+        let header = datagram.first_chunk::<HEADER>()?;
+        let question_end = match (header[2] & RESPONSE, header[4], header[5]) {
+            (0, 0, 0) => HEADER,
+            (0, 0, 1) => HEADER + question_len(&datagram[HEADER..])?,
+            _ => return None,
+        };
+        Some(Self {
+            bytes: datagram.iter().copied().take(LONGEST).collect(),
+            question_end,
+            cut: datagram.len() > LONGEST,
+        })
+    }
+
+    /// The guest's id.
+    pub(super) fn id(&self) -> [u8; 2] {
+        [self.bytes[0], self.bytes[1]]
+    }
+
+    /// Name, type and class.
+    pub(super) fn question(&self) -> &[u8] {
+        &self.bytes[HEADER..self.question_end]
+    }
+
+    /// Everything but the id, to be sent behind another.
+    pub(super) fn after_id(&mut self) -> &mut [u8] {
+        &mut self.bytes[2..]
+    }
+
+    /// Whether it is longer than what is forwarded over UDP.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Whether `other` asks the same, under the same id.
+    pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
+        (self.id(), self.question()) == (other.id(), other.question())
+    }
+
+    /// Whether `message` is an answer to this question, under this id. Names compare byte by byte: a guest may have
+    /// mixed the case of its letters to tell forged answers.
+    pub(super) fn is_answered_by(&self, message: &[u8], id: u16) -> bool {
+        let Some(header) = message.first_chunk::<HEADER>() else {
+            return false;
+        };
+        header[..2] == id.to_be_bytes()
+            && header[2] & RESPONSE != 0
+            && header[2] & OPCODE == self.bytes[2] & OPCODE
+            && header[4..6] == self.bytes[4..6]
+            && message.get(HEADER..self.question_end) == Some(self.question())
+    }
+
+    /// The answer that the server failed.
+    pub(super) fn server_failure(&self) -> Empty {
+        self.empty(0, SERVFAIL)
+    }
+
+    /// The answer that says to ask over TCP.
+    pub(super) fn truncated(&self) -> Empty {
+        self.empty(TRUNCATED, 0)
+    }
+
+    fn empty(&self, flags: u8, rcode: u8) -> Empty {
+        let mut answer = Empty::new();
+        answer.extend(self.id());
+        answer.push(RESPONSE | self.bytes[2] & (OPCODE | RECURSION_DESIRED) | flags);
+        answer.push(RECURSION_AVAILABLE | self.bytes[3] & CHECKING_DISABLED | rcode);
+        answer.extend([self.bytes[4], self.bytes[5], 0, 0, 0, 0, 0, 0]);
+        answer.extend(self.question().iter().copied());
+        answer
+    }
+}
+
+/// An answer of header and question.
+pub(super) type Empty = ArrayVec<u8, { HEADER + LONGEST_NAME + 4 }>;
+
+/// Bytes of the question that `section` begins with. Nothing before it could be pointed at, so its name is not
+/// compressed.
+fn question_len(section: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match *section.get(at)? {
+            0 => break,
+            len @ 1..=63 => at += 1 + usize::from(len),
+            _ => return None,
+        }
+    }
+    let name = at + 1;
+    (name <= LONGEST_NAME && section.len() >= name + 4).then_some(name + 4)
+}
+
+const HEADER: usize = 12;
+const LONGEST_NAME: usize = 255;
+/// RFC 1035 section 2.3.4. EDNS lets a client send more only to a server that has said so.
+const LONGEST: usize = 512;
+
+/// Bits of the third and fourth byte, RFC 1035 section 4.1.1, RFC 4035 section 3.2.2.
+const RESPONSE: u8 = 0x80;
+const OPCODE: u8 = 0x78;
+const TRUNCATED: u8 = 0x02;
+const RECURSION_DESIRED: u8 = 0x01;
+const RECURSION_AVAILABLE: u8 = 0x80;
+const CHECKING_DISABLED: u8 = 0x10;
+const SERVFAIL: u8 = 2;

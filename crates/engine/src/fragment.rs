@@ -1,0 +1,326 @@
+//! Reassembly of the guest's fragments (RFC 791 section 3.2, RFC 8200 section 4.5), both families alike.
+//!
+//! Fragments lie at their place in one buffer per datagram, behind room for headers: a datagram that is complete is
+//! turned into a frame without being moved. A buffer grows with what arrives, to 64 KiB at most, and goes with its
+//! datagram; 64 datagrams at a time, so 4 MiB of data, are the most that a guest can make a worker hold.
+//!
+//! A datagram with overlapping fragments, or fragments that disagree about its length, is refused as a whole, with
+//! what arrives of it later (RFC 5722). A fragment that was there before, exactly, is ignored: networks duplicate.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use pontoon_wire::emit::{self, Ether};
+use pontoon_wire::frame::{self, Body, Fragment, HEAD, Ip, Malformed, Transport};
+use pontoon_wire::vnet::Offload;
+use vm_memory::VolatileSlice;
+
+use crate::{Counters, Frame, Instant};
+
+#[cfg(test)]
+mod tests;
+
+/// Datagrams of one worker's guest whose fragments are being gathered.
+#[derive(Debug, Default)]
+pub struct Reassembly {
+    /// Oldest first.
+    datagrams: Vec<Datagram>,
+}
+
+impl Reassembly {
+    /// Takes a fragment: `ip` is what the parse of `frame` said (the transport was [`Transport::Fragment`]), `ether`
+    /// the frame's Ethernet addresses. Returns the datagram that it completes.
+    ///
+    /// Call [`Self::handle_timeout`] first where the time has come.
+    pub fn add(
+        &mut self,
+        ether: Ether,
+        ip: &Ip,
+        frame: &Frame<'_>,
+        counters: &mut Counters,
+        now: Instant,
+    ) -> Option<Whole> {
+        let fragment = ip.fragment?;
+        counters.fragments_up += 1;
+        // A fragment of nothing, or one that nothing can follow: RFC 8200 section 4.5 discards it alone.
+        if ip.payload_len == 0 || fragment.more && !ip.payload_len.is_multiple_of(8) {
+            counters.fragments_dropped += 1;
+            return None;
+        }
+        let index = self.find(Key::of(ip, fragment), counters, now);
+        let datagram = &mut self.datagrams[index];
+        let State::Gathering(pieces) = &mut datagram.state else {
+            counters.fragments_dropped += 1;
+            return None;
+        };
+        match pieces.add(ether, ip, fragment, frame) {
+            Added::More => None,
+            Added::Refused => {
+                counters.fragments_dropped += pieces.count() + 1;
+                datagram.state = State::Refused;
+                None
+            }
+            Added::Complete(whole) => {
+                counters.reassembled += 1;
+                self.datagrams.remove(index);
+                self.free();
+                Some(whole)
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] has something to do; `None`: never, until a fragment comes.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.datagrams.iter().map(|datagram| datagram.expires).min()
+    }
+
+    /// Gives up the datagrams whose time is over.
+    pub fn handle_timeout(&mut self, counters: &mut Counters, now: Instant) {
+        self.datagrams.retain(|datagram| {
+            let keep = datagram.expires > now;
+            if !keep {
+                counters.fragments_dropped += datagram.held();
+            }
+            keep
+        });
+        self.free();
+    }
+
+    /// The place of a datagram, which may be a new one: then the oldest goes where there is no room.
+    fn find(&mut self, key: Key, counters: &mut Counters, now: Instant) -> usize {
+        if let Some(index) = self.datagrams.iter().position(|datagram| datagram.key == key) {
+            return index;
+        }
+        if self.datagrams.len() == DATAGRAMS {
+            counters.fragments_dropped += self.datagrams.remove(0).held();
+        }
+        let timeout = match key.source {
+            IpAddr::V4(_) => TIMEOUT_V4,
+            IpAddr::V6(_) => TIMEOUT_V6,
+        };
+        self.datagrams.push(Datagram {
+            key,
+            expires: now + timeout,
+            state: State::Gathering(Pieces::default()),
+        });
+        self.datagrams.len() - 1
+    }
+
+    /// Keeps no memory while there are no fragments.
+    fn free(&mut self) {
+        if self.datagrams.is_empty() {
+            self.datagrams = Vec::new();
+        }
+    }
+}
+
+/// A datagram put together: a frame with plain headers, as if the guest had not had to fragment it.
+#[derive(Debug)]
+pub struct Whole {
+    bytes: Vec<u8>,
+    /// Where the Ethernet header begins.
+    start: usize,
+}
+
+impl Whole {
+    /// Parses the frame and hands it on. `dont_fragment` is false, in IPv6 too: its sender did fragment it.
+    ///
+    /// # Errors
+    /// The frame is malformed, or a fragment again (behind destination options): nothing that a sender makes.
+    pub fn open<R>(&mut self, sink: impl FnOnce(frame::Frame, &Frame<'_>) -> R) -> Result<R, Malformed> {
+        let bytes = &mut self.bytes[self.start..];
+        let len = bytes.len();
+        // The slices of a frame are for memory that others write, so its head is a copy here too.
+        let mut head = [0; HEAD];
+        let head = &mut head[..len.min(HEAD)];
+        head.copy_from_slice(&bytes[..len.min(HEAD)]);
+        let mut parsed = frame::parse(head, len)?;
+        match &mut parsed.body {
+            Body::Arp | Body::Ip(_, Transport::Fragment) => return Err(Malformed::IpHeader),
+            Body::Ip(ip, _) => ip.dont_fragment = false,
+        }
+        let frame = Frame {
+            offload: Offload::NONE,
+            head,
+            parts: &[VolatileSlice::from(bytes)],
+            len,
+        };
+        Ok(sink(parsed, &frame))
+    }
+}
+
+/// What fragments of one datagram have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    source: IpAddr,
+    destination: IpAddr,
+    id: u32,
+    /// IPv4's. In IPv6 the fragments may differ in it, and the first one's counts (RFC 8200 section 4.5).
+    protocol: Option<u8>,
+}
+
+impl Key {
+    fn of(ip: &Ip, fragment: Fragment) -> Self {
+        Self {
+            source: ip.source,
+            destination: ip.destination,
+            id: fragment.id,
+            protocol: ip.source.is_ipv4().then_some(ip.protocol),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Datagram {
+    key: Key,
+    expires: Instant,
+    state: State,
+}
+
+impl Datagram {
+    /// Fragments held.
+    fn held(&self) -> u64 {
+        match &self.state {
+            State::Gathering(pieces) => pieces.count(),
+            State::Refused => 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Gathering(Pieces),
+    /// Fragments that still come are dropped.
+    Refused,
+}
+
+/// What has come of a datagram.
+#[derive(Debug, Default)]
+struct Pieces {
+    /// Room for headers, and data up to the furthest byte that came.
+    bytes: Vec<u8>,
+    /// Each fragment's place, in order; they do not overlap.
+    spans: Vec<Span>,
+    /// Bytes that came.
+    sum: usize,
+    /// Length of the whole, once the last fragment came.
+    total: Option<usize>,
+    /// What the first fragment's headers said.
+    first: Option<(Ether, Ip)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    begin: usize,
+    end: usize,
+}
+
+enum Added {
+    More,
+    Complete(Whole),
+    Refused,
+}
+
+impl Pieces {
+    fn count(&self) -> u64 {
+        self.spans.len() as u64
+    }
+
+    fn add(&mut self, ether: Ether, ip: &Ip, fragment: Fragment, frame: &Frame<'_>) -> Added {
+        let begin = fragment.offset as usize;
+        let span = Span {
+            begin,
+            end: begin + ip.payload_len,
+        };
+        if !self.fits(span, largest(ip), fragment.more) {
+            return Added::Refused;
+        }
+        let index = self.spans.partition_point(|held| held.end <= span.begin);
+        match self.spans.get(index) {
+            Some(held) if *held == span => return Added::More,
+            Some(held) if held.begin < span.end => return Added::Refused,
+            Some(_) | None if self.spans.len() == PIECES => return Added::Refused,
+            Some(_) | None => self.spans.insert(index, span),
+        }
+        self.sum += ip.payload_len;
+        if !fragment.more {
+            self.total = Some(span.end);
+        }
+        if begin == 0 {
+            self.first = Some((ether, *ip));
+        }
+        self.grow(ROOM + span.end);
+        frame.copy(ip.payload_offset, &mut self.bytes[ROOM + begin..ROOM + span.end]);
+        self.finish().map_or(Added::More, Added::Complete)
+    }
+
+    /// Whether a fragment agrees with what is known of the whole's length.
+    fn fits(&self, span: Span, largest: usize, more: bool) -> bool {
+        let furthest = self.spans.last().map_or(0, |last| last.end);
+        let agrees = match self.total {
+            Some(total) if more => span.end < total,
+            Some(total) => span.end == total,
+            None => more || span.end >= furthest,
+        };
+        agrees && span.end <= largest
+    }
+
+    /// Makes the buffer `len` bytes long. It doubles, for small fragments not to copy it each time, but never passes
+    /// what the largest datagram needs.
+    fn grow(&mut self, len: usize) {
+        if len > self.bytes.capacity() {
+            let capacity = (2 * self.bytes.capacity()).clamp(len, ROOM + LARGEST_V6);
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+        if len > self.bytes.len() {
+            self.bytes.resize(len, 0);
+        }
+    }
+
+    /// The frame, once everything is there.
+    fn finish(&mut self) -> Option<Whole> {
+        let (ether, ip) = self.first?;
+        let total = self.total.filter(|total| *total == self.sum)?;
+        let header = emit::Ip {
+            source: ip.source,
+            destination: ip.destination,
+            hop_limit: ip.hop_limit,
+            traffic_class: ip.traffic_class,
+            dont_fragment: false,
+            ident: 0,
+        };
+        let head = emit::ip(ether, header, ip.protocol, total);
+        let start = ROOM - head.bytes().len();
+        self.bytes[start..ROOM].copy_from_slice(head.bytes());
+        Some(Whole {
+            bytes: core::mem::take(&mut self.bytes),
+            start,
+        })
+    }
+}
+
+/// The most data that the length field of the whole's IP header can name.
+const fn largest(ip: &Ip) -> usize {
+    match ip.source {
+        IpAddr::V4(_) => LARGEST_V4,
+        IpAddr::V6(_) => LARGEST_V6,
+    }
+}
+
+/// Datagrams at a time.
+const DATAGRAMS: usize = 64;
+/// Fragments of one datagram: 65,535 bytes at an MTU of 296, as small as links come, are 241.
+const PIECES: usize = 256;
+/// IPv4's total length counts the header.
+const LARGEST_V4: usize = 65_535 - 20;
+/// IPv6's payload length does not.
+const LARGEST_V6: usize = 65_535;
+/// Ethernet and IPv6 headers.
+const ROOM: usize = 14 + 40;
+/// Linux's `ipfrag_time`; RFC 1122 section 3.3.2 asks for 60 to 120 s, which a sender's 16-bit id outruns.
+const TIMEOUT_V4: Duration = Duration::from_secs(30);
+/// RFC 8200 section 4.5.
+const TIMEOUT_V6: Duration = Duration::from_secs(60);
+
+const _: () = assert!(DATAGRAMS * LARGEST_V6 <= 4 << 20, "4 MiB of data at most");

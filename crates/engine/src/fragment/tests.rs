@@ -1,0 +1,483 @@
+use pontoon_wire::{Mac, checksum, protocol};
+use proptest::prelude::*;
+
+use super::*;
+
+const ETHER: Ether = Ether {
+    source: Mac([2, 0, 0, 0, 0, 15]),
+    destination: Mac([2, 0, 0, 0, 0, 2]),
+};
+const T0: Instant = Instant(1_000_000_000_000);
+
+/// A reassembly with its counters, and the time.
+#[derive(Default)]
+struct Bench {
+    reassembly: Reassembly,
+    counters: Counters,
+    now: Instant,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            now: T0,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, packet: &Ip, piece: &Piece) -> Option<Whole> {
+        let (ip, mut bytes) = piece.frame(packet);
+        let len = bytes.len();
+        let head: Vec<_> = bytes[..len.min(HEAD)].to_vec();
+        let frame = Frame {
+            offload: Offload::NONE,
+            head: &head,
+            parts: &[VolatileSlice::from(&mut bytes[..])],
+            len,
+        };
+        self.reassembly
+            .add(ETHER, &ip, &frame, &mut self.counters, self.now)
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+        self.reassembly.handle_timeout(&mut self.counters, self.now);
+    }
+
+    /// Fragments up, datagrams reassembled, fragments dropped; nothing else moves.
+    #[track_caller]
+    fn expect(&self, fragments_up: u64, reassembled: u64, fragments_dropped: u64) {
+        let expected = Counters {
+            fragments_up,
+            reassembled,
+            fragments_dropped,
+            ..Counters::default()
+        };
+        assert_eq!(self.counters, expected);
+    }
+}
+
+/// A fragment.
+#[derive(Clone, Debug)]
+struct Piece {
+    id: u32,
+    offset: usize,
+    more: bool,
+    data: Vec<u8>,
+}
+
+impl Piece {
+    /// Its frame, and what the parse says about it.
+    fn frame(&self, packet: &Ip) -> (Ip, Vec<u8>) {
+        let place = Fragment {
+            id: self.id,
+            offset: u32::try_from(self.offset).unwrap(),
+            more: self.more,
+        };
+        let header = emit::Ip {
+            source: packet.source,
+            destination: packet.destination,
+            hop_limit: 64,
+            traffic_class: 0xb8,
+            dont_fragment: false,
+            ident: 0,
+        };
+        let head = emit::fragment(ETHER, header, packet.protocol, place, self.data.len());
+        let bytes = [head.bytes(), &self.data].concat();
+        let parsed = frame::parse(&bytes[..bytes.len().min(HEAD)], bytes.len()).unwrap();
+        let Body::Ip(ip, Transport::Fragment) = parsed.body else {
+            panic!("no fragment");
+        };
+        (ip, bytes)
+    }
+}
+
+#[test]
+fn in_order_and_reversed() {
+    for packet in [v4(), v6()] {
+        let (datagram, pieces) = datagram(&packet, 4_000, 1_448);
+        assert_eq!(pieces.len(), 3);
+        let mut bench = Bench::new();
+        assert!(bench.add(&packet, &pieces[0]).is_none());
+        assert!(bench.add(&packet, &pieces[1]).is_none());
+        check(bench.add(&packet, &pieces[2]), &packet, &datagram);
+        bench.expect(3, 1, 0);
+        assert!(bench.add(&packet, &pieces[2]).is_none());
+        assert!(bench.add(&packet, &pieces[1]).is_none());
+        check(bench.add(&packet, &pieces[0]), &packet, &datagram);
+        bench.expect(6, 2, 0);
+        assert_eq!(bench.reassembly.next_timeout(), None);
+        assert_eq!(bench.reassembly.datagrams.capacity(), 0, "no memory while idle");
+    }
+}
+
+#[test]
+fn the_largest_datagrams() {
+    for (packet, data) in [(v4(), 65_507), (v6(), 65_527)] {
+        let (datagram, pieces) = datagram(&packet, data, 1_448);
+        let mut bench = Bench::new();
+        let (last, first) = pieces.split_last().unwrap();
+        for piece in first {
+            assert!(bench.add(&packet, piece).is_none());
+        }
+        let whole = bench.add(&packet, last);
+        assert!(whole.as_ref().unwrap().bytes.capacity() <= ROOM + LARGEST_V6);
+        check(whole, &packet, &datagram);
+    }
+}
+
+#[test]
+fn one_byte_too_much() {
+    for (packet, end) in [(v4(), LARGEST_V4), (v6(), LARGEST_V6)] {
+        let offset = end / 8 * 8;
+        let mut bench = Bench::new();
+        assert!(bench.add(&packet, &piece(1, 0, true, 8)).is_none());
+        assert!(
+            bench
+                .add(&packet, &piece(1, offset, false, end - offset + 1))
+                .is_none()
+        );
+        bench.expect(2, 0, 2);
+        assert!(bench.add(&packet, &piece(1, 8, true, 8)).is_none());
+        bench.expect(3, 0, 3);
+    }
+}
+
+#[test]
+fn two_datagrams_at_once() {
+    let packet = v4();
+    let mut bench = Bench::new();
+    assert!(bench.add(&packet, &piece(1, 0, true, 16)).is_none());
+    assert!(bench.add(&packet, &piece(2, 16, false, 16)).is_none());
+    let other = Ip {
+        destination: IpAddr::from([192, 0, 2, 99]),
+        ..packet
+    };
+    assert!(bench.add(&other, &piece(1, 16, false, 16)).is_none());
+    let other = Ip {
+        protocol: protocol::ICMP,
+        ..packet
+    };
+    assert!(bench.add(&other, &piece(1, 16, false, 16)).is_none());
+    assert!(bench.add(&packet, &piece(1, 16, false, 16)).is_some());
+    assert!(bench.add(&packet, &piece(2, 0, true, 16)).is_some());
+    bench.expect(6, 2, 0);
+}
+
+#[test]
+fn the_first_fragment_names_the_protocol_in_ipv6() {
+    let packet = v6();
+    let mut bench = Bench::new();
+    let other = Ip {
+        protocol: 132,
+        ..packet
+    };
+    assert!(bench.add(&other, &piece(1, 16, false, 16)).is_none());
+    let mut whole = bench.add(&packet, &piece(1, 0, true, 16)).unwrap();
+    let _ = whole.bytes.splice(ROOM..ROOM + 8, [0, 1, 0, 2, 0, 32, 0, 0]);
+    let protocol = whole.open(|parsed, _| match parsed.body {
+        Body::Ip(ip, Transport::Udp(_)) => ip.protocol,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(protocol, Ok(protocol::UDP));
+}
+
+#[test]
+fn an_exact_duplicate_is_ignored() {
+    let packet = v4();
+    let (datagram, pieces) = datagram(&packet, 3_000, 1_480);
+    let mut bench = Bench::new();
+    for piece in [&pieces[0], &pieces[0], &pieces[2], &pieces[2]] {
+        assert!(bench.add(&packet, piece).is_none());
+    }
+    check(bench.add(&packet, &pieces[1]), &packet, &datagram);
+    bench.expect(5, 1, 0);
+}
+
+#[test]
+fn overlap_drops_all_of_the_datagram() {
+    for packet in [v4(), v6()] {
+        for overlapping in [(0, 8), (0, 40), (8, 8), (16, 8), (24, 8), (16, 24)] {
+            let mut bench = Bench::new();
+            assert!(bench.add(&packet, &piece(1, 8, true, 24)).is_none());
+            let (offset, len) = overlapping;
+            let overlaps = piece(1, offset, true, len);
+            assert!(bench.add(&packet, &overlaps).is_none());
+            if offset + len <= 8 {
+                bench.expect(2, 0, 0);
+                continue;
+            }
+            bench.expect(2, 0, 2);
+            // The rest, and all of it again, make nothing.
+            assert!(bench.add(&packet, &piece(1, 0, true, 8)).is_none());
+            assert!(bench.add(&packet, &piece(1, 8, false, 24)).is_none());
+            bench.expect(4, 0, 4);
+            // Another datagram does.
+            assert!(bench.add(&packet, &piece(2, 0, true, 8)).is_none());
+            assert!(bench.add(&packet, &piece(2, 8, false, 8)).is_some());
+            // And the same id once its time is over.
+            bench.pass(60);
+            assert!(bench.add(&packet, &piece(1, 0, true, 8)).is_none());
+            assert!(bench.add(&packet, &piece(1, 8, false, 8)).is_some());
+            bench.expect(8, 2, 4);
+        }
+    }
+}
+
+#[test]
+fn contradictions_about_the_end() {
+    let last = piece(1, 16, false, 16);
+    for second in [
+        piece(1, 32, true, 8),
+        piece(1, 32, false, 8),
+        piece(1, 24, true, 8),
+        piece(1, 8, false, 8),
+        piece(1, 16, true, 16),
+    ] {
+        let mut bench = Bench::new();
+        assert!(bench.add(&v4(), &last).is_none());
+        assert!(bench.add(&v4(), &second).is_none());
+        bench.expect(2, 0, 2);
+    }
+    let mut bench = Bench::new();
+    assert!(bench.add(&v4(), &piece(1, 64, true, 8)).is_none());
+    assert!(bench.add(&v4(), &last).is_none());
+    bench.expect(2, 0, 2);
+}
+
+#[test]
+fn fragments_that_fit_nowhere_are_dropped_alone() {
+    let packet = v4();
+    let mut bench = Bench::new();
+    assert!(bench.add(&packet, &piece(1, 0, true, 8)).is_none());
+    assert!(bench.add(&packet, &piece(1, 8, true, 12)).is_none());
+    assert!(bench.add(&packet, &piece(1, 8, true, 0)).is_none());
+    bench.expect(3, 0, 2);
+    assert!(bench.add(&packet, &piece(1, 8, false, 5)).is_some());
+    bench.expect(4, 1, 2);
+}
+
+#[test]
+fn tiny_fragments_are_put_together_up_to_a_number() {
+    let packet = v6();
+    let (datagram, pieces) = datagram(&packet, 8 * PIECES - 8, 8);
+    assert_eq!(pieces.len(), PIECES);
+    let mut bench = Bench::new();
+    for piece in &pieces[1..] {
+        assert!(bench.add(&packet, piece).is_none());
+    }
+    check(bench.add(&packet, &pieces[0]), &packet, &datagram);
+
+    let mut bench = Bench::new();
+    for n in 0..=PIECES {
+        assert!(bench.add(&packet, &piece(1, 16 * n, true, 8)).is_none());
+    }
+    let all = PIECES as u64 + 1;
+    bench.expect(all, 0, all);
+}
+
+#[test]
+fn the_oldest_goes_when_there_are_too_many() {
+    let packet = v4();
+    let mut bench = Bench::new();
+    for id in 0..=64 {
+        assert!(bench.add(&packet, &piece(id, 0, true, 8)).is_none());
+    }
+    bench.expect(65, 0, 1);
+    assert_eq!(bench.reassembly.datagrams.len(), 64);
+    assert!(
+        bench.add(&packet, &piece(1, 8, false, 8)).is_some(),
+        "the second is still there"
+    );
+    assert!(
+        bench.add(&packet, &piece(0, 8, false, 8)).is_none(),
+        "the first is not"
+    );
+    bench.expect(67, 1, 1);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let mut bench = Bench::new();
+    for id in 0..1_000 {
+        let _ = bench.add(&v6(), &piece(id, 65_528, false, 7));
+        let _ = bench.add(&v6(), &piece(id, 0, true, 8));
+    }
+    let held: usize = bench
+        .reassembly
+        .datagrams
+        .iter()
+        .map(|datagram| match &datagram.state {
+            State::Gathering(pieces) => pieces.bytes.capacity(),
+            State::Refused => 0,
+        })
+        .sum();
+    assert!(held <= 64 * (ROOM + 65_535), "{held}");
+}
+
+#[test]
+fn time_runs_out() {
+    let mut bench = Bench::new();
+    assert!(bench.add(&v6(), &piece(1, 0, true, 8)).is_none());
+    assert!(bench.add(&v4(), &piece(1, 0, true, 8)).is_none());
+    assert!(bench.add(&v4(), &piece(1, 16, true, 8)).is_none());
+    assert_eq!(
+        bench.reassembly.next_timeout(),
+        Some(T0 + Duration::from_secs(30))
+    );
+    bench.pass(29);
+    bench.expect(3, 0, 0);
+    bench.pass(1);
+    bench.expect(3, 0, 2);
+    assert_eq!(
+        bench.reassembly.next_timeout(),
+        Some(T0 + Duration::from_secs(60))
+    );
+    // A later fragment does not prolong it.
+    assert!(bench.add(&v6(), &piece(1, 8, true, 8)).is_none());
+    bench.pass(30);
+    bench.expect(4, 0, 4);
+    assert_eq!(bench.reassembly.next_timeout(), None);
+    assert_eq!(bench.reassembly.datagrams.capacity(), 0);
+}
+
+#[test]
+fn a_fragment_in_a_fragment_is_refused() {
+    let packet = Ip {
+        protocol: DESTINATION_OPTIONS,
+        ..v6()
+    };
+    let mut bench = Bench::new();
+    assert!(bench.add(&packet, &piece(1, 16, false, 32)).is_none());
+    let mut outer = piece(1, 0, true, 16);
+    // Destination options of 8 bytes, then a fragment header at offset 8.
+    outer.data = vec![44, 0, 1, 4, 0, 0, 0, 0, protocol::UDP, 0, 0, 8, 0, 0, 0, 9];
+    let mut whole = bench.add(&packet, &outer).unwrap();
+    assert_eq!(whole.open(|_, _| ()), Err(Malformed::IpHeader));
+}
+
+proptest! {
+    #[test]
+    fn any_order_gives_the_datagram_back(
+        v6_family: bool,
+        len in 1..5_000_usize,
+        units in 1..60_usize,
+        order in Just((0..PIECES).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let packet = if v6_family { v6() } else { v4() };
+        let (datagram, pieces) = datagram(&packet, len.min(units * 8 * PIECES - 8), units * 8);
+        prop_assume!(pieces.len() > 1);
+        let n = pieces.len();
+        let mut bench = Bench::new();
+        let mut order = order.into_iter().filter(|index| *index < n);
+        let last = order.next_back().expect("more than one");
+        for index in order {
+            prop_assert!(bench.add(&packet, &pieces[index]).is_none());
+        }
+        check(bench.add(&packet, &pieces[last]), &packet, &datagram);
+        bench.expect(n as u64, 1, 0);
+    }
+
+    #[test]
+    fn arbitrary_fragments_account_for_each_other(
+        pieces in prop::collection::vec((0..3_u32, 0..12_usize, any::<bool>(), 0..40_usize), 0..200),
+        v6_family: bool,
+    ) {
+        let packet = if v6_family { v6() } else { v4() };
+        let mut bench = Bench::new();
+        for (id, unit, more, len) in &pieces {
+            // An atomic fragment is no fragment.
+            let place = (*unit, *more);
+            if place != (0, false) {
+                let _ = bench.add(&packet, &piece(*id, unit * 8, *more, *len));
+            }
+        }
+        let held: u64 = bench.reassembly.datagrams.iter().map(Datagram::held).sum();
+        prop_assert!(bench.counters.fragments_dropped + held <= bench.counters.fragments_up);
+        bench.pass(60);
+        prop_assert_eq!(bench.reassembly.next_timeout(), None);
+    }
+}
+
+/// A UDP packet with `len` bytes of data, and its fragments of up to `size` bytes.
+fn datagram(packet: &Ip, len: usize, size: usize) -> (Vec<u8>, Vec<Piece>) {
+    let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+    let header = emit::Ip {
+        source: packet.source,
+        destination: packet.destination,
+        hop_limit: 64,
+        traffic_class: 0,
+        dont_fragment: false,
+        ident: 0,
+    };
+    let head = emit::udp(ETHER, header, 4444, 5555, len);
+    let mut bytes = head.bytes().to_vec();
+    checksum::complete(&mut bytes, head.checksum, [&data[..]]).unwrap();
+    let upper = [&bytes[bytes.len() - 8..], &data].concat();
+    let count = upper.len().div_ceil(size);
+    let pieces = upper.chunks(size).enumerate().map(|(n, data)| Piece {
+        id: 7,
+        offset: n * size,
+        more: n + 1 < count,
+        data: data.to_vec(),
+    });
+    (data, pieces.collect())
+}
+
+fn piece(id: u32, offset: usize, more: bool, len: usize) -> Piece {
+    Piece {
+        id,
+        offset,
+        more,
+        data: vec![0x5a; len],
+    }
+}
+
+/// The whole is the datagram.
+#[track_caller]
+fn check(whole: Option<Whole>, packet: &Ip, datagram: &[u8]) {
+    let mut whole = whole.expect("complete");
+    whole
+        .open(|parsed, frame| {
+            let Body::Ip(ip, Transport::Udp(udp)) = parsed.body else {
+                panic!("no UDP");
+            };
+            assert_eq!(
+                (parsed.source, parsed.destination),
+                (ETHER.source, ETHER.destination)
+            );
+            assert_eq!((ip.source, ip.destination), (packet.source, packet.destination));
+            assert_eq!((ip.hop_limit, ip.traffic_class), (64, 0xb8));
+            assert_eq!((ip.fragment, ip.dont_fragment), (None, false));
+            assert_eq!((udp.source_port, udp.destination_port), (4444, 5555));
+            let mut data = vec![0; udp.payload_len];
+            assert_eq!(frame.copy(udp.payload_offset, &mut data), datagram.len());
+            assert_eq!(data, datagram);
+        })
+        .unwrap();
+}
+
+fn v4() -> Ip {
+    Ip {
+        source: IpAddr::from([10, 0, 2, 15]),
+        destination: IpAddr::from([192, 0, 2, 1]),
+        hop_limit: 64,
+        traffic_class: 0,
+        dont_fragment: false,
+        protocol: protocol::UDP,
+        fragment: None,
+        payload_offset: 0,
+        payload_len: 0,
+    }
+}
+
+fn v6() -> Ip {
+    Ip {
+        source: "fd00::15".parse().unwrap(),
+        destination: "2001:db8::1".parse().unwrap(),
+        ..v4()
+    }
+}
+
+/// IPv6's destination options.
+const DESTINATION_OPTIONS: u8 = 60;

@@ -1,0 +1,98 @@
+//! What a UDP datagram or an echo request has to pass before there is a socket for it, and what the guest hears of one
+//! that does not.
+
+use core::net::IpAddr;
+
+use pontoon_wire::frame::{self, Body, Transport};
+
+use crate::ctx::{Ctx, Net};
+use crate::local::icmp_error::{self, Reason};
+use crate::policy::Refusal;
+use crate::{Frame, Transmit};
+
+/// A packet of the guest's on its way out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet<'f, 'a> {
+    pub(crate) frame: &'f Frame<'a>,
+    pub(crate) ip: &'f frame::Ip,
+    pub(crate) transport: Transport,
+}
+
+impl Packet<'_, '_> {
+    /// Whether the packet comes from an address that an answer could go to.
+    pub(crate) fn has_sender(&self) -> bool {
+        match self.ip.source {
+            IpAddr::V4(from) => !(matches!(from.octets(), [0 | 127, ..] | [224..=255, ..])),
+            IpAddr::V6(from) => !(from.is_unspecified() || from.is_loopback() || from.is_multicast()),
+        }
+    }
+
+    /// Where policy lets the packet go. Otherwise it is counted and the guest is told.
+    pub(crate) fn judge<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Option<IpAddr> {
+        let refusal = match ctx.net.policy.decide(self.ip.destination) {
+            Ok(remote) => return Some(remote),
+            Err(refusal) => refusal,
+        };
+        ctx.net.counters.policy_refused += 1;
+        let reason = match refusal {
+            Refusal::Class | Refusal::HostAddress => Reason::Prohibited,
+            Refusal::Nobody => Reason::HostUnreachable,
+            // What a host says whose port is closed: the gateway is there, it only has nothing open.
+            Refusal::HostLoopback => Reason::PortUnreachable,
+        };
+        self.refuse(reason, ctx);
+        None
+    }
+
+    /// Whether the packet may go one hop further; one to the gateway itself (`remote` is another address than was
+    /// written) has arrived. Otherwise the guest is told: that is how traceroute sees the gateway.
+    pub(crate) fn lives_on<H, T: Transmit>(&self, remote: IpAddr, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let lives = self.ip.hop_limit > 1 || remote != self.ip.destination;
+        if !lives {
+            self.refuse(Reason::TimeExceeded, ctx);
+        }
+        lives
+    }
+
+    /// Tells the guest, as the gateway, why the packet did not get through.
+    pub(crate) fn refuse<H, T: Transmit>(&self, reason: Reason, ctx: &mut Ctx<'_, H, T>) {
+        let parsed = frame::Frame {
+            source: ctx.net.guest_mac,
+            destination: ctx.net.config.our_mac,
+            body: Body::Ip(*self.ip, self.transport),
+        };
+        if let Some(gateway) = ctx.net.config.addresses.gateway(self.ip.source) {
+            icmp_error::refuse(ctx.net, ctx.link, gateway, reason, self.frame, &parsed);
+        }
+    }
+}
+
+/// Hop limit of a packet that goes one hop further.
+pub(crate) fn next_hop_limit(hop_limit: u8) -> u8 {
+    // A packet that was meant for the gateway itself may have come with less than two.
+    hop_limit.saturating_sub(1).max(1)
+}
+
+/// Who an error about a packet to `remote`, which the guest had written to `written`, comes from in the guest's eyes.
+/// The host itself, and whoever cannot be shown, is the gateway.
+pub(crate) fn speaker(
+    net: &Net,
+    offender: Option<IpAddr>,
+    remote: IpAddr,
+    written: IpAddr,
+) -> Option<IpAddr> {
+    match offender {
+        Some(offender) if offender == remote => Some(written),
+        Some(offender) if !net.policy.owned.contains(&offender) => Some(net.policy.shown(offender)),
+        Some(_) | None => net.config.addresses.gateway(written),
+    }
+}
+
+/// Whether an ICMP type is an error that is passed on: unreachable, time exceeded, parameter problem, and for IPv6 too
+/// big.
+pub(crate) fn is_error(family: IpAddr, kind: u8) -> bool {
+    match family {
+        IpAddr::V4(_) => matches!(kind, 3 | 11 | 12),
+        IpAddr::V6(_) => matches!(kind, 1..=4),
+    }
+}

@@ -1,0 +1,502 @@
+//! Echo requests: one host socket for each id that the guest uses.
+//!
+//! Answers come back under the guest's own id, from the address that it wrote to. Errors that routers report (which is
+//! what traceroute lives on) quote the guest's request. Whatever else the guest says in ICMP concerns our own
+//! packets to it, and ends here.
+
+#[cfg(test)]
+mod tests;
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use arrayvec::ArrayVec;
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::frame::{self, Transport};
+use pontoon_wire::vnet::Offload;
+use pontoon_wire::{emit, protocol};
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::RngCore;
+
+use crate::ctx::{Ctx, Net};
+use crate::gate::{self, Packet};
+use crate::host::{DatagramMeta, PingReply, Problem};
+use crate::local::icmp_error::{self, Reason, Sent};
+use crate::table::{Secret, Table};
+use crate::timer::Timer;
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
+
+/// Every echo id of one worker.
+#[derive(Debug)]
+pub struct Icmp<S> {
+    /// By the guest's address and id.
+    echoes: Table<(IpAddr, u16), Echo<S>>,
+    /// Echo data on its way.
+    scratch: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Echo<S> {
+    socket: S,
+    timer: Timer,
+    used: Instant,
+    /// The last destination that is another on the host's side than the guest wrote: both.
+    rewritten: Option<(IpAddr, IpAddr)>,
+    /// Sequence number of the last request.
+    seq: u16,
+    /// Named in `Net::ready` or `Net::parked`.
+    queued: bool,
+    /// The error queue may have something in it.
+    troubled: bool,
+}
+
+impl<S> Icmp<S> {
+    /// No ids.
+    #[must_use]
+    pub fn new(random: &mut ChaCha12Rng) -> Self {
+        Self {
+            echoes: Table::new(Secret::new(random)),
+            scratch: vec![0; SCRATCH].into_boxed_slice(),
+        }
+    }
+
+    /// Ids that hold a slot.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.echoes.len()
+    }
+
+    /// Whether no id holds a slot.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// An ICMP message from the guest that no local service wanted.
+    pub fn handle_message<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        frame: &Frame<'_>,
+        ip: &frame::Ip,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let request = match ip.source {
+            IpAddr::V4(_) => (protocol::ICMP, 8, 0),
+            IpAddr::V6(_) => (protocol::ICMPV6, 128, 0),
+        };
+        if (ip.protocol, icmp.kind, icmp.code) != request {
+            ctx.net.counters.unknown_protocol += 1;
+            return;
+        }
+        let packet = Packet {
+            frame,
+            ip,
+            transport: Transport::Icmp(*icmp),
+        };
+        let Some(remote) = packet.judge(ctx) else {
+            return;
+        };
+        if !packet.lives_on(remote, ctx) {
+            return;
+        }
+        let data = self.scratch.get_mut(..icmp.payload_len);
+        let whole = data.map(|data| frame.copy(icmp.payload_offset, data));
+        if !packet.has_sender() || whole != Some(icmp.payload_len) {
+            ctx.net.counters.malformed += 1;
+            return;
+        }
+        let key = (ip.source, icmp.ident);
+        let index = match self.echoes.find(&key) {
+            Some(index) => index,
+            None => match self.open(key, ctx) {
+                Ok(index) => index,
+                Err(failure) => {
+                    if failure == Failure::Prohibited {
+                        packet.refuse(Reason::Prohibited, ctx);
+                    }
+                    return;
+                }
+            },
+        };
+        self.echoes.touch(index);
+        let echo = self.echoes.at_mut(index);
+        echo.used = ctx.now;
+        echo.seq = icmp.seq;
+        if remote != ip.destination {
+            echo.rewritten = Some((remote, ip.destination));
+        }
+        match self.send(index, remote, ip, icmp, ctx) {
+            Ok(()) => ctx.net.counters.ping_up += 1,
+            Err((failure, mtu)) => {
+                ctx.net.counters.ping_failed += 1;
+                if let Some(reason) = unsent(failure, mtu, ip) {
+                    packet.refuse(reason, ctx);
+                }
+            }
+        }
+    }
+
+    /// Something happened to a flow's socket.
+    pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ready: Readiness,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(echo) = self.echoes.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        echo.troubled |= ready.error;
+        if !echo.queued && (ready.readable || ready.error) {
+            self.serve(flow, ctx);
+        }
+    }
+
+    /// Goes on with a flow that was named in [`Net::ready`] or [`Net::parked`], and has been taken out there.
+    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if let Some(echo) = self.echoes.get_mut(flow.index, flow.generation) {
+            echo.queued = false;
+            self.serve(flow, ctx);
+        }
+    }
+
+    /// The flow's timer is due.
+    pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(echo) = self.echoes.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        echo.timer.fired();
+        match echo.used + IDLE {
+            at if at <= ctx.now => self.remove(flow.index, ctx),
+            at => ctx.net.timers.arm(&mut echo.timer, flow, at),
+        }
+    }
+
+    /// Closes a flow at once, such as one whose handling panicked.
+    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if self.echoes.get_mut(flow.index, flow.generation).is_some() {
+            self.remove(flow.index, ctx);
+        }
+    }
+
+    fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let mut echo = self.echoes.remove(index);
+        ctx.net.timers.disarm(&mut echo.timer);
+        ctx.net.flows -= 1;
+        ctx.host.close(echo.socket);
+    }
+
+    /// Opens a socket for an id, at the cost of the idlest where there are too many.
+    fn open<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        key: (IpAddr, u16),
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<u32, Failure> {
+        if ctx.net.flows >= ctx.net.config.max_flows
+            && let Some(idlest) = self.echoes.idlest()
+        {
+            self.remove(idlest, ctx);
+        }
+        if !ctx.net.admit(ctx.now) {
+            return Err(Failure::Exhausted);
+        }
+        let (index, generation) = self.echoes.vacant();
+        let flow = FlowId {
+            kind: Kind::Icmp,
+            worker: ctx.net.worker,
+            index,
+            generation,
+        };
+        let opened = ctx.host.ping_open(flow, key.0);
+        match opened {
+            Ok(_) => (),
+            Err(Failure::Prohibited) => ctx.net.counters.ping_prohibited += 1,
+            Err(_) => ctx.net.counters.host_exhausted += 1,
+        }
+        let mut echo = Echo {
+            socket: opened?,
+            timer: Timer::default(),
+            used: ctx.now,
+            rewritten: None,
+            seq: 0,
+            queued: false,
+            troubled: false,
+        };
+        ctx.net.timers.arm(&mut echo.timer, flow, ctx.now + IDLE);
+        ctx.net.flows += 1;
+        Ok(self.echoes.insert(key, echo))
+    }
+
+    /// Sends the request whose data is in the scratch; again where an earlier request's error came up first.
+    fn send<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        remote: IpAddr,
+        ip: &frame::Ip,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), (Failure, Option<u32>)> {
+        let Err(failure) = self.send_once(index, remote, ip, icmp, ctx) else {
+            return Ok(());
+        };
+        if matches!(
+            failure,
+            Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
+        ) {
+            return Err((failure, None));
+        }
+        let (network, mtu) = self.report_problems(index, ctx);
+        if network == 0 && failure != Failure::Refused {
+            return Err((failure, mtu));
+        }
+        let Err(failure) = self.send_once(index, remote, ip, icmp, ctx) else {
+            return Ok(());
+        };
+        let (_, mtu) = self.report_problems(index, ctx);
+        Err((failure, mtu))
+    }
+
+    fn send_once<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        remote: IpAddr,
+        ip: &frame::Ip,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Failure> {
+        let meta = DatagramMeta {
+            hop_limit: gate::next_hop_limit(ip.hop_limit),
+            traffic_class: ip.traffic_class,
+            dont_fragment: ip.dont_fragment,
+        };
+        let data = &self.scratch[..icmp.payload_len];
+        let socket = &mut self.echoes.at_mut(index).socket;
+        ctx.host.ping_send(socket, remote, meta, icmp.seq, data)
+    }
+
+    /// Reads the socket until it is empty, the quantum is used up, or the link is full.
+    fn serve<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let index = flow.index;
+        if self.echoes.at(index).troubled {
+            self.report_problems(index, ctx);
+        }
+        let mut quantum = QUANTUM;
+        while quantum > 0 {
+            if ctx.link.reserve(1, 0).is_none() {
+                self.echoes.at_mut(index).queued = true;
+                ctx.net.parked.push(flow);
+                return;
+            }
+            let socket = &mut self.echoes.at_mut(index).socket;
+            match ctx.host.ping_receive(socket, &mut self.scratch) {
+                Ok(reply) => {
+                    quantum = quantum.saturating_sub(reply.len.max(LEAST_COST));
+                    self.answer(index, &reply, ctx);
+                }
+                Err(Failure::WouldBlock) if self.echoes.at(index).troubled => break,
+                Err(
+                    Failure::WouldBlock
+                    | Failure::Reset
+                    | Failure::Exhausted
+                    | Failure::InUse
+                    | Failure::Invalid,
+                ) => return,
+                Err(_) => {
+                    quantum = quantum.saturating_sub(ERROR_COST);
+                    self.report_problems(index, ctx);
+                }
+            }
+        }
+        self.echoes.at_mut(index).queued = true;
+        ctx.net.ready.push_back(flow);
+    }
+
+    /// Hands the guest a reply whose data is in the scratch.
+    fn answer<H, T: Transmit>(&mut self, index: u32, reply: &PingReply, ctx: &mut Ctx<'_, H, T>) {
+        let (guest, ident) = *self.echoes.key(index);
+        let Some(source) = self.echoes.at(index).written(reply.from, ctx.net) else {
+            return;
+        };
+        self.echoes.at_mut(index).used = ctx.now;
+        self.echoes.touch(index);
+        let taken = emit_reply(
+            ctx.net,
+            ctx.link,
+            source,
+            guest,
+            ident,
+            reply,
+            &self.scratch[..reply.len],
+        );
+        ctx.net.counters.ping_down += u64::from(taken);
+    }
+
+    /// Passes on what is in the error queue. Says how many errors the network had reported, and what the host's own
+    /// stack said that the path takes.
+    fn report_problems<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> (usize, Option<u32>) {
+        let (mut network, mut mtu) = (0, None);
+        let mut payload = [0; QUOTED];
+        for _ in 0..PROBLEMS {
+            let echo = self.echoes.at_mut(index);
+            let Some(problem) = ctx.host.problem(&mut echo.socket, &mut payload) else {
+                echo.troubled = false;
+                return (network, mtu);
+            };
+            match (problem.offender, problem.mtu) {
+                // The send that met it tells the guest.
+                (None, Some(known)) => mtu = Some(known),
+                (None, None) | (Some(_), _) => {
+                    network += 1;
+                    let len = problem.payload_len.min(QUOTED);
+                    self.pass_on(index, &problem, &payload[..len], ctx);
+                }
+            }
+        }
+        self.echoes.at_mut(index).troubled = true;
+        (network, mtu)
+    }
+
+    /// The queue holds the request as it was sent, ICMP header first; only its sequence number and data are the guest's.
+    fn pass_on<H, T: Transmit>(
+        &self,
+        index: u32,
+        problem: &Problem,
+        message: &[u8],
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let (guest, ident) = *self.echoes.key(index);
+        let echo = self.echoes.at(index);
+        let remote = problem.destination.ip();
+        let Some(written) = echo.written(remote, ctx.net) else {
+            return;
+        };
+        let (seq, data) = match message {
+            [8 | 128, 0, _, _, _, _, high, low, data @ ..] => (u16::from_be_bytes([*high, *low]), data),
+            _ => (echo.seq, &[][..]),
+        };
+        if !gate::is_error(guest, problem.kind) {
+            return;
+        }
+        let Some(speaker) = gate::speaker(ctx.net, problem.offender, remote, written) else {
+            return;
+        };
+        let reason = Reason::Reported {
+            kind: problem.kind,
+            code: problem.code,
+            mtu: problem.mtu,
+        };
+        let sent = Sent {
+            protocol: match guest {
+                IpAddr::V4(_) => protocol::ICMP,
+                IpAddr::V6(_) => protocol::ICMPV6,
+            },
+            source: SocketAddr::new(guest, ident),
+            destination: SocketAddr::new(written, seq),
+            payload_len: problem.payload_len.saturating_sub(HEADER),
+        };
+        icmp_error::refuse_sent(ctx.net, ctx.link, speaker, reason, sent, data);
+    }
+}
+
+impl<S> Echo<S> {
+    /// What the guest knows `remote` by; `None` for one that it could not have written to.
+    fn written(&self, remote: IpAddr, net: &Net) -> Option<IpAddr> {
+        match self.rewritten {
+            Some((rewritten, written)) if rewritten == remote => Some(written),
+            Some(_) | None => (net.policy.shown(remote) == remote).then_some(remote),
+        }
+    }
+}
+
+/// Why a request did not leave, in the words of ICMP; `None` where it was merely dropped.
+fn unsent(failure: Failure, mtu: Option<u32>, ip: &frame::Ip) -> Option<Reason> {
+    match failure {
+        Failure::NetUnreachable => Some(Reason::NetUnreachable),
+        Failure::HostUnreachable => Some(Reason::HostUnreachable),
+        Failure::Prohibited => Some(Reason::Prohibited),
+        Failure::TooBig if ip.dont_fragment => mtu.map(|mtu| Reason::TooBig { mtu }),
+        Failure::TooBig
+        | Failure::WouldBlock
+        | Failure::Refused
+        | Failure::Reset
+        | Failure::TimedOut
+        | Failure::Exhausted
+        | Failure::InUse
+        | Failure::Invalid
+        | Failure::Other(_) => None,
+    }
+}
+
+/// Sends an echo reply, in fragments where it is larger than the link's MTU, and says whether the link took it.
+fn emit_reply<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    source: IpAddr,
+    guest: IpAddr,
+    ident: u16,
+    reply: &PingReply,
+    data: &[u8],
+) -> bool {
+    let (kind, protocol) = match guest {
+        IpAddr::V4(_) => (0, protocol::ICMP),
+        IpAddr::V6(_) => (129, protocol::ICMPV6),
+    };
+    let len = HEADER + data.len();
+    if source.is_ipv4() != guest.is_ipv4() || len > udp_emit::longest(guest) {
+        return false;
+    }
+    let ([a, b], [c, d]) = (ident.to_be_bytes(), reply.seq.to_be_bytes());
+    let mut header = [kind, 0, 0, 0, a, b, c, d];
+    let pseudo = match guest {
+        IpAddr::V4(_) => Sum::new(),
+        IpAddr::V6(_) => Sum::pseudo(source, guest, protocol, len),
+    };
+    let sum = pseudo.add(&header).add(data).finish();
+    header[2..4].copy_from_slice(&sum.to_be_bytes());
+    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
+    let ip = emit::Ip {
+        source,
+        destination: guest,
+        hop_limit: reply.meta.hop_limit.max(1),
+        traffic_class: reply.meta.traffic_class,
+        dont_fragment: reply.meta.dont_fragment,
+        ident: net.random.next_u32() as u16,
+    };
+    if udp_emit::ip_header(guest) + len > link.limits().mtu {
+        return udp_emit::in_fragments(net, link, ip, protocol, &header, data);
+    }
+    let mut block = ArrayVec::<u8, 128>::new();
+    let head = emit::ip(net.ether(), ip, protocol, len);
+    block.extend(head.bytes().iter().chain(&header).copied());
+    let taken = link.send(Offload::NONE, &block, data).is_ok();
+    udp_emit::count(net, taken)
+}
+
+/// RFC 5508 REQ-2: not below 60 s.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Bytes that one flow may receive before others have their turn, and what a receive costs at least, or when it
+/// brings an error.
+const QUANTUM: usize = 64 << 10;
+const LEAST_COST: usize = 512;
+const ERROR_COST: usize = QUANTUM / 16;
+
+/// Entries of one error queue that are read in one turn.
+const PROBLEMS: usize = 64;
+
+/// Bytes of a request that an error quotes, at most.
+const QUOTED: usize = 512;
+
+/// ICMP header of an echo: type, code, checksum, id, sequence number.
+const HEADER: usize = 8;
+
+/// More than the longest echo's data.
+const SCRATCH: usize = 65_536;

@@ -1,0 +1,477 @@
+//! Transcripts, as for UDP.
+
+use core::net::IpAddr;
+
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::frame::{Body, Transport};
+use pontoon_wire::vnet::Segmentation;
+use pontoon_wire::{emit, protocol};
+
+use super::Icmp;
+use crate::host::Problem;
+use crate::test_world::{Sent, World, ether, with_frames};
+use crate::{Failure, Readiness};
+
+const GUEST: &str = "10.0.2.15";
+const GUEST_V6: &str = "fd70:6f6e:746f::15";
+const REMOTE: &str = "192.0.2.1";
+const REMOTE_V6: &str = "2001:db8::1";
+const BOTH: [(&str, &str); 2] = [(GUEST, REMOTE), (GUEST_V6, REMOTE_V6)];
+
+const READABLE: Readiness = Readiness {
+    readable: true,
+    writable: false,
+    end: false,
+    error: false,
+};
+const TROUBLE: Readiness = Readiness {
+    error: true,
+    ..READABLE
+};
+
+struct Pinger {
+    world: World,
+    icmp: Icmp<usize>,
+}
+
+/// Echo request of the guest's.
+struct Request<'a> {
+    kind: Option<u8>,
+    hop_limit: u8,
+    ident: u16,
+    seq: u16,
+    data: &'a [u8],
+}
+
+const REQUEST: Request<'_> = Request {
+    kind: None,
+    hop_limit: 64,
+    ident: 7,
+    seq: 1,
+    data: b"hello",
+};
+
+impl Pinger {
+    fn new() -> Self {
+        let mut world = World::new();
+        let icmp = Icmp::new(&mut world.net.random);
+        Self { world, icmp }
+    }
+
+    fn send(&mut self, from: &str, to: &str, request: &Request<'_>) {
+        let ip = |text: &str| match text.contains(':') {
+            true => format!("[{text}]:0"),
+            false => format!("{text}:0"),
+        };
+        let sent = Sent {
+            hop_limit: request.hop_limit,
+            ..Sent::new(&ip(from), &ip(to), b"")
+        };
+        let (kind, number) = match sent.from.is_ipv4() {
+            true => (8, protocol::ICMP),
+            false => (128, protocol::ICMPV6),
+        };
+        let ([a, b], [c, d]) = (request.ident.to_be_bytes(), request.seq.to_be_bytes());
+        let mut message = vec![request.kind.unwrap_or(kind), 0, 0, 0, a, b, c, d];
+        message.extend(request.data);
+        let sum = match sent.from.is_ipv4() {
+            true => Sum::new(),
+            false => Sum::pseudo(sent.from.ip(), sent.to.ip(), number, message.len()),
+        };
+        let sum = sum.add(&message).finish();
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut bytes = emit::ip(ether(), sent.ip(), number, message.len())
+            .bytes()
+            .to_vec();
+        bytes.extend(message);
+        with_frames(&[(bytes, Segmentation::Whole)], usize::MAX, |frames| {
+            let (frame, parsed) = &frames[0];
+            let Body::Ip(ip, Transport::Icmp(icmp)) = &parsed.body else {
+                panic!("not ICMP: {parsed:?}");
+            };
+            self.icmp.handle_message(frame, ip, icmp, &mut self.world.ctx());
+        });
+    }
+
+    fn event(&mut self, socket: usize, ready: Readiness) {
+        let flow = self.world.host.flow(socket);
+        self.icmp.handle_socket(flow, ready, &mut self.world.ctx());
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.world.wait(seconds);
+        for flow in self.world.expired() {
+            self.icmp.handle_timeout(flow, &mut self.world.ctx());
+        }
+    }
+
+    fn settle(&mut self) {
+        self.world.calls();
+        self.world.down();
+        self.world.moved();
+    }
+}
+
+fn problem(destination: &str, offender: Option<&str>, kind: u8, code: u8) -> Problem {
+    Problem {
+        destination: (destination.parse::<IpAddr>().unwrap(), 0).into(),
+        offender: offender.map(|offender| offender.parse::<IpAddr>().unwrap()),
+        kind,
+        code,
+        mtu: None,
+        payload_len: 0,
+    }
+}
+
+#[test]
+fn an_echo_goes_out_and_comes_back_under_its_id() {
+    for (guest, remote) in BOTH {
+        let mut ping = Pinger::new();
+        ping.send(guest, remote, &REQUEST);
+        let family = if guest == GUEST { "v4" } else { "v6" };
+        assert_eq!(
+            ping.world.calls(),
+            [
+                format!("0: ping {family}"),
+                format!("0: ping {remote} seq 1 hop 63 5")
+            ]
+        );
+        assert_eq!(ping.world.moved(), [("ping_up", 1)]);
+        assert_eq!((ping.icmp.len(), ping.world.net.flows), (1, 1));
+
+        ping.world.host.queue_reply(0, remote, 1, b"hello");
+        ping.event(0, READABLE);
+        assert_eq!(
+            ping.world.down(),
+            [format!("echo {remote} > {guest} id 7 seq 1 hop 57 5")]
+        );
+        assert_eq!(ping.world.moved(), [("frames_down", 1), ("ping_down", 1)]);
+    }
+}
+
+#[test]
+fn replies_have_a_right_checksum() {
+    for (guest, remote) in BOTH {
+        let mut ping = Pinger::new();
+        ping.send(guest, remote, &REQUEST);
+        ping.world.host.queue_reply(0, remote, 1, b"hello");
+        ping.event(0, READABLE);
+        let (_, frame) = &ping.world.link.frames[0];
+        let (number, message, sum) = match guest {
+            GUEST => (protocol::ICMP, &frame[34..], Sum::new()),
+            _ => {
+                let (from, to) = (remote.parse().unwrap(), guest.parse().unwrap());
+                (
+                    protocol::ICMPV6,
+                    &frame[54..],
+                    Sum::pseudo(from, to, protocol::ICMPV6, frame.len() - 54),
+                )
+            }
+        };
+        assert_eq!(sum.add(message).finish(), 0, "protocol {number}");
+    }
+}
+
+#[test]
+fn each_id_has_its_socket() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.send(GUEST, "192.0.2.2", &Request { seq: 2, ..REQUEST });
+    ping.send(GUEST, REMOTE, &Request { ident: 8, ..REQUEST });
+    assert_eq!(
+        ping.world.calls(),
+        [
+            "0: ping v4",
+            "0: ping 192.0.2.1 seq 1 hop 63 5",
+            "0: ping 192.0.2.2 seq 2 hop 63 5",
+            "1: ping v4",
+            "1: ping 192.0.2.1 seq 1 hop 63 5",
+        ]
+    );
+}
+
+#[test]
+fn an_id_goes_after_a_minute() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.wait(59);
+    ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
+    ping.event(0, READABLE);
+    ping.wait(59);
+    ping.settle();
+    assert_eq!(ping.icmp.len(), 1);
+    ping.wait(2);
+    assert_eq!(ping.world.calls(), ["0: close"]);
+    assert_eq!((ping.icmp.len(), ping.world.net.flows), (0, 0));
+    assert_eq!(ping.world.net.timers.next(), None);
+}
+
+#[test]
+fn the_idlest_id_makes_room() {
+    let mut ping = Pinger::new();
+    ping.world.net.config.max_flows = 1;
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.settle();
+    ping.send(GUEST, REMOTE, &Request { ident: 8, ..REQUEST });
+    assert_eq!(
+        ping.world.calls(),
+        ["0: close", "1: ping v4", "1: ping 192.0.2.1 seq 1 hop 63 5"]
+    );
+}
+
+#[test]
+fn what_is_heard_keeps_an_id_young() {
+    let mut ping = Pinger::new();
+    ping.world.net.config.max_flows = 2;
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.send(GUEST, REMOTE, &Request { ident: 8, ..REQUEST });
+    ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
+    ping.event(0, READABLE);
+    ping.settle();
+    ping.send(GUEST, REMOTE, &Request { ident: 9, ..REQUEST });
+    assert_eq!(ping.world.calls()[0], "1: close");
+}
+
+#[test]
+fn long_echoes_pass_in_fragments() {
+    for (guest, remote) in BOTH {
+        let mut ping = Pinger::new();
+        let data = vec![1; 65_507];
+        ping.send(
+            guest,
+            remote,
+            &Request {
+                data: &data,
+                ..REQUEST
+            },
+        );
+        assert_eq!(
+            ping.world.calls()[1],
+            format!("0: ping {remote} seq 1 hop 63 65507")
+        );
+        ping.settle();
+        ping.world.host.queue_reply(0, remote, 1, &data);
+        ping.event(0, READABLE);
+        let frames = if guest == GUEST { 45 } else { 46 };
+        assert_eq!(ping.world.down().len(), frames);
+        assert_eq!(
+            ping.world.moved(),
+            [("frames_down", frames as u64), ("ping_down", 1)]
+        );
+    }
+}
+
+#[test]
+fn policy_and_hop_limit_come_first() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, "10.0.2.99", &REQUEST);
+    ping.send(
+        GUEST,
+        REMOTE,
+        &Request {
+            hop_limit: 1,
+            ..REQUEST
+        },
+    );
+    ping.send(
+        GUEST_V6,
+        REMOTE_V6,
+        &Request {
+            hop_limit: 1,
+            ..REQUEST
+        },
+    );
+    assert_eq!(ping.world.calls(), [""; 0]);
+    assert_eq!(
+        ping.world.down(),
+        [
+            "icmp 10.0.2.2 > 10.0.2.15 3/1 0 about 10.0.2.15 > 10.0.2.99 id 7 seq 1",
+            "icmp 10.0.2.2 > 10.0.2.15 11/0 0 about 10.0.2.15 > 192.0.2.1 id 7 seq 1",
+            "icmp fd70:6f6e:746f::2 > fd70:6f6e:746f::15 3/0 0 about fd70:6f6e:746f::15 > 2001:db8::1 id 7 seq 1",
+        ]
+    );
+    assert_eq!(
+        ping.world.moved(),
+        [("frames_down", 3), ("policy_refused", 1), ("icmp_errors_down", 3)]
+    );
+}
+
+#[test]
+fn other_messages_end_here() {
+    let mut ping = Pinger::new();
+    for kind in [0, 3, 13] {
+        let request = Request {
+            kind: Some(kind),
+            ..REQUEST
+        };
+        ping.send(GUEST, REMOTE, &request);
+        assert_eq!(ping.world.moved(), [("unknown_protocol", 1)]);
+    }
+    ping.send("0.0.0.0", REMOTE, &REQUEST);
+    assert_eq!(ping.world.moved(), [("malformed", 1)]);
+    assert_eq!((ping.world.calls(), ping.world.down()), (vec![], vec![]));
+}
+
+#[test]
+fn a_host_that_forbids_it_is_an_answer_too() {
+    let mut ping = Pinger::new();
+    ping.world.host.opens.push_back(Failure::Prohibited);
+    ping.send(GUEST, REMOTE, &REQUEST);
+    assert_eq!(
+        ping.world.down(),
+        ["icmp 10.0.2.2 > 10.0.2.15 3/13 0 about 10.0.2.15 > 192.0.2.1 id 7 seq 1"]
+    );
+    assert_eq!(
+        ping.world.moved(),
+        [
+            ("frames_down", 1),
+            ("icmp_errors_down", 1),
+            ("ping_prohibited", 1)
+        ]
+    );
+    assert_eq!((ping.icmp.len(), ping.world.net.flows), (0, 0));
+
+    ping.world.host.opens.push_back(Failure::Exhausted);
+    ping.send(GUEST, REMOTE, &REQUEST);
+    assert_eq!(ping.world.moved(), [("host_exhausted", 1)]);
+}
+
+#[test]
+fn traceroute_hears_the_routers() {
+    for ((guest, remote), router, (kind, request), quoted) in [
+        (BOTH[0], "203.0.113.9", (11, 8), [0, 9]),
+        (BOTH[1], "2001:db8::9", (3, 128), [0, 9]),
+    ] {
+        let mut ping = Pinger::new();
+        ping.send(guest, remote, &REQUEST);
+        ping.send(guest, remote, &Request { seq: 10, ..REQUEST });
+        ping.settle();
+        // The host's own id and checksum are of no interest.
+        let message = [request, 0, 1, 1, 9, 9, quoted[0], quoted[1], 1, 2, 3];
+        let expired = problem(remote, Some(router), kind, 0);
+        ping.world.host.queue_problem(0, expired, &message);
+        // Without a copy of the request it can only be the last.
+        ping.world.host.queue_problem(0, expired, b"");
+        ping.event(0, TROUBLE);
+        let line =
+            |seq| format!("icmp {router} > {guest} {kind}/0 0 about {guest} > {remote} id 7 seq {seq}");
+        assert_eq!(ping.world.down(), [line(9), line(10)]);
+        assert_eq!(ping.world.moved(), [("frames_down", 2), ("icmp_errors_down", 2)]);
+    }
+}
+
+#[test]
+fn a_rewritten_destination_answers_as_written() {
+    let mut ping = Pinger::new();
+    ping.world.net.policy.host_loopback = vec!["192.0.2.77".parse().unwrap()];
+    ping.send(
+        GUEST,
+        "192.0.2.77",
+        &Request {
+            hop_limit: 1,
+            ..REQUEST
+        },
+    );
+    assert_eq!(ping.world.calls()[1], "0: ping 127.0.0.1 seq 1 hop 1 5");
+    ping.world.host.queue_reply(0, "127.0.0.1", 1, b"hello");
+    // One that the guest cannot have written to.
+    ping.world.host.queue_reply(0, "127.0.0.9", 1, b"hello");
+    ping.event(0, READABLE);
+    assert_eq!(
+        ping.world.down(),
+        ["echo 192.0.2.77 > 10.0.2.15 id 7 seq 1 hop 57 5"]
+    );
+}
+
+#[test]
+fn a_send_that_meets_an_old_error_is_made_again() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.settle();
+    let unreachable = problem(REMOTE, Some("203.0.113.9"), 3, 1);
+    ping.world.host.queue_problem(0, unreachable, b"");
+    ping.world.host.sends.push_back(Err(Failure::HostUnreachable));
+    ping.send(GUEST, REMOTE, &Request { seq: 2, ..REQUEST });
+    assert_eq!(
+        ping.world.calls(),
+        [
+            "0: ping 192.0.2.1 seq 2 hop 63 5 HostUnreachable",
+            "0: ping 192.0.2.1 seq 2 hop 63 5"
+        ]
+    );
+    assert_eq!(
+        ping.world.moved(),
+        [("frames_down", 1), ("icmp_errors_down", 1), ("ping_up", 1)]
+    );
+}
+
+#[test]
+fn what_the_host_will_not_send_is_told() {
+    for (failure, answer) in [
+        (Failure::NetUnreachable, Some("3/0 0")),
+        (Failure::HostUnreachable, Some("3/1 0")),
+        (Failure::TooBig, Some("3/4 1400")),
+        (Failure::WouldBlock, None),
+        (Failure::Exhausted, None),
+    ] {
+        let mut ping = Pinger::new();
+        ping.send(GUEST, REMOTE, &REQUEST);
+        ping.settle();
+        if failure == Failure::TooBig {
+            let local = Problem {
+                mtu: Some(1_400),
+                ..problem(REMOTE, None, 0, 0)
+            };
+            ping.world.host.queue_problem(0, local, b"");
+        }
+        ping.world.host.sends.push_back(Err(failure));
+        ping.send(GUEST, REMOTE, &REQUEST);
+        let line = answer.map(|answer| {
+            format!("icmp 10.0.2.2 > 10.0.2.15 {answer} about 10.0.2.15 > 192.0.2.1 id 7 seq 1")
+        });
+        assert_eq!(ping.world.down(), Vec::from_iter(line));
+        assert!(ping.world.moved().contains(&("ping_failed", 1)));
+    }
+}
+
+#[test]
+fn a_full_link_parks_and_a_quantum_ends() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.settle();
+    for _ in 0..130 {
+        ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
+    }
+    let flow = ping.world.host.flow(0);
+    ping.world.link.room = 1;
+    ping.event(0, READABLE);
+    assert_eq!(ping.world.net.parked, [flow]);
+    assert_eq!(ping.world.moved(), [("frames_down", 1), ("ping_down", 1)]);
+
+    ping.world.link.room = usize::MAX;
+    ping.icmp.handle_ready(flow, &mut ping.world.ctx());
+    assert_eq!(ping.world.net.ready, [flow]);
+    assert_eq!(ping.world.moved(), [("frames_down", 128), ("ping_down", 128)]);
+    // It has its turn to come.
+    ping.event(0, READABLE);
+    assert_eq!(ping.world.moved(), []);
+    ping.icmp.handle_ready(flow, &mut ping.world.ctx());
+    assert_eq!(ping.world.moved(), [("frames_down", 1), ("ping_down", 1)]);
+}
+
+#[test]
+fn events_of_an_earlier_life_are_ignored() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    let flow = ping.world.host.flow(0);
+    ping.icmp.close(flow, &mut ping.world.ctx());
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.world.host.queue_reply(1, REMOTE, 1, b"hello");
+    ping.settle();
+    ping.icmp.handle_socket(flow, READABLE, &mut ping.world.ctx());
+    ping.icmp.handle_ready(flow, &mut ping.world.ctx());
+    ping.icmp.handle_timeout(flow, &mut ping.world.ctx());
+    ping.icmp.close(flow, &mut ping.world.ctx());
+    assert_eq!((ping.world.calls(), ping.world.down()), (vec![], vec![]));
+    assert_eq!(ping.icmp.len(), 1);
+}

@@ -1,0 +1,193 @@
+//! UDP: one host socket for each endpoint of the guest.
+//!
+//! The mapping does not depend on the peer (RFC 4787 REQ-1): whatever a guest sends from one address and port leaves
+//! from one socket, and whatever arrives there from a permitted sender goes back. A published port is its endpoint's
+//! mapping; where it has several sockets, a peer is answered from the one that it wrote to.
+//!
+//! Up, consecutive datagrams alike are gathered and leave in one send ([`Gather`], `up.rs`,
+//! `send.rs`). Down, several datagrams
+//! received at once stay together where the link can carry that (`down.rs`). Errors that the network reports about what
+//! was sent become ICMP errors to the guest (`errors.rs`).
+
+mod down;
+mod errors;
+mod gather;
+mod peers;
+mod published;
+mod send;
+#[cfg(test)]
+mod tests;
+mod up;
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use crate::ctx::{Ctx, Net};
+use crate::table::{Secret, Table};
+use crate::timer::Timer;
+use crate::{FlowId, Host, Instant, Kind, Transmit};
+use rand_chacha::ChaCha12Rng;
+
+pub use gather::Gather;
+use peers::{Owner, Peers, Pool};
+
+/// Every UDP endpoint of one worker.
+#[derive(Debug)]
+pub struct Udp<S> {
+    /// By the guest's address and port, and the place among a published port's sockets.
+    endpoints: Table<(SocketAddr, u8), Endpoint<S>>,
+    pool: Pool,
+    /// Where datagrams wait that cannot go straight from or to the link.
+    scratch: Box<[u8]>,
+}
+
+/// One host socket and what is known about the guest's endpoint behind it.
+#[derive(Debug)]
+struct Endpoint<S> {
+    socket: S,
+    timer: Timer,
+    used: Instant,
+    peers: Peers,
+    /// The published port whose socket this is, by its place in the configuration.
+    published: Option<u32>,
+    /// Largest datagrams that the host takes several of in one send. A refusal lowers it, for this endpoint alone.
+    largest_segment: u16,
+    /// The socket is connected to the only peer.
+    connected: bool,
+    /// Somebody has answered.
+    replied: bool,
+    /// The guest has sent to port 53 and nowhere else.
+    only_dns: bool,
+    /// Named in `Net::ready` or `Net::parked`.
+    queued: bool,
+    /// The error queue was left with something in it.
+    troubled: bool,
+}
+
+impl<S> Udp<S> {
+    /// No endpoints.
+    #[must_use]
+    pub fn new(random: &mut ChaCha12Rng) -> Self {
+        Self {
+            endpoints: Table::new(Secret::new(random)),
+            pool: Pool::new(Secret::new(random)),
+            scratch: scratch(),
+        }
+    }
+
+    /// Endpoints that hold a slot.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Whether no endpoint holds a slot.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Closes an endpoint at once, such as one whose handling panicked.
+    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        // A panic may have come while the scratch was lent out.
+        if self.scratch.is_empty() {
+            self.scratch = scratch();
+        }
+        if self.endpoints.get_mut(flow.index, flow.generation).is_some() {
+            self.remove(flow.index, ctx);
+        }
+    }
+
+    /// The flow's timer is due.
+    pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        endpoint.timer.fired();
+        match endpoint.expiry() {
+            Some(at) if at <= ctx.now => self.remove(flow.index, ctx),
+            Some(at) => ctx.net.timers.arm(&mut endpoint.timer, flow, at),
+            None => (),
+        }
+    }
+
+    fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let mut endpoint = self.endpoints.remove(index);
+        ctx.net.timers.disarm(&mut endpoint.timer);
+        ctx.net.flows -= 1;
+        ctx.host.close(endpoint.socket);
+    }
+
+    fn owner(&self, index: u32) -> Owner {
+        Owner {
+            index,
+            generation: self.endpoints.generation(index),
+        }
+    }
+
+    /// The endpoint's first slot, which its peers belong to.
+    fn home(&self, index: u32) -> u32 {
+        match *self.endpoints.key(index) {
+            (_, 0) => index,
+            (guest, _) => self.endpoints.find(&(guest, 0)).unwrap_or(index),
+        }
+    }
+}
+
+impl<S> Endpoint<S> {
+    fn new(socket: S, by_port: bool, now: Instant) -> Self {
+        Self {
+            socket,
+            timer: Timer::default(),
+            used: now,
+            peers: Peers::new(by_port),
+            published: None,
+            largest_segment: u16::MAX,
+            connected: false,
+            replied: false,
+            only_dns: true,
+            queued: false,
+            troubled: false,
+        }
+    }
+
+    /// When the endpoint goes, unless it is used before; a published one never does.
+    fn expiry(&self) -> Option<Instant> {
+        let idle = match self.published {
+            Some(_) => return None,
+            None if self.only_dns => IDLE_DNS,
+            None if !self.replied => IDLE_UNANSWERED,
+            None => IDLE,
+        };
+        Some(self.used + idle)
+    }
+}
+
+fn flow_id(net: &Net, index: u32, generation: u16) -> FlowId {
+    FlowId {
+        kind: Kind::Udp,
+        worker: net.worker,
+        index,
+        generation,
+    }
+}
+
+fn scratch() -> Box<[u8]> {
+    vec![0; SCRATCH].into_boxed_slice()
+}
+
+/// RFC 4787 REQ-5: not below two minutes.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Without an answer there is no conversation to keep.
+const IDLE_UNANSWERED: Duration = Duration::from_secs(30);
+
+/// A resolver's client asks once, from a port of its own (RFC 4787 REQ-5 lets well-known ports differ).
+const IDLE_DNS: Duration = Duration::from_secs(10);
+
+/// More than the longest datagram.
+const SCRATCH: usize = 65_536;

@@ -1,0 +1,226 @@
+//! Datagrams from the host.
+
+use core::net::SocketAddr;
+
+use pontoon_wire::emit;
+use pontoon_wire::vnet::{Offload, Segmentation};
+use rand_chacha::rand_core::RngCore;
+use vm_memory::VolatileSlice;
+
+use super::Udp;
+use super::gather::datagrams;
+use super::peers::Side;
+use crate::config::UdpFilter;
+use crate::ctx::{Ctx, Net};
+use crate::host::{DatagramMeta, Received};
+use crate::link::Room;
+use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
+
+/// What one receive came to.
+enum Step {
+    /// It cost so much of the quantum.
+    Took(usize),
+    /// Nothing is left.
+    Empty,
+    /// The link has no room.
+    Full,
+}
+
+impl<S> Udp<S> {
+    /// Something happened to a flow's socket.
+    pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ready: Readiness,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        endpoint.troubled |= ready.error;
+        // A flow that waits already has its turn to come.
+        if !endpoint.queued && (ready.readable || ready.error) {
+            self.serve(flow, ctx);
+        }
+    }
+
+    /// Goes on with a flow that was named in [`Net::ready`](crate::ctx::Net::ready) or
+    /// [`Net::parked`](crate::ctx::Net::parked), and has been taken out there.
+    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) {
+            endpoint.queued = false;
+            self.serve(flow, ctx);
+        }
+    }
+
+    /// Reads the socket until it is empty, the quantum is used up, or the link is full.
+    fn serve<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if self.endpoints.at(flow.index).troubled {
+            self.report_problems(flow.index, ctx);
+        }
+        let mut quantum = QUANTUM;
+        while quantum > 0 {
+            match self.receive(flow.index, ctx) {
+                Step::Took(cost) => quantum = quantum.saturating_sub(cost),
+                Step::Empty if self.endpoints.at(flow.index).troubled => break,
+                Step::Empty => return,
+                Step::Full => {
+                    self.endpoints.at_mut(flow.index).queued = true;
+                    ctx.net.parked.push(flow);
+                    return;
+                }
+            }
+        }
+        self.endpoints.at_mut(flow.index).queued = true;
+        ctx.net.ready.push_back(flow);
+    }
+
+    /// One receive: into the link's room where what comes may stay together, else by way of the scratch.
+    fn receive<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) -> Step {
+        let limits = ctx.link.limits();
+        let Some(mut room) = ctx.link.reserve(1, if limits.uso { LONGEST } else { 0 }) else {
+            return Step::Full;
+        };
+        let straight = limits.uso && room.payloads().first().is_some_and(|room| room.len() >= LONGEST);
+        let socket = &mut self.endpoints.at_mut(index).socket;
+        let outcome = match straight {
+            true => ctx.host.udp_receive(socket, &room.payloads()[..1]),
+            false => ctx
+                .host
+                .udp_receive(socket, &[VolatileSlice::from(&mut *self.scratch)]),
+        };
+        let received = match outcome {
+            Ok(received) => received,
+            Err(failure) => {
+                drop(room);
+                return self.receive_failed(index, failure, ctx);
+            }
+        };
+        let count = datagrams(received.len, received.stride);
+        let Some(written) = self.admit(index, &received, ctx.net, ctx.now) else {
+            ctx.net.counters.udp_unsolicited += count as u64;
+            return Step::Took(received.len.max(LEAST_COST));
+        };
+        let guest = self.endpoints.key(index).0;
+        let meta = DatagramMeta {
+            hop_limit: received.meta.hop_limit.max(1),
+            ..received.meta
+        };
+        let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
+        let stride = match received.stride {
+            0 => received.len,
+            stride => stride.min(received.len),
+        };
+        if straight && headers + stride <= limits.mtu && headers + received.len <= limits.max_gso {
+            let head = head(ctx.net, written, guest, meta, received.len);
+            let segmentation = match u16::try_from(stride) {
+                Ok(len) if count > 1 => Segmentation::Udp { len },
+                Ok(_) | Err(_) => Segmentation::Whole,
+            };
+            let offload = Offload {
+                checksum: head.checksum,
+                segmentation,
+            };
+            let counters = &mut ctx.net.counters;
+            match room.commit(offload, head.bytes(), received.len) {
+                Ok(()) => {
+                    counters.frames_down += 1;
+                    counters.udp_down += count as u64;
+                }
+                Err(_) => counters.link_refused += 1,
+            }
+            return Step::Took(received.len.max(LEAST_COST));
+        }
+        if straight {
+            room.payloads()[0].copy_to(&mut self.scratch[..received.len]);
+        }
+        drop(room);
+        let mut left = &self.scratch[..received.len];
+        for _ in 0..count {
+            let (one, later) = left.split_at(left.len().min(stride));
+            udp_emit::datagram(ctx.net, ctx.link, written, guest, meta, one);
+            left = later;
+        }
+        Step::Took(received.len.max(LEAST_COST))
+    }
+
+    /// A receive can meet the error that an earlier send has led to.
+    fn receive_failed<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        failure: Failure,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Step {
+        match failure {
+            Failure::Refused
+            | Failure::TimedOut
+            | Failure::NetUnreachable
+            | Failure::HostUnreachable
+            | Failure::Prohibited
+            | Failure::TooBig
+            | Failure::Other(_) => {
+                self.report_problems(index, ctx);
+                Step::Took(ERROR_COST)
+            }
+            Failure::WouldBlock | Failure::Reset | Failure::Exhausted | Failure::InUse | Failure::Invalid => {
+                Step::Empty
+            }
+        }
+    }
+
+    /// The address that the guest knows the sender by, if it may send.
+    fn admit(&mut self, index: u32, received: &Received, net: &mut Net, now: Instant) -> Option<SocketAddr> {
+        let home = self.home(index);
+        let owner = self.owner(home);
+        let endpoint = self.endpoints.at_mut(home);
+        let anybody = endpoint.published.is_some() || net.config.udp_filter == UdpFilter::Endpoint;
+        let place = endpoint
+            .peers
+            .find(&self.pool, owner, Side::Remote, received.from);
+        let written = match place {
+            Some(place) if anybody => {
+                let peer = endpoint.peers.touch(&mut self.pool, place);
+                (peer.via, peer.from, peer.used) = (index, received.to, now);
+                peer.written_for(received.from)
+            }
+            Some(place) => {
+                let peer = endpoint.peers.at(&self.pool, place);
+                peer.is_fresh(now).then(|| peer.written_for(received.from))?
+            }
+            None if anybody => self.meet(home, index, received, net, now)?,
+            None => return None,
+        };
+        let endpoint = self.endpoints.at_mut(home);
+        endpoint.replied = true;
+        endpoint.used = now;
+        self.endpoints.touch(home);
+        Some(written)
+    }
+}
+
+/// Headers of the frame that carries `len` bytes, of one datagram or several.
+fn head(net: &mut Net, from: SocketAddr, to: SocketAddr, meta: DatagramMeta, len: usize) -> emit::Head {
+    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
+    let ident = net.random.next_u32() as u16;
+    let ip = emit::Ip {
+        source: from.ip(),
+        destination: to.ip(),
+        hop_limit: meta.hop_limit,
+        traffic_class: meta.traffic_class,
+        dont_fragment: meta.dont_fragment,
+        ident,
+    };
+    emit::udp(net.ether(), ip, from.port(), to.port(), len)
+}
+
+/// Bytes that one flow may receive before others have their turn.
+const QUANTUM: usize = 64 << 10;
+
+/// What a receive costs at least: a call takes its time however little it brings.
+const LEAST_COST: usize = 512;
+
+/// What a receive costs that brought an error.
+const ERROR_COST: usize = QUANTUM / 16;
+
+/// The longest datagram: IPv6's payload length is 16 bits and counts the UDP header.
+const LONGEST: usize = 65_535 - 8;

@@ -1,0 +1,145 @@
+//! Consecutive datagrams that leave in one send.
+
+use core::net::{IpAddr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use pontoon_wire::vnet::Offload;
+use vm_memory::VolatileSlice;
+
+use crate::Frame;
+use crate::host::DatagramMeta;
+
+/// Datagrams of one send: `UDP_MAX_SEGMENTS` of Linux before 6.9.
+pub(super) const MAX_SEGMENTS: usize = 64;
+
+/// Bytes of one send: an IP packet less the headers of UDP over IPv6.
+pub(super) const MAX_BYTES: usize = 65_535 - 48;
+
+/// Slices of link memory in one send.
+const MAX_PARTS: usize = 2 * MAX_SEGMENTS;
+
+/// The datagrams gathered so far in a burst of frames: of one endpoint to one peer, of one size and with one set of
+/// header fields; only the last may be shorter.
+///
+/// Make one for each burst, and hand it to [`Udp::flush`](super::Udp::flush) before the burst's memory goes.
+#[derive(Debug, Default)]
+pub struct Gather<'a> {
+    pub(super) run: Option<Run>,
+    pub(super) parts: ArrayVec<VolatileSlice<'a>, MAX_PARTS>,
+}
+
+/// What the gathered datagrams have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) heading: Heading,
+    /// Where they go.
+    pub(super) route: Route,
+    /// Bytes of each datagram but the last.
+    pub(super) segment: usize,
+    /// Bytes in all.
+    pub(super) len: usize,
+    /// Datagrams.
+    pub(super) count: usize,
+}
+
+/// The header fields that datagrams of one send share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heading {
+    pub(super) guest: SocketAddr,
+    pub(super) written: SocketAddr,
+    pub(super) meta: DatagramMeta,
+}
+
+/// Way of a datagram on the host's side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    /// Slot of the socket, and its life.
+    pub(super) index: u32,
+    pub(super) generation: u16,
+    /// Where to, unless the socket is connected.
+    pub(super) to: Option<SocketAddr>,
+    /// Our address to send from, where it matters.
+    pub(super) from: Option<IpAddr>,
+}
+
+impl<'a> Gather<'a> {
+    /// Adds `len` bytes at `offset` of the frame, datagrams of `segment` bytes, and says whether they fitted in.
+    pub(super) fn append(
+        &mut self,
+        heading: &Heading,
+        frame: &Frame<'a>,
+        offset: usize,
+        len: usize,
+        segment: usize,
+    ) -> bool {
+        let Some(run) = &mut self.run else {
+            return false;
+        };
+        let count = datagrams(len, segment);
+        let same_size = segment == run.segment || (count == 1 && len < run.segment);
+        let open = run.segment > 0 && run.len == run.count * run.segment;
+        let room = run.count + count <= MAX_SEGMENTS && run.len + len <= MAX_BYTES;
+        if !(run.heading == *heading && len > 0 && same_size && open && room) {
+            return false;
+        }
+        let before = self.parts.len();
+        for part in frame.range(offset, len) {
+            if self.parts.try_push(part).is_err() {
+                self.parts.truncate(before);
+                return false;
+            }
+        }
+        run.len += len;
+        run.count += count;
+        true
+    }
+
+    /// Begins a run. False where the datagrams lie in more pieces than there is room for.
+    pub(super) fn begin(
+        &mut self,
+        heading: Heading,
+        route: Route,
+        frame: &Frame<'a>,
+        offset: usize,
+        len: usize,
+        segment: usize,
+    ) -> bool {
+        self.parts.clear();
+        for part in frame.range(offset, len) {
+            if self.parts.try_push(part).is_err() {
+                return false;
+            }
+        }
+        self.run = Some(Run {
+            heading,
+            route,
+            segment,
+            len,
+            count: datagrams(len, segment),
+        });
+        true
+    }
+}
+
+/// How many datagrams `len` bytes are; an empty one is one too.
+pub(super) fn datagrams(len: usize, segment: usize) -> usize {
+    match segment {
+        0 => 1,
+        _ => len.div_ceil(segment).max(1),
+    }
+}
+
+/// The slices that hold `len` bytes from `offset` on.
+pub(super) fn range<'a>(
+    parts: &'a [VolatileSlice<'a>],
+    offset: usize,
+    len: usize,
+) -> ArrayVec<VolatileSlice<'a>, MAX_PARTS> {
+    let frame = Frame {
+        offload: Offload::NONE,
+        head: &[],
+        parts,
+        len: offset + len,
+    };
+    frame.range(offset, len).take(MAX_PARTS).collect()
+}

@@ -1,0 +1,235 @@
+//! Whom a guest's endpoint talks with, and under which address the guest knows them.
+
+use core::hash::Hash;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use hashbrown::HashTable;
+
+use crate::Instant;
+use crate::table::{Secret, Table};
+
+/// How long an address may answer after the guest sent to it (RFC 4787 REQ-5).
+pub(super) const MEMORY: Duration = Duration::from_secs(120);
+
+/// Peers in the pool of one worker, beyond the first of each endpoint.
+pub(super) const POOL: usize = 65_536;
+
+/// One peer of one endpoint. Where the filter goes by address alone, both ports are 0 and stand for every port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    /// On the host's side.
+    pub(super) remote: SocketAddr,
+    /// As the guest knows it.
+    pub(super) written: SocketAddr,
+    /// Slot of the socket that leads there.
+    pub(super) via: u32,
+    /// Our address that it sent to, where that socket is bound to a wildcard.
+    pub(super) from: Option<IpAddr>,
+    /// When the guest last sent to it; where anybody may send, also when it was last heard.
+    pub(super) used: Instant,
+}
+
+impl Peer {
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        now.since(self.used) <= MEMORY
+    }
+
+    /// What the guest knows `remote` by, which is this peer or a port of it.
+    pub(super) fn written_for(&self, remote: SocketAddr) -> SocketAddr {
+        at_port(self.written, remote)
+    }
+
+    /// Where a datagram goes that the guest wrote to `written`, which is this peer or a port of it.
+    pub(super) fn remote_for(&self, written: SocketAddr) -> SocketAddr {
+        at_port(self.remote, written)
+    }
+
+    fn key(&self, side: Side) -> SocketAddr {
+        match side {
+            Side::Remote => self.remote,
+            Side::Written => self.written,
+        }
+    }
+}
+
+/// A remembered address with the port that is meant, where it stands for every port.
+fn at_port(remembered: SocketAddr, meant: SocketAddr) -> SocketAddr {
+    match remembered.port() {
+        0 => SocketAddr::new(remembered.ip(), meant.port()),
+        _ => remembered,
+    }
+}
+
+/// Which of a peer's two addresses is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Remote,
+    Written,
+}
+
+/// One life of an endpoint's slot. Peers of an earlier life are never found again and go as the pool's oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Owner {
+    pub(super) index: u32,
+    pub(super) generation: u16,
+}
+
+/// An endpoint's peers: the first in place, the others in the worker's pool.
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// Peers are told apart by port too.
+    pub(super) by_port: bool,
+    first: Option<Peer>,
+    pooled: bool,
+}
+
+/// Where a peer's record is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    First,
+    Pool(u32),
+}
+
+impl Peers {
+    pub(super) fn new(by_port: bool) -> Self {
+        Self {
+            by_port,
+            first: None,
+            pooled: false,
+        }
+    }
+
+    /// The only peer that there ever was.
+    pub(super) fn only(&self) -> Option<&Peer> {
+        self.first.as_ref().filter(|_| !self.pooled)
+    }
+
+    /// The form in which an address is remembered.
+    pub(super) fn key(&self, address: SocketAddr) -> SocketAddr {
+        match self.by_port {
+            true => address,
+            false => SocketAddr::new(address.ip(), 0),
+        }
+    }
+
+    pub(super) fn find(&self, pool: &Pool, owner: Owner, side: Side, address: SocketAddr) -> Option<Place> {
+        let key = self.key(address);
+        if self.first.is_some_and(|first| first.key(side) == key) {
+            return Some(Place::First);
+        }
+        let index = self.pooled.then(|| pool.find(owner, side, key)).flatten()?;
+        Some(Place::Pool(index))
+    }
+
+    /// The record at a place that was just found.
+    pub(super) fn at<'a>(&'a self, pool: &'a Pool, place: Place) -> &'a Peer {
+        match place {
+            Place::First => self.first.as_ref().expect("found there"),
+            Place::Pool(index) => pool.table.at(index),
+        }
+    }
+
+    /// As [`Self::at`], for changes to anything but the addresses; in the pool it becomes the newest.
+    pub(super) fn touch<'a>(&'a mut self, pool: &'a mut Pool, place: Place) -> &'a mut Peer {
+        match place {
+            Place::First => self.first.as_mut().expect("found there"),
+            Place::Pool(index) => {
+                pool.table.touch(index);
+                pool.table.at_mut(index)
+            }
+        }
+    }
+
+    /// Remembers a peer, in place of any that shares an address with it.
+    pub(super) fn learn(&mut self, pool: &mut Pool, owner: Owner, peer: Peer, now: Instant) {
+        let peer = Peer {
+            remote: self.key(peer.remote),
+            written: self.key(peer.written),
+            ..peer
+        };
+        let same = |first: &Peer| first.remote == peer.remote || first.written == peer.written;
+        if self.pooled {
+            pool.forget(owner, &peer);
+        }
+        if self
+            .first
+            .as_ref()
+            .is_none_or(|first| same(first) || !first.is_fresh(now))
+        {
+            self.first = Some(peer);
+        } else {
+            self.pooled = true;
+            pool.insert(owner, peer, now);
+        }
+    }
+}
+
+/// The peers of all endpoints, beyond each one's first. When it is full the one not used for longest goes.
+#[derive(Debug)]
+pub(super) struct Pool {
+    table: Table<(Owner, SocketAddr), Peer>,
+    by_remote: HashTable<u32>,
+    secret: Secret,
+}
+
+impl Pool {
+    pub(super) fn new(secret: Secret) -> Self {
+        Self {
+            table: Table::new(secret),
+            by_remote: HashTable::new(),
+            secret,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    fn find(&self, owner: Owner, side: Side, key: SocketAddr) -> Option<u32> {
+        match side {
+            Side::Written => self.table.find(&(owner, key)),
+            Side::Remote => self
+                .by_remote
+                .find(self.secret.hash(&(owner, key)), |&index| {
+                    self.table.key(index).0 == owner && self.table.at(index).remote == key
+                })
+                .copied(),
+        }
+    }
+
+    fn insert(&mut self, owner: Owner, peer: Peer, now: Instant) {
+        // Two for one: what has expired goes faster than new ones come.
+        for _ in 0..2 {
+            let full = self.table.len() >= POOL;
+            match self.table.idlest() {
+                Some(oldest) if full || !self.table.at(oldest).is_fresh(now) => self.remove(oldest),
+                Some(_) | None => break,
+            }
+        }
+        let index = self.table.insert((owner, peer.written), peer);
+        let (table, secret) = (&self.table, self.secret);
+        let hash = |&index: &u32| secret.hash(&(table.key(index).0, table.at(index).remote));
+        self.by_remote.insert_unique(hash(&index), index, hash);
+    }
+
+    /// Takes out whatever shares an address with `peer`.
+    fn forget(&mut self, owner: Owner, peer: &Peer) {
+        for side in [Side::Written, Side::Remote] {
+            if let Some(index) = self.find(owner, side, peer.key(side)) {
+                self.remove(index);
+            }
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let hash = self
+            .secret
+            .hash(&(self.table.key(index).0, self.table.at(index).remote));
+        if let Ok(entry) = self.by_remote.find_entry(hash, |&other| other == index) {
+            entry.remove();
+        }
+        self.table.remove(index);
+    }
+}

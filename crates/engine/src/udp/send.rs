@@ -1,0 +1,129 @@
+//! Handing gathered datagrams to a socket, together where it takes them so.
+
+use vm_memory::VolatileSlice;
+
+use super::Udp;
+use super::gather::{Run, range};
+use crate::ctx::Ctx;
+use crate::gate;
+use crate::host::DatagramMeta;
+use crate::{Failure, Host, Transmit};
+
+/// Why datagrams were not sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsent {
+    pub(super) failure: Failure,
+    /// What the host said that the path takes.
+    pub(super) mtu: Option<u32>,
+}
+
+impl<S> Udp<S> {
+    pub(super) fn send<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        run: &Run,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let count = run.count as u64;
+        let Some(endpoint) = self.endpoints.get_mut(run.route.index, run.route.generation) else {
+            ctx.net.counters.udp_send_failed += count;
+            return;
+        };
+        let together = u16::try_from(run.segment)
+            .ok()
+            .filter(|&segment| run.count > 1 && segment <= endpoint.largest_segment);
+        let Some(segment) = together else {
+            return self.send_singly(run, parts, ctx);
+        };
+        let Err(unsent) = self.try_send(run, Some(segment), parts, ctx) else {
+            ctx.net.counters.udp_up += count;
+            ctx.net.counters.udp_batches_up += 1;
+            return;
+        };
+        // What depends on the path or the device says nothing about other endpoints; nor, where it is a matter of size,
+        // about smaller datagrams.
+        let largest = match unsent.failure {
+            Failure::TooBig => segment - 1,
+            Failure::Invalid => 0,
+            _ => {
+                ctx.net.counters.udp_send_failed += count;
+                return self.tell_unsent(run, parts, unsent, ctx);
+            }
+        };
+        self.endpoints.at_mut(run.route.index).largest_segment = largest;
+        self.send_singly(run, parts, ctx);
+    }
+
+    fn send_singly<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        run: &Run,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let mut told = false;
+        for nth in 0..run.count {
+            let at = nth * run.segment;
+            let piece;
+            let one = if run.count == 1 {
+                parts
+            } else {
+                piece = range(parts, at, run.segment.min(run.len - at));
+                &piece[..]
+            };
+            let Err(unsent) = self.try_send(run, None, one, ctx) else {
+                ctx.net.counters.udp_up += 1;
+                continue;
+            };
+            ctx.net.counters.udp_send_failed += 1;
+            if !told {
+                self.tell_unsent(run, one, unsent, ctx);
+                told = true;
+            }
+        }
+    }
+
+    /// One send, and another where the first met an error that an earlier datagram had left behind.
+    fn try_send<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        run: &Run,
+        segment: Option<u16>,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Unsent> {
+        let Err(failure) = self.send_once(run, segment, parts, ctx) else {
+            return Ok(());
+        };
+        if matches!(
+            failure,
+            Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
+        ) {
+            return Err(Unsent { failure, mtu: None });
+        }
+        let reported = self.report_problems(run.route.index, ctx);
+        if reported.network == 0 && failure != Failure::Refused {
+            let mtu = reported.mtu;
+            return Err(Unsent { failure, mtu });
+        }
+        let Err(failure) = self.send_once(run, segment, parts, ctx) else {
+            return Ok(());
+        };
+        let mtu = self.report_problems(run.route.index, ctx).mtu;
+        Err(Unsent { failure, mtu })
+    }
+
+    fn send_once<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        run: &Run,
+        segment: Option<u16>,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Failure> {
+        let meta = DatagramMeta {
+            hop_limit: gate::next_hop_limit(run.heading.meta.hop_limit),
+            ..run.heading.meta
+        };
+        let socket = &mut self.endpoints.at_mut(run.route.index).socket;
+        ctx.host
+            .udp_send(socket, run.route.to, run.route.from, meta, segment, parts)
+    }
+}

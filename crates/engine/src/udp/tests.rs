@@ -1,0 +1,98 @@
+//! Transcripts: what the guest sends, what the host is asked, what the guest hears, and which counters moved.
+
+mod down;
+mod errors;
+mod model;
+mod published;
+mod up;
+
+use pontoon_wire::frame::{Body, Transport};
+
+use super::{Gather, Udp};
+use crate::config::UdpFilter;
+use crate::test_world::{Sent, World, with_frames};
+use crate::{FlowId, Readiness};
+
+/// A world with the protocol in it.
+struct Nat {
+    world: World,
+    udp: Udp<usize>,
+}
+
+const GUEST: &str = "10.0.2.15:4000";
+const GUEST_V6: &str = "[fd70:6f6e:746f::15]:4000";
+const READABLE: Readiness = Readiness {
+    readable: true,
+    writable: false,
+    end: false,
+    error: false,
+};
+
+impl Nat {
+    fn new() -> Self {
+        let mut world = World::new();
+        let udp = Udp::new(&mut world.net.random);
+        Self { world, udp }
+    }
+
+    fn with_filter(filter: UdpFilter) -> Self {
+        let mut nat = Self::new();
+        nat.world.net.config.udp_filter = filter;
+        nat
+    }
+
+    /// The guest sends a burst of datagrams.
+    fn burst(&mut self, sent: &[Sent]) {
+        self.burst_in_pieces(sent, usize::MAX);
+    }
+
+    fn burst_in_pieces(&mut self, sent: &[Sent], piece: usize) {
+        let packets: Vec<_> = sent.iter().map(|sent| (sent.udp(), sent.segmentation)).collect();
+        with_frames(&packets, piece, |frames| {
+            let mut gather = Gather::default();
+            let ctx = &mut self.world.ctx();
+            for (frame, parsed) in frames {
+                let Body::Ip(ip, Transport::Udp(udp)) = &parsed.body else {
+                    panic!("not UDP: {parsed:?}");
+                };
+                self.udp.handle_datagram(frame, ip, udp, &mut gather, ctx);
+            }
+            self.udp.flush(&mut gather, ctx);
+        });
+    }
+
+    /// The guest sends one datagram of five bytes.
+    fn send(&mut self, from: &str, to: &str) {
+        self.burst(&[Sent::new(from, to, b"hello")]);
+    }
+
+    /// A datagram of four bytes arrives at a socket.
+    fn arrive(&mut self, socket: usize, from: &str) {
+        self.world.host.queue(socket, from, None, b"data", 4);
+        self.event(socket, READABLE);
+    }
+
+    fn event(&mut self, socket: usize, ready: Readiness) {
+        let flow = self.world.host.flow(socket);
+        self.udp.handle_socket(flow, ready, &mut self.world.ctx());
+    }
+
+    fn ready(&mut self, flow: FlowId) {
+        self.udp.handle_ready(flow, &mut self.world.ctx());
+    }
+
+    /// Time passes, and timers are served.
+    fn wait(&mut self, seconds: u64) {
+        self.world.wait(seconds);
+        for flow in self.world.expired() {
+            self.udp.handle_timeout(flow, &mut self.world.ctx());
+        }
+    }
+
+    /// Forgets what has happened so far.
+    fn settle(&mut self) {
+        self.world.calls();
+        self.world.down();
+        self.world.moved();
+    }
+}

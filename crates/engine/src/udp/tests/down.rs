@@ -1,0 +1,240 @@
+use super::*;
+use crate::Failure;
+
+#[test]
+fn an_answer_comes_back() {
+    for (guest, remote) in [(GUEST, "192.0.2.1:7"), (GUEST_V6, "[2001:db8::1]:7")] {
+        let mut nat = Nat::new();
+        nat.send(guest, remote);
+        nat.settle();
+        nat.arrive(0, remote);
+        assert_eq!(nat.world.down(), [format!("udp {remote} > {guest} hop 57 4")]);
+        assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    }
+}
+
+#[test]
+fn the_filter_says_who_may_answer() {
+    let same_address = "192.0.2.1:9";
+    let stranger = "198.51.100.1:7";
+    for (filter, admitted) in [
+        (UdpFilter::Endpoint, &[same_address, stranger][..]),
+        (UdpFilter::Address, &[same_address]),
+        (UdpFilter::AddressPort, &[]),
+    ] {
+        let mut nat = Nat::with_filter(filter);
+        nat.send(GUEST, "192.0.2.1:7");
+        nat.settle();
+        for sender in [same_address, stranger] {
+            nat.arrive(0, sender);
+            if admitted.contains(&sender) {
+                assert_eq!(nat.world.down(), [format!("udp {sender} > {GUEST} hop 57 4")]);
+                assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+            } else {
+                assert_eq!(nat.world.down(), [""; 0]);
+                assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_filter_forgets_after_two_minutes() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.wait(60);
+    nat.send(GUEST, "198.51.100.1:7");
+    nat.wait(60);
+    nat.settle();
+    nat.arrive(0, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    nat.wait(1);
+    nat.arrive(0, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
+    nat.arrive(0, "198.51.100.1:7");
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+}
+
+#[test]
+fn what_is_received_together_stays_together() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 2_500], 1_000);
+    nat.event(0, READABLE);
+    assert_eq!(
+        nat.world.down(),
+        [format!("udp 192.0.2.1:7 > {GUEST} hop 57 2500 by 1000")]
+    );
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 3)]);
+}
+
+#[test]
+fn without_segmentation_it_is_cut() {
+    let mut nat = Nat::new();
+    nat.world.link.limits.uso = false;
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 2_500], 1_000);
+    nat.event(0, READABLE);
+    let line = |len| format!("udp 192.0.2.1:7 > {GUEST} hop 57 {len}");
+    assert_eq!(nat.world.down(), [line(1_000), line(1_000), line(500)]);
+    assert_eq!(nat.world.moved(), [("frames_down", 3), ("udp_down", 3)]);
+}
+
+#[test]
+fn what_exceeds_the_mtu_is_fragmented() {
+    for uso in [true, false] {
+        let mut nat = Nat::new();
+        nat.world.link.limits.uso = uso;
+        nat.send(GUEST, "192.0.2.1:7");
+        nat.settle();
+        nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 4_000], 2_000);
+        nat.event(0, READABLE);
+        let datagram = ["fragment 0..1480+", "fragment 1480..528"];
+        assert_eq!(nat.world.down(), [datagram, datagram].concat());
+        assert_eq!(nat.world.moved(), [("frames_down", 4), ("udp_down", 2)]);
+    }
+}
+
+#[test]
+fn the_longest_datagrams_arrive() {
+    for (guest, remote, len, frames) in [
+        (GUEST, "192.0.2.1:7", 65_507, 45),
+        (GUEST_V6, "[2001:db8::1]:7", 65_527, 46),
+    ] {
+        let mut nat = Nat::new();
+        nat.send(guest, remote);
+        nat.settle();
+        nat.world.host.queue(0, remote, None, &vec![1; len], len);
+        nat.event(0, READABLE);
+        assert_eq!(nat.world.down().len(), frames);
+        assert_eq!(
+            nat.world.moved(),
+            [("frames_down", frames as u64), ("udp_down", 1)]
+        );
+    }
+}
+
+#[test]
+fn empty_datagrams_arrive() {
+    for uso in [true, false] {
+        let mut nat = Nat::new();
+        nat.world.link.limits.uso = uso;
+        nat.send(GUEST, "192.0.2.1:7");
+        nat.settle();
+        nat.world.host.queue(0, "192.0.2.1:7", None, b"", 0);
+        nat.event(0, READABLE);
+        assert_eq!(nat.world.down(), [format!("udp 192.0.2.1:7 > {GUEST} hop 57 0")]);
+        assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    }
+}
+
+#[test]
+fn one_flow_takes_no_more_than_its_quantum() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    for _ in 0..100 {
+        nat.world.host.queue(0, "192.0.2.1:7", None, &[0; 1_024], 1_024);
+    }
+    nat.settle();
+    nat.event(0, READABLE);
+    assert_eq!(nat.world.down().len(), 64);
+    let flow = nat.world.host.flow(0);
+    assert_eq!(nat.world.net.ready, [flow]);
+    // Another event changes nothing: it has its turn to come.
+    nat.event(0, READABLE);
+    assert_eq!((nat.world.down().len(), nat.world.net.ready.len()), (0, 1));
+    nat.world.net.ready.clear();
+    nat.ready(flow);
+    assert_eq!(nat.world.down().len(), 36);
+    assert!(nat.world.net.ready.is_empty());
+}
+
+#[test]
+fn a_full_link_parks_the_flow() {
+    for uso in [true, false] {
+        let mut nat = Nat::new();
+        nat.world.link.limits.uso = uso;
+        nat.send(GUEST, "192.0.2.1:7");
+        for _ in 0..3 {
+            nat.world.host.queue(0, "192.0.2.1:7", None, b"data", 4);
+        }
+        nat.settle();
+        nat.world.link.room = 1;
+        nat.event(0, READABLE);
+        let flow = nat.world.host.flow(0);
+        assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+        assert_eq!(nat.world.net.parked, [flow]);
+        nat.world.net.parked.clear();
+        nat.world.link.room = 5;
+        nat.ready(flow);
+        assert_eq!(nat.world.moved(), [("frames_down", 2), ("udp_down", 2)]);
+        assert!(nat.world.net.parked.is_empty());
+    }
+}
+
+#[test]
+fn the_gateway_answers_for_the_hosts_loopback() {
+    for (guest, written, remote) in [
+        (GUEST, "10.0.2.2:7", "127.0.0.1:7"),
+        (GUEST_V6, "[fd70:6f6e:746f::2]:7", "[::1]:7"),
+    ] {
+        let mut nat = Nat::new();
+        let gateway = crate::test_world::addr(written).ip();
+        nat.world.net.policy.host_loopback = vec![gateway];
+        nat.burst(&[Sent {
+            hop_limit: 1,
+            ..Sent::new(guest, written, b"hello")
+        }]);
+        assert_eq!(nat.world.calls()[1], format!("0: > {remote} hop 1 5"));
+        nat.arrive(0, remote);
+        assert_eq!(nat.world.down(), [format!("udp {written} > {guest} hop 57 4")]);
+    }
+}
+
+#[test]
+fn an_error_does_not_stop_reading() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    nat.world.host.queue_failure(0, Failure::Refused);
+    nat.arrive(0, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    // Nor does one that stays keep the flow busy.
+    nat.world.host.queue_failure(0, Failure::Invalid);
+    nat.arrive(0, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), []);
+    assert!(nat.world.net.ready.is_empty());
+}
+
+#[test]
+fn the_mtu_counts_headers() {
+    for (guest, remote, most) in [
+        (GUEST, "192.0.2.1:7", 1_472),
+        (GUEST_V6, "[2001:db8::1]:7", 1_452),
+    ] {
+        for uso in [true, false] {
+            for (len, frames) in [(most, 1), (most + 1, 2)] {
+                let mut nat = Nat::new();
+                nat.world.link.limits.uso = uso;
+                nat.send(guest, remote);
+                nat.world.host.queue(0, remote, None, &vec![1; len], len);
+                nat.event(0, READABLE);
+                assert_eq!(nat.world.down().len(), frames, "{len} bytes to {guest}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_with_a_lower_limit_gets_them_apart() {
+    let mut nat = Nat::new();
+    nat.world.link.limits.max_gso = 4_000;
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 5_000], 1_000);
+    nat.event(0, READABLE);
+    assert_eq!(nat.world.moved(), [("frames_down", 5), ("udp_down", 5)]);
+}

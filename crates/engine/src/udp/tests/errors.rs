@@ -1,0 +1,359 @@
+use core::net::IpAddr;
+
+use super::*;
+use crate::Failure;
+use crate::host::Problem;
+use crate::test_world::addr;
+
+const TROUBLE: Readiness = Readiness {
+    error: true,
+    ..READABLE
+};
+
+fn problem(destination: &str, offender: Option<&str>, kind: u8, code: u8) -> Problem {
+    Problem {
+        destination: addr(destination),
+        offender: offender.map(|offender| offender.parse::<IpAddr>().unwrap()),
+        kind,
+        code,
+        mtu: None,
+        payload_len: 0,
+    }
+}
+
+#[test]
+fn what_policy_refuses_opens_nothing() {
+    for (guest, to, answer) in [
+        // The gateway is there, and has nothing open.
+        (GUEST, "10.0.2.2:7", "icmp 10.0.2.2 > 10.0.2.15 3/3 0"),
+        (GUEST, "10.0.2.99:7", "icmp 10.0.2.2 > 10.0.2.15 3/1 0"),
+        (GUEST, "169.254.169.254:80", "icmp 10.0.2.2 > 10.0.2.15 3/13 0"),
+        (GUEST, "127.0.0.1:7", "icmp 10.0.2.2 > 10.0.2.15 3/13 0"),
+        (GUEST, "192.168.7.1:7", "icmp 10.0.2.2 > 10.0.2.15 3/13 0"),
+        (
+            GUEST_V6,
+            "[fd70:6f6e:746f::2]:7",
+            "icmp fd70:6f6e:746f::2 > fd70:6f6e:746f::15 1/4 0",
+        ),
+        (
+            GUEST_V6,
+            "[::ffff:127.0.0.1]:7",
+            "icmp fd70:6f6e:746f::2 > fd70:6f6e:746f::15 1/1 0",
+        ),
+    ] {
+        let mut nat = Nat::new();
+        nat.world.net.policy.owned = vec!["192.168.7.1".parse().unwrap()];
+        nat.send(guest, to);
+        assert_eq!(nat.world.calls(), [""; 0]);
+        assert_eq!(nat.world.down(), [format!("{answer} about {guest} > {to}")]);
+        assert_eq!(
+            nat.world.moved(),
+            [("frames_down", 1), ("policy_refused", 1), ("icmp_errors_down", 1)]
+        );
+    }
+}
+
+#[test]
+fn groups_are_refused_in_silence() {
+    let mut nat = Nat::new();
+    for (guest, to) in [
+        (GUEST, "224.0.0.251:5353"),
+        (GUEST, "255.255.255.255:9"),
+        (GUEST_V6, "[ff02::fb]:5353"),
+    ] {
+        nat.send(guest, to);
+        assert_eq!(nat.world.moved(), [("policy_refused", 1)], "{to}");
+    }
+    assert_eq!((nat.world.calls(), nat.world.down()), (vec![], vec![]));
+}
+
+#[test]
+fn traceroute_sees_the_gateway_first() {
+    for (guest, to, answer) in [
+        (GUEST, "192.0.2.1:33434", "icmp 10.0.2.2 > 10.0.2.15 11/0 0"),
+        (
+            GUEST_V6,
+            "[2001:db8::1]:33434",
+            "icmp fd70:6f6e:746f::2 > fd70:6f6e:746f::15 3/0 0",
+        ),
+    ] {
+        let mut nat = Nat::new();
+        let probe = |hop_limit| Sent {
+            hop_limit,
+            ..Sent::new(guest, to, b"probe")
+        };
+        nat.burst(&[probe(1)]);
+        assert_eq!(nat.world.calls(), [""; 0]);
+        assert_eq!(nat.world.down(), [format!("{answer} about {guest} > {to}")]);
+        assert_eq!(nat.world.moved(), [("frames_down", 1), ("icmp_errors_down", 1)]);
+        nat.burst(&[probe(2)]);
+        assert_eq!(nat.world.calls()[1], format!("0: > {to} hop 1 5"));
+    }
+}
+
+#[test]
+fn errors_of_the_network_reach_the_guest() {
+    let (v4, v6) = ("192.0.2.1:7", "[2001:db8::1]:7");
+    for (guest, to, offender, (kind, code), speaker) in [
+        // The peer itself: nobody listens.
+        (GUEST, v4, Some("192.0.2.1"), (3, 3), "192.0.2.1"),
+        (GUEST_V6, v6, Some("2001:db8::1"), (1, 4), "2001:db8::1"),
+        // A router on the way.
+        (GUEST, v4, Some("203.0.113.9"), (11, 0), "203.0.113.9"),
+        (GUEST_V6, v6, Some("2001:db8::9"), (3, 0), "2001:db8::9"),
+        // Whoever cannot be shown, and the host itself, is the gateway.
+        (GUEST, v4, Some("127.0.0.1"), (3, 1), "10.0.2.2"),
+        (GUEST, v4, Some("192.168.7.1"), (3, 1), "10.0.2.2"),
+        (GUEST, v4, None, (3, 1), "10.0.2.2"),
+    ] {
+        let mut nat = Nat::new();
+        nat.world.net.policy.owned = vec!["192.168.7.1".parse().unwrap()];
+        nat.send(guest, to);
+        nat.settle();
+        nat.world
+            .host
+            .queue_problem(0, problem(to, offender, kind, code), b"hello");
+        nat.event(0, TROUBLE);
+        let guest_ip = addr(guest).ip();
+        assert_eq!(
+            nat.world.down(),
+            [format!(
+                "icmp {speaker} > {guest_ip} {kind}/{code} 0 about {guest} > {to}"
+            )]
+        );
+        assert_eq!(nat.world.moved(), [("frames_down", 1), ("icmp_errors_down", 1)]);
+    }
+}
+
+#[test]
+fn the_quote_names_what_the_guest_wrote() {
+    let mut nat = Nat::new();
+    nat.world.net.policy.host_loopback = vec!["192.0.2.77".parse().unwrap()];
+    nat.send(GUEST, "192.0.2.77:7");
+    nat.settle();
+    let refused = problem("127.0.0.1:7", Some("127.0.0.1"), 3, 3);
+    nat.world.host.queue_problem(0, refused, b"hello");
+    nat.event(0, TROUBLE);
+    assert_eq!(
+        nat.world.down(),
+        [format!(
+            "icmp 192.0.2.77 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.77:7"
+        )]
+    );
+}
+
+#[test]
+fn what_is_no_error_is_not_passed_on() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    for (destination, kind) in [("192.0.2.1:7", 5), ("192.0.2.1:7", 0), ("127.0.0.1:7", 3)] {
+        let odd = problem(destination, Some("203.0.113.9"), kind, 0);
+        nat.world.host.queue_problem(0, odd, b"hello");
+    }
+    nat.event(0, TROUBLE);
+    assert_eq!((nat.world.down(), nat.world.moved()), (vec![], vec![]));
+}
+
+#[test]
+fn a_long_queue_of_errors_takes_turns() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    let refused = problem("192.0.2.1:7", Some("192.0.2.1"), 3, 3);
+    for _ in 0..100 {
+        nat.world.host.queue_problem(0, refused, b"hello");
+    }
+    nat.event(0, TROUBLE);
+    let flow = nat.world.host.flow(0);
+    assert_eq!(nat.world.down().len(), 64);
+    assert_eq!(nat.world.net.ready, [flow]);
+    nat.world.net.ready.clear();
+    nat.ready(flow);
+    assert_eq!(nat.world.down().len(), 36);
+    assert!(nat.world.net.ready.is_empty());
+}
+
+#[test]
+fn a_send_that_meets_an_old_error_is_made_again() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    let refused = problem("192.0.2.1:7", Some("192.0.2.1"), 3, 3);
+    nat.world.host.queue_problem(0, refused, b"hello");
+    nat.world.host.sends.push_back(Err(Failure::Refused));
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["0: > 192.0.2.1:7 hop 63 5 Refused", "0: > 192.0.2.1:7 hop 63 5"]
+    );
+    assert_eq!(
+        nat.world.down(),
+        [format!(
+            "icmp 192.0.2.1 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.1:7"
+        )]
+    );
+    assert_eq!(
+        nat.world.moved(),
+        [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
+    );
+}
+
+#[test]
+fn no_route_is_told_at_once() {
+    for (failure, code) in [
+        (Failure::NetUnreachable, 0),
+        (Failure::HostUnreachable, 1),
+        (Failure::Prohibited, 13),
+    ] {
+        let mut nat = Nat::new();
+        nat.world.host.sends.push_back(Err(failure));
+        nat.send(GUEST, "192.0.2.1:7");
+        assert_eq!(
+            nat.world.down(),
+            [format!(
+                "icmp 10.0.2.2 > 10.0.2.15 3/{code} 0 about {GUEST} > 192.0.2.1:7"
+            )]
+        );
+        assert_eq!(
+            nat.world.moved(),
+            [
+                ("frames_down", 1),
+                ("udp_send_failed", 1),
+                ("icmp_errors_down", 1)
+            ]
+        );
+    }
+}
+
+#[test]
+fn a_full_socket_drops_in_silence() {
+    let mut nat = Nat::new();
+    nat.world.host.sends.push_back(Err(Failure::WouldBlock));
+    nat.burst(&vec![Sent::new(GUEST, "192.0.2.1:7", b"hello"); 3]);
+    assert_eq!(nat.world.down(), [""; 0]);
+    assert_eq!(nat.world.moved(), [("udp_send_failed", 3)]);
+}
+
+#[test]
+fn a_refused_batch_leaves_one_by_one_and_others_stay_whole() {
+    for failure in [Failure::TooBig, Failure::Invalid] {
+        let mut nat = Nat::new();
+        let batch =
+            |port, len| vec![Sent::new(&format!("10.0.2.15:{port}"), "192.0.2.1:7", &vec![0; len]); 3];
+        nat.world.host.sends.push_back(Err(failure));
+        nat.burst(&batch(1, 100));
+        nat.settle();
+        // The same size again: it is known by now.
+        nat.burst(&batch(1, 100));
+        assert_eq!(nat.world.calls(), vec!["0: > 192.0.2.1:7 hop 63 100"; 3]);
+        assert_eq!(nat.world.moved(), [("udp_up", 3)]);
+        // Smaller ones, where it was a matter of size.
+        nat.burst(&batch(1, 99));
+        let smaller = match failure {
+            Failure::TooBig => vec!["0: > 192.0.2.1:7 hop 63 297 by 99"],
+            _ => vec!["0: > 192.0.2.1:7 hop 63 99"; 3],
+        };
+        assert_eq!(nat.world.calls(), smaller);
+        // Another endpoint.
+        nat.settle();
+        nat.burst(&batch(2, 100));
+        assert_eq!(
+            nat.world.calls(),
+            ["1: udp v4", "1: > 192.0.2.1:7 hop 63 300 by 100"]
+        );
+        assert_eq!(nat.world.moved(), [("udp_up", 3), ("udp_batches_up", 1)]);
+    }
+}
+
+#[test]
+fn too_big_names_the_paths_mtu() {
+    for (guest, to, kind_code) in [
+        (GUEST, "192.0.2.1:7", "3/4"),
+        (GUEST_V6, "[2001:db8::1]:7", "2/0"),
+    ] {
+        let mut nat = Nat::new();
+        nat.send(guest, to);
+        nat.settle();
+        let local = Problem {
+            mtu: Some(1_400),
+            ..problem(to, None, 0, 0)
+        };
+        nat.world.host.queue_problem(0, local, b"");
+        nat.world.host.sends.push_back(Err(Failure::TooBig));
+        nat.burst(&[Sent::new(guest, to, &[0; 1_450])]);
+        let (guest_ip, gateway) = match guest {
+            GUEST => ("10.0.2.15", "10.0.2.2"),
+            _ => ("fd70:6f6e:746f::15", "fd70:6f6e:746f::2"),
+        };
+        assert_eq!(
+            nat.world.down(),
+            [format!(
+                "icmp {gateway} > {guest_ip} {kind_code} 1400 about {guest} > {to}"
+            )]
+        );
+        assert_eq!(
+            nat.world.moved(),
+            [
+                ("frames_down", 1),
+                ("udp_send_failed", 1),
+                ("icmp_errors_down", 1)
+            ]
+        );
+    }
+}
+
+#[test]
+fn too_big_without_df_is_only_dropped() {
+    let mut nat = Nat::new();
+    nat.world.host.sends.push_back(Err(Failure::TooBig));
+    nat.burst(&[Sent {
+        dont_fragment: false,
+        ..Sent::new(GUEST, "192.0.2.1:7", &[0; 1_450])
+    }]);
+    assert_eq!(nat.world.down(), [""; 0]);
+    assert_eq!(nat.world.moved(), [("udp_send_failed", 1)]);
+}
+
+#[test]
+fn a_routers_too_big_is_passed_on_and_what_fits_is_sent() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.settle();
+    let router = Problem {
+        mtu: Some(1_280),
+        ..problem("192.0.2.1:7", Some("203.0.113.9"), 3, 4)
+    };
+    nat.world.host.queue_problem(0, router, b"hello");
+    nat.world.host.sends.push_back(Err(Failure::TooBig));
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(
+        nat.world.down(),
+        [format!(
+            "icmp 203.0.113.9 > 10.0.2.15 3/4 1280 about {GUEST} > 192.0.2.1:7"
+        )]
+    );
+    assert_eq!(
+        nat.world.moved(),
+        [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
+    );
+}
+
+#[test]
+fn a_refusal_without_an_entry_is_tried_again_too() {
+    let mut nat = Nat::new();
+    nat.world.host.sends.push_back(Err(Failure::Refused));
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("udp_up", 1)]);
+    nat.world
+        .host
+        .sends
+        .extend([Err(Failure::Refused), Err(Failure::Refused)]);
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(
+        nat.world.down(),
+        [format!(
+            "icmp 10.0.2.2 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.1:7"
+        )]
+    );
+}

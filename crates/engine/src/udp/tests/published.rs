@@ -1,0 +1,164 @@
+use super::*;
+use crate::config::{Protocol, Published};
+use crate::test_world::addr;
+
+/// With these UDP sockets of the host published as the guest's port 53.
+fn published(hosts: &[&str]) -> Nat {
+    let mut nat = Nat::new();
+    nat.world.net.config.published = hosts
+        .iter()
+        .map(|host| Published {
+            protocol: Protocol::Udp,
+            host: addr(host),
+            guest_port: 53,
+        })
+        .collect();
+    nat.udp.open_published(&mut nat.world.ctx()).unwrap();
+    nat.settle();
+    nat
+}
+
+/// A datagram arrives at `to`, and the guest is told that it came from the address that is returned.
+fn ask(nat: &mut Nat, socket: usize, client: &str, to: &str) -> String {
+    nat.settle();
+    nat.world.host.queue(socket, client, Some(to), b"data", 4);
+    nat.event(socket, READABLE);
+    let down = nat.world.down();
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    let [_, shown, ..] = down[0].split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{down:?}");
+    };
+    shown.to_owned()
+}
+
+#[test]
+fn takes_over_udp_sockets_only() {
+    let mut nat = Nat::new();
+    let port = |protocol, host| Published {
+        protocol,
+        host: addr(host),
+        guest_port: 53,
+    };
+    nat.world.net.config.published = vec![
+        port(Protocol::Tcp, "0.0.0.0:5353"),
+        port(Protocol::Udp, "0.0.0.0:5353"),
+        port(Protocol::Udp, "[::]:5353"),
+    ];
+    nat.udp.open_published(&mut nat.world.ctx()).unwrap();
+    assert_eq!(nat.world.calls(), ["0: published 1", "1: published 2"]);
+    assert_eq!(nat.world.net.flows, 2);
+}
+
+#[test]
+fn a_client_is_seen_and_answered_from_where_it_asked() {
+    for (host, client, guest, ours) in [
+        ("0.0.0.0:5353", "192.0.2.1:999", "10.0.2.15:53", "198.51.100.7"),
+        (
+            "[::]:5353",
+            "[2001:db8::1]:999",
+            "[fd70:6f6e:746f::15]:53",
+            "2001:db8::7",
+        ),
+    ] {
+        let mut nat = published(&[host]);
+        assert_eq!(ask(&mut nat, 0, client, ours), client);
+        nat.send(guest, client);
+        assert_eq!(nat.world.calls(), [format!("0: from {ours} > {client} hop 63 5")]);
+    }
+}
+
+#[test]
+fn loopback_clients_of_one_port_are_told_apart() {
+    let mut nat = published(&["0.0.0.0:5353"]);
+    let one = ask(&mut nat, 0, "127.0.0.1:999", "127.0.0.1");
+    let two = ask(&mut nat, 0, "127.0.0.2:999", "127.0.0.1");
+    assert_eq!(ask(&mut nat, 0, "127.0.0.1:999", "127.0.0.1"), one);
+    for shown in [&one, &two] {
+        assert_eq!(addr(shown).ip(), addr("10.0.2.2:0").ip());
+        assert!(addr(shown).port() >= 49_152);
+    }
+    assert_ne!(one, two);
+    nat.send("10.0.2.15:53", &one);
+    nat.send("10.0.2.15:53", &two);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: from 127.0.0.1 > 127.0.0.1:999 hop 63 5",
+            "0: from 127.0.0.1 > 127.0.0.2:999 hop 63 5",
+        ]
+    );
+}
+
+#[test]
+fn the_gateways_ports_run_out_without_harm() {
+    let mut nat = published(&["0.0.0.0:5353"]);
+    for nth in 0..16_384 {
+        nat.arrive(0, &format!("127.0.{}.{}:1", nth / 250, 1 + nth % 250));
+    }
+    nat.settle();
+    nat.arrive(0, "127.200.0.1:1");
+    assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
+}
+
+#[test]
+fn each_client_is_answered_by_the_socket_it_came_to() {
+    let mut nat = published(&["198.51.100.7:5353", "127.0.0.1:5353", "198.51.100.8:5353"]);
+    let local = ask(&mut nat, 1, "127.0.0.1:999", "127.0.0.1");
+    ask(&mut nat, 2, "192.0.2.1:999", "198.51.100.8");
+    ask(&mut nat, 0, "192.0.2.2:999", "198.51.100.7");
+    nat.send("10.0.2.15:53", &local);
+    nat.send("10.0.2.15:53", "192.0.2.1:999");
+    nat.send("10.0.2.15:53", "192.0.2.2:999");
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "1: from 127.0.0.1 > 127.0.0.1:999 hop 63 5",
+            "2: from 198.51.100.8 > 192.0.2.1:999 hop 63 5",
+            "0: from 198.51.100.7 > 192.0.2.2:999 hop 63 5",
+        ]
+    );
+    // The same client asks elsewhere.
+    ask(&mut nat, 0, "192.0.2.1:999", "198.51.100.7");
+    nat.send("10.0.2.15:53", "192.0.2.1:999");
+    assert_eq!(
+        nat.world.calls(),
+        ["0: from 198.51.100.7 > 192.0.2.1:999 hop 63 5"]
+    );
+}
+
+#[test]
+fn somebody_new_is_reached_by_a_socket_that_can() {
+    let mut nat = published(&["127.0.0.1:5353", "198.51.100.7:5353"]);
+    nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    nat.send("10.0.2.15:53", "10.0.2.2:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["1: > 192.0.2.1:7 hop 63 5", "0: > 127.0.0.1:7 hop 63 5"]
+    );
+    nat.arrive(1, "192.0.2.1:7");
+    assert_eq!(nat.world.down(), ["udp 192.0.2.1:7 > 10.0.2.15:53 hop 57 4"]);
+}
+
+#[test]
+fn a_wildcard_socket_reaches_everybody() {
+    let mut nat = published(&["0.0.0.0:5353", "127.0.0.1:5454"]);
+    nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    nat.send("10.0.2.15:53", "10.0.2.2:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["0: > 192.0.2.1:7 hop 63 5", "0: > 127.0.0.1:7 hop 63 5"]
+    );
+}
+
+#[test]
+fn it_never_goes() {
+    let mut nat = published(&["0.0.0.0:5353", "127.0.0.1:5353"]);
+    nat.world.net.config.max_flows = 2;
+    nat.wait(1_000_000);
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.calls(), [""; 0]);
+    assert_eq!(nat.world.moved(), [("flows_refused", 1)]);
+    assert_eq!(nat.world.host.open_sockets(), 2);
+}

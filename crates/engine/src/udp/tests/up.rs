@@ -1,0 +1,413 @@
+use pontoon_wire::vnet::Segmentation;
+
+use super::*;
+use crate::Failure;
+use crate::udp::Endpoint;
+
+#[test]
+fn the_first_datagram_opens_a_socket() {
+    for (guest, remote, family) in [(GUEST, "192.0.2.1:7", "v4"), (GUEST_V6, "[2001:db8::1]:7", "v6")] {
+        let mut nat = Nat::new();
+        nat.send(guest, remote);
+        assert_eq!(
+            nat.world.calls(),
+            [format!("0: udp {family}"), format!("0: > {remote} hop 63 5")]
+        );
+        assert_eq!(nat.world.down(), [""; 0]);
+        assert_eq!(nat.world.moved(), [("udp_up", 1)]);
+        assert_eq!((nat.udp.len(), nat.world.net.flows), (1, 1));
+    }
+}
+
+#[test]
+fn the_mapping_does_not_depend_on_the_peer() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:3478");
+    nat.send(GUEST, "198.51.100.1:3478");
+    nat.send("10.0.2.15:4001", "192.0.2.1:3478");
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:3478 hop 63 5",
+            "0: > 198.51.100.1:3478 hop 63 5",
+            "1: udp v4",
+            "1: > 192.0.2.1:3478 hop 63 5",
+        ]
+    );
+}
+
+#[test]
+fn datagrams_alike_leave_together() {
+    let mut nat = Nat::new();
+    let one = Sent::new(GUEST, "192.0.2.1:7", &[0; 100]);
+    let short = Sent::new(GUEST, "192.0.2.1:7", &[0; 30]);
+    let mut burst = vec![one; 100];
+    burst.extend([short.clone(), short]);
+    nat.burst(&burst);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:7 hop 63 6400 by 100",
+            // The short one closes the batch.
+            "0: > 192.0.2.1:7 hop 63 3630 by 100",
+            "0: > 192.0.2.1:7 hop 63 30",
+        ]
+    );
+    assert_eq!(nat.world.moved(), [("udp_up", 102), ("udp_batches_up", 2)]);
+}
+
+#[test]
+fn a_batch_is_no_longer_than_a_packet() {
+    let mut nat = Nat::new();
+    nat.burst(&vec![Sent::new(GUEST, "192.0.2.1:7", &[0; 1_400]); 64]);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:7 hop 63 64400 by 1400",
+            "0: > 192.0.2.1:7 hop 63 25200 by 1400"
+        ]
+    );
+}
+
+#[test]
+fn what_differs_in_its_header_leaves_apart() {
+    let mut nat = Nat::new();
+    let one = Sent::new(GUEST, "192.0.2.1:7", b"hello");
+    let mut burst = vec![one.clone(); 6];
+    burst[1].traffic_class = 0xb8;
+    burst[2].dont_fragment = false;
+    burst[3].hop_limit = 32;
+    burst[4].to.set_port(8);
+    burst[5].from.set_port(4001);
+    nat.burst(&burst);
+    let sends = |calls: Vec<String>| calls.iter().filter(|call| call.contains('>')).count();
+    assert_eq!(sends(nat.world.calls()), 6);
+    assert_eq!(nat.world.moved(), [("udp_up", 6)]);
+}
+
+#[test]
+fn empty_datagrams_leave_one_by_one() {
+    let mut nat = Nat::new();
+    nat.burst(&vec![Sent::new(GUEST, "192.0.2.1:7", b""); 2]);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:7 hop 63 0",
+            "0: > 192.0.2.1:7 hop 63 0"
+        ]
+    );
+    assert_eq!(nat.world.moved(), [("udp_up", 2)]);
+}
+
+#[test]
+fn a_segmented_frame_is_a_batch_already() {
+    let mut nat = Nat::new();
+    let mut sent = Sent::new(GUEST, "192.0.2.1:7", &[0; 250]);
+    sent.segmentation = Segmentation::Udp { len: 100 };
+    // Its last datagram is short, so the next frame begins another.
+    nat.burst(&[sent.clone(), sent]);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:7 hop 63 250 by 100",
+            "0: > 192.0.2.1:7 hop 63 250 by 100",
+        ]
+    );
+    assert_eq!(nat.world.moved(), [("udp_up", 6), ("udp_batches_up", 2)]);
+
+    let mut many = Sent::new(GUEST, "192.0.2.1:7", &[0; 1_000]);
+    many.segmentation = Segmentation::Udp { len: 10 };
+    nat.burst(&[many]);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: > 192.0.2.1:7 hop 63 640 by 10",
+            "0: > 192.0.2.1:7 hop 63 360 by 10"
+        ]
+    );
+}
+
+#[test]
+fn a_datagram_in_many_pieces_is_put_together() {
+    let mut nat = Nat::new();
+    let sent = Sent::new(GUEST, "192.0.2.1:7", &[0; 65_507]);
+    nat.burst_in_pieces(&[sent.clone(), sent], 100);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:7 hop 63 65507",
+            "0: > 192.0.2.1:7 hop 63 65507"
+        ]
+    );
+    assert_eq!(nat.world.moved(), [("udp_up", 2)]);
+}
+
+#[test]
+fn unanswered_unused_and_resolver_endpoints_go() {
+    for (to, answered, idle) in [
+        ("192.0.2.1:53", true, 10),
+        ("192.0.2.1:7", false, 30),
+        ("192.0.2.1:7", true, 120),
+    ] {
+        let mut nat = Nat::new();
+        nat.send(GUEST, to);
+        if answered {
+            nat.arrive(0, to);
+        }
+        // Use starts the time again.
+        nat.wait(idle - 1);
+        nat.send(GUEST, to);
+        nat.wait(idle - 1);
+        assert_eq!(nat.udp.len(), 1);
+        nat.settle();
+        nat.wait(2);
+        assert_eq!(nat.world.calls(), ["0: close"]);
+        assert_eq!((nat.udp.len(), nat.world.net.flows), (0, 0));
+        assert_eq!(nat.world.moved(), []);
+        assert_eq!(nat.world.net.timers.next(), None);
+    }
+}
+
+#[test]
+fn the_idlest_endpoint_makes_room() {
+    let mut nat = Nat::new();
+    nat.world.net.config.max_flows = 2;
+    nat.send("10.0.2.15:1", "192.0.2.1:7");
+    nat.send("10.0.2.15:2", "192.0.2.1:7");
+    nat.send("10.0.2.15:1", "192.0.2.1:7");
+    nat.settle();
+    nat.send("10.0.2.15:3", "192.0.2.1:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["1: close", "2: udp v4", "2: > 192.0.2.1:7 hop 63 5"]
+    );
+    assert_eq!(nat.world.moved(), [("udp_up", 1), ("udp_evicted", 1)]);
+
+    // Other protocols hold every slot.
+    nat.world.net.flows = 10;
+    nat.send("10.0.2.15:4", "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("flows_refused", 1), ("udp_evicted", 1)]);
+}
+
+#[test]
+fn an_endpoint_is_given_up_for_its_descriptor() {
+    let mut nat = Nat::new();
+    nat.send("10.0.2.15:1", "192.0.2.1:7");
+    nat.settle();
+    nat.world.host.opens.push_back(Failure::Exhausted);
+    nat.send("10.0.2.15:2", "192.0.2.1:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["0: close", "1: udp v4", "1: > 192.0.2.1:7 hop 63 5"]
+    );
+    assert_eq!(
+        nat.world.moved(),
+        [("host_exhausted", 1), ("udp_up", 1), ("udp_evicted", 1)]
+    );
+}
+
+#[test]
+fn one_port_has_five_thousand_peers() {
+    let mut nat = Nat::new();
+    let peer = |nth: usize| format!("198.18.{}.{}:{}", nth / 250, 1 + nth % 250, 1_000 + nth);
+    for nth in 0..5_000 {
+        nat.send(GUEST, &peer(nth));
+    }
+    nat.settle();
+    for nth in (0..5_000).rev() {
+        nat.arrive(0, &peer(nth));
+    }
+    assert_eq!(nat.world.down().len(), 5_000);
+    assert_eq!(nat.world.moved(), [("frames_down", 5_000), ("udp_down", 5_000)]);
+    assert_eq!((nat.udp.len(), nat.udp.pool.len()), (1, 4_999));
+}
+
+#[test]
+fn the_pool_of_peers_forgets_the_oldest() {
+    let mut nat = Nat::new();
+    let peer = |nth: usize| {
+        format!(
+            "198.{}.{}.{}:7",
+            18 + nth / 62_500,
+            nth / 250 % 250,
+            1 + nth % 250
+        )
+    };
+    for nth in 0..super::super::peers::POOL + 2 {
+        nat.send(GUEST, &peer(nth));
+    }
+    assert_eq!(nat.udp.pool.len(), super::super::peers::POOL);
+    nat.settle();
+    // The first has its place in the slot; the second was the pool's oldest.
+    nat.arrive(0, &peer(1));
+    assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
+    nat.arrive(0, &peer(0));
+    nat.arrive(0, &peer(2));
+    assert_eq!(nat.world.moved(), [("frames_down", 2), ("udp_down", 2)]);
+
+    // The third would be next to go, had it not been used.
+    nat.send(GUEST, &peer(2));
+    nat.send(GUEST, "203.0.113.1:7");
+    nat.settle();
+    nat.arrive(0, &peer(2));
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    nat.arrive(0, &peer(3));
+    assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
+
+    // Those that have expired make way two at a time.
+    nat.world.wait(121);
+    for nth in 0..1_000 {
+        nat.send(GUEST, &format!("203.0.113.1:{}", 1 + nth));
+        nat.send(GUEST, &format!("192.0.{}.{}:1", nth / 250, 1 + nth % 250));
+    }
+    assert!(nat.udp.pool.len() < super::super::peers::POOL - 900);
+}
+
+#[test]
+fn one_peer_is_connected_where_the_filter_goes_by_port() {
+    let mut nat = Nat::with_filter(UdpFilter::AddressPort);
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.settle();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.send(GUEST, "192.0.2.1:8");
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: connect 192.0.2.1:7",
+            "0: > peer hop 63 5",
+            "0: disconnect",
+            "0: > 192.0.2.1:8 hop 63 5",
+            "0: > 192.0.2.1:7 hop 63 5",
+        ]
+    );
+}
+
+#[test]
+fn a_peer_that_takes_an_expired_ones_place_is_not_the_connected_one() {
+    let mut nat = Nat::with_filter(UdpFilter::AddressPort);
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.world.wait(100);
+    nat.arrive(0, "192.0.2.1:7");
+    nat.world.wait(100);
+    nat.settle();
+    nat.send(GUEST, "198.51.100.1:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["0: disconnect", "0: > 198.51.100.1:7 hop 63 5"]
+    );
+}
+
+#[test]
+fn nonsense_opens_nothing() {
+    let mut nat = Nat::new();
+    for (from, to) in [
+        ("0.0.0.0:1", "192.0.2.1:7"),
+        ("127.0.0.1:1", "192.0.2.1:7"),
+        ("255.255.255.255:1", "192.0.2.1:7"),
+        ("224.0.0.1:1", "192.0.2.1:7"),
+        ("[::]:1", "[2001:db8::1]:7"),
+        ("[ff02::1]:1", "[2001:db8::1]:7"),
+        (GUEST, "192.0.2.1:0"),
+    ] {
+        nat.send(from, to);
+        assert_eq!(nat.world.moved(), [("malformed", 1)], "{from} > {to}");
+    }
+    assert_eq!(nat.world.calls(), [""; 0]);
+}
+
+#[test]
+fn events_of_an_earlier_life_are_ignored() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    let flow = nat.world.host.flow(0);
+    nat.udp.close(flow, &mut nat.world.ctx());
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.host.flow(1).index, flow.index);
+    nat.world.host.queue(1, "192.0.2.1:7", None, b"data", 4);
+    nat.settle();
+    nat.udp.handle_socket(flow, READABLE, &mut nat.world.ctx());
+    nat.udp.handle_timeout(flow, &mut nat.world.ctx());
+    nat.udp.close(flow, &mut nat.world.ctx());
+    nat.ready(flow);
+    assert_eq!((nat.world.calls(), nat.world.moved()), (vec![], vec![]));
+}
+
+#[test]
+fn a_slot_is_small() {
+    // With a descriptor for a socket.
+    assert!(
+        size_of::<Endpoint<i32>>() <= 240,
+        "{}",
+        size_of::<Endpoint<i32>>()
+    );
+}
+
+#[test]
+fn policy_is_asked_again_once_a_peer_is_forgotten() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.wait(100);
+    nat.send(GUEST, "198.51.100.1:7");
+    nat.wait(21);
+    nat.settle();
+    nat.world.net.policy.owned = vec!["192.0.2.1".parse().unwrap()];
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.calls(), [""; 0]);
+    assert_eq!(
+        nat.world.moved(),
+        [("frames_down", 1), ("policy_refused", 1), ("icmp_errors_down", 1)]
+    );
+}
+
+#[test]
+fn what_is_heard_keeps_an_endpoint_young() {
+    let mut nat = Nat::new();
+    nat.world.net.config.max_flows = 2;
+    nat.send("10.0.2.15:1", "192.0.2.1:7");
+    nat.send("10.0.2.15:2", "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.settle();
+    nat.send("10.0.2.15:3", "192.0.2.1:7");
+    assert_eq!(nat.world.calls()[0], "1: close");
+}
+
+#[test]
+fn an_expired_first_peer_gives_its_place_away() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "192.0.2.1:7");
+    nat.wait(100);
+    nat.arrive(0, "192.0.2.1:7");
+    nat.wait(100);
+    nat.send(GUEST, "198.51.100.1:7");
+    assert_eq!(nat.udp.pool.len(), 0);
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.udp.pool.len(), 1);
+}
+
+#[test]
+fn frames_in_pieces_are_gathered_as_far_as_there_is_room() {
+    let mut nat = Nat::new();
+    // 100 slices each: the second does not fit beside the first.
+    nat.burst_in_pieces(&vec![Sent::new(GUEST, "192.0.2.1:7", &[0; 1_000]); 2], 10);
+    assert_eq!(
+        nat.world.calls(),
+        [
+            "0: udp v4",
+            "0: > 192.0.2.1:7 hop 63 1000",
+            "0: > 192.0.2.1:7 hop 63 1000"
+        ]
+    );
+}

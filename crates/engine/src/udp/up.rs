@@ -1,0 +1,251 @@
+//! Datagrams from the guest.
+
+use core::net::{IpAddr, SocketAddr};
+
+use pontoon_wire::frame::{self, Transport};
+use pontoon_wire::vnet::Segmentation;
+use vm_memory::VolatileSlice;
+
+use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
+use super::peers::{Peer, Side};
+use super::{Endpoint, Gather, Udp, flow_id};
+use crate::config::UdpFilter;
+use crate::ctx::Ctx;
+use crate::gate::Packet;
+use crate::host::DatagramMeta;
+use crate::{Failure, Frame, Host, Transmit};
+
+impl<S> Udp<S> {
+    /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others like it
+    /// until one comes that is different, or until [`Self::flush`].
+    pub fn handle_datagram<'a, H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        frame: &Frame<'a>,
+        ip: &frame::Ip,
+        udp: &frame::Udp,
+        gather: &mut Gather<'a>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let heading = Heading {
+            guest: SocketAddr::new(ip.source, udp.source_port),
+            written: SocketAddr::new(ip.destination, udp.destination_port),
+            meta: DatagramMeta {
+                hop_limit: ip.hop_limit,
+                traffic_class: ip.traffic_class,
+                dont_fragment: ip.dont_fragment,
+            },
+        };
+        let packet = Packet {
+            frame,
+            ip,
+            transport: Transport::Udp(*udp),
+        };
+        let segment = match frame.offload.segmentation {
+            Segmentation::Udp { len } if len > 0 => usize::from(len).min(udp.payload_len),
+            Segmentation::Udp { .. }
+            | Segmentation::Whole
+            | Segmentation::Tcp4 { .. }
+            | Segmentation::Tcp6 { .. } => udp.payload_len,
+        };
+        let most = segment * (MAX_BYTES / segment.max(1)).clamp(1, MAX_SEGMENTS);
+        let (mut offset, mut left) = (udp.payload_offset, udp.payload_len);
+        loop {
+            let len = left.min(most);
+            self.gather(heading, &packet, (offset, len, segment), gather, ctx);
+            (offset, left) = (offset + len, left - len);
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Sends what was gathered. To be called at the end of each burst.
+    pub fn flush<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        gather: &mut Gather<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if let Some(run) = gather.run.take() {
+            self.send(&run, &gather.parts, ctx);
+        }
+    }
+
+    fn gather<'a, H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        heading: Heading,
+        packet: &Packet<'_, 'a>,
+        (offset, len, segment): (usize, usize, usize),
+        gather: &mut Gather<'a>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if gather.append(&heading, packet.frame, offset, len, segment) {
+            return;
+        }
+        self.flush(gather, ctx);
+        let Some(route) = self.route(&heading, packet, ctx) else {
+            return;
+        };
+        if gather.begin(heading, route, packet.frame, offset, len, segment) {
+            return;
+        }
+        // In more pieces than one send takes: put them together.
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let len = packet.frame.copy(offset, &mut scratch[..len]);
+        let run = Run {
+            heading,
+            route,
+            segment,
+            len,
+            count: datagrams(len, segment),
+        };
+        self.send(&run, &[VolatileSlice::from(&mut scratch[..len])], ctx);
+        self.scratch = scratch;
+    }
+
+    /// The way of a datagram: asks policy, opens the endpoint and remembers the peer where they are new.
+    fn route<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        heading: &Heading,
+        packet: &Packet<'_, '_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<Route> {
+        let Heading { guest, written, .. } = *heading;
+        let known = self.endpoints.find(&(guest, 0));
+        let peer = known.and_then(|index| {
+            let endpoint = self.endpoints.at(index);
+            let place = endpoint
+                .peers
+                .find(&self.pool, self.owner(index), Side::Written, written)?;
+            let peer = endpoint.peers.at(&self.pool, place);
+            peer.is_fresh(ctx.now).then_some((place, *peer))
+        });
+        let remote = match peer {
+            Some((_, peer)) => peer.remote_for(written),
+            None => SocketAddr::new(packet.judge(ctx)?, written.port()),
+        };
+        if !packet.lives_on(remote.ip(), ctx) {
+            return None;
+        }
+        if written.port() == 0 || !packet.has_sender() {
+            ctx.net.counters.malformed += 1;
+            return None;
+        }
+        let index = match known {
+            Some(index) => index,
+            None => self.open(guest, ctx)?,
+        };
+        let via = peer.map_or_else(|| self.way_out(index, remote, ctx.net), |(_, peer)| peer.via);
+        let owner = self.owner(index);
+        let endpoint = self.endpoints.at_mut(index);
+        let from = match peer {
+            Some((place, _)) => {
+                let peer = endpoint.peers.touch(&mut self.pool, place);
+                peer.used = ctx.now;
+                peer.from
+            }
+            None => {
+                let peer = Peer {
+                    remote,
+                    written,
+                    via,
+                    from: None,
+                    used: ctx.now,
+                };
+                endpoint.peers.learn(&mut self.pool, owner, peer, ctx.now);
+                None
+            }
+        };
+        endpoint.used = ctx.now;
+        endpoint.only_dns &= written.port() == DNS;
+        if let (None, Some(at)) = (known, endpoint.expiry()) {
+            let flow = flow_id(ctx.net, index, owner.generation);
+            ctx.net.timers.arm(&mut endpoint.timer, flow, at);
+        }
+        let connected = connect(endpoint, remote, peer.is_none(), ctx);
+        self.endpoints.touch(index);
+        Some(Route {
+            index: via,
+            generation: self.endpoints.generation(via),
+            to: (!connected).then_some(remote),
+            from,
+        })
+    }
+
+    /// Opens the endpoint that `guest` sends from, at the cost of the idlest where there are too many.
+    fn open<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        guest: SocketAddr,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<u32> {
+        if ctx.net.flows >= ctx.net.config.max_flows {
+            self.evict(ctx);
+        }
+        if !ctx.net.admit(ctx.now) {
+            return None;
+        }
+        let mut opened = self.open_socket(guest.ip(), ctx);
+        if matches!(opened, Err(Failure::Exhausted)) && self.evict(ctx) {
+            opened = self.open_socket(guest.ip(), ctx);
+        }
+        let by_port = ctx.net.config.udp_filter != UdpFilter::Address;
+        let endpoint = Endpoint::new(opened.ok()?, by_port, ctx.now);
+        ctx.net.flows += 1;
+        Some(self.endpoints.insert((guest, 0), endpoint))
+    }
+
+    /// A socket for the next endpoint's slot.
+    fn open_socket<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        family_of: IpAddr,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<S, Failure> {
+        let (index, generation) = self.endpoints.vacant();
+        let opened = ctx.host.udp_open(flow_id(ctx.net, index, generation), family_of);
+        ctx.net.counters.host_exhausted += u64::from(opened.is_err());
+        opened
+    }
+
+    /// Gives up the idlest endpoint; false where there is none to give up.
+    fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let Some(idlest) = self.endpoints.idlest() else {
+            return false;
+        };
+        self.remove(idlest, ctx);
+        ctx.net.counters.udp_evicted += 1;
+        true
+    }
+}
+
+/// Connects the socket while there is one peer only, and disconnects it for a second one. Says whether the socket leads
+/// to `remote` by itself.
+///
+/// A connected socket hears its peer's one address and port and nobody else, which is right only where the filter says
+/// the same: elsewhere it would keep out senders that the filter admits, and hide from the counters those that it does
+/// not.
+fn connect<H: Host, T: Transmit>(
+    endpoint: &mut Endpoint<H::Socket>,
+    remote: SocketAddr,
+    is_new: bool,
+    ctx: &mut Ctx<'_, H, T>,
+) -> bool {
+    if ctx.net.config.udp_filter != UdpFilter::AddressPort || endpoint.published.is_some() {
+        return false;
+    }
+    let only = !is_new && endpoint.peers.only().is_some_and(|peer| peer.remote == remote);
+    match (endpoint.connected, only) {
+        // With the first answer: a single question is not worth the call.
+        (false, true) if endpoint.replied => {
+            let connected = ctx.host.udp_connect(&mut endpoint.socket, Some(remote));
+            endpoint.connected = connected.is_ok();
+        }
+        (true, false) => {
+            let disconnected = ctx.host.udp_connect(&mut endpoint.socket, None);
+            endpoint.connected = disconnected.is_err();
+        }
+        (false, _) | (true, true) => (),
+    }
+    endpoint.connected && only
+}
+
+/// The port that resolvers are asked at.
+const DNS: u16 = 53;

@@ -1,0 +1,154 @@
+use pontoon_wire::checksum::Sum;
+use proptest::prelude::*;
+
+use super::*;
+use crate::local::fake::{GUEST_MAC, Link, OUR_MAC, moved, net};
+
+const META: DatagramMeta = DatagramMeta {
+    hop_limit: 57,
+    traffic_class: 0xb8,
+    dont_fragment: false,
+};
+
+/// What the guest puts together from the frames: the IP header's meaning and the UDP datagram.
+fn whole(frames: &[Vec<u8>]) -> (frame::Ip, Vec<u8>) {
+    let mut first = None;
+    let mut content: Vec<u8> = vec![];
+    for (at, bytes) in frames.iter().enumerate() {
+        let parsed = frame::parse(bytes, bytes.len()).unwrap();
+        assert_eq!((parsed.source, parsed.destination), (OUR_MAC, GUEST_MAC));
+        let frame::Body::Ip(ip, _) = parsed.body else {
+            panic!("not an IP packet");
+        };
+        assert_eq!(ip.payload_offset + ip.payload_len, bytes.len());
+        assert_eq!(
+            (ip.hop_limit, ip.traffic_class, ip.protocol),
+            (57, 0xb8, protocol::UDP)
+        );
+        let first = *first.get_or_insert(ip);
+        assert_eq!((ip.source, ip.destination), (first.source, first.destination));
+        if frames.len() > 1 {
+            let place = ip.fragment.unwrap();
+            assert_eq!(place.id, first.fragment.unwrap().id);
+            assert_eq!(place.offset as usize, content.len());
+            assert_eq!(place.more, at + 1 < frames.len());
+        }
+        content.extend(&bytes[ip.payload_offset..]);
+    }
+    (first.unwrap(), content)
+}
+
+#[test]
+fn a_datagram_that_fits_is_one_frame() {
+    let mut net = net();
+    for (from, to, most, dont_fragment) in [
+        ("192.0.2.1:53", "10.0.2.15:4000", 1_472, false),
+        ("192.0.2.1:53", "10.0.2.15:4000", 1_472, true),
+        ("[2001:db8::1]:53", "[fd70:6f6e:746f::15]:4000", 1_452, true),
+    ] {
+        for (len, frames) in [(0, 1), (1, 1), (most, 1), (most + 1, 2)] {
+            let before = net.counters;
+            let mut link = Link::new();
+            let meta = DatagramMeta {
+                dont_fragment,
+                ..META
+            };
+            datagram(
+                &mut net,
+                &mut link,
+                from.parse().unwrap(),
+                to.parse().unwrap(),
+                meta,
+                &vec![7; len],
+            );
+            assert_eq!(link.sent.len(), frames);
+            assert_eq!(
+                moved(&net, &before),
+                [("frames_down", frames as u64), ("udp_down", 1)]
+            );
+            let (ip, content) = whole(&link.sent);
+            // Nobody else could make it fit, so what is cut says that it may be.
+            assert_eq!(
+                ip.dont_fragment,
+                ip.source.is_ipv6() || (dont_fragment && frames == 1)
+            );
+            assert_eq!(content[8..], vec![7; len]);
+        }
+    }
+}
+
+#[test]
+fn idents_differ_where_fragments_could_be_mixed_up() {
+    let mut net = net();
+    let mut link = Link::new();
+    for _ in 0..2 {
+        let (from, to) = ("192.0.2.1:53".parse().unwrap(), "10.0.2.15:4000".parse().unwrap());
+        datagram(&mut net, &mut link, from, to, META, &[7; 2_000]);
+    }
+    let (a, b) = (whole(&link.sent[..2]).0, whole(&link.sent[2..]).0);
+    assert_ne!(a.fragment.unwrap().id, b.fragment.unwrap().id);
+}
+
+#[test]
+fn what_no_packet_holds_is_refused() {
+    let mut net = net();
+    for (from, to, len) in [
+        ("192.0.2.1:53", "10.0.2.15:4000", 65_508),
+        ("[2001:db8::1]:53", "[fd70:6f6e:746f::15]:4000", 65_528),
+        ("[2001:db8::1]:53", "10.0.2.15:4000", 5),
+    ] {
+        let before = net.counters;
+        let mut link = Link::new();
+        datagram(
+            &mut net,
+            &mut link,
+            from.parse().unwrap(),
+            to.parse().unwrap(),
+            META,
+            &vec![7; len],
+        );
+        assert!(link.sent.is_empty());
+        assert_eq!(moved(&net, &before), [("link_refused", 1)]);
+    }
+}
+
+#[test]
+fn a_refused_frame_ends_the_datagram() {
+    let mut net = net();
+    for len in [100, 3_000] {
+        let before = net.counters;
+        let mut link = Link::new();
+        link.refuses = true;
+        let (from, to) = ("192.0.2.1:53".parse().unwrap(), "10.0.2.15:4000".parse().unwrap());
+        datagram(&mut net, &mut link, from, to, META, &vec![7; len]);
+        assert_eq!(moved(&net, &before), [("link_refused", 1)]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_cut_is_put_together_again(
+        len in 0..65_508_usize,
+        mtu in prop_oneof![576..1_600_usize, Just(65_520)],
+        v6: bool,
+        seed: u8,
+    ) {
+        let (from, to): (SocketAddr, SocketAddr) = match v6 {
+            true => ("[2001:db8::1]:53".parse().unwrap(), "[fd70:6f6e:746f::15]:4000".parse().unwrap()),
+            false => ("192.0.2.1:53".parse().unwrap(), "10.0.2.15:4000".parse().unwrap()),
+        };
+        let payload: Vec<u8> = (0..len).map(|at| (at * 31 + usize::from(seed)).to_le_bytes()[0]).collect();
+        let mut net = net();
+        let before = net.counters;
+        let mut link = Link::new();
+        link.mtu = mtu;
+        datagram(&mut net, &mut link, from, to, META, &payload);
+        prop_assert_eq!(moved(&net, &before), [("frames_down", link.sent.len() as u64), ("udp_down", 1)]);
+        let (ip, content) = whole(&link.sent);
+        prop_assert_eq!(&content[8..], &payload);
+        prop_assert_eq!(&content[..6], &[&[0, 53, 15, 160][..], &u16::try_from(8 + len).unwrap().to_be_bytes()].concat());
+        let sum = Sum::pseudo(ip.source, ip.destination, protocol::UDP, content.len()).add(&content);
+        prop_assert_eq!(sum.finish(), 0);
+        prop_assert_ne!(&content[6..8], &[0, 0]);
+    }
+}

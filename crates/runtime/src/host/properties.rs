@@ -1,0 +1,49 @@
+//! What travels with each datagram that is sent.
+
+use std::os::fd::AsFd;
+
+use pontoon_engine::host::DatagramMeta;
+use pontoon_sys::{Family, udp};
+use rustix::io::Errno;
+
+/// What a socket's options say now. Setting an option when it changes is cheaper than a control message with every
+/// send: a flow's properties practically never change, and DF has no control message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Properties(Option<DatagramMeta>);
+
+impl Properties {
+    /// Makes the socket's options say `meta`.
+    pub(super) fn apply(
+        &mut self,
+        socket: impl AsFd,
+        family: Family,
+        meta: DatagramMeta,
+    ) -> Result<(), Errno> {
+        let now = self.0;
+        if now == Some(meta) {
+            return Ok(());
+        }
+        // Unknown again if one of them fails.
+        self.0 = None;
+        if now.is_none_or(|now| now.hop_limit != meta.hop_limit) {
+            udp::set_hop_limit(&socket, family, meta.hop_limit)?;
+        }
+        if now.is_none_or(|now| now.traffic_class != meta.traffic_class) {
+            udp::set_traffic_class(&socket, family, meta.traffic_class)?;
+        }
+        if now.is_none_or(|now| now.dont_fragment != meta.dont_fragment) {
+            udp::set_dont_fragment(&socket, family, meta.dont_fragment)?;
+        }
+        self.0 = Some(meta);
+        Ok(())
+    }
+}
+
+/// What control messages said about a received datagram. The kernel does not say whether DF was set.
+pub(super) fn received(beside: &udp::Beside) -> DatagramMeta {
+    DatagramMeta {
+        hop_limit: beside.hop_limit.unwrap_or(64),
+        traffic_class: beside.traffic_class.unwrap_or(0),
+        dont_fragment: false,
+    }
+}

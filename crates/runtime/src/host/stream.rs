@@ -1,0 +1,217 @@
+//! TCP connections.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use arrayvec::ArrayVec;
+use pontoon_engine::FlowId;
+use pontoon_engine::host::Connect;
+use pontoon_sys::message::{self, Take};
+use pontoon_sys::{Family, tcp};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, shutdown, socket_with, sockopt,
+};
+use vm_memory::VolatileSlice;
+
+use super::{KernelHost, index};
+
+/// Bytes in flight towards the guest, at most, on kernels that cannot peek at an offset: what is set aside at each peek.
+pub(super) const ASIDE: usize = 256 << 10;
+
+/// Slices of one peek.
+const MAX_INTO: usize = 64;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Stream {
+    fd: OwnedFd,
+    peek: Peek,
+    /// Where a connect is under way to.
+    connecting: Option<SocketAddr>,
+}
+
+/// Where the kernel's next peek begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peek {
+    /// Always at the head: this kernel cannot do otherwise.
+    Head,
+    /// At the head, until the first peek that begins elsewhere: most connections are short, and need no option.
+    NotYet,
+    /// So many bytes after the head.
+    At(u32),
+}
+
+impl KernelHost {
+    pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
+        let family = Family::of(to.ip());
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
+        if family == Family::V6 {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        self.bind_outbound(&fd, to.ip())?;
+        if let Some(source) = self.source(to.ip()) {
+            // Else a port would be taken for every destination at once.
+            pontoon_sys::bind::without_port(&fd)?;
+            bind(&fd, &SocketAddr::from((source, 0)))?;
+        }
+        let mut stream = self.stream(fd, family)?;
+        let connect = match connect(&stream.fd, &to) {
+            Ok(()) => Connect::Done,
+            Err(Errno::INPROGRESS) => {
+                stream.connecting = Some(to);
+                // On loopback and LANs the answer is often there by now.
+                match stream.connected() {
+                    Ok(()) => Connect::Done,
+                    Err(Errno::ALREADY) => Connect::Pending,
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        self.epoll.add(&stream.fd, flow.into())?;
+        Ok((stream, connect))
+    }
+
+    pub(super) fn accept_stream(
+        &mut self,
+        listener: u32,
+        flow: FlowId,
+    ) -> Result<(Stream, SocketAddr), Errno> {
+        let (fd, peer) = self.doors.accept(listener, |listener| {
+            acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+        })?;
+        let peer = peer
+            .and_then(|peer| SocketAddr::try_from(peer).ok())
+            .ok_or(Errno::AFNOSUPPORT)?;
+        let stream = self.stream(fd, Family::of(peer.ip()))?;
+        self.epoll.add(&stream.fd, flow.into())?;
+        Ok((stream, peer))
+    }
+
+    fn stream(&self, fd: OwnedFd, family: Family) -> Result<Stream, Errno> {
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        let peek = if self.can.peek_off[index(family)] {
+            Peek::NotYet
+        } else {
+            Peek::Head
+        };
+        Ok(Stream {
+            fd,
+            peek,
+            connecting: None,
+        })
+    }
+}
+
+impl Stream {
+    /// The outcome of a connect that was under way, by calling it again: one call tells all (connect(2)).
+    pub(super) fn connected(&mut self) -> Result<(), Errno> {
+        let Some(to) = self.connecting else {
+            return Ok(());
+        };
+        match connect(&self.fd, &to) {
+            Ok(()) | Err(Errno::ISCONN) => {
+                self.connecting = None;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn peek(
+        &mut self,
+        at: u32,
+        into: &[VolatileSlice<'_>],
+        aside: &mut [u8],
+    ) -> Result<usize, Errno> {
+        match self.peek {
+            Peek::Head => return self.peek_from_head(at, into, aside),
+            Peek::NotYet if at == 0 => return Ok(message::receive(&self.fd, into, &mut [], Take::Peek)?.len),
+            Peek::At(next) if next == at => {}
+            Peek::NotYet | Peek::At(_) => {
+                tcp::set_peek_offset(&self.fd, at)?;
+                self.peek = Peek::At(at);
+            }
+        }
+        let len = message::receive(&self.fd, into, &mut [], Take::Peek)?.len;
+        // The kernel has moved its offset by as much.
+        self.peek = Peek::At(at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)));
+        Ok(len)
+    }
+
+    /// Peeks the `at` bytes in front as well, and forgets them.
+    fn peek_from_head(&self, at: u32, into: &[VolatileSlice<'_>], aside: &mut [u8]) -> Result<usize, Errno> {
+        let at = usize::try_from(at).map_err(|_| Errno::INVAL)?;
+        let front = VolatileSlice::from(aside.get_mut(..at).ok_or(Errno::INVAL)?);
+        let mut parts = ArrayVec::<_, { MAX_INTO + 1 }>::new();
+        parts.push(front);
+        parts.extend(into.iter().copied().take(MAX_INTO));
+        let len = message::receive(&self.fd, &parts, &mut [], Take::Peek)?.len;
+        match len.saturating_sub(at) {
+            // Behind what is in flight there is nothing yet, or the end: it reads as 0 only at the head.
+            0 if at > 0 && !self.ended()? => Err(Errno::AGAIN),
+            len => Ok(len),
+        }
+    }
+
+    /// Whether the peer has closed its direction.
+    fn ended(&self) -> Result<bool, Errno> {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+        rustix::event::poll(
+            &mut fds,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            }),
+        )?;
+        Ok(fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP))
+    }
+
+    pub(super) fn discard(&mut self, len: u32) -> Result<(), Errno> {
+        let mut left = len;
+        while left > 0 {
+            let dropped = tcp::discard(&self.fd, usize::try_from(left).map_err(|_| Errno::INVAL)?)?;
+            if dropped == 0 {
+                return Err(Errno::CONNRESET);
+            }
+            left = left.saturating_sub(u32::try_from(dropped).unwrap_or(u32::MAX));
+        }
+        // The kernel has moved its offset back by as much.
+        if let Peek::At(next) = &mut self.peek {
+            *next = next.saturating_sub(len);
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(&self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+        // A stream takes what it can: the rest is the caller's to send again.
+        let parts = parts.get(..message::MAX_PARTS).unwrap_or(parts);
+        message::send(&self.fd, parts, None, &[])
+    }
+
+    pub(super) fn send_room(&self) -> u32 {
+        tcp::send_room(&self.fd).unwrap_or(0)
+    }
+
+    pub(super) fn shutdown(&self) -> Result<(), Errno> {
+        shutdown(&self.fd, Shutdown::Write)
+    }
+
+    /// Takes the pending error.
+    pub(super) fn error(&self) -> Option<Errno> {
+        sockopt::socket_error(&self.fd).ok()?.err()
+    }
+
+    /// Probes at the host's intervals. A connection that is gone needs none.
+    pub(super) fn keepalive(&self) {
+        let _ = sockopt::set_socket_keepalive(&self.fd, true);
+    }
+
+    /// On a connection that is gone there is nobody to reset.
+    pub(super) fn reset_on_close(&self) {
+        let _ = tcp::reset_on_close(&self.fd);
+    }
+}

@@ -1,0 +1,160 @@
+//! UDP endpoints.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use pontoon_engine::FlowId;
+use pontoon_engine::host::{DatagramMeta, Received};
+use pontoon_sys::message::{self, Take};
+use pontoon_sys::{Family, udp};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, bind, connect, connect_unspec, socket_with, sockopt};
+use rustix::rand::{GetRandomFlags, getrandom};
+use vm_memory::VolatileSlice;
+
+use super::KernelHost;
+use super::properties::{self, Properties};
+
+/// Receive buffer that is asked for; the kernel gives what `net.core.rmem_max` allows.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// Ports that are tried for one endpoint before the range counts as full.
+const TRIES: usize = 64;
+
+/// A guest's endpoint on the host's side.
+#[derive(Debug)]
+pub struct Endpoint {
+    fd: OwnedFd,
+    family: Family,
+    properties: Properties,
+    /// Which published port it is, if any.
+    door: Option<u32>,
+}
+
+/// Ports that endpoints may have.
+#[derive(Debug)]
+pub(super) struct Ports(RangeInclusive<u16>);
+
+impl Ports {
+    /// The host's own range for such ports, or the kernel's default where it cannot be read.
+    pub(super) fn of_host() -> Self {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let mut words = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
+        match (words.next(), words.next()) {
+            (Some(first), Some(last)) if first <= last => Self(first..=last),
+            _ => Self(32768..=60999),
+        }
+    }
+
+    /// One of them, unpredictable.
+    fn random(&self) -> Result<u16, Errno> {
+        let mut bytes = [0; 4];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let size = u32::from(self.0.end() - self.0.start()) + 1;
+        let offset = u32::from_ne_bytes(bytes) % size;
+        Ok(self.0.start() + u16::try_from(offset).map_err(|_| Errno::INVAL)?)
+    }
+}
+
+impl KernelHost {
+    pub(super) fn open_udp(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Endpoint, Errno> {
+        let family = Family::of(family_of);
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
+        if family == Family::V6 {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        self.bind_outbound(&fd, family_of)?;
+        let source = self.source(family_of).unwrap_or(family.unspecified());
+        self.bind_somewhere(&fd, source)?;
+        udp::tell_all(&fd, family)?;
+        sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
+        if self.can.udp_gro {
+            udp::coalesce(&fd)?;
+        }
+        self.epoll.add(&fd, flow.into())?;
+        Ok(Endpoint {
+            fd,
+            family,
+            properties: Properties::default(),
+            door: None,
+        })
+    }
+
+    /// Binds to a port of our own choice: the kernel would take its own choice back at a disconnect.
+    fn bind_somewhere(&self, fd: &OwnedFd, source: IpAddr) -> Result<(), Errno> {
+        for _ in 0..TRIES {
+            match bind(fd, &SocketAddr::from((source, self.ports.random()?))) {
+                Err(Errno::ADDRINUSE) => {}
+                outcome => return outcome,
+            }
+        }
+        Err(Errno::ADDRINUSE)
+    }
+}
+
+impl Endpoint {
+    pub(super) fn published(fd: OwnedFd, family: Family, door: u32) -> Self {
+        Self {
+            fd,
+            family,
+            properties: Properties::default(),
+            door: Some(door),
+        }
+    }
+
+    /// A published port's place and socket, which outlives the endpoint.
+    pub(super) fn into_published(self) -> Option<(u32, OwnedFd)> {
+        self.door.map(|door| (door, self.fd))
+    }
+
+    pub(super) fn connect(&self, to: Option<SocketAddr>) -> Result<(), Errno> {
+        match to {
+            Some(to) => connect(&self.fd, &to),
+            None => connect_unspec(&self.fd),
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        to: Option<SocketAddr>,
+        from: Option<IpAddr>,
+        meta: DatagramMeta,
+        segment: Option<u16>,
+        parts: &[VolatileSlice<'_>],
+    ) -> Result<(), Errno> {
+        self.properties.apply(&self.fd, self.family, meta)?;
+        let mut control = udp::SendControl::new();
+        if let Some(size) = segment {
+            udp::push_segment(&mut control, size);
+        }
+        if let Some(source) = from {
+            udp::push_source(&mut control, source);
+        }
+        message::send(&self.fd, parts, to, control.bytes())?;
+        Ok(())
+    }
+
+    pub(super) fn receive(&self, into: &[VolatileSlice<'_>]) -> Result<Received, Errno> {
+        let mut control = [0; udp::CONTROL];
+        let received = message::receive(&self.fd, into, &mut control, Take::Next)?;
+        if received.truncated {
+            return Err(Errno::MSGSIZE);
+        }
+        let beside = udp::Beside::decode(control.get(..received.control_len).unwrap_or_default());
+        Ok(Received {
+            len: received.len,
+            stride: beside.stride.filter(|stride| *stride > 0).unwrap_or(received.len),
+            from: received.address.ok_or(Errno::INVAL)?,
+            to: beside.to,
+            meta: properties::received(&beside),
+        })
+    }
+}
+
+impl AsFd for Endpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,227 @@
+//! The loop of one worker.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use pontoon_engine::{Engine, Instant, Transmit};
+use pontoon_sys::{Family, seqpacket};
+use rustix::time::{ClockId, clock_gettime};
+use tracing::{debug, info, warn};
+
+use crate::host::KernelHost;
+use crate::host::event::{EVENTS, Edge, Events};
+use crate::host::ping::Next;
+use crate::link::tap::{BURST, Receiver, Rest, Transmitter};
+use crate::messages::{MAX_LEN, Update};
+use crate::pacing::{Pacer, Wait};
+
+/// How long to leave a link alone that had no room, where nothing else says when it has.
+const LINK_RETRY: Duration = Duration::from_millis(1);
+
+/// One worker: an engine between the two halves of a link and the host's sockets.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) engine: Engine<KernelHost>,
+    pub(crate) host: KernelHost,
+    pub(crate) receiver: Receiver,
+    pub(crate) link: Transmitter,
+    pub(crate) supervisor: OwnedFd,
+    pub(crate) pacer: Pacer,
+    /// Frames that the link dropped for meaningless offload metadata.
+    pub(crate) malformed: u64,
+}
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The supervisor closed its end.
+    Supervisor,
+    /// The guest's interface is gone.
+    Link,
+}
+
+/// Sources with something left that no event will tell again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    frames: bool,
+    icmp: bool,
+    icmpv6: bool,
+    supervisor: bool,
+    /// The link had no room.
+    room: bool,
+}
+
+/// The time, for a turn.
+pub(crate) fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Instant(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+impl Worker {
+    /// Moves packets until the supervisor or the link goes away.
+    ///
+    /// One turn: at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow; then it waits, and
+    /// nothing else does.
+    pub(crate) fn run(&mut self) -> io::Result<End> {
+        let mut events = Events::new();
+        let mut left = Left {
+            frames: true,
+            supervisor: true,
+            ..Left::default()
+        };
+        let mut sockets_first = false;
+        loop {
+            let begin = now();
+            let mut worked = false;
+            left.note(&events);
+
+            // In: frames from the guest, and events on the host's sockets; each is first in every other turn.
+            for sockets in [sockets_first, !sockets_first] {
+                if sockets {
+                    worked |= self.sockets(&events, begin);
+                } else if left.frames {
+                    match self.frames(begin) {
+                        (_, Rest::Gone(error)) => {
+                            info!("the guest's interface is gone: {error}");
+                            return Ok(End::Link);
+                        }
+                        (frames, rest) => {
+                            worked |= frames > 0;
+                            left.frames = rest == Rest::More;
+                        }
+                    }
+                }
+            }
+            sockets_first = !sockets_first;
+
+            // In: packets of the sockets that all echo ids share.
+            left.icmp = left.icmp && self.shared(Family::V4, begin);
+            left.icmpv6 = left.icmpv6 && self.shared(Family::V6, begin);
+
+            // In: the supervisor's word.
+            if left.supervisor && !self.supervisor()? {
+                return Ok(End::Supervisor);
+            }
+            left.supervisor = false;
+
+            // In: time.
+            if self.engine.next_timeout().is_some_and(|due| due <= begin) {
+                self.engine.handle_timeout(&mut self.link, &mut self.host, begin);
+            }
+
+            // Out: what waited for the link, then one quantum of each flow that has more.
+            if std::mem::take(&mut left.room) {
+                self.engine
+                    .handle_link_ready(&mut self.link, &mut self.host, begin);
+            }
+            let more = self.engine.handle_ready(&mut self.link, &mut self.host, begin);
+            self.link.flush();
+            left.room |= self.link.take_full();
+
+            // Wait.
+            let wait = match worked {
+                _ if more || left.frames || left.icmp || left.icmpv6 => Wait::No,
+                true => self.pacer.worked(begin, now()),
+                false => self.pacer.idle(begin),
+            };
+            let timeout = match wait {
+                Wait::No => Some(Duration::ZERO),
+                Wait::Sleep => self.until_due(begin, left.room),
+            };
+            self.host.epoll().wait(&mut events, timeout)?;
+        }
+    }
+
+    /// A burst of frames: how many, and what is left.
+    fn frames(&mut self, now: Instant) -> (usize, Rest) {
+        let Self {
+            engine,
+            host,
+            receiver,
+            link,
+            ..
+        } = self;
+        let burst = receiver.receive(BURST, |frames| engine.handle_frames(frames, link, host, now));
+        self.malformed += burst.malformed;
+        (burst.frames, burst.rest)
+    }
+
+    /// Events on the flows' sockets. Says whether there was one.
+    fn sockets(&mut self, events: &Events, now: Instant) -> bool {
+        let mut worked = false;
+        for (flow, ready) in events.flows() {
+            self.engine
+                .handle_socket(flow, ready, &mut self.link, &mut self.host, now);
+            worked = true;
+        }
+        worked
+    }
+
+    /// Deals out packets of a shared socket, as many as a turn takes; true where there may be more.
+    fn shared(&mut self, family: Family, now: Instant) -> bool {
+        for _ in 0..EVENTS {
+            match self.host.take_shared(family) {
+                Next::Drained => return false,
+                Next::Stranger => {}
+                Next::Flow(flow, ready) => {
+                    self.engine
+                        .handle_socket(flow, ready, &mut self.link, &mut self.host, now);
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the supervisor's messages; false when its end is closed.
+    fn supervisor(&mut self) -> io::Result<bool> {
+        let mut buffer = vec![0; MAX_LEN];
+        loop {
+            let message = match seqpacket::receive(&self.supervisor, &mut buffer) {
+                Ok(Some(message)) => &buffer[..message.len],
+                Ok(None) => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            match Update::decode(message) {
+                Ok(Update::Resolvers(list)) => self.engine.set_resolvers(list),
+                Ok(Update::Owned(list)) => self.engine.set_owned_addresses(list),
+                Err(error) => warn!("the supervisor said something else: {error}"),
+            }
+        }
+    }
+
+    /// How long to sleep: until the next timer, for ever without one.
+    fn until_due(&self, now: Instant, no_room: bool) -> Option<Duration> {
+        let due = self.engine.next_timeout().map(|due| due.since(now));
+        let retry = no_room.then_some(LINK_RETRY);
+        due.into_iter().chain(retry).min()
+    }
+
+    /// Logs what happened.
+    pub(crate) fn log_counters(&self) {
+        for (name, count) in self.engine.counters().iter().filter(|(_, count)| *count > 0) {
+            debug!("{name} {count}");
+        }
+        debug!("link_malformed {}, flows {}", self.malformed, self.engine.flows());
+    }
+}
+
+impl Left {
+    /// Notes the events on the worker's own sources.
+    fn note(&mut self, events: &Events) {
+        for (edge, ready) in events.edges() {
+            match edge {
+                Edge::Link => {
+                    self.frames |= ready.readable || ready.error;
+                    self.room |= ready.writable;
+                }
+                Edge::Supervisor => self.supervisor = true,
+                Edge::Icmp => self.icmp = true,
+                Edge::Icmpv6 => self.icmpv6 = true,
+            }
+        }
+    }
+}

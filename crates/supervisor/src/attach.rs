@@ -1,0 +1,235 @@
+//! A guest of somebody else's: an existing network namespace gets a tap for as long as it is there.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use pontoon_sys::seqpacket;
+use pontoon_sys::tun::TapOffload;
+use rustix::fs::inotify;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::error::{Context as _, Error, reason};
+use crate::handshake::FromGuest;
+use crate::options::Target;
+use crate::resolv::drain;
+use crate::{spawn, tap, userns};
+
+/// An open network namespace, and how its end will show.
+#[derive(Debug)]
+pub struct Attached {
+    namespace: File,
+    path: PathBuf,
+    end: End,
+}
+
+/// How a namespace's end shows.
+#[derive(Debug)]
+enum End {
+    /// Its process dies.
+    Process(OwnedFd),
+    /// Its file is removed.
+    File(OwnedFd),
+}
+
+// ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 3).
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+
+impl Attached {
+    /// Opens the namespace and watches for its end.
+    ///
+    /// # Errors
+    /// It is not there, not ours to open, not a network namespace, or the host's own.
+    pub fn open(target: &Target) -> Result<Self, Error> {
+        let path = match target {
+            Target::Pid(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
+            Target::Path(path) => path.clone(),
+        };
+        let shown = path.display();
+        let cannot = |error: &io::Error| {
+            let plain = Error::new(format!(
+                "cannot open network namespace {shown}: {}",
+                reason(error)
+            ));
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    plain.advise("the id of a running process, or a file in /run/netns")
+                }
+                io::ErrorKind::PermissionDenied => plain.advise("as the user that made it, or as root"),
+                _ => plain,
+            }
+        };
+        // First what tells of the end, so that it cannot be missed.
+        let end = match process_of(&path) {
+            Some(pid) => End::Process(
+                pidfd_open(pid, PidfdFlags::empty())
+                    .map_err(|_| cannot(&io::Error::from_raw_os_error(libc::ENOENT)))?,
+            ),
+            None => End::File(watch(&path).map_err(|error| cannot(&error))?),
+        };
+        let namespace = File::open(&path).map_err(|error| cannot(&error))?;
+        if ns_type(namespace.as_fd()).ok() != Some(libc::CLONE_NEWNET) {
+            return Err(Error::new(format!("{shown} is not a network namespace"))
+                .advise("/run/netns/NAME, or /proc/PID/ns/net"));
+        }
+        if same_file(&namespace, Path::new("/proc/self/ns/net")) {
+            return Err(Error::new(format!("{shown} is the host's own network namespace"))
+                .advise("a process in a namespace of its own, as by 'unshare -Urn'"));
+        }
+        Ok(Self { namespace, path, end })
+    }
+
+    /// Makes the tap in it, through a child that enters it.
+    ///
+    /// # Errors
+    /// The namespace is not ours to change, or the tap cannot be made.
+    pub fn make_tap(&self, plan: &tap::Plan) -> Result<(OwnedFd, TapOffload), Error> {
+        let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+        let child = spawn::fork(|| {
+            let message = match self.enter().and_then(|()| tap::create(plan)) {
+                Ok(tap) => FromGuest::Tap(tap.fd, tap.offload),
+                Err(error) => FromGuest::Failed(error),
+            };
+            u8::from(message.send(&theirs).is_err())
+        })
+        .context("cannot fork")?;
+        drop(theirs);
+        let message = FromGuest::receive(&ours).context("cannot hear the child")?;
+        let _ = child.wait();
+        match message {
+            Some(FromGuest::Tap(tap, offload)) => Ok((tap, offload)),
+            Some(FromGuest::Failed(error)) => Err(error),
+            other => Err(Error::new(format!(
+                "the child in {} says {other:?}",
+                self.path.display()
+            ))),
+        }
+    }
+
+    /// Enters the namespace, through the user namespace that owns it where that takes privilege.
+    fn enter(&self) -> Result<(), Error> {
+        let cannot = |error: io::Error| {
+            Error::io(format_args!("cannot enter {}", self.path.display()), &error)
+                .advise("as the user that made it, or as root")
+        };
+        if userns::needed() {
+            let owner = File::from(owner(self.namespace.as_fd()).map_err(cannot)?);
+            // Entering one's own again is an error.
+            if !same_file(&owner, Path::new("/proc/self/ns/user")) {
+                setns(&owner, LinkNameSpaceType::User).map_err(cannot)?;
+            }
+        }
+        setns(&self.namespace, LinkNameSpaceType::Network).map_err(cannot)
+    }
+
+    /// What to poll for reading.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        match &self.end {
+            End::Process(pidfd) => pidfd.as_fd(),
+            End::File(inotify) => inotify.as_fd(),
+        }
+    }
+
+    /// Call it when readable: whether the namespace is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match &self.end {
+            End::Process(_) => true,
+            End::File(inotify) => {
+                // The directory's events are many; the file is what counts.
+                drain(inotify.as_fd()).is_err() || !same_file(&self.namespace, &self.path)
+            }
+        }
+    }
+}
+
+fn setns(namespace: &File, kind: LinkNameSpaceType) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
+}
+
+/// The process that a path in `/proc` is about.
+fn process_of(path: &Path) -> Option<Pid> {
+    let mut parts = path.strip_prefix("/proc").ok()?.iter();
+    parts.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)
+}
+
+fn watch(path: &Path) -> io::Result<OwnedFd> {
+    let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    let directory = match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    inotify::add_watch(
+        &inotify,
+        directory,
+        inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::DELETE_SELF,
+    )?;
+    Ok(inotify)
+}
+
+fn same_file(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+fn ns_type(namespace: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: NS_GET_NSTYPE takes no argument and touches no memory of ours.
+    match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) } {
+        -1 => Err(io::Error::last_os_error()),
+        kind => Ok(kind),
+    }
+}
+
+/// The user namespace that owns a namespace; EPERM where it is not ours or below ours.
+fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: NS_GET_USERNS takes no argument; what it returns is a new descriptor of ours alone.
+    unsafe {
+        match libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_process_in_a_path() {
+        let pid = |path: &str| process_of(Path::new(path)).map(|pid| pid.as_raw_nonzero().get());
+        assert_eq!(pid("/proc/17/ns/net"), Some(17));
+        assert_eq!(pid("/proc/self/ns/net"), None);
+        assert_eq!(pid("/run/netns/17"), None);
+    }
+
+    #[test]
+    fn says_what_cannot_be_joined() {
+        let line = |path: &str| {
+            Attached::open(&Target::Path(path.into()))
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            line("/run/no-such-directory/x"),
+            "cannot open network namespace /run/no-such-directory/x: no such file or directory \
+             (try: the id of a running process, or a file in /run/netns)"
+        );
+        assert!(line("/etc/passwd").starts_with("/etc/passwd is not a network namespace (try: "));
+        assert!(line("/proc/self/ns/user").starts_with("/proc/self/ns/user is not a network namespace"));
+        assert!(line("/proc/self/ns/net").contains("is the host's own network namespace"));
+        assert!(
+            Attached::open(&Target::Pid(0x3fff_ffff))
+                .unwrap_err()
+                .to_string()
+                .contains("/proc/1073741823/ns/net: no such file or directory")
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! A guest of our own: a command in new namespaces.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use pontoon_sys::seqpacket;
+use pontoon_sys::tun::TapOffload;
+
+use crate::error::{Context as _, Error};
+use crate::handshake::{FromGuest, ToGuest};
+use crate::init;
+use crate::spawn::{self, Child};
+use crate::userns::{self, Switches};
+
+/// The guest's first process, waiting for the network.
+#[derive(Debug)]
+pub struct Guest {
+    init: Child,
+    socket: OwnedFd,
+}
+
+/// Makes the namespaces and, in them, the tap.
+///
+/// # Errors
+/// User namespaces cannot be had; the tap cannot be made; and whatever else the guest's side reports.
+pub fn start(plan: &init::Plan) -> Result<(Guest, OwnedFd, TapOffload), Error> {
+    let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+    let unprivileged = userns::needed();
+    let mut namespaces =
+        libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+    if unprivileged {
+        namespaces |= libc::CLONE_NEWUSER;
+    }
+    let init = spawn::clone(namespaces, || init::run(plan, &theirs)).map_err(|error| {
+        if unprivileged {
+            Switches::read().explain(&error)
+        } else {
+            Error::io("cannot make namespaces", &error)
+        }
+    })?;
+    drop(theirs);
+    let guest = Guest { init, socket: ours };
+    if unprivileged {
+        userns::map(guest.init.pid())?;
+    }
+    ToGuest::Mapped
+        .send(&guest.socket)
+        .context("the guest's first process is gone")?;
+    match guest.next()? {
+        FromGuest::Tap(tap, offload) => Ok((guest, tap, offload)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+impl Guest {
+    /// Waits until everything but the command stands.
+    ///
+    /// # Errors
+    /// What the guest's side reports.
+    pub fn prepared(&self) -> Result<(), Error> {
+        match self.next()? {
+            FromGuest::Prepared => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// It cannot be run: status 127 or 126.
+    pub fn go(&self) -> Result<(), Error> {
+        ToGuest::Go
+            .send(&self.socket)
+            .context("the guest's first process is gone")?;
+        match self.next()? {
+            FromGuest::Started => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn next(&self) -> Result<FromGuest, Error> {
+        match FromGuest::receive(&self.socket).context("cannot hear the guest's first process")? {
+            Some(FromGuest::Failed(error)) => Err(error),
+            Some(message) => Ok(message),
+            None => Err(Error::new("the guest's first process died")),
+        }
+    }
+
+    /// Readable when the guest is gone.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.init.fd()
+    }
+
+    /// Hands a signal on to the command.
+    pub fn signal(&self, number: i32) {
+        self.init.signal(number);
+    }
+
+    /// Waits for the guest's end, and returns the command's status.
+    #[must_use]
+    pub fn wait(&self) -> u8 {
+        self.init.wait()
+    }
+}
+
+/// Whatever ends the supervisor's part ends the guest: the kernel kills all that lives in its pid namespace.
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.init.kill();
+        let _ = self.init.wait();
+    }
+}
+
+fn unexpected(message: &FromGuest) -> Error {
+    Error::new(format!("the guest's first process says {message:?} too early"))
+}

@@ -1,0 +1,120 @@
+//! What the engine is told, out of what the user asked for and what the host has.
+
+use std::net::IpAddr;
+
+use pontoon_engine::Config;
+use pontoon_engine::config::{Addresses, Published};
+use pontoon_wire::Mac;
+use rustix::process::Rlimit;
+
+use crate::host;
+use crate::options::{Guest, Loopback, Options, Resolvers};
+use crate::resolv::{Resolv, render};
+
+/// Our Ethernet address: locally administered, "Pont" in ASCII.
+pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
+
+/// The guest's Ethernet address, unless `--mac` says otherwise.
+pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
+
+/// The engine's configuration.
+#[must_use]
+pub fn config(
+    options: &Options,
+    addresses: Addresses,
+    resolv: Resolv,
+    published: Vec<Published>,
+    descriptors: Rlimit,
+) -> Config {
+    Config {
+        addresses,
+        our_mac: OUR_MAC,
+        guest_mac: options.mac,
+        mtu: options.mtu,
+        hostname: match &options.guest {
+            Guest::Command { hostname, .. } => hostname.clone(),
+            Guest::Attach(_) => None,
+        },
+        search: if options.search.is_empty() {
+            resolv.search
+        } else {
+            options.search.clone()
+        },
+        resolvers: resolv.servers,
+        host_loopback: host_loopback(&options.host_loopback, addresses),
+        host_addresses: options.host_addresses,
+        max_flows: max_flows(options.max_flows, host::max_flows(descriptors, published.len())),
+        published,
+        connect_timeout: options.connect_timeout,
+        udp_filter: options.udp_filter,
+        max_flow_rate: options.max_flow_rate,
+    }
+}
+
+/// The guest's resolv.conf; none where it is to be left alone.
+#[must_use]
+pub fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
+    (*resolvers != Resolvers::None).then(|| render(&dns(config.addresses), &config.search))
+}
+
+/// Where the guest asks for names.
+#[must_use]
+pub fn dns(addresses: Addresses) -> Vec<IpAddr> {
+    let v6 = addresses.v6.map(|v6| IpAddr::V6(v6.dns));
+    [Some(addresses.v4.dns.into()), v6]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn host_loopback(wishes: &[Loopback], addresses: Addresses) -> Vec<IpAddr> {
+    let mut open = Vec::new();
+    for wish in wishes {
+        match wish {
+            Loopback::Address(address) => open.push(*address),
+            Loopback::Gateway => {
+                open.push(addresses.v4.gateway.into());
+                open.extend(addresses.v6.map(|v6| IpAddr::V6(v6.gateway)));
+            }
+        }
+    }
+    open
+}
+
+fn max_flows(wish: Option<u32>, room: u32) -> u32 {
+    match wish {
+        Some(wish) if wish > room => {
+            tracing::warn!(
+                "--max-flows {wish} is more than the descriptor limit leaves: {room} (try: ulimit -Hn)"
+            );
+            room
+        }
+        Some(wish) => wish,
+        None => room,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Ipv6;
+    use crate::subnets::{HostNetwork, choose};
+
+    #[test]
+    fn the_gateway_stands_for_the_loopback_in_both_families() {
+        let addresses = choose(None, Ipv6::Auto, &HostNetwork::default())
+            .unwrap()
+            .addresses;
+        let other = "192.0.2.9".parse().unwrap();
+        let open = host_loopback(&[Loopback::Gateway, Loopback::Address(other)], addresses);
+        let expected = ["10.0.2.2", "fd70:6f6e:746f::2", "192.0.2.9"];
+        assert_eq!(open, expected.map(|address| address.parse::<IpAddr>().unwrap()));
+    }
+
+    #[test]
+    fn flows_never_exceed_the_room() {
+        assert_eq!(max_flows(None, 100), 100);
+        assert_eq!(max_flows(Some(50), 100), 50);
+        assert_eq!(max_flows(Some(500), 100), 100);
+    }
+}

@@ -1,0 +1,117 @@
+//! What the user is told when something fails: one line, with what to try next.
+
+use std::fmt;
+use std::io;
+
+/// A failure of our own, as opposed to the command's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    what: String,
+    advice: Option<String>,
+    status: u8,
+}
+
+impl Error {
+    /// What failed, on what, and why.
+    #[must_use]
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            advice: None,
+            status: FAILED,
+        }
+    }
+
+    /// What failed, and the system's reason.
+    #[must_use]
+    pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self::new(format!("{what}: {}", reason(error)))
+    }
+
+    /// Adds what to try next.
+    #[must_use]
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// Sets the exit status, which is 1 otherwise.
+    #[must_use]
+    pub fn with_status(mut self, status: u8) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// The exit status that says this.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// The parts, for passing to another process.
+    pub(crate) fn parts(&self) -> (&str, Option<&str>, u8) {
+        (&self.what, self.advice.as_deref(), self.status)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        match &self.advice {
+            Some(advice) => write!(f, " (try: {advice})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Names the operation that a system call was made for.
+pub(crate) trait Context<T> {
+    /// Turns the system's error into ours.
+    fn context(self, what: impl fmt::Display) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn context(self, what: impl fmt::Display) -> Result<T, Error> {
+        self.map_err(|error| Error::io(what, &error.into()))
+    }
+}
+
+/// The system's reason in lower case, without the number.
+pub(crate) fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error ").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match letters.next() {
+        // An abbreviation stays as it is.
+        Some(first) if !letters.as_str().starts_with(char::is_uppercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// Our own failures, as opposed to usage errors (2).
+const FAILED: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_with_advice() {
+        let refused = io::Error::from_raw_os_error(libc::EACCES);
+        let error = Error::io("cannot open /dev/net/tun", &refused).advise("chmod 666 /dev/net/tun");
+        assert_eq!(
+            error.to_string(),
+            "cannot open /dev/net/tun: permission denied (try: chmod 666 /dev/net/tun)"
+        );
+        assert_eq!(error.status(), 1);
+    }
+
+    #[test]
+    fn abbreviations_keep_their_case() {
+        assert_eq!(reason(&io::Error::other("EOF came early")), "EOF came early");
+    }
+}

@@ -1,0 +1,189 @@
+//! What the supervisor and the guest's first process say to each other before the command starts.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use pontoon_sys::seqpacket;
+use pontoon_sys::tun::TapOffload;
+
+use crate::Error;
+
+/// The guest's side reports.
+#[derive(Debug)]
+pub enum FromGuest {
+    /// The tap is made and configured.
+    Tap(OwnedFd, TapOffload),
+    /// Everything else is, too; it waits for [`ToGuest::Go`].
+    Prepared,
+    /// The command runs.
+    Started,
+    /// It gives up.
+    Failed(Error),
+}
+
+/// The supervisor answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToGuest {
+    /// User and group ids are mapped.
+    Mapped,
+    /// The network stands: start the command.
+    Go,
+}
+
+const TAP: u8 = 1;
+const PREPARED: u8 = 2;
+const STARTED: u8 = 3;
+const FAILED: u8 = 4;
+const MAPPED: u8 = 5;
+const GO: u8 = 6;
+
+/// Longest message: one line of text.
+const ROOM: usize = 8192;
+
+impl FromGuest {
+    /// Sends it.
+    ///
+    /// # Errors
+    /// The other end is closed.
+    pub fn send(&self, socket: impl AsFd) -> io::Result<()> {
+        match self {
+            Self::Tap(fd, offload) => {
+                let bits = [offload.vnet_hdr, offload.tso, offload.uso].map(u8::from);
+                seqpacket::send(socket, &[TAP, bits[0], bits[1], bits[2]], &[fd.as_fd()])
+            }
+            Self::Prepared => seqpacket::send(socket, &[PREPARED], &[]),
+            Self::Started => seqpacket::send(socket, &[STARTED], &[]),
+            Self::Failed(error) => seqpacket::send(socket, &encode(error), &[]),
+        }
+    }
+
+    /// Waits for one; `None` when the other end is closed.
+    ///
+    /// # Errors
+    /// The kernel's; `InvalidData` for what is none of these.
+    pub fn receive(socket: impl AsFd) -> io::Result<Option<Self>> {
+        let mut buffer = [0; ROOM];
+        let Some(mut message) = seqpacket::receive(socket, &mut buffer)? else {
+            return Ok(None);
+        };
+        let parsed = match (&buffer[..message.len], message.descriptors.pop()) {
+            ([TAP, vnet_hdr, tso, uso], Some(fd)) => {
+                let offload = TapOffload {
+                    vnet_hdr: *vnet_hdr != 0,
+                    tso: *tso != 0,
+                    uso: *uso != 0,
+                };
+                Self::Tap(fd, offload)
+            }
+            ([PREPARED], None) => Self::Prepared,
+            ([STARTED], None) => Self::Started,
+            ([FAILED, status, text @ ..], None) => Self::Failed(decode(*status, text)),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        Ok(Some(parsed))
+    }
+}
+
+impl ToGuest {
+    /// Sends it.
+    ///
+    /// # Errors
+    /// The other end is closed.
+    pub fn send(self, socket: impl AsFd) -> io::Result<()> {
+        let tag = match self {
+            Self::Mapped => MAPPED,
+            Self::Go => GO,
+        };
+        seqpacket::send(socket, &[tag], &[])
+    }
+
+    /// Waits for exactly this.
+    ///
+    /// # Errors
+    /// `UnexpectedEof`: the supervisor is gone.
+    pub fn expect(self, socket: impl AsFd) -> io::Result<()> {
+        let mut buffer = [0; 1];
+        let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        match (&buffer[..message.len], self) {
+            ([MAPPED], Self::Mapped) | ([GO], Self::Go) => Ok(()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Status, text, NUL, advice. Text that does not fit is cut.
+fn encode(error: &Error) -> Vec<u8> {
+    let (what, advice, status) = error.parts();
+    let mut bytes = vec![FAILED, status];
+    bytes.extend(what.bytes().filter(|byte| *byte != 0));
+    if let Some(advice) = advice {
+        bytes.push(0);
+        bytes.extend(advice.bytes());
+    }
+    bytes.truncate(ROOM);
+    bytes
+}
+
+fn decode(status: u8, text: &[u8]) -> Error {
+    let mut parts = text.splitn(2, |byte| *byte == 0);
+    let mut next = || {
+        parts
+            .next()
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+    };
+    let error = Error::new(next().unwrap_or_default()).with_status(status);
+    match next() {
+        Some(advice) => error.advise(advice),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_arrive_whole() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let plain = Error::new("cannot run x: not found").with_status(127);
+        for error in [plain.clone(), plain.advise("y")] {
+            FromGuest::Failed(error.clone()).send(&ours).unwrap();
+            match FromGuest::receive(&theirs).unwrap() {
+                Some(FromGuest::Failed(arrived)) => assert_eq!(arrived, error),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn taps_arrive_with_what_they_can() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let (tap, _) = rustix::pipe::pipe().unwrap();
+        let offload = TapOffload {
+            vnet_hdr: true,
+            tso: true,
+            uso: false,
+        };
+        FromGuest::Tap(tap, offload).send(&ours).unwrap();
+        match FromGuest::receive(&theirs).unwrap() {
+            Some(FromGuest::Tap(_, arrived)) => assert_eq!(arrived, offload),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn order_and_end_are_checked() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        ToGuest::Mapped.send(&ours).unwrap();
+        ToGuest::Mapped.expect(&theirs).unwrap();
+        ToGuest::Mapped.send(&ours).unwrap();
+        assert!(ToGuest::Go.expect(&theirs).is_err());
+        drop(ours);
+        assert_eq!(
+            ToGuest::Go.expect(&theirs).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! What the host lets us have: descriptors, and sockets for echo requests.
+
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+
+use pontoon_runtime::Outbound;
+use rustix::net::{
+    AddressFamily, Protocol, SocketFlags, SocketType, ipproto, netdevice, socket, socket_with,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::error::{Context as _, Error};
+
+/// Flows at one time where nothing is nearer.
+const MOST_FLOWS: u64 = 131_072;
+
+/// Descriptors that are not flows: links, epoll, logs, and some to spare.
+const RESERVED: u64 = 64;
+
+/// Raises the soft descriptor limit to the hard one, and returns what it was.
+pub fn raise_descriptor_limit() -> Rlimit {
+    let was = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: was.maximum,
+        maximum: was.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "descriptor limit not raised");
+    }
+    was
+}
+
+/// Flows that the descriptor limit leaves room for beside `sockets` others.
+#[must_use]
+pub fn max_flows(limit: Rlimit, sockets: usize) -> u32 {
+    let taken = u64::try_from(sockets)
+        .unwrap_or(u64::MAX)
+        .saturating_add(RESERVED);
+    let room = limit
+        .maximum
+        .map_or(MOST_FLOWS, |most| most.saturating_sub(taken));
+    u32::try_from(room.min(MOST_FLOWS)).unwrap_or(u32::MAX)
+}
+
+/// Raw ICMP and ICMPv6 sockets, where the caller has the privilege.
+#[must_use]
+pub fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
+    let open = |family, protocol| socket_of(family, SocketType::RAW, protocol);
+    [
+        open(AddressFamily::INET, ipproto::ICMP),
+        open(AddressFamily::INET6, ipproto::ICMPV6),
+    ]
+}
+
+/// Whether ping sockets may be opened (`net.ipv4.ping_group_range`, which governs both families).
+#[must_use]
+pub fn may_ping() -> bool {
+    socket_of(AddressFamily::INET, SocketType::DGRAM, ipproto::ICMP).is_some()
+}
+
+/// Finds out whether the host can send from there.
+///
+/// # Errors
+/// It cannot: no such address or interface.
+pub fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
+    match outbound {
+        Outbound::Address(address) => UdpSocket::bind((*address, 0)).map(drop).map_err(|error| {
+            Error::io(format_args!("cannot send from {address}"), &error)
+                .advise("an address of this host; 'ip addr' lists them")
+        }),
+        Outbound::Interface(name) => {
+            let socket =
+                socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
+            netdevice::name_to_index(&socket, name)
+                .map(drop)
+                .map_err(|error| {
+                    Error::io(format_args!("cannot send from {name}"), &error.into())
+                        .advise("an interface of this host; 'ip link' lists them")
+                })
+        }
+    }
+}
+
+fn socket_of(family: AddressFamily, kind: SocketType, protocol: Protocol) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(family, kind, flags, Some(protocol)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_fit_the_descriptor_limit() {
+        let limit = |maximum| Rlimit {
+            current: Some(1024),
+            maximum,
+        };
+        assert_eq!(max_flows(limit(None), 10), 131_072);
+        assert_eq!(max_flows(limit(Some(1 << 20)), 10), 131_072);
+        assert_eq!(max_flows(limit(Some(20_000)), 10), 19_926);
+        assert_eq!(max_flows(limit(Some(70)), 10), 0);
+    }
+}

@@ -1,0 +1,52 @@
+//! The guest's view of files: its own `/proc` and its own resolv.conf; everything else is the host's.
+
+use std::fs;
+
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
+};
+
+use crate::error::{Context as _, Error, reason};
+use crate::resolv;
+
+/// Keeps the mounts that follow inside this mount namespace. The first act of privilege in a user namespace.
+///
+/// # Errors
+/// EPERM or EACCES: there is no privilege in this user namespace.
+pub fn keep_private() -> std::io::Result<()> {
+    Ok(mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?)
+}
+
+/// Puts `text` in the place of `/etc/resolv.conf`, or of the file that it links to, where there is one; and mounts the
+/// `/proc` of this pid namespace.
+///
+/// The text lives in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount
+/// keeps it alive, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
+///
+/// # Errors
+/// A mount was refused.
+pub fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if let Some(text) = text {
+        if fs::exists(resolv::PATH).unwrap_or(false) {
+            mount("tmpfs", "/proc", "tmpfs", flags, c"size=64k,mode=755").context("cannot mount a tmpfs")?;
+            fs::write("/proc/resolv.conf", text).context("cannot write the guest's resolv.conf")?;
+            mount_bind("/proc/resolv.conf", resolv::PATH)
+                .context(format_args!("cannot mount over {}", resolv::PATH))?;
+        } else {
+            tracing::warn!("{} does not exist, so the guest gets no resolver", resolv::PATH);
+        }
+    }
+    // Refused where parts of the host's /proc are covered (in a container): the guest then sees that one.
+    if let Err(error) = mount("proc", "/proc", "proc", flags, None) {
+        let reason = reason(&error.into());
+        tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
+        if text.is_some() {
+            unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! A small rtnetlink client (rtnetlink(7)): what the supervisor asks of its own namespace and sets in the guest's.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use ipnet::IpNet;
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::subnets::HostNetwork;
+
+/// A request socket in the network namespace that the caller was in when it was opened.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// How an interface is to be.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Ethernet address; none leaves it.
+    pub mac: Option<[u8; 6]>,
+    /// MTU; none leaves it.
+    pub mtu: Option<u16>,
+    /// Frames that may wait to be read; none leaves it.
+    pub queue: Option<u32>,
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// No descriptor or no memory.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self {
+            socket: Socket::new(NETLINK_ROUTE)?,
+            sequence: 0,
+        })
+    }
+
+    /// Sets an interface's properties and brings it up.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn bring_up(&mut self, index: u32, wish: &Interface) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.flags = LinkFlags::Up;
+        link.header.change_mask = LinkFlags::Up;
+        let mac = wish.mac.map(|mac| LinkAttribute::Address(mac.to_vec()));
+        let mtu = wish.mtu.map(|mtu| LinkAttribute::Mtu(mtu.into()));
+        let queue = wish.queue.map(LinkAttribute::TxQueueLen);
+        link.attributes.extend([mac, mtu, queue].into_iter().flatten());
+        self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Adds an address, ready at once: no duplicate address detection.
+    ///
+    /// # Errors
+    /// The kernel's; EEXIST where the address is there.
+    pub fn add_address(&mut self, index: u32, address: IpNet) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address.addr());
+        message.header.prefix_len = address.prefix_len();
+        message.header.flags = AddressHeaderFlags::Nodad;
+        message.header.scope = AddressScope::Universe;
+        message.header.index = index;
+        message.attributes.push(AddressAttribute::Local(address.addr()));
+        message.attributes.push(AddressAttribute::Address(address.addr()));
+        if let IpNet::V4(net) = address {
+            message
+                .attributes
+                .push(AddressAttribute::Broadcast(net.broadcast()));
+        }
+        self.change(
+            RouteNetlinkMessage::NewAddress(message),
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
+    }
+
+    /// Adds a default route.
+    ///
+    /// # Errors
+    /// The kernel's; EEXIST where there is one.
+    pub fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(gateway);
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = RouteScope::Universe;
+        message.header.kind = RouteType::Unicast;
+        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
+        message.attributes.push(RouteAttribute::Oif(index));
+        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// The addresses and routes of the socket's namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn host_network(&mut self) -> io::Result<HostNetwork> {
+        let mut host = HostNetwork {
+            addresses: self.addresses()?,
+            ..HostNetwork::default()
+        };
+        for reply in self.dump(RouteNetlinkMessage::GetRoute(RouteMessage::default()))? {
+            let RouteNetlinkMessage::NewRoute(route) = reply else {
+                continue;
+            };
+            // The local table repeats the addresses.
+            if route.header.kind != RouteType::Unicast || route.header.table == libc::RT_TABLE_LOCAL {
+                continue;
+            }
+            let Some(destination) = destination(&route) else {
+                continue;
+            };
+            host.ipv6_default |= matches!(destination, IpNet::V6(net) if net.prefix_len() == 0);
+            host.routes.push(destination);
+        }
+        Ok(host)
+    }
+
+    /// The addresses of the socket's namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn addresses(&mut self) -> io::Result<Vec<IpNet>> {
+        let replies = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        Ok(replies.iter().filter_map(address).collect())
+    }
+
+    /// A request that is answered by success or an error.
+    fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.request(message, NLM_F_ACK | flags).map(drop)
+    }
+
+    fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        // A change during the dump is told by NLM_F_DUMP_INTR; the watch then asks again anyway.
+        self.request(message, NLM_F_DUMP)
+    }
+
+    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.sequence += 1;
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
+
+        let mut replies = Vec::new();
+        loop {
+            let (bytes, _) = self.socket.recv_from_full()?;
+            for reply in messages(&bytes) {
+                match reply.payload {
+                    NetlinkPayload::Done(_) => return Ok(replies),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::InnerMessage(message) => replies.push(message),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The messages of one datagram. One that cannot be read (a newer kernel's) is passed over.
+fn messages(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (length, _) = rest.split_first_chunk()?;
+        let length = usize::try_from(u32::from_ne_bytes(*length)).ok()?;
+        let message = rest.get(..length).filter(|_| length > 0)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(NetlinkMessage::deserialize(message).ok())
+    })
+    .flatten()
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+/// The address of the interface itself: `IFA_LOCAL` where there is one, as `IFA_ADDRESS` is the far end of a
+/// point-to-point link.
+fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
+    let RouteNetlinkMessage::NewAddress(message) = message else {
+        return None;
+    };
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let plain = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    });
+    IpNet::new(local.or(plain)?, message.header.prefix_len).ok()
+}
+
+fn destination(route: &RouteMessage) -> Option<IpNet> {
+    let address = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    });
+    // A default route has no destination.
+    let address = address.or(match route.header.address_family {
+        AddressFamily::Inet => Some(std::net::Ipv4Addr::UNSPECIFIED.into()),
+        AddressFamily::Inet6 => Some(std::net::Ipv6Addr::UNSPECIFIED.into()),
+        _ => None,
+    })?;
+    IpNet::new(address, route.header.destination_prefix_length).ok()
+}
+
+/// Follows the host's own addresses.
+#[derive(Debug)]
+pub struct AddressWatch {
+    events: Socket,
+    query: Netlink,
+    last: Vec<IpAddr>,
+}
+
+impl AddressWatch {
+    /// Subscribes, then looks, so that no change falls between.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn start() -> io::Result<(Self, HostNetwork)> {
+        let mut events = Socket::new(NETLINK_ROUTE)?;
+        let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
+        events.set_non_blocking(true)?;
+        let mut query = Netlink::open()?;
+        let host = query.host_network()?;
+        let last = host.addresses.iter().map(IpNet::addr).collect();
+        Ok((Self { events, query, last }, host))
+    }
+
+    /// The addresses that the host owns, as far as this has been told.
+    #[must_use]
+    pub fn owned(&self) -> &[IpAddr] {
+        &self.last
+    }
+
+    /// What to poll for reading.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
+        unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
+    }
+
+    /// Call it when readable: the host's addresses, if they changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn changed(&mut self) -> io::Result<Option<Vec<IpAddr>>> {
+        // What the events say does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
+        loop {
+            match self.events.recv(&mut Vec::with_capacity(EVENT_BYTES), 0) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let now: Vec<_> = self.query.addresses()?.iter().map(IpNet::addr).collect();
+        if now == self.last {
+            return Ok(None);
+        }
+        self.last.clone_from(&now);
+        Ok(Some(now))
+    }
+}
+
+/// An event longer than this is cut, which does not matter.
+const EVENT_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_the_loopback() {
+        let host = Netlink::open().unwrap().host_network().unwrap();
+        assert!(host.addresses.contains(&"127.0.0.1/8".parse().unwrap()));
+    }
+
+    #[test]
+    fn reports_what_the_kernel_refuses() {
+        let missing = Netlink::open()
+            .unwrap()
+            .add_default_route(0x7fff_fff0, "192.0.2.1".parse().unwrap());
+        assert!(missing.is_err());
+    }
+
+    #[test]
+    fn passes_over_cut_messages() {
+        assert_eq!(messages(&[]).count(), 0);
+        assert_eq!(messages(&[0; 16]).count(), 0);
+        assert_eq!(messages(&[64, 0, 0, 0, 1, 1]).count(), 0);
+        assert_eq!(messages(&[5, 0, 0, 0, 1, 1, 1, 1]).count(), 0);
+    }
+}

@@ -1,0 +1,113 @@
+//! What the user asked for: parsed, not yet acted on.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_engine::config::UdpFilter;
+use pontoon_runtime::{Outbound, Pacing};
+use pontoon_wire::Mac;
+
+use crate::publish::Publish;
+
+/// Everything that `pontoon run` can be told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is behind the link.
+    pub guest: Guest,
+    /// Ports of the guest on the host.
+    pub publish: Vec<Publish>,
+    /// Addresses that reach the host's loopback.
+    pub host_loopback: Vec<Loopback>,
+    /// The host's own addresses may be reached.
+    pub host_addresses: bool,
+    /// The guest's IPv4 subnet; otherwise the first free one.
+    pub ipv4: Option<Ipv4Net>,
+    /// The guest's IPv6 subnet.
+    pub ipv6: Ipv6,
+    /// MTU of the guest's interface.
+    pub mtu: u16,
+    /// Where DNS queries go.
+    pub resolvers: Resolvers,
+    /// Search domains; none given: the host's.
+    pub search: Vec<String>,
+    /// How the worker waits.
+    pub pacing: Pacing,
+    /// Plain frames, without offloads.
+    pub no_offload: bool,
+    /// Name of the guest's interface.
+    pub ifname: String,
+    /// Ethernet address of the guest's interface.
+    pub mac: Mac,
+    /// Where the host side sends from.
+    pub outbound: Option<Outbound>,
+    /// How long a connect may take.
+    pub connect_timeout: Option<Duration>,
+    /// Who may answer a guest's UDP endpoint.
+    pub udp_filter: UdpFilter,
+    /// Flows at one time; none given: what the descriptor limit leaves.
+    pub max_flows: Option<u32>,
+    /// New flows a second.
+    pub max_flow_rate: Option<u32>,
+    /// Descriptor that is told when the network stands.
+    pub ready_fd: Option<RawFd>,
+    /// File for our process id, written when the network stands.
+    pub pid_file: Option<PathBuf>,
+}
+
+/// What is behind the link.
+#[derive(Clone, Debug)]
+pub enum Guest {
+    /// A command in namespaces of its own.
+    Command {
+        /// Program and arguments; at least the program.
+        argv: Vec<OsString>,
+        /// The guest's host name; otherwise the host's.
+        hostname: Option<String>,
+    },
+    /// A network namespace that somebody else made.
+    Attach(Target),
+}
+
+/// A network namespace, by process or by file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// That of a process.
+    Pid(u32),
+    /// A file that is one (`/run/netns/NAME`, `/proc/PID/ns/net`).
+    Path(PathBuf),
+}
+
+/// An address that reaches the host's loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loopback {
+    /// The gateway, in both families.
+    Gateway,
+    /// This address.
+    Address(IpAddr),
+}
+
+/// The guest's IPv6 side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ipv6 {
+    /// The first free subnet.
+    Auto,
+    /// This subnet, a /64.
+    Subnet(Ipv6Net),
+    /// None.
+    Off,
+}
+
+/// Where DNS queries go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolvers {
+    /// To the host's resolvers, followed while running.
+    Host,
+    /// To these.
+    Given(Vec<SocketAddr>),
+    /// Nowhere: there is no forwarder, and the guest's resolv.conf is left alone.
+    None,
+}

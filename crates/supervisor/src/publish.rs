@@ -1,0 +1,259 @@
+//! Published ports: what the user wrote, and the host sockets that it becomes.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::str::FromStr;
+
+use pontoon_engine::config::{Protocol, Published};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+
+use crate::error::{Error, reason};
+
+/// `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, as podman and docker write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publish {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// The host address; otherwise all, in both families.
+    pub address: Option<IpAddr>,
+    /// First port on the host.
+    pub host: u16,
+    /// First port of the guest.
+    pub guest: u16,
+    /// Ports in a row, at least 1.
+    pub count: u16,
+}
+
+impl FromStr for Publish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (text, protocol) = match text.rsplit_once('/') {
+            None => (text, Protocol::Tcp),
+            Some((text, "tcp")) => (text, Protocol::Tcp),
+            Some((text, "udp")) => (text, Protocol::Udp),
+            Some((_, other)) => return Err(format!("protocol '{other}' is neither tcp nor udp")),
+        };
+        let (host, guest) = text
+            .rsplit_once(':')
+            .ok_or("no guest port: the form is [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]")?;
+        let (address, host) = match host.rsplit_once(':') {
+            None => (None, host),
+            Some((address, host)) => (Some(parse_address(address)?), host),
+        };
+        let (host, host_end) = parse_ports(host)?;
+        let (guest, guest_end) = parse_ports(guest)?;
+        let count = host_end - host;
+        if guest_end - guest != count {
+            return Err("the two ranges differ in length".into());
+        }
+        Ok(Self {
+            protocol,
+            address,
+            host,
+            guest,
+            count: count.checked_add(1).ok_or("too many ports")?,
+        })
+    }
+}
+
+fn parse_address(text: &str) -> Result<IpAddr, String> {
+    if let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+        return inner
+            .parse::<Ipv6Addr>()
+            .map(IpAddr::V6)
+            .map_err(|_| format!("'{inner}' is not an IPv6 address"));
+    }
+    if text.contains(':') {
+        return Err(format!("an IPv6 address goes in brackets: [{text}]:HOST:GUEST"));
+    }
+    text.parse::<Ipv4Addr>()
+        .map(IpAddr::V4)
+        .map_err(|_| format!("'{text}' is not an IPv4 address"))
+}
+
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let port = |text: &str| match text.parse() {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err(format!("'{text}' is not a port (1 to 65535)")),
+    };
+    let (first, last) = match text.split_once('-') {
+        None => (port(text)?, port(text)?),
+        Some((first, last)) => (port(first)?, port(last)?),
+    };
+    if last < first {
+        return Err(format!("'{text}' runs backwards"));
+    }
+    Ok((first, last))
+}
+
+impl Publish {
+    fn name(self) -> &'static str {
+        match self.protocol {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        }
+    }
+
+    /// Whether some host socket would be needed for both.
+    fn collides(self, other: Self) -> bool {
+        let addresses = match (self.address, other.address) {
+            (None, _) | (_, None) => true,
+            (Some(a), Some(b)) => {
+                a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
+            }
+        };
+        let starts_inside = |a: Self, b: Self| a.host >= b.host && a.host - b.host < b.count;
+        self.protocol == other.protocol
+            && addresses
+            && (starts_inside(self, other) || starts_inside(other, self))
+    }
+}
+
+impl fmt::Display for Publish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            None => {}
+            Some(IpAddr::V4(address)) => write!(f, "{address}:")?,
+            Some(IpAddr::V6(address)) => write!(f, "[{address}]:")?,
+        }
+        let range = |first: u16, f: &mut fmt::Formatter<'_>| match self.count {
+            1 => write!(f, "{first}"),
+            count => write!(f, "{first}-{}", first + (count - 1)),
+        };
+        range(self.host, f)?;
+        write!(f, ":")?;
+        range(self.guest, f)?;
+        write!(f, "/{}", self.name())
+    }
+}
+
+/// Host sockets for published ports, with what each stands for.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// What each socket is.
+    pub published: Vec<Published>,
+    /// Listening (TCP) or bound (UDP), non-blocking, in the same order.
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// The families that the guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// IPv4 alone.
+    V4,
+    /// Both.
+    Both,
+}
+
+/// Opens a host socket for each published port.
+///
+/// # Errors
+/// A port is taken, not ours to take, or asked for twice; the line says which.
+pub fn open(wishes: &[Publish], families: Families) -> Result<Sockets, Error> {
+    for (index, wish) in wishes.iter().enumerate() {
+        if let Some(earlier) = wishes[..index].iter().find(|earlier| earlier.collides(*wish)) {
+            return Err(Error::new(format!(
+                "ports are published twice: {earlier} and {wish}"
+            )));
+        }
+        if families == Families::V4 && wish.address.is_some_and(|address| address.is_ipv6()) {
+            return Err(
+                Error::new(format!("cannot publish {wish}: the guest has no IPv6")).advise("an IPv4 address"),
+            );
+        }
+    }
+    let mut opened = Sockets::default();
+    for wish in wishes {
+        for offset in 0..wish.count {
+            opened.open_port(wish, offset, families)?;
+        }
+    }
+    Ok(opened)
+}
+
+impl Sockets {
+    fn open_port(&mut self, wish: &Publish, offset: u16, families: Families) -> Result<(), Error> {
+        let port = wish.host + offset;
+        let addresses: &[IpAddr] = match (&wish.address, families) {
+            (Some(address), _) => std::slice::from_ref(address),
+            (None, Families::V4) => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+            (None, Families::Both) => &[
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            ],
+        };
+        for address in addresses {
+            let host = SocketAddr::new(*address, port);
+            match open_socket(wish.protocol, host) {
+                Ok(socket) => {
+                    self.sockets.push(socket);
+                    self.published.push(Published {
+                        protocol: wish.protocol,
+                        host,
+                        guest_port: wish.guest + offset,
+                    });
+                }
+                // Nobody asked for IPv6 by name, and this host has none.
+                Err(error)
+                    if wish.address.is_none()
+                        && address.is_ipv6()
+                        && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
+                Err(error) => return Err(refused(host, wish.name(), &error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match host {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let kind = match protocol {
+        Protocol::Tcp => SocketType::STREAM,
+        Protocol::Udp => SocketType::DGRAM,
+    };
+    let socket = socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+    if host.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    match protocol {
+        Protocol::Tcp => {
+            // For connections of an earlier run in TIME_WAIT. Two listeners still exclude each other.
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+            bind(&socket, &host)?;
+            listen(&socket, BACKLOG)?;
+        }
+        Protocol::Udp => bind(&socket, &host)?,
+    }
+    Ok(socket)
+}
+
+fn refused(host: SocketAddr, protocol: &str, error: &io::Error) -> Error {
+    let port = host.port();
+    let plain = Error::new(format!("cannot publish {host}/{protocol}: {}", reason(error)));
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => {
+            let listing = if protocol == "tcp" { "ss -ltnp" } else { "ss -lunp" };
+            plain.advise(format!(
+                "another port; '{listing} sport = :{port}' says who has it"
+            ))
+        }
+        Some(libc::EACCES) => plain.advise(format!(
+            "a port from 1024 up, or as root: sysctl net.ipv4.ip_unprivileged_port_start={port}"
+        )),
+        Some(libc::EADDRNOTAVAIL) => plain.advise("an address of this host; 'ip addr' lists them"),
+        Some(libc::EMFILE) => plain.advise("fewer ports, or a higher 'ulimit -Hn'"),
+        _ => plain,
+    }
+}
+
+/// Connections that may wait to be accepted; the host's `somaxconn` may make it less.
+const BACKLOG: i32 = 4096;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use super::*;
+
+fn parse(text: &str) -> Publish {
+    text.parse().unwrap()
+}
+
+#[test]
+fn reads_every_form() {
+    let plain = Publish {
+        protocol: Protocol::Tcp,
+        address: None,
+        host: 8080,
+        guest: 80,
+        count: 1,
+    };
+    assert_eq!(parse("8080:80"), plain);
+    assert_eq!(parse("8080:80/tcp"), plain);
+    assert_eq!(
+        parse("8080:80/udp"),
+        Publish {
+            protocol: Protocol::Udp,
+            ..plain
+        }
+    );
+    assert_eq!(
+        parse("127.0.0.1:8080:80"),
+        Publish {
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            ..plain
+        }
+    );
+    assert_eq!(
+        parse("[::1]:8080-8089:80-89/udp"),
+        Publish {
+            protocol: Protocol::Udp,
+            address: Some(Ipv6Addr::LOCALHOST.into()),
+            count: 10,
+            ..plain
+        }
+    );
+    assert_eq!(parse("1-65535:1-65535").count, 65535);
+}
+
+#[test]
+fn prints_what_it_reads() {
+    for text in [
+        "8080:80/tcp",
+        "127.0.0.1:8000-8009:80-89/udp",
+        "[2001:db8::1]:53:53/udp",
+    ] {
+        assert_eq!(parse(text).to_string(), text);
+    }
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let wrong = |text: &str| text.parse::<Publish>().unwrap_err();
+    assert!(wrong("80").starts_with("no guest port"));
+    assert_eq!(wrong("80:80/sctp"), "protocol 'sctp' is neither tcp nor udp");
+    assert_eq!(wrong("0:80"), "'0' is not a port (1 to 65535)");
+    assert_eq!(wrong("80:"), "'' is not a port (1 to 65535)");
+    assert_eq!(wrong("80:65536"), "'65536' is not a port (1 to 65535)");
+    assert_eq!(wrong("80-89:80-88"), "the two ranges differ in length");
+    assert_eq!(wrong("89-80:89-80"), "'89-80' runs backwards");
+    assert_eq!(
+        wrong("::1:80:80"),
+        "an IPv6 address goes in brackets: [::1]:HOST:GUEST"
+    );
+    assert_eq!(wrong("[1.2.3.4]:80:80"), "'1.2.3.4' is not an IPv6 address");
+    assert_eq!(wrong("host:80:80"), "'host' is not an IPv4 address");
+}
+
+#[test]
+fn collisions_are_by_protocol_address_and_port() {
+    let collide = |a: &str, b: &str| parse(a).collides(parse(b));
+    assert!(collide("80:80", "80:81"));
+    assert!(collide("80-90:80-90", "85:1"));
+    assert!(collide("85:1", "80-90:80-90"));
+    assert!(collide("127.0.0.1:80:80", "80:80"));
+    assert!(collide("127.0.0.1:80:80", "0.0.0.0:80:80"));
+    assert!(!collide("127.0.0.1:80:80", "127.0.0.2:80:80"));
+    assert!(!collide("127.0.0.1:80:80", "[::]:80:80"));
+    assert!(!collide("80:80", "80:80/udp"));
+    assert!(!collide("80:80", "81:80"));
+}
+
+#[test]
+fn opens_ranges_and_refuses_taken_ports() {
+    // Ports of the kernel's choosing, free a moment ago.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let wish = Publish {
+        address: Some(Ipv4Addr::LOCALHOST.into()),
+        ..parse(&format!("{port}:80"))
+    };
+    let error = open(&[wish], Families::Both).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "cannot publish 127.0.0.1:{port}/tcp: address already in use \
+             (try: another port; 'ss -ltnp sport = :{port}' says who has it)"
+        )
+    );
+
+    drop(taken);
+    let opened = open(&[wish], Families::Both).unwrap();
+    assert_eq!(opened.published.len(), 1);
+    std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+}
+
+#[test]
+fn refuses_the_same_port_twice_and_ipv6_without_ipv6() {
+    let error = open(&[parse("80:80"), parse("127.0.0.1:80:81")], Families::Both).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "ports are published twice: 80:80/tcp and 127.0.0.1:80:81/tcp"
+    );
+    let error = open(&[parse("[::1]:80:80")], Families::V4).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot publish [::1]:80:80/tcp: the guest has no IPv6 (try: an IPv4 address)"
+    );
+}

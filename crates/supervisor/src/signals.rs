@@ -1,0 +1,136 @@
+//! Signals as descriptors (signalfd(2)), so that one poll waits for everything.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Signals that are handed on to the command. What the terminal stops and continues jobs with, and what a fault
+/// raises, takes its usual course.
+pub const FORWARDED: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGWINCH,
+];
+
+/// Unblocks every signal.
+///
+/// # Errors
+/// None that the kernel documents for these arguments.
+pub fn unblock_all() -> io::Result<()> {
+    // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        if libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Blocked signals, waiting to be read.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+/// A signal that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// Who sent it.
+    pub by: Sender,
+}
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The kernel, to the terminal's whole foreground group: the command has had it, too.
+    Terminal,
+    /// A process, to us.
+    Process,
+}
+
+impl Signals {
+    /// Blocks the forwarded signals and `more` in this thread and whatever it forks, and collects them.
+    ///
+    /// # Errors
+    /// No descriptor.
+    pub fn block(more: &[i32]) -> io::Result<Self> {
+        // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the calls keep no
+        // pointer to it. SIG_DFL is a valid disposition. The descriptor is new and ours alone.
+        unsafe {
+            // Ignored (by whoever started us), children would vanish without a status.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for number in FORWARDED.iter().chain(more) {
+                libc::sigaddset(&raw mut set, *number);
+            }
+            if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self {
+                fd: OwnedFd::from_raw_fd(fd),
+            })
+        }
+    }
+
+    /// What to poll for reading.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The next one, if one is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn take(&self) -> io::Result<Option<Signal>> {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.fd, &mut record) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // SAFETY: the kernel writes whole records only, so `record` holds one; it is plain C data.
+        let info: libc::signalfd_siginfo = unsafe { std::ptr::read_unaligned(record.as_ptr().cast()) };
+        // SI_KERNEL and its like are positive; kill, sigqueue and tgkill are not (sigaction(2)).
+        let by = if info.ssi_code > 0 {
+            Sender::Terminal
+        } else {
+            Sender::Process
+        };
+        Ok(Some(Signal {
+            number: info.ssi_signo.cast_signed(),
+            by,
+        }))
+    }
+
+    /// Sleeps until there is one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(&self) -> io::Result<Signal> {
+        loop {
+            if let Some(signal) = self.take()? {
+                return Ok(signal);
+            }
+            match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

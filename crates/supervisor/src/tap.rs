@@ -1,0 +1,159 @@
+//! The guest's interface: made and configured by a process that is in the guest's network namespace.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use ipnet::IpNet;
+use pontoon_engine::config::Addresses;
+use pontoon_sys::tun::{self, Tap, TapOffload};
+use pontoon_wire::Mac;
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+
+use crate::Error;
+use crate::error::{Context as _, reason};
+use crate::netlink::{Interface, Netlink};
+
+/// What the interface is to be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name.
+    pub ifname: String,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// Its MTU.
+    pub mtu: u16,
+    /// Its addresses, and its gateways.
+    pub addresses: Addresses,
+    /// Offloads to ask for.
+    pub offload: TapOffload,
+}
+
+/// Frames that may wait to be read. Beyond it the kernel drops without a word; 4,000 lost nothing at 468,000 a second.
+const QUEUE: u32 = 4000;
+
+/// Index of the loopback interface in every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// Makes the tap, brings it and the loopback up, and sets addresses and routes. No address waits for duplicate
+/// detection, and the interface heeds no router advertisement.
+///
+/// # Errors
+/// `/dev/net/tun` cannot be opened, or the kernel refused a step.
+pub fn create(plan: &Plan) -> Result<Tap, Error> {
+    let tap = tun::open(&plan.ifname, plan.offload).map_err(|error| refused(&error))?;
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
+    let index = netdevice::name_to_index(&socket, &tap.name).context("cannot find the tap")?;
+    settle_ipv6(&tap.name, plan.addresses.v6.is_some());
+
+    let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
+    let untouched = Interface {
+        mac: None,
+        mtu: None,
+        queue: None,
+    };
+    netlink
+        .bring_up(LOOPBACK, &untouched)
+        .context("cannot bring lo up")?;
+    let wish = Interface {
+        mac: Some(plan.mac.0),
+        mtu: Some(plan.mtu),
+        queue: Some(QUEUE),
+    };
+    netlink
+        .bring_up(index, &wish)
+        .context(format_args!("cannot bring {} up", tap.name))?;
+
+    let v4 = plan.addresses.v4;
+    let subnet = (IpAddr::V4(v4.guest), v4.subnet.prefix_len());
+    address(&mut netlink, index, subnet, Some(v4.gateway.into()))
+        .map_err(|error| taken(&tap.name, &error))?;
+    if let Some(v6) = plan.addresses.v6 {
+        let subnet = (IpAddr::V6(v6.guest), v6.subnet.prefix_len());
+        let gateway = v6.default_route.then_some(IpAddr::V6(v6.gateway));
+        address(&mut netlink, index, subnet, gateway)
+            .map_err(|error| taken(&tap.name, &error).advise("--no-ipv6"))?;
+    }
+    Ok(tap)
+}
+
+/// Lets the tap go with its namespace instead of its descriptor. The kernel then removes it on its own time; whoever
+/// closes the descriptor would otherwise wait for that, some 14 ms.
+///
+/// # Errors
+/// The kernel's.
+pub fn leave_to_namespace(tap: &Tap) -> Result<(), Error> {
+    // SAFETY: TUNSETPERSIST takes a number and touches no memory of ours.
+    match unsafe { libc::ioctl(tap.fd.as_raw_fd(), libc::TUNSETPERSIST, 1) } {
+        -1 => Err(Error::io(
+            format_args!("cannot keep {}", tap.name),
+            &io::Error::last_os_error(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn address(
+    netlink: &mut Netlink,
+    index: u32,
+    (address, prefix_len): (IpAddr, u8),
+    gateway: Option<IpAddr>,
+) -> io::Result<()> {
+    netlink.add_address(index, IpNet::new_assert(address, prefix_len))?;
+    gateway.map_or(Ok(()), |gateway| netlink.add_default_route(index, gateway))
+}
+
+fn taken(name: &str, error: &io::Error) -> Error {
+    let plain = Error::new(format!(
+        "cannot set addresses and routes on {name}: {}",
+        reason(error)
+    ));
+    match error.raw_os_error() {
+        Some(libc::EEXIST) => plain.advise("removing the namespace's own default route and addresses"),
+        _ => plain,
+    }
+}
+
+fn refused(error: &io::Error) -> Error {
+    // Which step, and why.
+    let text = error.to_string();
+    let (step, why) = text.rsplit_once(": ").unwrap_or(("cannot create a tap", &text));
+    let plain = Error::io(step, &io::Error::other(why));
+    if error.to_string().starts_with("cannot open") {
+        return match error.kind() {
+            io::ErrorKind::NotFound => {
+                plain.advise("as root: mkdir -p /dev/net && mknod -m 666 /dev/net/tun c 10 200")
+            }
+            io::ErrorKind::PermissionDenied => plain.advise("as root: chmod 666 /dev/net/tun"),
+            // ENXIO, ENODEV: a node without the driver.
+            _ => plain.advise("as root: modprobe tun"),
+        };
+    }
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => plain.advise("--ifname with another name"),
+        io::ErrorKind::PermissionDenied => plain.advise("as the owner of the namespace, or as root"),
+        _ => plain,
+    }
+}
+
+/// Set before the interface is up, so that it never sends a router solicitation or waits for duplicate detection.
+/// `/proc/sys` is that of the network namespace of whoever looks. Where it is read-only (in a container), the
+/// interface works, with an address more and its link-local one a second late.
+fn settle_ipv6(name: &str, wanted: bool) {
+    let settings: &[(&str, &str)] = if wanted {
+        &[
+            ("accept_ra", "0"),
+            ("accept_dad", "0"),
+            ("router_solicitations", "0"),
+        ]
+    } else {
+        &[("disable_ipv6", "1")]
+    };
+    for (key, value) in settings {
+        let path = format!("/proc/sys/net/ipv6/conf/{name}/{key}");
+        if let Err(error) = fs::write(&path, value) {
+            tracing::debug!(path, %error, "not set");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Gives the terminal back to our process group at the end: an interactive shell inside takes it, and cannot give it
+//! back, as our group has no number in its pid namespace.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::process::Pid;
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+/// A terminal that was ours at the start.
+#[derive(Debug)]
+pub struct Foreground {
+    terminal: File,
+    group: Pid,
+}
+
+impl Foreground {
+    /// The terminal on standard input, if we are its foreground group.
+    #[must_use]
+    pub fn of_stdin() -> Option<Self> {
+        let terminal = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+        let group = tcgetpgrp(&terminal).ok()?;
+        // 0 where the group is of a pid namespace further out, as its leader is.
+        // SAFETY: it takes no argument and touches no memory.
+        let ours = Pid::from_raw(unsafe { libc::getpgrp() })?;
+        (group == ours).then_some(Self { terminal, group })
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        if tcgetpgrp(&self.terminal) == Ok(self.group) {
+            return;
+        }
+        // A background process that sets the foreground group is stopped by SIGTTOU unless it ignores it.
+        // SAFETY: SIG_IGN is a valid disposition, and no handler of ours is replaced.
+        unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
+        let _ = tcsetpgrp(&self.terminal, self.group);
+    }
+}
