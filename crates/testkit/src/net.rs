@@ -60,6 +60,7 @@ pub struct Pipe {
     rng: Rng,
     agenda: Agenda<Vec<u8>>,
     burst_left: u64,
+    burst_until: Instant,
 }
 
 impl Pipe {
@@ -74,6 +75,7 @@ impl Pipe {
             rng,
             agenda: Agenda::default(),
             burst_left: 0,
+            burst_until: Instant(0),
         }
     }
 
@@ -89,7 +91,7 @@ impl Pipe {
             Verdict::Drop => return self.lose(parsed.as_ref()),
             Verdict::Hold(time) => Some(time),
         };
-        if hold.is_none() && self.chance_of_loss() {
+        if hold.is_none() && self.chance_of_loss(now) {
             return self.lose(parsed.as_ref());
         }
         if self.rng.chance(self.impairment.duplicate) {
@@ -116,13 +118,14 @@ impl Pipe {
         self.agenda.pop(now)
     }
 
-    fn chance_of_loss(&mut self) -> bool {
-        if self.burst_left > 0 {
+    fn chance_of_loss(&mut self, now: Instant) -> bool {
+        if self.burst_left > 0 && now < self.burst_until {
             self.burst_left -= 1;
             return true;
         }
         if self.rng.chance(self.impairment.burst) {
             self.burst_left = self.rng.within(0..=self.impairment.burst_len.max(1) - 1);
+            self.burst_until = now + BURST;
             return true;
         }
         self.rng.chance(self.impairment.loss)
@@ -155,3 +158,6 @@ impl core::fmt::Debug for Pipe {
             .finish()
     }
 }
+
+/// A burst of losses ends after this, however few frames it has met: else it would eat every retry of an idle connection.
+const BURST: Duration = Duration::from_millis(20);

@@ -56,8 +56,9 @@ pub struct World<G> {
     rng: Rng,
     now: Instant,
     start: Instant,
-    /// Turns since time last moved.
+    /// Turns since time last moved, and in all.
     turns: u32,
+    steps: u32,
     trace: Option<String>,
 }
 
@@ -79,6 +80,7 @@ impl<G: Guest> World<G> {
             now: start,
             start,
             turns: 0,
+            steps: 0,
             trace: None,
         }
     }
@@ -111,6 +113,10 @@ impl<G: Guest> World<G> {
         self.turns = if next > self.now { 0 } else { self.turns + 1 };
         if self.turns > MOST_TURNS {
             return Err(format!("{MOST_TURNS} turns and time stands still: a busy loop"));
+        }
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            return Err(format!("{MOST_STEPS} steps and no end: {}", self.state()));
         }
         self.now = self.now.max(next);
         self.link.tick(self.now);
@@ -338,3 +344,6 @@ const BATCH: usize = 64;
 
 /// Turns without time moving, and rounds in one turn, that are no accident.
 const MOST_TURNS: u32 = 20_000;
+
+/// Steps of one world that are no accident: the longest of many thousands takes a tenth of it.
+const MOST_STEPS: u32 = 500_000;

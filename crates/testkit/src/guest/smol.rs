@@ -30,16 +30,19 @@ pub struct Smol {
     receive_buffer: usize,
     send_buffer: usize,
     rng: Rng,
-    /// By guest port: the last bare acknowledgement, and how often it came.
-    repeats: BTreeMap<u16, (Bare, u32)>,
+    /// By guest port.
+    repeats: BTreeMap<u16, Repeats>,
     wrong: Vec<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Bare {
-    seq: u32,
+/// How often the last bare acknowledgement came.
+#[derive(Default)]
+struct Repeats {
+    /// The end of all that has come.
+    furthest: u32,
     ack: u32,
     window: u16,
+    count: u32,
 }
 
 struct Conn {
@@ -139,22 +142,21 @@ impl Smol {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return false;
         };
-        if segment.flags != Flags::ACK || !segment.payload.is_empty() || !segment.sack.is_empty() {
+        let begins = segment.flags.has(Flags::SYN);
+        let seen = self.repeats.entry(segment.to.port()).or_default();
+        if begins || segment.end().wrapping_sub(seen.furthest) as i32 > 0 {
+            seen.furthest = segment.end();
+        }
+        // A window probe has an older sequence number, and wants an answer.
+        let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
+        if !bare || segment.seq != seen.furthest {
             return false;
         }
-        let port = segment.to.port();
-        let segment = Bare {
-            seq: segment.seq,
-            ack: segment.ack,
-            window: segment.window,
-        };
-        let last = self.repeats.entry(port).or_insert((segment, 0));
-        // A probe has an older sequence number, and wants an answer.
-        if segment.seq.wrapping_sub(last.0.seq) as i32 >= 0 && segment != last.0 {
-            *last = (segment, 0);
+        if (seen.ack, seen.window) != (segment.ack, segment.window) {
+            (seen.ack, seen.window, seen.count) = (segment.ack, segment.window, 0);
         }
-        last.1 += u32::from(segment == last.0);
-        segment == last.0 && last.1 > 2
+        seen.count += 1;
+        seen.count > 2
     }
 
     fn run_apps(&mut self, now: Instant) -> bool {
