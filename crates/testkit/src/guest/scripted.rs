@@ -175,6 +175,7 @@ impl Guest for Scripted {
                 port: peer.port(),
                 app: peer.app().cloned(),
                 outcome: peer.outcome(),
+                broken: false,
             })
             .collect()
     }
