@@ -68,7 +68,7 @@ pub struct Readiness {
     pub writable: bool,
     /// The peer has closed its direction: all it sent is in the queue.
     pub end: bool,
-    /// An error is pending on the socket or in its error queue, or the connection is gone both ways.
+    /// An error is pending on the socket or in its error queue.
     pub error: bool,
 }
 

@@ -9,7 +9,7 @@ use crate::error::{Context as _, Error};
 
 /// Whom to tell.
 #[derive(Debug)]
-pub struct Announcement {
+pub(crate) struct Announcement {
     ready: Option<OwnedFd>,
     pid_file: Option<PathBuf>,
     written: bool,
@@ -20,7 +20,7 @@ impl Announcement {
     ///
     /// # Errors
     /// There is no such descriptor; there is no directory for the file.
-    pub fn new(ready_fd: Option<RawFd>, pid_file: Option<PathBuf>) -> Result<Self, Error> {
+    pub(crate) fn new(ready_fd: Option<RawFd>, pid_file: Option<PathBuf>) -> Result<Self, Error> {
         if let Some(directory) = pid_file.as_ref().and_then(|path| path.parent())
             && !directory.as_os_str().is_empty()
             && !directory.is_dir()
@@ -41,7 +41,7 @@ impl Announcement {
     ///
     /// # Errors
     /// The file cannot be written. A reader that has gone away is no error.
-    pub fn announce(&mut self) -> Result<(), Error> {
+    pub(crate) fn announce(&mut self) -> Result<(), Error> {
         if let Some(path) = &self.pid_file {
             let shown = path.display();
             fs::write(path, format!("{}\n", std::process::id()))

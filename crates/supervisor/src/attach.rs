@@ -20,7 +20,7 @@ use crate::{spawn, tap, userns};
 
 /// An open network namespace, and how its end will show.
 #[derive(Debug)]
-pub struct Attached {
+pub(crate) struct Attached {
     namespace: File,
     path: PathBuf,
     end: End,
@@ -44,7 +44,7 @@ impl Attached {
     ///
     /// # Errors
     /// It is not there, not ours to open, not a network namespace, or the host's own.
-    pub fn open(target: &Target) -> Result<Self, Error> {
+    pub(crate) fn open(target: &Target) -> Result<Self, Error> {
         let path = match target {
             Target::Pid(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
             Target::Path(path) => path.clone(),
@@ -87,7 +87,7 @@ impl Attached {
     ///
     /// # Errors
     /// The namespace is not ours to change, or the tap cannot be made.
-    pub fn make_tap(&self, plan: &tap::Plan) -> Result<(OwnedFd, TapOffload), Error> {
+    pub(crate) fn make_tap(&self, plan: &tap::Plan) -> Result<(OwnedFd, TapOffload), Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let message = match self.enter().and_then(|()| tap::create(plan)) {
@@ -128,7 +128,7 @@ impl Attached {
 
     /// What to poll for reading.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match &self.end {
             End::Process(pidfd) => pidfd.as_fd(),
             End::File(inotify) => inotify.as_fd(),
@@ -137,7 +137,7 @@ impl Attached {
 
     /// Call it when readable: whether the namespace is gone.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         match &self.end {
             End::Process(_) => true,
             End::File(inotify) => {

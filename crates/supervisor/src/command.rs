@@ -13,7 +13,7 @@ use crate::userns::{self, Switches};
 
 /// The guest's first process, waiting for the network.
 #[derive(Debug)]
-pub struct Guest {
+pub(crate) struct Guest {
     init: Child,
     socket: OwnedFd,
 }
@@ -22,7 +22,7 @@ pub struct Guest {
 ///
 /// # Errors
 /// User namespaces cannot be had; the tap cannot be made; and whatever else the guest's side reports.
-pub fn start(plan: &init::Plan) -> Result<(Guest, OwnedFd, TapOffload), Error> {
+pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, OwnedFd, TapOffload), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let unprivileged = userns::needed();
     let mut namespaces =
@@ -56,7 +56,7 @@ impl Guest {
     ///
     /// # Errors
     /// What the guest's side reports.
-    pub fn prepared(&self) -> Result<(), Error> {
+    pub(crate) fn prepared(&self) -> Result<(), Error> {
         match self.next()? {
             FromGuest::Prepared => Ok(()),
             other => Err(unexpected(&other)),
@@ -67,7 +67,7 @@ impl Guest {
     ///
     /// # Errors
     /// It cannot be run: status 127 or 126.
-    pub fn go(&self) -> Result<(), Error> {
+    pub(crate) fn go(&self) -> Result<(), Error> {
         ToGuest::Go
             .send(&self.socket)
             .context("the guest's first process is gone")?;
@@ -87,18 +87,18 @@ impl Guest {
 
     /// Readable when the guest is gone.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.init.fd()
     }
 
     /// Hands a signal on to the command.
-    pub fn signal(&self, number: i32) {
+    pub(crate) fn signal(&self, number: i32) {
         self.init.signal(number);
     }
 
     /// Waits for the guest's end, and returns the command's status.
     #[must_use]
-    pub fn wait(&self) -> u8 {
+    pub(crate) fn wait(&self) -> u8 {
         self.init.wait()
     }
 }

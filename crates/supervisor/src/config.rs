@@ -19,7 +19,7 @@ pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
 
 /// The engine's configuration.
 #[must_use]
-pub fn config(
+pub(crate) fn config(
     options: &Options,
     addresses: Addresses,
     resolv: Resolv,
@@ -53,13 +53,13 @@ pub fn config(
 
 /// The guest's resolv.conf; none where it is to be left alone.
 #[must_use]
-pub fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
+pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
     (*resolvers != Resolvers::None).then(|| render(&dns(config.addresses), &config.search))
 }
 
 /// Where the guest asks for names.
 #[must_use]
-pub fn dns(addresses: Addresses) -> Vec<IpAddr> {
+pub(crate) fn dns(addresses: Addresses) -> Vec<IpAddr> {
     let v6 = addresses.v6.map(|v6| IpAddr::V6(v6.dns));
     [Some(addresses.v4.dns.into()), v6]
         .into_iter()

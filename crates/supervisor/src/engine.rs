@@ -15,7 +15,7 @@ use crate::stdio;
 
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Engine {
+pub(crate) struct Engine {
     child: Child,
     socket: OwnedFd,
     pending: Vec<Update>,
@@ -44,7 +44,7 @@ impl Engine {
     ///
     /// # Errors
     /// It cannot be forked.
-    pub fn start(setup: impl FnOnce(OwnedFd) -> Setup) -> Result<Self, Error> {
+    pub(crate) fn start(setup: impl FnOnce(OwnedFd) -> Setup) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let setup = setup(theirs);
@@ -69,7 +69,7 @@ impl Engine {
     ///
     /// # Errors
     /// It could not start, and why.
-    pub fn ready(&self) -> Result<(), Error> {
+    pub(crate) fn ready(&self) -> Result<(), Error> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for the engine")? == 0 {
             return Err(Error::new("the engine does not answer"));
@@ -86,13 +86,13 @@ impl Engine {
 
     /// Readable when the engine is dead.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.child.fd()
     }
 
     /// Call it when it is dead: what to tell the user.
     #[must_use]
-    pub fn autopsy(&self) -> Error {
+    pub(crate) fn autopsy(&self) -> Error {
         let mut buffer = [0; LINE];
         let words = match seqpacket::receive(&self.socket, &mut buffer) {
             Ok(Some(message)) => &buffer[..message.len],
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
-    pub fn tell(&mut self, update: Update) {
+    pub(crate) fn tell(&mut self, update: Update) {
         let kind = std::mem::discriminant(&update);
         self.pending.retain(|older| std::mem::discriminant(older) != kind);
         self.pending.push(update);
@@ -111,12 +111,12 @@ impl Engine {
 
     /// What to poll for writing while something waits for room.
     #[must_use]
-    pub fn unsent(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
         (!self.pending.is_empty()).then(|| self.socket.as_fd())
     }
 
     /// Sends what waits.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         while let Some(update) = self.pending.first() {
             match seqpacket::send(&self.socket, &update.encode(), &[]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

@@ -10,7 +10,7 @@ use crate::Error;
 
 /// The guest's side reports.
 #[derive(Debug)]
-pub enum FromGuest {
+pub(crate) enum FromGuest {
     /// The tap is made and configured.
     Tap(OwnedFd, TapOffload),
     /// Everything else is, too; it waits for [`ToGuest::Go`].
@@ -23,7 +23,7 @@ pub enum FromGuest {
 
 /// The supervisor answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ToGuest {
+pub(crate) enum ToGuest {
     /// User and group ids are mapped.
     Mapped,
     /// The network stands: start the command.
@@ -45,7 +45,7 @@ impl FromGuest {
     ///
     /// # Errors
     /// The other end is closed.
-    pub fn send(&self, socket: impl AsFd) -> io::Result<()> {
+    pub(crate) fn send(&self, socket: impl AsFd) -> io::Result<()> {
         match self {
             Self::Tap(fd, offload) => {
                 let bits = [offload.vnet_hdr, offload.tso, offload.uso].map(u8::from);
@@ -61,7 +61,7 @@ impl FromGuest {
     ///
     /// # Errors
     /// The kernel's; `InvalidData` for what is none of these.
-    pub fn receive(socket: impl AsFd) -> io::Result<Option<Self>> {
+    pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<Self>> {
         let mut buffer = [0; ROOM];
         let Some(mut message) = seqpacket::receive(socket, &mut buffer)? else {
             return Ok(None);
@@ -89,7 +89,7 @@ impl ToGuest {
     ///
     /// # Errors
     /// The other end is closed.
-    pub fn send(self, socket: impl AsFd) -> io::Result<()> {
+    pub(crate) fn send(self, socket: impl AsFd) -> io::Result<()> {
         let tag = match self {
             Self::Mapped => MAPPED,
             Self::Go => GO,
@@ -101,7 +101,7 @@ impl ToGuest {
     ///
     /// # Errors
     /// `UnexpectedEof`: the supervisor is gone.
-    pub fn expect(self, socket: impl AsFd) -> io::Result<()> {
+    pub(crate) fn expect(self, socket: impl AsFd) -> io::Result<()> {
         let mut buffer = [0; 1];
         let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -18,7 +18,7 @@ const MOST_FLOWS: u64 = 131_072;
 const RESERVED: u64 = 64;
 
 /// Raises the soft descriptor limit to the hard one, and returns what it was.
-pub fn raise_descriptor_limit() -> Rlimit {
+pub(crate) fn raise_descriptor_limit() -> Rlimit {
     let was = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: was.maximum,
@@ -32,7 +32,7 @@ pub fn raise_descriptor_limit() -> Rlimit {
 
 /// Flows that the descriptor limit leaves room for beside `sockets` others.
 #[must_use]
-pub fn max_flows(limit: Rlimit, sockets: usize) -> u32 {
+pub(crate) fn max_flows(limit: Rlimit, sockets: usize) -> u32 {
     let taken = u64::try_from(sockets)
         .unwrap_or(u64::MAX)
         .saturating_add(RESERVED);
@@ -44,7 +44,7 @@ pub fn max_flows(limit: Rlimit, sockets: usize) -> u32 {
 
 /// Raw ICMP and ICMPv6 sockets, where the caller has the privilege.
 #[must_use]
-pub fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
+pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
     let open = |family, protocol| socket_of(family, SocketType::RAW, protocol);
     [
         open(AddressFamily::INET, ipproto::ICMP),
@@ -54,7 +54,7 @@ pub fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
 
 /// Whether ping sockets may be opened (`net.ipv4.ping_group_range`, which governs both families).
 #[must_use]
-pub fn may_ping() -> bool {
+pub(crate) fn may_ping() -> bool {
     socket_of(AddressFamily::INET, SocketType::DGRAM, ipproto::ICMP).is_some()
 }
 
@@ -62,7 +62,7 @@ pub fn may_ping() -> bool {
 ///
 /// # Errors
 /// It cannot: no such address or interface.
-pub fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
+pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
     match outbound {
         Outbound::Address(address) => UdpSocket::bind((*address, 0)).map(drop).map_err(|error| {
             Error::io(format_args!("cannot send from {address}"), &error)

@@ -22,17 +22,17 @@ use crate::{mounts, spawn, stdio, tap};
 
 /// Everything that it is born with.
 #[derive(Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The interface.
-    pub tap: tap::Plan,
+    pub(crate) tap: tap::Plan,
     /// The guest's resolv.conf; none leaves the host's.
-    pub resolv_conf: Option<String>,
+    pub(crate) resolv_conf: Option<String>,
     /// The guest's host name; none leaves the host's.
-    pub hostname: Option<String>,
+    pub(crate) hostname: Option<String>,
     /// Program and arguments.
-    pub argv: Vec<OsString>,
+    pub(crate) argv: Vec<OsString>,
     /// The descriptor limit that the command gets.
-    pub descriptors: Rlimit,
+    pub(crate) descriptors: Rlimit,
 }
 
 /// Exit status where the command is not found, and where it cannot be run (POSIX sh).
@@ -40,7 +40,7 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
 /// Runs to the command's end and returns its status.
-pub fn run(plan: &Plan, supervisor: &OwnedFd) -> u8 {
+pub(crate) fn run(plan: &Plan, supervisor: &OwnedFd) -> u8 {
     let started = spawn::close_all_but(&[supervisor.as_fd()])
         .context("cannot close descriptors")
         .and_then(|()| start(plan, supervisor.as_fd()));

@@ -13,7 +13,7 @@ use crate::resolv;
 ///
 /// # Errors
 /// EPERM or EACCES: there is no privilege in this user namespace.
-pub fn keep_private() -> std::io::Result<()> {
+pub(crate) fn keep_private() -> std::io::Result<()> {
     Ok(mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
@@ -28,7 +28,7 @@ pub fn keep_private() -> std::io::Result<()> {
 ///
 /// # Errors
 /// A mount was refused.
-pub fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
+pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if let Some(text) = text {
         if fs::exists(resolv::PATH).unwrap_or(false) {

@@ -22,20 +22,20 @@ use crate::subnets::HostNetwork;
 
 /// A request socket in the network namespace that the caller was in when it was opened.
 #[derive(Debug)]
-pub struct Netlink {
+pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
 /// How an interface is to be.
 #[derive(Clone, Debug)]
-pub struct Interface {
+pub(crate) struct Interface {
     /// Ethernet address; none leaves it.
-    pub mac: Option<[u8; 6]>,
+    pub(crate) mac: Option<[u8; 6]>,
     /// MTU; none leaves it.
-    pub mtu: Option<u16>,
+    pub(crate) mtu: Option<u16>,
     /// Frames that may wait to be read; none leaves it.
-    pub queue: Option<u32>,
+    pub(crate) queue: Option<u32>,
 }
 
 impl Netlink {
@@ -43,7 +43,7 @@ impl Netlink {
     ///
     /// # Errors
     /// No descriptor or no memory.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         Ok(Self {
             socket: Socket::new(NETLINK_ROUTE)?,
             sequence: 0,
@@ -54,7 +54,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn bring_up(&mut self, index: u32, wish: &Interface) -> io::Result<()> {
+    pub(crate) fn bring_up(&mut self, index: u32, wish: &Interface) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         link.header.flags = LinkFlags::Up;
@@ -70,7 +70,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's; EEXIST where the address is there.
-    pub fn add_address(&mut self, index: u32, address: IpNet) -> io::Result<()> {
+    pub(crate) fn add_address(&mut self, index: u32, address: IpNet) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address.addr());
         message.header.prefix_len = address.prefix_len();
@@ -94,7 +94,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's; EEXIST where there is one.
-    pub fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
+    pub(crate) fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(gateway);
         message.header.table = RouteHeader::RT_TABLE_MAIN;
@@ -110,7 +110,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn host_network(&mut self) -> io::Result<HostNetwork> {
+    pub(crate) fn host_network(&mut self) -> io::Result<HostNetwork> {
         let mut host = HostNetwork {
             addresses: self.addresses()?,
             ..HostNetwork::default()
@@ -136,7 +136,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn addresses(&mut self) -> io::Result<Vec<IpNet>> {
+    pub(crate) fn addresses(&mut self) -> io::Result<Vec<IpNet>> {
         let replies = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
         Ok(replies.iter().filter_map(address).collect())
     }
@@ -232,7 +232,7 @@ fn destination(route: &RouteMessage) -> Option<IpNet> {
 
 /// Follows the host's own addresses.
 #[derive(Debug)]
-pub struct AddressWatch {
+pub(crate) struct AddressWatch {
     events: Socket,
     query: Netlink,
     last: Vec<IpAddr>,
@@ -243,7 +243,7 @@ impl AddressWatch {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start() -> io::Result<(Self, HostNetwork)> {
+    pub(crate) fn start() -> io::Result<(Self, HostNetwork)> {
         let mut events = Socket::new(NETLINK_ROUTE)?;
         let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
         events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
@@ -256,13 +256,13 @@ impl AddressWatch {
 
     /// The addresses that the host owns, as far as this has been told.
     #[must_use]
-    pub fn owned(&self) -> &[IpAddr] {
+    pub(crate) fn owned(&self) -> &[IpAddr] {
         &self.last
     }
 
     /// What to poll for reading.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
@@ -271,7 +271,7 @@ impl AddressWatch {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn changed(&mut self) -> io::Result<Option<Vec<IpAddr>>> {
+    pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<IpAddr>>> {
         // What the events say does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
         loop {
             match self.events.recv(&mut Vec::with_capacity(EVENT_BYTES), 0) {

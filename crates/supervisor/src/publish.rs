@@ -132,16 +132,16 @@ impl fmt::Display for Publish {
 
 /// Host sockets for published ports, with what each stands for.
 #[derive(Debug, Default)]
-pub struct Sockets {
+pub(crate) struct Sockets {
     /// What each socket is.
-    pub published: Vec<Published>,
+    pub(crate) published: Vec<Published>,
     /// Listening (TCP) or bound (UDP), non-blocking, in the same order.
-    pub sockets: Vec<OwnedFd>,
+    pub(crate) sockets: Vec<OwnedFd>,
 }
 
 /// The families that the guest has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Families {
+pub(crate) enum Families {
     /// IPv4 alone.
     V4,
     /// Both.
@@ -152,7 +152,7 @@ pub enum Families {
 ///
 /// # Errors
 /// A port is taken, not ours to take, or asked for twice; the line says which.
-pub fn open(wishes: &[Publish], families: Families) -> Result<Sockets, Error> {
+pub(crate) fn open(wishes: &[Publish], families: Families) -> Result<Sockets, Error> {
     for (index, wish) in wishes.iter().enumerate() {
         if let Some(earlier) = wishes[..index].iter().find(|earlier| earlier.collides(*wish)) {
             return Err(Error::new(format!(

@@ -10,21 +10,21 @@ use rustix::fs::inotify;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 /// Where it is.
-pub const PATH: &str = "/etc/resolv.conf";
+pub(crate) const PATH: &str = "/etc/resolv.conf";
 
 /// What a resolv.conf says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Resolv {
+pub(crate) struct Resolv {
     /// Name servers, in order of preference.
-    pub servers: Vec<SocketAddr>,
+    pub(crate) servers: Vec<SocketAddr>,
     /// Search domains.
-    pub search: Vec<String>,
+    pub(crate) search: Vec<String>,
 }
 
 impl Resolv {
     /// Reads the host's. A file that is not there says what an empty one says.
     #[must_use]
-    pub fn host() -> Self {
+    pub(crate) fn host() -> Self {
         let text = std::fs::read(PATH).unwrap_or_default();
         Self::parse(&String::from_utf8_lossy(&text), interface_index)
     }
@@ -70,7 +70,7 @@ fn interface_index(name: &str) -> Option<u32> {
 
 /// The guest's file.
 #[must_use]
-pub fn render(servers: &[IpAddr], search: &[String]) -> String {
+pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
     let mut text: String = servers
         .iter()
         .map(|server| format!("nameserver {server}\n"))
@@ -83,7 +83,7 @@ pub fn render(servers: &[IpAddr], search: &[String]) -> String {
 
 /// Follows the host's resolvers by inotify(7).
 #[derive(Debug)]
-pub struct ResolvWatch {
+pub(crate) struct ResolvWatch {
     inotify: OwnedFd,
     last: Vec<SocketAddr>,
 }
@@ -93,7 +93,7 @@ impl ResolvWatch {
     ///
     /// # Errors
     /// No inotify instance is left (`fs.inotify.max_user_instances`).
-    pub fn start() -> io::Result<(Self, Resolv)> {
+    pub(crate) fn start() -> io::Result<(Self, Resolv)> {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         let mut watch = Self {
             inotify,
@@ -107,7 +107,7 @@ impl ResolvWatch {
 
     /// What to poll for reading.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
 
@@ -115,7 +115,7 @@ impl ResolvWatch {
     ///
     /// # Errors
     /// inotify's.
-    pub fn changed(&mut self) -> io::Result<Option<Vec<SocketAddr>>> {
+    pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<SocketAddr>>> {
         drain(self.inotify.as_fd())?;
         self.arm();
         let now = Resolv::host().servers;

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// Signals that are handed on to the command. What the terminal stops and continues jobs with, and what a fault
 /// raises, takes its usual course.
-pub const FORWARDED: [i32; 8] = [
+pub(crate) const FORWARDED: [i32; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -22,7 +22,7 @@ pub const FORWARDED: [i32; 8] = [
 ///
 /// # Errors
 /// None that the kernel documents for these arguments.
-pub fn unblock_all() -> io::Result<()> {
+pub(crate) fn unblock_all() -> io::Result<()> {
     // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -36,22 +36,22 @@ pub fn unblock_all() -> io::Result<()> {
 
 /// Blocked signals, waiting to be read.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     fd: OwnedFd,
 }
 
 /// A signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signal {
+pub(crate) struct Signal {
     /// Its number.
-    pub number: i32,
+    pub(crate) number: i32,
     /// Who sent it.
-    pub by: Sender,
+    pub(crate) by: Sender,
 }
 
 /// Who sent a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub(crate) enum Sender {
     /// The kernel, to the terminal's whole foreground group: the command has had it, too.
     Terminal,
     /// A process, to us.
@@ -63,7 +63,7 @@ impl Signals {
     ///
     /// # Errors
     /// No descriptor.
-    pub fn block(more: &[i32]) -> io::Result<Self> {
+    pub(crate) fn block(more: &[i32]) -> io::Result<Self> {
         // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the calls keep no
         // pointer to it. SIG_DFL is a valid disposition. The descriptor is new and ours alone.
         unsafe {
@@ -89,7 +89,7 @@ impl Signals {
 
     /// What to poll for reading.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
@@ -97,7 +97,7 @@ impl Signals {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn take(&self) -> io::Result<Option<Signal>> {
+    pub(crate) fn take(&self) -> io::Result<Option<Signal>> {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut record) {
             Ok(_) => {}
@@ -122,7 +122,7 @@ impl Signals {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn wait(&self) -> io::Result<Signal> {
+    pub(crate) fn wait(&self) -> io::Result<Signal> {
         loop {
             if let Some(signal) = self.take()? {
                 return Ok(signal);

@@ -10,7 +10,7 @@ use rustix::process::{
 
 /// A child of ours, not yet waited for.
 #[derive(Debug)]
-pub struct Child {
+pub(crate) struct Child {
     pid: Pid,
     pidfd: OwnedFd,
 }
@@ -31,31 +31,31 @@ impl Child {
 
     /// Its process id.
     #[must_use]
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
     /// Readable when the child is dead.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
     /// Sends a signal. A child that is dead already is no error.
-    pub fn signal(&self, number: i32) {
+    pub(crate) fn signal(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             let _ = pidfd_send_signal(&self.pidfd, signal);
         }
     }
 
     /// Kills it.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.signal(libc::SIGKILL);
     }
 
     /// Waits for its death: the status it exited with, or 128 and the signal's number.
     #[must_use]
-    pub fn wait(&self) -> u8 {
+    pub(crate) fn wait(&self) -> u8 {
         loop {
             match waitid(WaitId::PidFd(self.fd()), WaitIdOptions::EXITED) {
                 Ok(Some(status)) => {
@@ -76,7 +76,7 @@ impl Child {
 ///
 /// # Errors
 /// The kernel's: ENOSPC and EPERM say that user namespaces are not to be had.
-pub fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::Result<Child> {
+pub(crate) fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::Result<Child> {
     single_threaded()?;
     // SAFETY: without CLONE_VM this is fork(2): the child has its own copy of everything and, as there is one thread,
     // no lock that nobody will release. A null stack means the copy of ours, and the other pointers are unused.
@@ -88,7 +88,7 @@ pub fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::Result<C
 ///
 /// # Errors
 /// No memory, or too many processes.
-pub fn fork(body: impl FnOnce() -> u8) -> io::Result<Child> {
+pub(crate) fn fork(body: impl FnOnce() -> u8) -> io::Result<Child> {
     single_threaded()?;
     // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
     let pid = unsafe { libc::fork() };
@@ -121,7 +121,7 @@ fn single_threaded() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut keep: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     keep.sort_unstable();
     let mut first = 3;
@@ -138,7 +138,7 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn close_all_on_exec() -> io::Result<()> {
+pub(crate) fn close_all_on_exec() -> io::Result<()> {
     close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
 }
 

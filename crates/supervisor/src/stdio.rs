@@ -7,7 +7,7 @@ use std::io;
 ///
 /// # Errors
 /// There is no `/dev/null`.
-pub fn leave_to_the_command() -> io::Result<()> {
+pub(crate) fn leave_to_the_command() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -18,7 +18,7 @@ pub fn leave_to_the_command() -> io::Result<()> {
 ///
 /// # Errors
 /// As [`leave_to_the_command`].
-pub fn leave_all_to_the_command() -> io::Result<()> {
+pub(crate) fn leave_all_to_the_command() -> io::Result<()> {
     leave_to_the_command()?;
     rustix::stdio::dup2_stderr(io::stdout())?;
     Ok(())

@@ -10,13 +10,13 @@ use crate::options::Ipv6;
 
 /// What the host's own network looks like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostNetwork {
+pub(crate) struct HostNetwork {
     /// The host's addresses, with the prefix of the network that each is in.
-    pub addresses: Vec<IpNet>,
+    pub(crate) addresses: Vec<IpNet>,
     /// Destinations of its routes.
-    pub routes: Vec<IpNet>,
+    pub(crate) routes: Vec<IpNet>,
     /// It has an IPv6 default route.
-    pub ipv6_default: bool,
+    pub(crate) ipv6_default: bool,
 }
 
 impl HostNetwork {
@@ -39,27 +39,27 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
 
 /// The guest's addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// All of them.
-    pub addresses: Addresses,
+    pub(crate) addresses: Addresses,
     /// The usual subnets were taken, so that these are others.
-    pub moved: Moved,
+    pub(crate) moved: Moved,
 }
 
 /// Which of the usual subnets were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub(crate) struct Moved {
     /// 10.0.2.0/24.
-    pub v4: bool,
+    pub(crate) v4: bool,
     /// fd70:6f6e:746f::/64.
-    pub v6: bool,
+    pub(crate) v6: bool,
 }
 
 /// Picks the guest's subnets.
 ///
 /// # Errors
 /// A subnet that was asked for cannot be one, or none is free.
-pub fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> Result<Choice, Error> {
+pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> Result<Choice, Error> {
     let mut moved = Moved::default();
     let v4 = match ipv4 {
         Some(subnet) => check_v4(subnet)?,

@@ -17,17 +17,17 @@ use crate::netlink::{Interface, Netlink};
 
 /// What the interface is to be.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Its name.
-    pub ifname: String,
+    pub(crate) ifname: String,
     /// Its Ethernet address.
-    pub mac: Mac,
+    pub(crate) mac: Mac,
     /// Its MTU.
-    pub mtu: u16,
+    pub(crate) mtu: u16,
     /// Its addresses, and its gateways.
-    pub addresses: Addresses,
+    pub(crate) addresses: Addresses,
     /// Offloads to ask for.
-    pub offload: TapOffload,
+    pub(crate) offload: TapOffload,
 }
 
 /// Frames that may wait to be read. Beyond it the kernel drops without a word; 4,000 lost nothing at 468,000 a second.
@@ -41,7 +41,7 @@ const LOOPBACK: u32 = 1;
 ///
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refused a step.
-pub fn create(plan: &Plan) -> Result<Tap, Error> {
+pub(crate) fn create(plan: &Plan) -> Result<Tap, Error> {
     let tap = tun::open(&plan.ifname, plan.offload).map_err(|error| refused(&error))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
     let index = netdevice::name_to_index(&socket, &tap.name).context("cannot find the tap")?;
@@ -83,7 +83,7 @@ pub fn create(plan: &Plan) -> Result<Tap, Error> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn leave_to_namespace(tap: &Tap) -> Result<(), Error> {
+pub(crate) fn leave_to_namespace(tap: &Tap) -> Result<(), Error> {
     // SAFETY: TUNSETPERSIST takes a number and touches no memory of ours.
     match unsafe { libc::ioctl(tap.fd.as_raw_fd(), libc::TUNSETPERSIST, 1) } {
         -1 => Err(Error::io(

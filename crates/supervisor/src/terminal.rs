@@ -10,7 +10,7 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// A terminal that was ours at the start.
 #[derive(Debug)]
-pub struct Foreground {
+pub(crate) struct Foreground {
     terminal: File,
     group: Pid,
 }
@@ -18,7 +18,7 @@ pub struct Foreground {
 impl Foreground {
     /// The terminal on standard input, if we are its foreground group.
     #[must_use]
-    pub fn of_stdin() -> Option<Self> {
+    pub(crate) fn of_stdin() -> Option<Self> {
         let terminal = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
         let group = tcgetpgrp(&terminal).ok()?;
         // 0 where the group is of a pid namespace further out, as its leader is.

@@ -13,7 +13,7 @@ use crate::error::Context as _;
 /// Whether the caller needs a user namespace to make the others. A root that lacks the capabilities (in a container)
 /// does, too.
 #[must_use]
-pub fn needed() -> bool {
+pub(crate) fn needed() -> bool {
     let wanted = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     let held = capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted));
     !(geteuid().is_root() && held)
@@ -24,7 +24,7 @@ pub fn needed() -> bool {
 ///
 /// # Errors
 /// The kernel refused even the caller's own id.
-pub fn map(child: Pid) -> Result<(), Error> {
+pub(crate) fn map(child: Pid) -> Result<(), Error> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let whole = map_ranges(child, "newuidmap", "/etc/subuid", uid, uid)
         && map_ranges(child, "newgidmap", "/etc/subgid", uid, gid);
@@ -115,19 +115,19 @@ fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u32, u32)> {
 
 /// The switches that distributions put on user namespaces; `None` where a kernel lacks one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Switches {
+pub(crate) struct Switches {
     /// `user.max_user_namespaces`.
-    pub most: Option<u64>,
+    pub(crate) most: Option<u64>,
     /// `kernel.unprivileged_userns_clone` (Debian, Arch).
-    pub unprivileged: Option<u64>,
+    pub(crate) unprivileged: Option<u64>,
     /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10).
-    pub apparmor: Option<u64>,
+    pub(crate) apparmor: Option<u64>,
 }
 
 impl Switches {
     /// What they are now.
     #[must_use]
-    pub fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let read = |path| fs::read_to_string(path).ok()?.trim().parse().ok();
         Self {
             most: read("/proc/sys/user/max_user_namespaces"),
@@ -138,7 +138,7 @@ impl Switches {
 
     /// Why a user namespace cannot be had, or not be used.
     #[must_use]
-    pub fn explain(self, error: &io::Error) -> Error {
+    pub(crate) fn explain(self, error: &io::Error) -> Error {
         if self.most == Some(0) {
             return Error::new("user namespaces are disabled: user.max_user_namespaces is 0")
                 .advise("as root: sysctl user.max_user_namespaces=15000");

@@ -16,7 +16,7 @@ use crate::signals::{Sender, Signal, Signals};
 
 /// What is behind the link.
 #[derive(Debug)]
-pub enum Behind {
+pub(crate) enum Behind {
     /// A command of ours.
     Command(Guest),
     /// A namespace of somebody else's.
@@ -25,17 +25,17 @@ pub enum Behind {
 
 /// Everything that the supervisor waits for.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// Signals to us.
-    pub signals: Signals,
+    pub(crate) signals: Signals,
     /// The guest.
-    pub behind: Behind,
+    pub(crate) behind: Behind,
     /// The engine.
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     /// The host's addresses.
-    pub addresses: AddressWatch,
+    pub(crate) addresses: AddressWatch,
     /// The host's resolvers, where they are used.
-    pub resolvers: Option<ResolvWatch>,
+    pub(crate) resolvers: Option<ResolvWatch>,
 }
 
 /// What can have something to say. A guest and an engine that end together: the guest is asked first.
@@ -54,7 +54,7 @@ impl Watch {
     ///
     /// # Errors
     /// The engine died. The guest ends with it.
-    pub fn run(mut self) -> Result<u8, Error> {
+    pub(crate) fn run(mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
                 if let Some(status) = self.handle(source)? {

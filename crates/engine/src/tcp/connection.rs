@@ -83,9 +83,8 @@ pub(super) struct Down {
     /// The guest's window, scaled, and the most it ever was.
     pub(super) wnd: u32,
     pub(super) max_wnd: u32,
-    /// Sequence and acknowledgement number of the segment that `wnd` is from.
+    /// Sequence number of the segment that `wnd` is from.
     pub(super) wl1: Seq,
-    pub(super) wl2: Seq,
     /// The guest's window scale.
     pub(super) scale: u8,
     /// Data bytes in a segment.
@@ -110,6 +109,11 @@ impl Down {
         self.nxt.past(self.una)
     }
 
+    /// `bytes` in whole segments, at least one: a part of one would be a frame more for the guest to take.
+    pub(super) fn portion(&self, bytes: u32) -> u32 {
+        (bytes / self.mss).max(1) * self.mss
+    }
+
     /// Just after the last data byte that was ever sent.
     pub(super) const fn data_end(&self) -> Seq {
         match self.fin {
@@ -128,12 +132,16 @@ pub(super) struct Facts {
     pub(super) writable: bool,
     /// The host peer closed its direction: the queue holds all there will be.
     pub(super) end: bool,
+    /// The socket has an error to tell, behind whatever data it holds.
+    pub(super) error: bool,
     /// Our SYN or SYN-ACK is to be sent.
     pub(super) handshake: bool,
     /// The guest is owed an acknowledgement.
     pub(super) ack: bool,
     /// In the list of flows to settle.
     pub(super) dirty: bool,
+    /// In the list of flows that wait for the link.
+    pub(super) parked: bool,
     /// In the list of flows to continue.
     pub(super) queued: bool,
 }
@@ -186,7 +194,6 @@ impl<S> Connection<S> {
                 wnd: 0,
                 max_wnd: 0,
                 wl1: Seq(0),
-                wl2: Seq(0),
                 scale: 0,
                 mss: 536,
                 sack: false,

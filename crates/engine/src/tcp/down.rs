@@ -104,7 +104,7 @@ impl<S> Connection<S> {
                 ctx.net.counters.link_refused += 1;
                 if refused == Refused::Full {
                     self.facts.ack = owed;
-                    ctx.net.parked.push(id);
+                    self.park(id, ctx.net);
                     return false;
                 }
             }
@@ -133,7 +133,7 @@ impl<S> Connection<S> {
                 self.continue_later(id, ctx.net);
                 break;
             }
-            match self.transmit(id, from, len.min(quantum.max(self.down.mss)), ctx)? {
+            match self.transmit(id, from, len.min(self.down.portion(quantum)), ctx)? {
                 Sent::Bytes { len, .. } => {
                     self.down.sent_again(from, len);
                     ctx.net.counters.tcp_retransmits += 1;
@@ -206,13 +206,13 @@ impl<S> Connection<S> {
                 break;
             }
             let from = down.nxt;
-            match self.transmit(id, from, room.min(quantum.max(self.down.mss)), ctx)? {
+            match self.transmit(id, from, room.min(self.down.portion(quantum)), ctx)? {
                 Sent::Bytes { len, drained } => {
                     quantum = quantum.saturating_sub(len);
                     let down = &mut self.down;
                     if fresh {
                         down.rtt.sent(down.nxt + len, ctx.now);
-                        self.facts.readable &= !drained;
+                        self.facts.readable &= !drained || self.facts.error;
                     } else {
                         ctx.net.counters.tcp_retransmits += 1;
                     }
@@ -247,6 +247,14 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Another turn when the link has room.
+    fn park(&mut self, id: FlowId, net: &mut Net) {
+        if !self.facts.parked {
+            self.facts.parked = true;
+            net.parked.push(id);
+        }
+    }
+
     fn send_fin<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let seq = self.down.nxt;
         if !self.send_bare(id, seq, Flags::FIN.and(Flags::ACK), None, ctx) {
@@ -274,7 +282,7 @@ impl<S> Connection<S> {
         let frame = frame_payload(&ctx.link.limits(), mss, self.key.guest.is_ipv4()).min(len);
         let frames = (len.div_ceil(frame) as usize).min(FRAMES);
         let Some(mut room) = ctx.link.reserve(frames, frame as usize) else {
-            ctx.net.parked.push(id);
+            self.park(id, ctx.net);
             return Ok(Sent::Full);
         };
         let mut asked = 0;
@@ -319,7 +327,7 @@ impl<S> Connection<S> {
                     ctx.net.counters.link_refused += 1;
                     self.facts.ack = owed;
                     if refused == Refused::Full {
-                        ctx.net.parked.push(id);
+                        self.park(id, ctx.net);
                     }
                     return Ok(match (sent, refused) {
                         (0, Refused::Full) => Sent::Full,
@@ -377,6 +385,11 @@ impl<S> Connection<S> {
                 self.down.go_back();
             }
             Retry::Persist => {
+                // A shut window may stay shut for ever, as long as somebody says so (RFC 9293 section 3.8.6.1).
+                self.down.recovery.unanswered += 1;
+                if self.down.recovery.unanswered > MOST_TIMEOUTS {
+                    return Err(Ended::Failed(Failure::TimedOut));
+                }
                 self.down.rtt.backoff = self.down.rtt.backoff.saturating_add(1);
                 // An old byte that carries nothing: whatever the window is now, the answer tells (Linux probes so too).
                 let seq = self.down.una - 1;

@@ -179,13 +179,15 @@ impl<S> Tcp<S> {
         let Some(connection) = self.connections.get_mut(flow.index, flow.generation) else {
             return;
         };
-        if let State::Connecting { .. } = connection.state {
-            return self.connected(flow.index, ctx);
-        }
         let facts = &mut connection.facts;
         facts.readable |= ready.readable || ready.end || ready.error;
         facts.writable |= ready.writable;
-        facts.end |= ready.end;
+        // A reset ends both directions too, but it is no FIN: a peek behind the data says so.
+        facts.error |= ready.error;
+        facts.end = (facts.end || ready.end) && !facts.error;
+        if let State::Connecting { .. } = connection.state {
+            return self.connected(flow.index, ctx);
+        }
         // Once the stream has ended no peek will tell of an error.
         if ready.error
             && connection.down.eof
@@ -241,6 +243,7 @@ impl<S> Tcp<S> {
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
             connection.facts.queued = false;
+            connection.facts.parked = false;
             self.settle(flow.index, &[], ctx);
         }
     }

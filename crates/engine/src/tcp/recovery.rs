@@ -48,6 +48,8 @@ pub(super) struct Recovery {
     /// Limit on what is in flight; unlimited but after a timeout.
     pub(super) cwnd: u32,
     pub(super) retry: Option<(Instant, Retry)>,
+    /// Probes of a shut window since the guest was last heard.
+    pub(super) unanswered: u8,
 }
 
 impl Recovery {
@@ -61,6 +63,7 @@ impl Recovery {
             probed: false,
             cwnd: u32::MAX,
             retry: None,
+            unanswered: 0,
         }
     }
 

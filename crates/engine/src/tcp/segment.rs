@@ -192,10 +192,14 @@ impl<S> Connection<S> {
         let (seq, ack) = (Seq(segment.seq), Seq(segment.ack));
         let down = &mut self.down;
         let window = u32::from(segment.window) << down.scale;
-        let current = down.wl1.before(seq) || (down.wl1 == seq && !down.wl2.after(ack));
+        // RFC 9293 leaves the window alone when an older segment acknowledges more; as `una` moves, the edge would move
+        // with it beyond what the guest allowed. Linux's rule (`tcp_may_update_window`).
+        let current = ack.after(down.una)
+            || (ack == down.una && (down.wl1.before(seq) || (down.wl1 == seq && window > down.wnd)));
         let same_window = window == down.wnd;
         let sack = if down.sack { &segment.options.sack[..] } else { &[] };
         let mut changed = false;
+        down.recovery.unanswered = 0;
         if ack.after(down.una) {
             down.acknowledged(ack, now);
             down.selectively(sack);
@@ -209,7 +213,7 @@ impl<S> Connection<S> {
             changed |= !same_window;
             down.wnd = window;
             down.max_wnd = down.max_wnd.max(window);
-            (down.wl1, down.wl2) = (seq, ack);
+            down.wl1 = seq;
         }
         changed
     }

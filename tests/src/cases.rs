@@ -1,0 +1,105 @@
+//! The list.
+
+mod dns;
+mod icmp;
+mod idle;
+mod input;
+mod iperf;
+mod lifecycle;
+mod load;
+mod publish;
+mod reach;
+mod registry;
+mod tcp;
+mod transfer;
+mod udp;
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Result, ensure};
+
+use crate::case::{Case, Family};
+use crate::network::Network;
+use crate::server;
+
+/// Everything that the program can be told to do without.
+const DISABLE: &str = "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net";
+
+/// Every case, in the order of this directory.
+pub(crate) fn all() -> Vec<Case> {
+    let topics = [
+        dns::cases,
+        icmp::cases,
+        idle::cases,
+        input::cases,
+        iperf::cases,
+        lifecycle::cases,
+        load::cases,
+        publish::cases,
+        reach::cases,
+        registry::cases,
+        tcp::cases,
+        transfer::cases,
+        udp::cases,
+    ];
+    let mut all: Vec<Case> = topics.iter().flat_map(|cases| cases()).collect();
+    // What moves data, once more as on the oldest kernel.
+    let bare = [transfer::cases, udp::cases, tcp::cases]
+        .iter()
+        .flat_map(|cases| cases())
+        .map(|mut case| {
+            case.name = format!("bare.{}", case.name);
+            case.environment = vec![("PONTOON_DISABLE", DISABLE)];
+            case.pontoon_only = true;
+            case
+        });
+    all.extend(bare);
+    all
+}
+
+/// Starts a TCP server at the far end of `network`.
+fn tcp_server(network: &Network<'_>, family: Family) -> Result<SocketAddr> {
+    let address = SocketAddr::new(network.server_address(family), 7000);
+    network.server().enter(|| server::tcp::start(address))
+}
+
+/// Starts a UDP server at the far end of `network`.
+fn udp_server(network: &Network<'_>, family: Family) -> Result<SocketAddr> {
+    let address = SocketAddr::new(network.server_address(family), 7000);
+    network.server().enter(|| server::udp::start(address))
+}
+
+/// `address` as a host of a URL.
+fn host(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("[{v6}]"),
+    }
+}
+
+fn expect(got: &str, wanted: &str) -> Result<()> {
+    ensure!(
+        got.trim_end() == wanted,
+        "got {:?} instead of {wanted:?}",
+        got.trim_end()
+    );
+    Ok(())
+}
+
+/// Mounts an empty file system in memory, which everybody may write to, over `directory` in the case's own namespace.
+fn tmpfs(directory: &std::path::Path) -> Result<()> {
+    use rustix::mount::{MountFlags, mount};
+    mount("tmpfs", directory, "tmpfs", MountFlags::empty(), c"mode=1777")?;
+    Ok(())
+}
+
+/// Puts `text` in the place of a file of the host, in the case's own namespace.
+fn replace_file(path: &str, text: &str) -> Result<()> {
+    use rustix::mount::mount_bind;
+    let directory = std::path::Path::new("/run");
+    tmpfs(directory)?;
+    let file = directory.join("replaced");
+    std::fs::write(&file, text)?;
+    mount_bind(&file, path)?;
+    Ok(())
+}

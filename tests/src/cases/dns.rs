@@ -1,0 +1,123 @@
+//! Names.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+
+use super::{expect, replace_file};
+use crate::case::{Case, Context, Family};
+use crate::network::Network;
+use crate::server;
+
+pub(super) fn cases() -> Vec<Case> {
+    [
+        Case::both("dns.udp", 20, |context, family| ask(context, family, "+notcp")),
+        Case::both("dns.tcp", 20, |context, family| ask(context, family, "+tcp")),
+        Case::both("dns.4k-edns", 20, big),
+        Case::both("dns.first-resolver-dead", 30, first_dead).map(Case::pontoon_only),
+        Case::both("dns.10000-queries-at-once", 60, many).map(Case::alone),
+        Case::both("dns.resolvers-change", 30, change).map(Case::pontoon_only),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// A network whose host asks the far end, over `family`.
+fn with_resolver<'a>(context: &'a Context, family: Family, before: &str) -> Result<Network<'a>> {
+    let network = Network::new(context)?;
+    let address = network.server_address(family);
+    replace_file("/etc/resolv.conf", &format!("{before}nameserver {address}\n"))?;
+    network
+        .server()
+        .enter(|| server::dns::start(SocketAddr::new(address, 53)))?;
+    Ok(network)
+}
+
+fn ask(context: &Context, family: Family, transport: &str) -> Result<()> {
+    let network = with_resolver(context, family, "")?;
+    for (kind, wanted) in [
+        ("A", server::dns::A.to_string()),
+        ("AAAA", server::dns::AAAA.to_string()),
+    ] {
+        let line = format!("dig +short +tries=1 {transport} some.test {kind}");
+        expect(&network.run().shell(&line).text()?, &wanted)?;
+    }
+    Ok(())
+}
+
+fn big(context: &Context, family: Family) -> Result<()> {
+    let network = with_resolver(context, family, "")?;
+    let line = "dig +tries=1 +notcp +ignore +bufsize=4096 big.test TXT";
+    let text = network.run().shell(line).text()?;
+    let answers = text
+        .lines()
+        .filter(|line| line.starts_with("big.test.") && line.contains("TXT"))
+        .count();
+    ensure!(
+        answers == 15 && text.contains("(UDP)"),
+        "{answers} records:\n{text}"
+    );
+    // Without EDNS the answer is cut, and dig asks again over TCP.
+    let text = network.run().shell("dig +tries=1 +noedns big.test TXT").text()?;
+    ensure!(
+        text.contains("Truncated") && text.contains("(TCP)"),
+        "no retry over TCP:\n{text}"
+    );
+    Ok(())
+}
+
+/// Nobody answers for the first resolver: the first question takes the second one, the next ones remember.
+fn first_dead(context: &Context, family: Family) -> Result<()> {
+    let nobody = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
+    let network = with_resolver(context, family, &format!("nameserver {nobody}\n"))?;
+    let line = "dig +short +tries=1 +time=4 one.test A; dig +short +tries=1 +time=1 two.test A";
+    let wanted = format!("{0}\n{0}", server::dns::A);
+    expect(&network.run().shell(line).text()?, &wanted)
+}
+
+fn many(context: &Context, family: Family) -> Result<()> {
+    let network = with_resolver(context, family, "")?;
+    let resolver = network
+        .run()
+        .shell("sed -n 's/^nameserver //p' /etc/resolv.conf | head -n 1")
+        .text()?;
+    let resolver = SocketAddr::new(resolver.trim_end().parse()?, 53);
+    expect(
+        &network
+            .run()
+            .guest(["dns", &resolver.to_string(), "10000"])
+            .text()?,
+        "10000",
+    )
+}
+
+/// The host's configuration changes under a running guest.
+fn change(context: &Context, family: Family) -> Result<()> {
+    let nobody = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
+    let network = Network::new(context)?;
+    let address = network.server_address(family);
+    network
+        .server()
+        .enter(|| server::dns::start(SocketAddr::new(address, 53)))?;
+    // The directory is the host's, so that a new file can take the old one's place as resolvconf does it.
+    replace_directory()?;
+    std::fs::write("/etc/resolv.conf", format!("nameserver {nobody}\n"))?;
+    let line = "dig +short +tries=1 +time=1 one.test A >/dev/null; echo listening; sleep 1; \
+                dig +short +tries=2 +time=2 two.test A";
+    let mut running = network.run().shell(line).spawn()?.listening()?;
+    std::fs::write("/etc/resolv.conf.new", format!("nameserver {address}\n"))?;
+    std::fs::rename("/etc/resolv.conf.new", "/etc/resolv.conf")?;
+    expect(&running.line()?, &server::dns::A.to_string())
+}
+
+/// Gives the case an /etc of its own, with what programs need from it.
+fn replace_directory() -> Result<()> {
+    let copy = "mkdir -p /run/etc && mount -t tmpfs tmpfs /run/etc \
+                && for f in passwd group hosts nsswitch.conf subuid subgid ld.so.cache; do \
+                     cp /etc/$f /run/etc/ 2>/dev/null; done; \
+                mount --move /run/etc /etc";
+    super::tmpfs(std::path::Path::new("/run"))?;
+    crate::process::output(std::process::Command::new("sh").args(["-c", copy]))?;
+    Ok(())
+}

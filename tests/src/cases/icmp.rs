@@ -1,0 +1,117 @@
+//! ping and traceroute.
+
+use anyhow::{Result, ensure};
+
+use crate::case::{Case, Context, Family};
+use crate::network::{self, Network};
+
+/// Opens ping sockets to every group, which is how most distributions ship.
+const OPEN: &str = "0 2147483647";
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = [
+        Case::both("icmp.ping", 20, ping),
+        Case::both("icmp.ping-of-60000-bytes", 20, large_ping),
+        Case::both("icmp.traceroute-udp-three-hops", 40, |context, family| {
+            traceroute(context, family, "-U")
+        }),
+        Case::both("icmp.traceroute-icmp-three-hops", 40, |context, family| {
+            traceroute(context, family, "-I")
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let closed = Case::new("icmp.ping-forbidden-by-the-host", 20, forbidden)
+        .caller(crate::case::Caller::User(
+            "root opens raw sockets, which nothing forbids",
+        ))
+        .pontoon_only();
+    cases.push(closed);
+    cases
+}
+
+/// Lets the host's users open ping sockets.
+pub(super) fn open_ping(context: &Context) -> Result<()> {
+    // In a user namespace of one user, the range holds the groups that the namespace knows.
+    let range = if context.program.drop_privileges {
+        "0 0"
+    } else {
+        OPEN
+    };
+    network::sysctl("net/ipv4/ping_group_range", range)
+}
+
+fn ping(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    open_ping(context)?;
+    let line = format!(
+        "ping {} -n -c 5 -i 0.2 -W 2 {}",
+        family.flag(),
+        network.server_address(family)
+    );
+    let text = network.run().shell(&line).text()?;
+    ensure!(text.contains(" 5 received, 0% packet loss"), "{text}");
+    Ok(())
+}
+
+fn large_ping(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    open_ping(context)?;
+    let line = format!(
+        "ping {} -n -c 3 -i 0.2 -W 2 -s 60000 {}",
+        family.flag(),
+        network.server_address(family)
+    );
+    let text = network.run().shell(&line).text()?;
+    // The first one may be what teaches the guest the path's MTU.
+    let answers = text
+        .lines()
+        .filter(|line| line.starts_with("60008 bytes from"))
+        .count();
+    ensure!(answers >= 2, "{text}");
+    Ok(())
+}
+
+/// The guest's gateway, two routers, the far end.
+fn traceroute(context: &Context, family: Family, method: &str) -> Result<()> {
+    let network = Network::with_routers(context, 2)?;
+    open_ping(context)?;
+    let end = network.server_address(family);
+    let line = format!("traceroute {} {method} -n -q 1 -w 2 -m 8 {end}", family.flag());
+    let text = network.run().shell(&line).text()?;
+    let hops: Vec<&str> = text
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .collect();
+    let router = |link: u8| {
+        let v6 = std::net::Ipv6Addr::new(0x2001, 0xdb8, 1 + u16::from(link), 0, 0, 0, 0, 2);
+        family.pick([198, 51, 100 + link, 2].into(), v6).to_string()
+    };
+    let wanted = [router(0), router(1), router(2)];
+    ensure!(
+        hops.len() <= 4 && hops.ends_with(&wanted.each_ref().map(String::as_str)),
+        "instead of {wanted:?}:\n{text}"
+    );
+    Ok(())
+}
+
+/// One clear line when neither ping sockets nor raw sockets may be opened; and no answer, but also no harm.
+fn forbidden(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    // A new namespace opens ping sockets to nobody.
+    let line = format!(
+        "ping -n -c 2 -i 0.2 -W 1 {}; true",
+        network.server_address(Family::V4)
+    );
+    let output = network.run().shell(&line).output()?;
+    let talk = String::from_utf8_lossy(&output.stderr);
+    let lines = talk
+        .lines()
+        .filter(|line| line.contains("ping_group_range"))
+        .count();
+    ensure!(output.status.success(), "{}", output.status);
+    ensure!(lines == 1, "{lines} lines name ping_group_range:\n{talk}");
+    Ok(())
+}

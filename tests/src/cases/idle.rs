@@ -1,0 +1,80 @@
+//! What it costs to do nothing, and to begin.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::{expect, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::network::Network;
+
+const PSS_LIMIT_KIB: u64 = 16 * 1024;
+
+/// Half of the fastest of pasta's starts on the machines that this was measured on (60 to 88 ms).
+const START_LIMIT: Duration = Duration::from_millis(30);
+
+pub(super) fn cases() -> Vec<Case> {
+    let modes: [&'static str; 2] = ["event", "hybrid"];
+    let mut cases: Vec<Case> = modes
+        .into_iter()
+        .map(|mode| {
+            Case::new(&format!("idle.no-wake-ups.{mode}"), 30, move |context| {
+                idle(context, mode)
+            })
+            .alone()
+        })
+        .collect();
+    cases.push(Case::new("idle.start-and-end", 30, start).alone());
+    cases.into_iter().map(Case::pontoon_only).collect()
+}
+
+/// After some traffic: no wake-up and no CPU time in 5 s, and little memory.
+fn idle(context: &Context, mode: &str) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let line = format!("$E2E guest tcp {server} fetch 0 1 16777216; sleep 1000");
+    let mut running = network.run().options(["--io", mode]).shell(&line).spawn()?;
+    expect(&running.line()?, "ok")?;
+    // Timers of the traffic's end run out first.
+    std::thread::sleep(Duration::from_secs(3));
+    let ours = context.program.processes();
+    ensure!(
+        ours.len() >= 2,
+        "{} processes: engine and supervisor were expected",
+        ours.len()
+    );
+    let activity = || {
+        ours.iter()
+            .map(|process| process.activity())
+            .collect::<Result<Vec<_>>>()
+    };
+    let before = activity()?;
+    std::thread::sleep(Duration::from_secs(5));
+    let after = activity()?;
+    ensure!(
+        before == after,
+        "(wake-ups, CPU ticks) of each process went from {before:?} to {after:?} in 5 s"
+    );
+    let pss: u64 = ours
+        .iter()
+        .map(|process| process.number("smaps_rollup", "Pss"))
+        .sum::<Result<u64>>()?;
+    eprintln!("PSS: {pss} KiB");
+    ensure!(pss <= PSS_LIMIT_KIB, "PSS is {pss} KiB");
+    Ok(())
+}
+
+/// The median of eleven.
+fn start(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut times = Vec::new();
+    for _ in 0..11 {
+        let start = Instant::now();
+        network.run().command(["true"]).text()?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    eprintln!("{times:?}");
+    ensure!(times[5] <= START_LIMIT, "start to end takes {:?}", times[5]);
+    Ok(())
+}

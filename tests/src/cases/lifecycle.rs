@@ -1,0 +1,256 @@
+//! Beginning and end.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+
+use super::{expect, icmp, tcp_server};
+use crate::case::{Caller, Case, Context, Family, Outcome};
+use crate::network::Network;
+use crate::process::{self, Process};
+use crate::run::Running;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("lifecycle.ip-addr", 20, ip_addr).on_machine(),
+        Case::may_skip("lifecycle.whole-id-range", 20, id_range)
+            .on_machine()
+            .caller(Caller::User("root needs no user namespace")),
+        Case::new("lifecycle.exit-status", 20, exit_status),
+        Case::new("lifecycle.signals-pass-through", 20, signals),
+        Case::new("lifecycle.orphans-end-with-the-command", 20, orphans),
+        Case::new("lifecycle.supervisor-killed", 20, supervisor_killed),
+        Case::new("lifecycle.init-killed", 20, init_killed),
+        Case::new("lifecycle.engine-killed", 20, engine_killed),
+        Case::new("lifecycle.attach-by-pid", 30, |context| attach(context, false)),
+        Case::new("lifecycle.attach-by-path", 30, |context| attach(context, true)),
+    ]
+    .into_iter()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+fn ip_addr(context: &Context) -> Result<()> {
+    let mut command = context.program.command()?;
+    let text = process::output(command.args(["run", "--", "ip", "addr"]))?;
+    ensure!(
+        text.contains("state UP") || text.contains(",UP"),
+        "no link is up:\n{text}"
+    );
+    ensure!(
+        text.lines()
+            .filter(|line| line.trim_start().starts_with("inet "))
+            .count()
+            >= 2,
+        "no address:\n{text}"
+    );
+    Ok(())
+}
+
+/// With newuidmap and a line in /etc/subuid, the guest has more users than root.
+fn id_range(context: &Context) -> Result<Outcome> {
+    let user = process::output(Command::new("id").arg("-un"))?;
+    let ranges = std::fs::read_to_string("/etc/subuid").unwrap_or_default();
+    if !ranges
+        .lines()
+        .any(|line| line.starts_with(&format!("{}:", user.trim_end())))
+    {
+        return Ok(Outcome::Skipped(format!(
+            "/etc/subuid has no range for {}",
+            user.trim_end()
+        )));
+    }
+    let mut command = context.program.command()?;
+    let text = process::output(command.args(["run", "--", "cat", "/proc/self/uid_map"]))?;
+    let count: u64 = text
+        .split_whitespace()
+        .skip(2)
+        .step_by(3)
+        .filter_map(|count| count.parse::<u64>().ok())
+        .sum();
+    ensure!(count > 65_536, "{count} users inside:\n{text}");
+    Ok(Outcome::Passed)
+}
+
+fn exit_status(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    for (line, wanted) in [
+        ("exit 37", 37),
+        ("kill -TERM $$", 128 + 15),
+        ("kill -KILL $$", 128 + 9),
+        ("true", 0),
+    ] {
+        let status = network.run().shell(line).output()?.status;
+        ensure!(
+            status.code() == Some(wanted),
+            "`{line}`: {status} instead of {wanted}"
+        );
+    }
+    let status = network.run().command(["/no/such/program"]).output()?.status;
+    ensure!(
+        status.code() == Some(127),
+        "a missing program: {status} instead of 127"
+    );
+    Ok(())
+}
+
+fn signals(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("HUP", Signal::HUP)] {
+        let line =
+            format!("trap 'echo got {name}; exit 5' {name}; echo listening; while :; do sleep 0.05; done");
+        let mut running = network.run().shell(&line).spawn()?.listening()?;
+        running.signal(signal)?;
+        expect(&running.line()?, &format!("got {name}"))?;
+        let status = ended(&mut running, Duration::from_secs(5))?;
+        ensure!(status == Some(5), "after SIG{name}: {status:?} instead of 5");
+    }
+    nothing_left()
+}
+
+fn orphans(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    network.run().shell("(setsid sleep 1000 &) ; exit 0").text()?;
+    nothing_left()
+}
+
+/// A guest with a process that nobody in it waits for.
+fn with_orphan<'a>(network: &'a Network<'_>, talk: &Path) -> Result<Running> {
+    let line = "(setsid sleep 1000 >/dev/null 2>&1 &) ; echo listening; sleep 1000; true";
+    let run: crate::run::Run<'a> = network.run().shell(line).talk_to(talk);
+    run.spawn()?.listening()
+}
+
+fn supervisor_killed(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let _running = {
+        let running = with_orphan(&network, &talk()?)?;
+        running.signal(Signal::KILL)?;
+        running
+    };
+    nothing_left()
+}
+
+fn init_killed(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut running = with_orphan(&network, &talk()?)?;
+    roles(context, &running)?.init.signal(Signal::KILL)?;
+    let status = ended(&mut running, Duration::from_secs(2))?;
+    ensure!(status != Some(0), "success, with its init killed");
+    nothing_left()
+}
+
+/// One line, a status that is not 0 within a second, and nothing left.
+fn engine_killed(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    // Nothing else to talk about.
+    icmp::open_ping(context)?;
+    let talk = talk()?;
+    let mut running = with_orphan(&network, &talk)?;
+    roles(context, &running)?.engine.signal(Signal::KILL)?;
+    let status = ended(&mut running, Duration::from_secs(1))?;
+    ensure!(status != Some(0), "success, with its engine killed");
+    let text = std::fs::read_to_string(&talk)?;
+    ensure!(text.lines().count() == 1, "not one line:\n{text}");
+    nothing_left()
+}
+
+/// A file of the case's own.
+fn talk() -> Result<PathBuf> {
+    let directory = Path::new("/mnt");
+    super::tmpfs(directory)?;
+    Ok(directory.join("talk"))
+}
+
+struct Roles {
+    init: Process,
+    engine: Process,
+}
+
+/// Who of our processes does what: the init is the command's parent, the engine is what else there is.
+fn roles(context: &Context, running: &Running) -> Result<Roles> {
+    let ours = context.program.processes();
+    let others = || {
+        ours.iter()
+            .copied()
+            .filter(|process| process.id() != running.id())
+    };
+    let parents: Vec<u32> = process::living()
+        .into_iter()
+        .filter(|process| !ours.contains(process))
+        .filter_map(Process::parent)
+        .collect();
+    let init = others()
+        .find(|process| parents.contains(&process.id()))
+        .context("no init")?;
+    let engine = others().find(|process| *process != init).context("no engine")?;
+    Ok(Roles { init, engine })
+}
+
+/// Its exit status, once it ended.
+fn ended(running: &mut Running, limit: Duration) -> Result<Option<i32>> {
+    let mut status = None;
+    process::wait_until("it ends", limit, || {
+        status = running.ended()?;
+        Ok(status.is_some())
+    })?;
+    Ok(status.and_then(|status| status.code()))
+}
+
+/// No process but this one: whatever the program had lives in namespaces that end with their last process.
+fn nothing_left() -> Result<()> {
+    let gone = process::wait_until("no process is left", Duration::from_secs(2), || {
+        Ok(process::living().is_empty())
+    });
+    gone.map(|_| ())
+        .with_context(|| format!("left: {:?}", process::living()))
+}
+
+/// Joins a namespace that somebody else made, and ends when it is gone.
+fn attach(context: &Context, by_path: bool) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?.to_string();
+    let mut holder = if context.program.drop_privileges {
+        let mut holder = Command::new("unshare");
+        holder.args(["--user", "--map-user=1000", "--map-group=1000", "--"]);
+        holder
+    } else {
+        Command::new("env")
+    };
+    // The namespace's owner is who started the program: the same user, in the same user namespace.
+    let binary = context.program.binary.as_deref().context("no program")?;
+    let what = if by_path {
+        "/proc/$holder/ns/net"
+    } else {
+        "$holder"
+    };
+    let user = if context.program.drop_privileges {
+        "--user --map-root-user"
+    } else {
+        ""
+    };
+    let enter = if context.program.drop_privileges {
+        "--user --preserve-credentials"
+    } else {
+        ""
+    };
+    let line = format!(
+        "unshare {user} --net sleep 1000 & holder=$!; sleep 0.3; \
+         {binary} run --ready-fd 3 --attach {what} 3>/dev/null & ours=$!; \
+         i=0; until nsenter {enter} --net --target $holder {e2e} guest tcp {server} peer; do \
+             i=$((i + 1)); [ $i -lt 50 ] || exit 1; sleep 0.1; done; \
+         kill $holder; wait $ours",
+        e2e = crate::run::own_path()
+    );
+    let child = holder.args(["sh", "-c", &line]).stdout(Stdio::piped()).spawn()?;
+    let output = child.wait_with_output()?;
+    let text = process::checked("attach", output.status, &output.stdout, &[])?;
+    ensure!(
+        text.contains("198.51.100.1"),
+        "the server did not see the host:\n{text}"
+    );
+    nothing_left()
+}

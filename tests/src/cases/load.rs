@@ -1,0 +1,117 @@
+//! Thousands of flows.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{expect, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::network::Network;
+use crate::process;
+
+const FLOWS: &str = "10000";
+
+/// The pool of spilled bytes (32 MiB), the flows' slots, and the program.
+const RSS_LIMIT_KIB: u64 = 96 * 1024;
+
+pub(super) fn cases() -> Vec<Case> {
+    [
+        Case::both("load.1000-pending-connects", 90, pending).map(Case::alone),
+        Case::both("load.10000-stalled-flows", 150, stalled).map(Case::alone),
+        Case::both("load.10000-flows-both-ways", 90, both_ways).map(Case::alone),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Round trips of another flow, with a thousand connects waiting for nobody.
+fn pending(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?;
+    // The far end does not forward: what is sent through it is never answered.
+    let nowhere = SocketAddr::new(
+        family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?),
+        80,
+    );
+    let words = [
+        "load",
+        "pending",
+        &server.to_string(),
+        &nowhere.to_string(),
+        "1000",
+    ];
+    let text = network.run().guest(words).text()?;
+    within_15_percent(text.trim_end())
+}
+
+/// `BEFORE AFTER`, in nanoseconds.
+fn within_15_percent(text: &str) -> Result<()> {
+    let (before, after) = text.split_once(' ').context("two times were wanted")?;
+    let (before, after): (f64, f64) = (before.parse()?, after.parse()?);
+    eprintln!("round trip, p50: {before} ns, then {after} ns");
+    ensure!(
+        after <= before * 1.15,
+        "round trip p50 went from {before} to {after} ns"
+    );
+    Ok(())
+}
+
+/// The server reads nothing for 60 s while the guest sends flat out; then every byte arrives.
+fn stalled(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?.to_string();
+    let mut running = network
+        .run()
+        .guest(["load", "stalled", &server, FLOWS, "60", "524288"])
+        .spawn()?;
+    let line = running.line()?;
+    let resident: u64 = context
+        .program
+        .processes()
+        .iter()
+        .map(|process| process.number("status", "VmRSS"))
+        .sum::<Result<u64>>()?;
+    eprintln!("resident: {resident} KiB");
+    ensure!(
+        resident <= RSS_LIMIT_KIB,
+        "{resident} KiB resident with stalled flows"
+    );
+    expect(&running.finish()?, "ok")?;
+    within_15_percent(line.strip_prefix("stalled ").context("no times")?)
+}
+
+/// Ten thousand at once, each with content there and back; afterwards nothing of them is left.
+fn both_ways(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?.to_string();
+    let line = format!(
+        "$E2E guest tcp {server} connects 1; echo ready; sleep 1; \
+         $E2E guest load both-ways {server} {FLOWS} 65536 && sleep 30"
+    );
+    let mut running = network.run().shell(&line).spawn()?;
+    expect(&running.line()?, "ok")?;
+    expect(&running.line()?, "ready")?;
+    let descriptors = || -> Result<usize> {
+        context
+            .program
+            .processes()
+            .iter()
+            .map(|process| process.descriptors())
+            .sum()
+    };
+    let before = descriptors()?;
+    expect(&running.line()?, "open")?;
+    if context.program.binary.is_some() {
+        ensure!(
+            descriptors()? >= before + 10_000,
+            "the flows are not open at once"
+        );
+    }
+    expect(&running.line()?, "ok")?;
+    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
+        Ok(descriptors()? <= before)
+    })?;
+    Ok(())
+}

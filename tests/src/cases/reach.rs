@@ -1,0 +1,140 @@
+//! Who may be reached: every class of address, by TCP, UDP and ICMP, from a guest that builds its frames itself.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+
+use super::{icmp, tcp_server, udp_server};
+use crate::case::{Case, Context, Family};
+use crate::network::{self, Network};
+use crate::server;
+
+/// What the servers of host and far end listen on.
+const PORT: u16 = 7000;
+
+/// Refused with every flag.
+const NEVER_V4: &[&str] = &[
+    "0.0.0.0",
+    "0.1.2.3",
+    "127.0.0.1",
+    "127.1.2.3",
+    "169.254.169.254",
+    "169.254.1.1",
+    "224.0.0.1",
+    "239.1.1.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "198.51.100.255",
+];
+
+/// Refused with every flag. `127.0.0.1` is 7f00:1, `169.254.169.254` is a9fe:a9fe.
+const NEVER_V6: &[&str] = &[
+    "::",
+    "::1",
+    "::7f00:1",
+    "::ffff:0:0",
+    "::ffff:7f00:1",
+    "::ffff:0:7f00:1",
+    "::ffff:a9fe:a9fe",
+    "::ffff:c633:6401",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "2002:7f00:1::",
+    "2002:a9fe:a9fe::",
+    "fe80::1",
+    "fe80::a9fe:a9fe",
+    "ff02::1",
+    "ff05::2",
+    "ff0e::1",
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let flags: [(&str, &'static [&'static str], Opens); 4] = [
+        (
+            "reach.by-default",
+            &[],
+            Opens {
+                loopback: false,
+                own: false,
+            },
+        ),
+        (
+            "reach.host-loopback",
+            &["--host-loopback"],
+            Opens {
+                loopback: true,
+                own: false,
+            },
+        ),
+        (
+            "reach.host-addresses",
+            &["--host-addresses"],
+            Opens {
+                loopback: false,
+                own: true,
+            },
+        ),
+        (
+            "reach.every-flag",
+            &["--host-loopback", "--host-addresses"],
+            Opens {
+                loopback: true,
+                own: true,
+            },
+        ),
+    ];
+    let case = |(name, options, opens)| {
+        Case::both(name, 20, move |context, family| {
+            reach(context, family, options, opens)
+        })
+        .map(Case::pontoon_only)
+    };
+    flags.into_iter().flat_map(case).collect()
+}
+
+/// What flags open, besides the world.
+#[derive(Clone, Copy)]
+struct Opens {
+    /// The host's loopback, as the gateway.
+    loopback: bool,
+    /// The host's own addresses.
+    own: bool,
+}
+
+fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> Result<()> {
+    let network = Network::new(context)?;
+    icmp::open_ping(context)?;
+    // Where a rule had a hole, somebody would answer.
+    let everywhere = SocketAddr::new(family.unspecified(), PORT);
+    server::tcp::start(everywhere)?;
+    server::udp::start(everywhere)?;
+    for address in ["169.254.169.254/32", "240.0.0.1/32", "fe80::a9fe:a9fe/128"] {
+        network::add_address("lo", address)?;
+    }
+    tcp_server(&network, family)?;
+    udp_server(&network, family)?;
+
+    let (server, own) = (
+        network.server_address(family).to_string(),
+        network.host_address(family).to_string(),
+    );
+    let never = if family == Family::V4 { NEVER_V4 } else { NEVER_V6 };
+    let port = PORT.to_string();
+    let mut words = vec!["raw", "reach", family.suffix(), &port, "gateway", &own, &server];
+    words.extend(never);
+    let text = network.run().options(options).guest(words).text()?;
+
+    // Whether the gateway answers a ping is its own affair: no socket is opened for it.
+    let answered: Vec<&str> = text.lines().filter(|line| *line != "gateway icmp").collect();
+    let mut wanted = Vec::new();
+    if opens.loopback {
+        wanted.extend(["gateway tcp", "gateway udp"].map(String::from));
+    }
+    if opens.own {
+        wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{own} {protocol}")));
+    }
+    wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{server} {protocol}")));
+    wanted.push("end".to_string());
+    ensure!(answered == wanted, "answered: {answered:?}\n  wanted: {wanted:?}");
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! What TCP means, end to end.
+
+use anyhow::{Result, ensure};
+
+use super::{expect, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::network::Network;
+
+/// More than any buffer on the way holds.
+const LARGE: &str = "268435456";
+
+pub(super) fn cases() -> Vec<Case> {
+    let said_ok: [(&str, &'static [&'static str]); 5] = [
+        (
+            "tcp.guest-closes-its-half-first",
+            &["half-ours", "11", "33554432"],
+        ),
+        (
+            "tcp.server-closes-its-half-first",
+            &["half-theirs", "12", "33554432"],
+        ),
+        ("tcp.server-resets", &["reset-theirs"]),
+        ("tcp.server-stalls-60-s", &["put", "60", "13", LARGE]),
+        ("tcp.guest-stalls-60-s", &["fetch", "60", "14", LARGE]),
+    ];
+    let mut cases: Vec<Case> = said_ok
+        .into_iter()
+        .flat_map(|(name, words)| {
+            Case::both(name, 100, move |context, family| {
+                says(context, family, words, "ok")
+            })
+        })
+        .collect();
+    cases.extend(Case::both("tcp.guest-resets", 20, |context, family| {
+        says(context, family, &["reset-ours"], "reset")
+    }));
+    cases.extend(Case::both("tcp.refused-within-10-ms", 20, refused).map(Case::alone));
+    cases
+}
+
+fn says(context: &Context, family: Family, words: &[&str], wanted: &str) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?.to_string();
+    expect(
+        &network.run().guest(["tcp", &server]).command(words).text()?,
+        wanted,
+    )
+}
+
+fn refused(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let nobody = std::net::SocketAddr::new(network.server_address(family), 9).to_string();
+    let micros: u64 = network
+        .run()
+        .guest(["tcp", &nobody, "refused"])
+        .text()?
+        .trim_end()
+        .parse()?;
+    ensure!(micros <= 10_000, "refused after {micros} us");
+    Ok(())
+}

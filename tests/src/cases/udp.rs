@@ -1,0 +1,135 @@
+//! Datagrams.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use anyhow::{Result, ensure};
+
+use super::{expect, udp_server};
+use crate::case::{Case, Context, Family};
+use crate::network::Network;
+use crate::server;
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
+    for mtu in ["1500", "65520"] {
+        let sizes = move |context: &Context, family| every_size(context, family, mtu);
+        let with_df = move |context: &Context, family| every_size_df(context, family, mtu);
+        cases.extend(Case::both(&format!("udp.every-size.mtu-{mtu}"), 60, sizes));
+        cases.extend(Case::both(&format!("udp.every-size-df.mtu-{mtu}"), 60, with_df));
+    }
+    cases.extend(Case::both("udp.refused-within-10-ms", 20, refused).map(Case::alone));
+    cases.extend(Case::both("udp.5000-peers-of-one-port", 60, peers));
+    cases.extend(Case::both("udp.one-mapping-for-two-servers", 20, mapping));
+    cases.extend(Case::both("udp.unsolicited-is-dropped", 20, unsolicited).map(Case::pontoon_only));
+    cases.extend(Case::both(
+        "udp.fragments-and-extension-headers",
+        20,
+        |context, family| raw(context, family, "fragments"),
+    ));
+    cases.extend(Case::both("udp.malformed-frames", 40, |context, family| {
+        raw(context, family, "malformed")
+    }));
+    cases
+}
+
+fn every_size(context: &Context, family: Family, mtu: &str) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = udp_server(&network, family)?.to_string();
+    expect(
+        &network
+            .run()
+            .options(["--mtu", mtu])
+            .guest(["udp", "sizes", &server])
+            .text()?,
+        "ok",
+    )
+}
+
+/// The path behind the host has an MTU of 1500, whatever the guest's link has.
+fn every_size_df(context: &Context, family: Family, mtu: &str) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = udp_server(&network, family)?.to_string();
+    expect(
+        &network
+            .run()
+            .options(["--mtu", mtu])
+            .guest(["udp", "sizes-df", &server, "1500"])
+            .text()?,
+        "ok",
+    )
+}
+
+fn refused(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let nobody = SocketAddr::new(network.server_address(family), 9).to_string();
+    let micros: u64 = network
+        .run()
+        .guest(["udp", "refused", &nobody])
+        .text()?
+        .trim_end()
+        .parse()?;
+    ensure!(micros <= 10_000, "refused after {micros} us");
+    Ok(())
+}
+
+fn peers(context: &Context, family: Family) -> Result<()> {
+    const PEERS: u16 = 5000;
+    let network = Network::new(context)?;
+    let first = SocketAddr::new(network.server_address(family), 10_000);
+    network.server().enter(|| {
+        (0..PEERS).try_for_each(|index| {
+            server::udp::start(SocketAddr::new(first.ip(), first.port() + index)).map(|_| ())
+        })
+    })?;
+    let words = ["udp", "peers", &first.to_string(), &PEERS.to_string()];
+    expect(&network.run().guest(words).text()?, "ok")
+}
+
+/// RFC 4787 REQ-1: endpoint-independent mapping.
+fn mapping(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let one = SocketAddr::new(network.server_address(family), 3478);
+    let other = SocketAddr::new(network.add_server_address(family, 3)?, 3479);
+    network.server().enter(|| server::stun::start(one))?;
+    network.server().enter(|| server::stun::start(other))?;
+    network
+        .run()
+        .guest(["udp", "stun", &one.to_string(), &other.to_string()])
+        .text()?;
+    Ok(())
+}
+
+/// Address-dependent filtering: the server's other ports may send, another address may not.
+fn unsolicited(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let known = SocketAddr::new(network.server_address(family), 3478);
+    let stranger = network.add_server_address(family, 3)?;
+    network.server().enter(|| server::stun::start(known))?;
+    let mut running = network
+        .run()
+        .guest(["udp", "listen", &known.to_string()])
+        .spawn()?;
+    let mapped: SocketAddr = running.line()?.parse()?;
+    let send = |from, text: &str| -> Result<()> {
+        let socket = network
+            .server()
+            .enter(|| Ok(UdpSocket::bind(SocketAddr::new(from, 0))?))?;
+        socket.send_to(text.as_bytes(), mapped)?;
+        Ok(())
+    };
+    send(stranger, "from a stranger")?;
+    send(known.ip(), "from a known address")?;
+    send(stranger, "from a stranger again")?;
+    send(known.ip(), "end")?;
+    expect(&running.finish()?, "from a known address\nended")
+}
+
+/// A guest that builds its frames itself.
+fn raw(context: &Context, family: Family, what: &str) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = udp_server(&network, family)?;
+    let words = ["raw", what, &server.ip().to_string(), &server.port().to_string()];
+    let text = network.run().guest(words).text()?;
+    ensure!(text.trim_end() == "ok", "{text}");
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! The guest's side of the tests: `pontoon-e2e guest ...`, also called by cases as functions.
+
+pub(crate) mod dns;
+pub(crate) mod raw;
+pub(crate) mod routes;
+pub(crate) mod tcp;
+pub(crate) mod tcp_load;
+pub(crate) mod udp;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+
+use crate::pattern::Pattern;
+use crate::server;
+
+/// Runs one guest command; what it has to say goes to standard output.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["serve", listeners @ ..] => serve(listeners),
+        ["generate", seed, len] => server::tcp::send(
+            &mut std::io::stdout().lock(),
+            &Pattern::of(seed.parse()?),
+            len.parse()?,
+        ),
+        ["verify", seed, len] => {
+            let got = server::tcp::receive(&mut std::io::stdin().lock(), &Pattern::of(seed.parse()?))?;
+            anyhow::ensure!(got == len.parse::<u64>()?, "{got} bytes instead of {len}");
+            say("ok")
+        }
+        ["tcp", server, rest @ ..] => say(&tcp::command(server.parse()?, rest)?),
+        ["load", rest @ ..] => tcp_load::command(rest),
+        ["udp", rest @ ..] => say(&udp::command(rest)?),
+        ["dns", server, count] => say(&dns::parallel(server.parse()?, count.parse()?)?.to_string()),
+        ["raw", rest @ ..] => raw::command(rest),
+        _ => bail!("unknown guest command {}", words.join(" ")),
+    }
+}
+
+/// Runs servers, `tcp:ADDRESS` or `udp:ADDRESS`, until standard input or the world ends.
+fn serve(listeners: &[&str]) -> Result<()> {
+    for listener in listeners {
+        match listener.split_once(':') {
+            Some(("tcp", address)) => server::tcp::start(address.parse::<SocketAddr>()?)?,
+            Some(("udp", address)) => server::udp::start(address.parse::<SocketAddr>()?)?,
+            Some(("stun", address)) => server::stun::start(address.parse::<SocketAddr>()?)?,
+            _ => bail!("not a server: {listener}"),
+        };
+    }
+    say("listening")?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// One line of standard output, at once.
+pub(crate) fn say(line: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{}", line.trim_end())?;
+    Ok(output.flush()?)
+}
+
+/// Everything that `from` still has, as text.
+fn rest(mut from: impl Read) -> Result<String> {
+    let mut text = String::new();
+    from.read_to_string(&mut text)?;
+    Ok(text)
+}

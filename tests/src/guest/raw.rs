@@ -1,0 +1,216 @@
+//! A guest that builds its frames itself.
+
+mod packet;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use self::packet::{Answer, Extension, Packet, Transport};
+use super::{routes, say};
+use crate::case::Family;
+use crate::pattern::Pattern;
+use crate::sys;
+
+/// First source port (or echo id) of probes.
+const PORTS: u16 = 20_000;
+
+pub(crate) fn command(words: &[&str]) -> Result<()> {
+    match words {
+        ["reach", family, port, targets @ ..] => reach(self::family(family)?, port.parse()?, targets),
+        ["fragments", server, port] => fragments(server.parse()?, port.parse()?),
+        ["malformed", server, port] => malformed(server.parse()?, port.parse()?),
+        _ => bail!("unknown raw command {}", words.join(" ")),
+    }
+}
+
+fn family(word: &str) -> Result<Family> {
+    match word {
+        "v4" => Ok(Family::V4),
+        "v6" => Ok(Family::V6),
+        _ => bail!("not a family: {word}"),
+    }
+}
+
+/// The guest's link, spoken to in frames.
+struct Wire {
+    socket: OwnedFd,
+    /// Destination, source, EtherType.
+    header: [u8; 14],
+    source: IpAddr,
+    gateway: IpAddr,
+}
+
+impl Wire {
+    fn open(family: Family) -> Result<Self> {
+        let route = routes::default(family)?;
+        let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
+        let index = rustix::net::netdevice::name_to_index(&any, &route.interface)?;
+        let socket = sys::packet_socket(index).context("cannot open a packet socket")?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(50)))?;
+        let mut header = [0; 14];
+        header[..6].copy_from_slice(&routes::neighbour(route.gateway)?);
+        header[6..12].copy_from_slice(&routes::mac(&route.interface)?);
+        header[12..].copy_from_slice(if family == Family::V4 {
+            &[0x08, 0x00]
+        } else {
+            &[0x86, 0xdd]
+        });
+        Ok(Self {
+            socket,
+            header,
+            source: routes::address(family, &route.interface)?,
+            gateway: route.gateway,
+        })
+    }
+
+    fn send(&self, packet: &[u8]) -> Result<()> {
+        let frame = [&self.header, packet].concat();
+        rustix::io::write(&self.socket, &frame)?;
+        Ok(())
+    }
+
+    /// What comes in within `time`.
+    fn collect(&self, time: Duration, mut take: impl FnMut(&[u8])) {
+        let start = Instant::now();
+        let mut buffer = vec![0; 1 << 17];
+        while start.elapsed() < time {
+            if let Ok(len) = rustix::io::read(&self.socket, &mut buffer)
+                && len > 14
+                && buffer[6..12] == self.header[..6]
+            {
+                take(&buffer[14..len]);
+            }
+        }
+    }
+
+    /// Which of the probes, by source port or echo id, were answered.
+    fn answers(&self, time: Duration) -> BTreeMap<u16, Answer> {
+        let mut answers = BTreeMap::new();
+        self.collect(time, |packet| answers.extend(Answer::parse(packet)));
+        answers
+    }
+}
+
+/// Tries every target by TCP, UDP and ICMP, and says `TARGET PROTOCOL` for each that answers as an open one does.
+fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
+    let wire = Wire::open(family)?;
+    let mut names = Vec::new();
+    for target in targets {
+        let to: IpAddr = if *target == "gateway" {
+            wire.gateway
+        } else {
+            target.parse()?
+        };
+        for (protocol, transport) in Transport::ALL {
+            let id = PORTS + names.len() as u16;
+            names.push(format!("{target} {protocol}"));
+            wire.send(
+                &Packet::new(wire.source, to, transport, id, port)
+                    .payload(b"reach")
+                    .build(),
+            )?;
+        }
+    }
+    let answers = wire.answers(Duration::from_secs(2));
+    for (name, id) in names.iter().zip(PORTS..) {
+        if answers.get(&id).is_some_and(|answer| answer.open) {
+            say(name)?;
+        }
+    }
+    say("end")
+}
+
+/// Datagrams in fragments and behind extension headers: each is answered by the server, or (overlap) is not.
+fn fragments(server: IpAddr, port: u16) -> Result<()> {
+    let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
+    let wire = Wire::open(family)?;
+    let pattern = Pattern::of(7);
+    let payload = pattern.prefix(3000);
+    let probe = |id: u16| Packet::new(wire.source, server, Transport::Udp, id, port).payload(payload);
+    let send_all = |fragments: &[Vec<u8>]| fragments.iter().try_for_each(|fragment| wire.send(fragment));
+    let mut expected = vec![
+        ("in order", true),
+        ("backwards", true),
+        ("doubled", true),
+        ("overlapping", false),
+    ];
+    send_all(&probe(PORTS).fragments(1000))?;
+    let backwards: Vec<_> = probe(PORTS + 1).fragments(1000).into_iter().rev().collect();
+    send_all(&backwards)?;
+    let one = probe(PORTS + 2).fragments(1000);
+    send_all(&[
+        one[0].clone(),
+        one[1].clone(),
+        one[1].clone(),
+        one[2].clone(),
+        one[3].clone(),
+    ])?;
+    send_all(&probe(PORTS + 3).overlapping(1000))?;
+    if family == Family::V6 {
+        let cases: [(&str, &[Extension]); 4] = [
+            ("hop-by-hop", &[Extension::HopByHop]),
+            ("destination options", &[Extension::Destination]),
+            ("both", &[Extension::HopByHop, Extension::Destination]),
+            ("atomic fragment", &[Extension::AtomicFragment]),
+        ];
+        for (name, extensions) in cases {
+            let id = PORTS + expected.len() as u16;
+            expected.push((name, true));
+            let packet = Packet::new(wire.source, server, Transport::Udp, id, port).payload(b"extension");
+            wire.send(&packet.extensions(extensions).build())?;
+        }
+    }
+    let answers = wire.answers(Duration::from_secs(2));
+    for ((name, wanted), id) in expected.into_iter().zip(PORTS..) {
+        let answered = answers.get(&id).is_some_and(|answer| answer.open);
+        ensure!(answered == wanted, "{name}: answered {answered}, wanted {wanted}");
+    }
+    say("ok")
+}
+
+/// Frames that are wrong in every way we can think of; between them and after, a good one is answered.
+fn malformed(server: IpAddr, port: u16) -> Result<()> {
+    let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
+    let wire = Wire::open(family)?;
+    let noise = Pattern::of(99);
+    let good = Packet::new(wire.source, server, Transport::Udp, PORTS, port)
+        .payload(&[0x55; 400])
+        .build();
+    for index in 0..20_000_u64 {
+        let random = noise.at(index * 17, 600);
+        let mut packet = good.clone();
+        match index % 4 {
+            // One byte of the headers, another value.
+            0 => packet[usize::from(random[0]) % 64] ^= random[1] | 1,
+            // Cut anywhere.
+            1 => packet.truncate(1 + usize::from(u16::from_be_bytes([random[0], random[1]])) % packet.len()),
+            // Headers of another transport over random bytes.
+            2 => {
+                let at = if family == Family::V4 { 9 } else { 6 };
+                packet[at] = random[0];
+                packet[40..].copy_from_slice(&random[..good.len() - 40]);
+            }
+            _ => packet = random.to_vec(),
+        }
+        wire.send(&packet)?;
+        if index % 2000 == 1999 {
+            let id = PORTS + 1 + (index / 2000) as u16;
+            wire.send(
+                &Packet::new(wire.source, server, Transport::Udp, id, port)
+                    .payload(b"good")
+                    .build(),
+            )?;
+            let answers = wire.answers(Duration::from_millis(300));
+            ensure!(
+                answers.contains_key(&id),
+                "no answer after {index} malformed frames"
+            );
+        }
+    }
+    say("ok")
+}

@@ -1,0 +1,93 @@
+//! What the guest's network looks like, asked of the kernel.
+
+use std::net::IpAddr;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::case::Family;
+use crate::process;
+
+/// A default route.
+pub(crate) struct Route {
+    pub(crate) gateway: IpAddr,
+    pub(crate) interface: String,
+}
+
+/// The default route of `family`.
+pub(crate) fn default(family: Family) -> Result<Route> {
+    let text = process::output(Command::new("ip").args([family.flag(), "route", "show", "default"]))?;
+    let after = |word: &str| text.split_whitespace().skip_while(|other| *other != word).nth(1);
+    Ok(Route {
+        gateway: after("via").context("no default route")?.parse()?,
+        interface: after("dev").context("no device")?.to_string(),
+    })
+}
+
+/// The address with global scope of `interface`.
+pub(crate) fn address(family: Family, interface: &str) -> Result<IpAddr> {
+    let show = [
+        family.flag(),
+        "-oneline",
+        "address",
+        "show",
+        "dev",
+        interface,
+        "scope",
+        "global",
+    ];
+    let text = process::output(Command::new("ip").args(show))?;
+    let mut words = text
+        .split_whitespace()
+        .skip_while(|word| !word.starts_with("inet"))
+        .skip(1);
+    let address = words.next().and_then(|address| address.split('/').next());
+    Ok(address.context("no address")?.parse()?)
+}
+
+/// The Ethernet address of `neighbour`, once the kernel knows it.
+pub(crate) fn neighbour(neighbour: IpAddr) -> Result<[u8; 6]> {
+    // Anything sent there makes the kernel ask.
+    let any: IpAddr = if neighbour.is_ipv4() {
+        [0; 4].into()
+    } else {
+        [0; 16].into()
+    };
+    std::net::UdpSocket::bind((any, 0))?.send_to(&[0], (neighbour, 9))?;
+    let mut found = None;
+    process::wait_until("a neighbour's address", std::time::Duration::from_secs(3), || {
+        let text = process::output(Command::new("ip").args(["neighbour", "show", &neighbour.to_string()]))?;
+        found = text
+            .split_whitespace()
+            .skip_while(|word| *word != "lladdr")
+            .nth(1)
+            .and_then(parse_mac);
+        Ok(found.is_some())
+    })?;
+    found.context("no neighbour")
+}
+
+/// The Ethernet address of `interface`.
+pub(crate) fn mac(interface: &str) -> Result<[u8; 6]> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
+    let text = text.or_else(|_| {
+        // Without a sysfs of its own, the guest sees the host's.
+        let text = process::output(Command::new("ip").args(["-oneline", "link", "show", interface]));
+        text.map(|text| {
+            text.split_whitespace()
+                .skip_while(|word| *word != "link/ether")
+                .nth(1)
+                .unwrap_or("")
+                .to_string()
+        })
+    })?;
+    parse_mac(text.trim()).context("not an Ethernet address")
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> = text
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).ok())
+        .collect();
+    bytes?.try_into().ok()
+}

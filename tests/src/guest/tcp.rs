@@ -1,0 +1,148 @@
+//! A TCP client for [`crate::server::tcp`].
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use super::rest;
+use crate::pattern::Pattern;
+use crate::server::tcp::{receive, send};
+
+/// Does what `words` say with the server; returns what there is to say.
+pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
+    match words {
+        ["fetch", pause, seed, len] => fetch(server, pause.parse()?, seed.parse()?, len.parse()?),
+        ["put", pause, seed, len] => put(server, pause.parse()?, seed.parse()?, len.parse()?),
+        ["half-ours", seed, len] => half_ours(server, seed.parse()?, len.parse()?),
+        ["half-theirs", seed, len] => half_theirs(server, seed.parse()?, len.parse()?),
+        ["reset-ours"] => reset_ours(server),
+        ["reset-theirs"] => reset_theirs(server),
+        ["refused"] => refused(server),
+        ["peer"] => rest(request(server, "peer")?),
+        ["connects", count] => {
+            (0..count.parse()?).try_for_each(|_: u32| round(server))?;
+            Ok("ok".to_string())
+        }
+        ["rr", rounds] => Ok(format!("{}", rr(server, rounds.parse()?)?.as_nanos())),
+        _ => bail!("unknown TCP command {}", words.join(" ")),
+    }
+}
+
+/// Connects and asks.
+pub(crate) fn request(server: SocketAddr, line: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(server)?;
+    stream.set_nodelay(true)?;
+    stream.write_all(format!("{line}\n").as_bytes())?;
+    Ok(stream)
+}
+
+/// Receives `len` bytes; reads nothing for `pause` seconds first.
+fn fetch(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
+    let mut stream = request(server, &format!("source {seed} {len}"))?;
+    std::thread::sleep(Duration::from_secs(pause));
+    let got = receive(&mut stream, &Pattern::of(seed))?;
+    ensure!(got == len, "{got} bytes instead of {len}");
+    Ok("ok".to_string())
+}
+
+/// Sends `len` bytes; the server reads nothing for `pause` seconds first.
+fn put(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
+    let mut stream = request(server, &format!("sink {pause} {seed} {len}"))?;
+    send(&mut stream, &Pattern::of(seed), len)?;
+    stream.shutdown(Shutdown::Write)?;
+    rest(stream)
+}
+
+/// Closes our half, and still gets everything.
+fn half_ours(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
+    let pattern = Pattern::of(seed);
+    let mut stream = request(server, "echo")?;
+    let mut sender = stream.try_clone()?;
+    std::thread::scope(|scope| {
+        let sent = scope.spawn(|| {
+            send(&mut sender, &pattern, len)?;
+            Ok::<_, anyhow::Error>(sender.shutdown(Shutdown::Write)?)
+        });
+        let got = receive(&mut stream, &pattern)?;
+        ensure!(got == len, "{got} bytes instead of {len}");
+        sent.join().unwrap_or_else(|_| bail!("the sender panicked"))?;
+        Ok("ok".to_string())
+    })
+}
+
+/// The server closes its half first; everything we then send arrives.
+fn half_theirs(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
+    let name = name();
+    let mut stream = request(server, &format!("half {name} {seed} {len}"))?;
+    ensure!(stream.read(&mut [0])? == 0, "data instead of the end");
+    std::thread::sleep(Duration::from_millis(100));
+    send(&mut stream, &Pattern::of(seed), len)?;
+    stream.shutdown(Shutdown::Write)?;
+    report(server, name)
+}
+
+/// Our RST arrives as a RST.
+fn reset_ours(server: SocketAddr) -> Result<String> {
+    let name = name();
+    let mut stream = request(server, &format!("hold {name}"))?;
+    // The server has it, so it is the RST that ends it and not a failed open.
+    stream.read_exact(&mut [0; 5])?;
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+    drop(stream);
+    report(server, name)
+}
+
+/// The server's RST arrives as a RST.
+fn reset_theirs(server: SocketAddr) -> Result<String> {
+    let mut stream = request(server, "reset")?;
+    match stream.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok("ok".to_string()),
+        other => bail!("{other:?} instead of a reset"),
+    }
+}
+
+/// A name for one connection: the server does not see the port that we see.
+fn name() -> u128 {
+    std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_nanos())
+}
+
+fn report(server: SocketAddr, name: u128) -> Result<String> {
+    rest(request(server, &format!("report {name}"))?)
+}
+
+/// Microseconds until the refusal. The first one teaches the host its neighbour, and is not measured.
+fn refused(server: SocketAddr) -> Result<String> {
+    let _ = TcpStream::connect(server);
+    let start = Instant::now();
+    match TcpStream::connect(server) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            Ok(start.elapsed().as_micros().to_string())
+        }
+        other => bail!("{other:?} instead of a refusal"),
+    }
+}
+
+/// Connect, one byte there and back, close.
+fn round(server: SocketAddr) -> Result<()> {
+    let mut stream = request(server, "echo")?;
+    stream.write_all(b"x")?;
+    Ok(stream.read_exact(&mut [0])?)
+}
+
+/// Median time of a byte there and back.
+pub(crate) fn rr(server: SocketAddr, rounds: usize) -> Result<Duration> {
+    let mut stream = request(server, "echo")?;
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let start = Instant::now();
+        stream.write_all(b"x")?;
+        stream.read_exact(&mut [0])?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[rounds / 2])
+}

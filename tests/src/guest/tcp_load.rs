@@ -1,0 +1,173 @@
+//! Many TCP flows at once.
+
+use std::io::{ErrorKind, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
+use super::{rest, say, tcp};
+use crate::pattern::Pattern;
+use crate::server::tcp::{receive, send};
+
+/// Rounds of a round-trip measurement.
+const ROUNDS: usize = 4000;
+
+pub(crate) fn command(words: &[&str]) -> Result<()> {
+    match words {
+        ["pending", server, nowhere, count] => pending(server.parse()?, nowhere.parse()?, count.parse()?),
+        ["stalled", server, count, seconds, len] => {
+            stalled(server.parse()?, count.parse()?, seconds.parse()?, len.parse()?)
+        }
+        ["both-ways", server, count, len] => both_ways(server.parse()?, count.parse()?, len.parse()?),
+        _ => bail!("unknown load {}", words.join(" ")),
+    }
+}
+
+/// Round trips with and without `count` connects pending to `nowhere`, in seven interleaved pairs; says the medians
+/// in nanoseconds.
+fn pending(server: SocketAddr, nowhere: SocketAddr, count: usize) -> Result<()> {
+    tcp::rr(server, ROUNDS)?;
+    let mut without = Vec::new();
+    let mut with = Vec::new();
+    for _ in 0..7 {
+        without.push(tcp::rr(server, ROUNDS)?);
+        let connects = (0..count)
+            .map(|_| begin_connect(nowhere))
+            .collect::<Result<Vec<OwnedFd>>>()?;
+        with.push(tcp::rr(server, ROUNDS)?);
+        drop(connects);
+        // The connects' ends are not part of the next measurement.
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    say(&format!(
+        "{} {}",
+        median(without).as_nanos(),
+        median(with).as_nanos()
+    ))
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
+    let family = if to.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    match connect(&socket, &to) {
+        Err(Errno::INPROGRESS) => Ok(socket),
+        other => bail!("connect to {to}: {other:?} instead of waiting"),
+    }
+}
+
+/// Opens `count` flows to a server that reads nothing for `seconds`, sends flat out on all of them until none moves,
+/// says `stalled` and the round trip of another flow before and now; then sends the rest of `len` bytes on each and
+/// collects the server's verdicts.
+fn stalled(server: SocketAddr, count: usize, seconds: u64, len: u64) -> Result<()> {
+    let pattern = Pattern::of(1);
+    tcp::rr(server, ROUNDS)?;
+    let before = tcp::rr(server, ROUNDS)?;
+    let open = |_| -> Result<(TcpStream, u64)> {
+        let stream = tcp::request(server, &format!("sink {seconds} 1 {len}"))?;
+        stream.set_nonblocking(true)?;
+        Ok((stream, 0))
+    };
+    let mut flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
+    let mut moved = Instant::now();
+    let mut said = false;
+    while flows.iter().any(|(_, sent)| *sent < len) {
+        for (stream, sent) in &mut flows {
+            moved = if push(stream, sent, &pattern, len)? {
+                Instant::now()
+            } else {
+                moved
+            };
+        }
+        if !said && moved.elapsed() > Duration::from_secs(2) {
+            let now = tcp::rr(server, ROUNDS)?;
+            say(&format!("stalled {} {}", before.as_nanos(), now.as_nanos()))?;
+            said = true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ensure!(said, "the flows never stalled");
+    for (index, (stream, _)) in flows.into_iter().enumerate() {
+        stream.set_nonblocking(false)?;
+        stream.shutdown(Shutdown::Write)?;
+        let verdict = rest(stream)?;
+        ensure!(verdict == "ok\n", "flow {index}: {verdict:?}");
+    }
+    say("ok")
+}
+
+/// Sends what fits now. Whether anything did.
+fn push(stream: &mut TcpStream, sent: &mut u64, pattern: &Pattern, len: u64) -> Result<bool> {
+    let before = *sent;
+    while *sent < len {
+        let bytes = pattern.at(*sent, len - *sent);
+        match stream.write(&bytes[..bytes.len().min(64 * 1024)]) {
+            Ok(some) => *sent += some as u64,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error).context("a stalled flow broke"),
+        }
+    }
+    Ok(*sent > before)
+}
+
+/// Opens `count` flows at once; each moves `len` bytes there and back. The server closes the odd ones first.
+fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
+    let pattern = Pattern::of(2);
+    let open = |index| -> Result<TcpStream> {
+        tcp::request(
+            server,
+            if index % 2 == 0 {
+                "echo".into()
+            } else {
+                format!("swap 2 {len}")
+            }
+            .as_str(),
+        )
+        .with_context(|| format!("flow {index}"))
+    };
+    let flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
+    say("open")?;
+    for (index, stream) in flows.into_iter().enumerate() {
+        let first = if index % 2 == 0 {
+            First::Guest
+        } else {
+            First::Server
+        };
+        there_and_back(stream, &pattern, len, first).with_context(|| format!("flow {index}"))?;
+    }
+    say("ok")
+}
+
+/// Who closes its half first.
+#[derive(PartialEq, Eq)]
+enum First {
+    Guest,
+    Server,
+}
+
+fn there_and_back(mut stream: TcpStream, pattern: &Pattern, len: u64, first: First) -> Result<()> {
+    send(&mut stream, pattern, len)?;
+    if first == First::Guest {
+        stream.shutdown(Shutdown::Write)?;
+    }
+    let got = receive(&mut stream, pattern)?;
+    ensure!(got == len, "{got} bytes instead of {len}");
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! A UDP client for [`crate::server::udp`] and [`crate::server::stun`].
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+use super::say;
+use crate::pattern::Pattern;
+use crate::server::stun;
+use crate::server::udp::{MAX_BYTES, SEED};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn command(words: &[&str]) -> Result<String> {
+    match words {
+        ["sizes", server] => sizes(server.parse()?),
+        ["sizes-df", server, path_mtu] => sizes_df(server.parse()?, path_mtu.parse()?),
+        ["refused", server] => refused(server.parse()?),
+        ["peers", server, count] => peers(server.parse()?, count.parse()?),
+        ["stun", one, other] => same_mapping(one.parse()?, other.parse()?),
+        ["listen", stun] => listen(stun.parse()?),
+        ["peer", server] => echo_of(server.parse()?),
+        _ => bail!("unknown UDP command {}", words.join(" ")),
+    }
+}
+
+/// A socket of `like`'s family.
+pub(crate) fn socket(like: SocketAddr) -> Result<UdpSocket> {
+    let any: IpAddr = if like.is_ipv4() {
+        [0; 4].into()
+    } else {
+        [0; 16].into()
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// Sizes that touch every boundary: MTU, GSO and protocol limits, and a stride in between.
+fn interesting_sizes() -> impl Iterator<Item = usize> {
+    let edges = [
+        1, 2, 7, 8, 9, 511, 512, 1231, 1232, 1233, 1451, 1452, 1453, 1471, 1472, 1473, 2944, 2945,
+    ];
+    let large = [
+        8192,
+        32_768,
+        65_471,
+        65_472,
+        65_473,
+        65_491,
+        65_492,
+        65_493,
+        MAX_BYTES - 1,
+        MAX_BYTES,
+    ];
+    edges
+        .into_iter()
+        .chain((3001..MAX_BYTES).step_by(2999))
+        .chain(large)
+}
+
+/// Datagrams of every interesting size there and back, without DF.
+fn sizes(server: SocketAddr) -> Result<String> {
+    let socket = socket(server)?;
+    set_df(&socket, server, false)?;
+    interesting_sizes().try_for_each(|len| exchange(&socket, server, len))?;
+    Ok("ok".to_string())
+}
+
+/// With DF: what fits `path_mtu` goes there and back; what does not is refused with EMSGSIZE, once the path is known.
+fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
+    let fits = path_mtu - if server.is_ipv4() { 28 } else { 48 };
+    let socket = socket(server)?;
+    set_df(&socket, server, true)?;
+    socket.connect(server)?;
+    for len in interesting_sizes() {
+        if len <= fits {
+            exchange(&socket, server, len).with_context(|| format!("{len} bytes with DF"))?;
+            continue;
+        }
+        let start = Instant::now();
+        loop {
+            match send(&socket, Pattern::of(SEED).prefix(len), server) {
+                Err(Errno::MSGSIZE) => break,
+                Ok(()) => ensure!(start.elapsed() < PATIENCE, "{len} bytes with DF: never refused"),
+                Err(error) => return Err(error).with_context(|| format!("{len} bytes with DF")),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    Ok("ok".to_string())
+}
+
+fn set_df(socket: &UdpSocket, server: SocketAddr, df: bool) -> Result<()> {
+    use rustix::net::sockopt::{Ipv4PathMtuDiscovery as V4, Ipv6PathMtuDiscovery as V6};
+    if server.is_ipv4() {
+        sockopt::set_ip_mtu_discover(socket, if df { V4::DO } else { V4::DONT })?;
+    } else {
+        sockopt::set_ipv6_mtu_discover(socket, if df { V6::DO } else { V6::DONT })?;
+    }
+    Ok(())
+}
+
+fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr) -> Result<(), Errno> {
+    match socket.send_to(bytes, to) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
+
+/// `len` bytes there and back. A datagram may be lost, so three tries.
+fn exchange(socket: &UdpSocket, server: SocketAddr, len: usize) -> Result<()> {
+    let pattern = Pattern::of(SEED);
+    let mut buffer = vec![0; 1 << 16];
+    for _ in 0..3 {
+        send(socket, pattern.prefix(len), server).with_context(|| format!("sending {len} bytes"))?;
+        loop {
+            match socket.recv_from(&mut buffer) {
+                Ok((got, from)) => {
+                    ensure!(from == server, "answered by {from} instead of {server}");
+                    pattern.check(0, &buffer[..got])?;
+                    // Another length is the answer to an earlier try, late.
+                    if got == len {
+                        return Ok(());
+                    }
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(error) => return Err(error).with_context(|| format!("waiting for {len} bytes")),
+            }
+        }
+    }
+    bail!("{len} bytes: no answer in three tries")
+}
+
+/// Microseconds until the refusal. The first one teaches the host its neighbour, and is not measured.
+fn refused(server: SocketAddr) -> Result<String> {
+    let socket = socket(server)?;
+    socket.connect(server)?;
+    socket.send(b"x")?;
+    let _ = socket.recv(&mut [0]);
+    let start = Instant::now();
+    socket.send(b"x")?;
+    match socket.recv(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            Ok(start.elapsed().as_micros().to_string())
+        }
+        other => bail!("{other:?} instead of a refusal"),
+    }
+}
+
+/// One socket talks to `count` ports of the server, all in turn and then all again.
+fn peers(server: SocketAddr, count: u16) -> Result<String> {
+    let socket = socket(server)?;
+    for round in 0..2 {
+        for index in 0..count {
+            let peer = SocketAddr::new(server.ip(), server.port() + index);
+            exchange(&socket, peer, 10).with_context(|| format!("peer {index}, round {round}"))?;
+        }
+    }
+    Ok("ok".to_string())
+}
+
+/// One socket, two servers: the mapping that both see.
+fn same_mapping(one: SocketAddr, other: SocketAddr) -> Result<String> {
+    let socket = socket(one)?;
+    let first = stun::mapped(&socket, one)?;
+    let second = stun::mapped(&socket, other)?;
+    ensure!(first == second, "{one} sees {first}, {other} sees {second}");
+    Ok(first.to_string())
+}
+
+/// Says the mapping that the server sees, then what comes in, until a datagram says `end`.
+fn listen(server: SocketAddr) -> Result<String> {
+    let socket = socket(server)?;
+    say(&stun::mapped(&socket, server)?.to_string())?;
+    let mut buffer = [0; 2048];
+    loop {
+        let (len, _) = socket
+            .recv_from(&mut buffer)
+            .context("the datagram `end` did not come")?;
+        let text = String::from_utf8_lossy(&buffer[..len]);
+        if text == "end" {
+            return Ok("ended".to_string());
+        }
+        say(&text)?;
+    }
+}
+
+/// One short datagram there and back on a connected socket: only the address that was asked may answer.
+fn echo_of(server: SocketAddr) -> Result<String> {
+    let socket = socket(server)?;
+    socket.connect(server)?;
+    exchange(&socket, server, 20)?;
+    Ok("ok".to_string())
+}

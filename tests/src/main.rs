@@ -1,0 +1,74 @@
+//! End-to-end tests of `pontoon`, with programs nobody here wrote and small servers of our own.
+//!
+//! `pontoon-e2e --binary PATH [FILTER...]` runs the list. Each case runs in a process, a network, a mount and a PID
+//! namespace of its own (made inside a user namespace when the caller is not root), so that it may set addresses and
+//! sysctls, cannot disturb its neighbour, and leaves nothing when it is killed at its deadline. The same program is
+//! the guest's side of the tests: `pontoon-e2e guest ...` runs inside `pontoon run`.
+
+mod case;
+mod cases;
+mod guest;
+mod network;
+mod pattern;
+mod process;
+mod run;
+mod runner;
+mod server;
+mod sys;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Result<bool> {
+    match arguments.first().map(String::as_str) {
+        Some("guest") => guest::run(&arguments[1..]).map(|()| true),
+        Some("case") => runner::run_one(&arguments[1..]).map(|()| true),
+        _ => runner::run_list(&options(arguments)?),
+    }
+}
+
+/// What the list was asked to do.
+struct Options {
+    /// The program under test; `None`: plain veth in its place, to test the tests.
+    binary: Option<String>,
+    /// Only cases whose name contains one of these; empty: all.
+    filters: Vec<String>,
+    /// Only name the cases.
+    list: bool,
+}
+
+fn options(arguments: &[String]) -> Result<Options> {
+    let mut options = Options {
+        binary: None,
+        filters: Vec::new(),
+        list: false,
+    };
+    let mut direct = false;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--binary" => options.binary = Some(rest.next().context("--binary wants a path")?.clone()),
+            "--direct" => direct = true,
+            "--list" => options.list = true,
+            flag if flag.starts_with('-') => bail!("unknown option {flag}"),
+            filter => options.filters.push(filter.to_string()),
+        }
+    }
+    if options.binary.is_none() && !direct && !options.list {
+        bail!("usage: pontoon-e2e (--binary PATH | --direct) [--list] [FILTER...]");
+    }
+    Ok(options)
+}

@@ -1,0 +1,155 @@
+//! Programs: the one under test, and what it leaves behind.
+
+use std::process::{Command, ExitStatus};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The program under test.
+#[derive(Clone)]
+pub(crate) struct Program {
+    /// `None`: plain veth in its place.
+    pub(crate) binary: Option<String>,
+    /// Run it as a user without privileges in a user namespace of that user's own.
+    pub(crate) drop_privileges: bool,
+    pub(crate) environment: Vec<(&'static str, &'static str)>,
+}
+
+impl Program {
+    /// The program, to be given its arguments.
+    pub(crate) fn command(&self) -> Result<Command> {
+        let binary = self.binary.as_deref().context("there is no program under test")?;
+        let mut command = if self.drop_privileges {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-user=1000", "--map-group=1000", "--", binary]);
+            command
+        } else {
+            Command::new(binary)
+        };
+        command.envs(self.environment.iter().copied());
+        Ok(command)
+    }
+
+    /// Its living processes.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        let binary = self.binary.as_deref().map(std::path::Path::new);
+        let ours = |process: &Process| std::fs::read_link(process.path("exe")).ok().as_deref() == binary;
+        living().into_iter().filter(ours).collect()
+    }
+}
+
+/// One process, by its id in the case's PID namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    fn path(self, file: &str) -> String {
+        format!("/proc/{}/{file}", self.0)
+    }
+
+    pub(crate) fn id(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn signal(self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = rustix::process::Pid::from_raw(self.0.cast_signed()).context("no process")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    fn stat(self) -> Option<Vec<String>> {
+        let stat = std::fs::read_to_string(self.path("stat")).ok()?;
+        // The name may hold anything, but ends at the last parenthesis.
+        let (_, rest) = stat.rsplit_once(") ")?;
+        Some(rest.split(' ').map(str::to_string).collect())
+    }
+
+    fn is_zombie(self) -> bool {
+        self.stat().is_none_or(|stat| stat[0] == "Z")
+    }
+
+    /// Its parent's id.
+    pub(crate) fn parent(self) -> Option<u32> {
+        self.stat()?.get(1)?.parse().ok()
+    }
+
+    /// A `key: N kB` or `key: N` line of a file in its /proc directory.
+    pub(crate) fn number(self, file: &str, key: &str) -> Result<u64> {
+        let path = self.path(file);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        let value = line.and_then(|value| value.split_whitespace().next());
+        value
+            .and_then(|value| value.parse().ok())
+            .with_context(|| format!("{path} has no {key}"))
+    }
+
+    /// Times that its threads were woken, and their CPU time in clock ticks.
+    pub(crate) fn activity(self) -> Result<(u64, u64)> {
+        let mut wakes = 0;
+        for task in std::fs::read_dir(self.path("task"))? {
+            let status = format!("task/{}/status", task?.file_name().display());
+            wakes += self.number(&status, "voluntary_ctxt_switches")?;
+        }
+        let stat = self.stat().context("process is gone")?;
+        let ticks = stat[11].parse::<u64>()? + stat[12].parse::<u64>()?;
+        Ok((wakes, ticks))
+    }
+
+    /// Open descriptors.
+    pub(crate) fn descriptors(self) -> Result<usize> {
+        Ok(std::fs::read_dir(self.path("fd"))?.count())
+    }
+}
+
+/// Every living process that this one can see, but itself.
+pub(crate) fn living() -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut all: Vec<Process> = ids
+        .filter(|id| *id != std::process::id())
+        .map(Process)
+        .filter(|process| !process.is_zombie())
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// Polls `done` until it holds; fails with `what` after `limit`.
+pub(crate) fn wait_until(
+    what: &str,
+    limit: Duration,
+    mut done: impl FnMut() -> Result<bool>,
+) -> Result<Duration> {
+    let start = Instant::now();
+    while !done()? {
+        ensure!(start.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(start.elapsed())
+}
+
+/// Runs a program of others and returns its standard output; fails when it fails.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("cannot run {name}"))?;
+    checked(&name, output.status, &output.stdout, &output.stderr)
+}
+
+/// Standard output as text, if `status` is success.
+pub(crate) fn checked(name: &str, status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Result<String> {
+    let stdout = String::from_utf8_lossy(stdout);
+    if !status.success() {
+        bail!("{name}: {status}\n{stdout}{}", String::from_utf8_lossy(stderr));
+    }
+    Ok(stdout.into_owned())
+}
+
+/// What a thread returned.
+pub(crate) fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| bail!("a thread panicked"))
+}

@@ -1,0 +1,176 @@
+//! `pontoon run`, as the tests start it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::network::Namespace;
+use crate::process::{self, Program};
+
+/// A `pontoon run` to be.
+pub(crate) struct Run<'a> {
+    program: &'a Program,
+    direct: Option<&'a Namespace>,
+    options: Vec<String>,
+    command: Vec<String>,
+    talk: Option<PathBuf>,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(program: &'a Program, direct: Option<&'a Namespace>) -> Self {
+        Self {
+            program,
+            direct,
+            options: Vec::new(),
+            command: Vec::new(),
+            talk: None,
+        }
+    }
+
+    /// Options of `pontoon run`.
+    pub(crate) fn options<T: ToString>(mut self, options: impl IntoIterator<Item = T>) -> Self {
+        self.options
+            .extend(options.into_iter().map(|option| option.to_string()));
+        self
+    }
+
+    /// The command inside.
+    pub(crate) fn command<T: ToString>(mut self, command: impl IntoIterator<Item = T>) -> Self {
+        self.command
+            .extend(command.into_iter().map(|word| word.to_string()));
+        self
+    }
+
+    /// A line of shell inside. `$E2E` is this program.
+    pub(crate) fn shell(self, line: &str) -> Self {
+        self.command(["sh", "-c", &format!("E2E={}; {line}", own_path())])
+    }
+
+    /// `pontoon-e2e guest ...` inside.
+    pub(crate) fn guest<T: ToString>(self, arguments: impl IntoIterator<Item = T>) -> Self {
+        self.command([own_path(), "guest".to_string()]).command(arguments)
+    }
+
+    /// Sends its standard error to a file instead of the case's log.
+    pub(crate) fn talk_to(mut self, file: &Path) -> Self {
+        self.talk = Some(file.to_path_buf());
+        self
+    }
+
+    fn build(&self) -> Result<Command> {
+        let mut command = if self.direct.is_some() {
+            Command::new(&self.command[0])
+        } else {
+            let mut command = self.program.command()?;
+            command
+                .arg("run")
+                .args(&self.options)
+                .arg("--")
+                .arg(&self.command[0]);
+            command
+        };
+        command.args(&self.command[1..]).stdin(Stdio::null());
+        if let Some(file) = &self.talk {
+            command.stderr(File::create(file)?);
+        }
+        Ok(command)
+    }
+
+    fn start(&self, command: &mut Command) -> Result<Child> {
+        eprintln!(
+            "+ pontoon run {} -- {}",
+            self.options.join(" "),
+            self.command.join(" ")
+        );
+        match self.direct {
+            Some(guest) => guest.enter(|| Ok(command.spawn()?)),
+            None => command
+                .spawn()
+                .with_context(|| format!("cannot run {}", command.get_program().display())),
+        }
+    }
+
+    /// Runs to the end; both outputs are captured, and any status is fine.
+    pub(crate) fn output(&self) -> Result<Output> {
+        let child = self.start(self.build()?.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+        let output = child.wait_with_output()?;
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        Ok(output)
+    }
+
+    /// Runs to the end, which must be success; returns standard output.
+    pub(crate) fn text(&self) -> Result<String> {
+        let child = self.start(self.build()?.stdout(Stdio::piped()))?;
+        let output = child.wait_with_output()?;
+        process::checked(&self.command.join(" "), output.status, &output.stdout, &[])
+    }
+
+    /// Starts, and leaves it running.
+    pub(crate) fn spawn(&self) -> Result<Running> {
+        let mut child = self.start(self.build()?.stdout(Stdio::piped()))?;
+        let output = BufReader::new(child.stdout.take().context("no pipe")?);
+        Ok(Running { child, output })
+    }
+}
+
+/// A `pontoon run` that was started. Dropped, it is killed.
+pub(crate) struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// The next line of its standard output.
+    pub(crate) fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        ensure!(
+            self.output.read_line(&mut line)? > 0,
+            "it ended before the line that was waited for"
+        );
+        Ok(line.trim_end().to_string())
+    }
+
+    /// Waits for the line that servers inside print when they listen.
+    pub(crate) fn listening(mut self) -> Result<Self> {
+        let line = self.line()?;
+        ensure!(line == "listening", "instead of `listening`: {line}");
+        Ok(self)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for the end, which must be success; returns what is left of standard output.
+    pub(crate) fn finish(mut self) -> Result<String> {
+        let mut rest = String::new();
+        while self.output.read_line(&mut rest)? > 0 {}
+        let status = self.child.wait()?;
+        process::checked("pontoon run", status, rest.as_bytes(), &[])
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Path of this program.
+pub(crate) fn own_path() -> String {
+    std::env::current_exe().map_or_else(|_| "pontoon-e2e".to_string(), |path| path.display().to_string())
+}

@@ -1,0 +1,244 @@
+//! Runs the list: each case as a process of its own, in its own namespaces, until its deadline.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::{Pid, Signal, geteuid, kill_process_group};
+
+use crate::case::{Caller, Case, Context, Load, Outcome, Place};
+use crate::process::Program;
+use crate::{Options, cases, run};
+
+/// Cases that run side by side.
+const BESIDE: usize = 8;
+
+/// How a case's process says that it could not run; the reason is its standard output.
+const SKIPPED: i32 = 77;
+
+/// Result of one case, as the list prints it.
+enum Verdict {
+    Passed(Duration),
+    Skipped(String),
+    Failed(Duration, String),
+}
+
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    skipped: u32,
+}
+
+/// Whether no case failed.
+pub(crate) fn run_list(options: &Options) -> Result<bool> {
+    let wanted = |case: &Case| {
+        options.filters.is_empty()
+            || options
+                .filters
+                .iter()
+                .any(|filter| case.name.contains(filter.as_str()))
+    };
+    let cases: Vec<Case> = cases::all().into_iter().filter(wanted).collect();
+    if options.list {
+        for case in &cases {
+            say(&format!("{} ({} s)", case.name, case.deadline.as_secs()))?;
+        }
+        return Ok(true);
+    }
+    ensure!(!cases.is_empty(), "no case has such a name");
+    let tally = Mutex::new(Tally::default());
+    let (alone, mut beside): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.load == Load::Alone);
+    // Those that wait longest begin first.
+    beside.sort_by_key(|case| std::cmp::Reverse(case.deadline));
+    let queue = Mutex::new(VecDeque::from(beside));
+    let next = || queue.lock().ok()?.pop_front();
+    std::thread::scope(|scope| {
+        for _ in 0..BESIDE {
+            scope.spawn(|| std::iter::from_fn(next).try_for_each(|case| judge(case, options, &tally)));
+        }
+    });
+    alone.iter().try_for_each(|case| judge(case, options, &tally))?;
+    let Tally {
+        passed,
+        failed,
+        skipped,
+    } = tally
+        .into_inner()
+        .map_err(|_| anyhow::anyhow!("a case's thread panicked"))?;
+    say(&format!("{passed} passed, {failed} failed, {skipped} skipped"))?;
+    Ok(failed == 0)
+}
+
+/// Runs one case and prints its line.
+fn judge(case: &Case, options: &Options, tally: &Mutex<Tally>) -> Result<()> {
+    let verdict = match inapplicable(case, options) {
+        Some(why) => Verdict::Skipped(why),
+        None => run_case(case, options)
+            .unwrap_or_else(|error| Verdict::Failed(Duration::ZERO, format!("{error:#}"))),
+    };
+    let mut tally = tally
+        .lock()
+        .map_err(|_| anyhow::anyhow!("a case's thread panicked"))?;
+    let name = &case.name;
+    match verdict {
+        Verdict::Passed(time) => {
+            tally.passed += 1;
+            say(&format!("pass {name} {:.2} s", time.as_secs_f64()))
+        }
+        Verdict::Skipped(why) => {
+            tally.skipped += 1;
+            say(&format!("skip {name}: {why}"))
+        }
+        Verdict::Failed(time, log) => {
+            tally.failed += 1;
+            let log = log.trim_end().replace('\n', "\n     | ");
+            say(&format!("FAIL {name} {:.2} s\n     | {log}", time.as_secs_f64()))
+        }
+    }
+}
+
+/// Why `case` cannot be run by this caller.
+fn inapplicable(case: &Case, options: &Options) -> Option<String> {
+    if case.pontoon_only && options.binary.is_none() {
+        return Some("needs the program under test".to_string());
+    }
+    match case.caller {
+        Caller::Root(why) if !geteuid().is_root() => Some(format!("needs root: {why}")),
+        Caller::User(why) if geteuid().is_root() => Some(format!("needs a caller who is not root: {why}")),
+        Caller::Anyone | Caller::Root(_) | Caller::User(_) => None,
+    }
+}
+
+fn run_case(case: &Case, options: &Options) -> Result<Verdict> {
+    let mut log = scratch_file()?;
+    let mut command = match case.place {
+        Place::Machine => Command::new(run::own_path()),
+        Place::Isolated => {
+            let mut command = Command::new("unshare");
+            if !geteuid().is_root() {
+                command.args(["--user", "--map-root-user"]);
+            }
+            command.args([
+                "--net",
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "--",
+            ]);
+            command.arg(run::own_path());
+            command
+        }
+    };
+    command
+        .args(["case", &case.name])
+        .args(&options.binary)
+        .process_group(0)
+        .stdin(Stdio::null());
+    let start = Instant::now();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(log.try_clone()?)
+        .spawn()
+        .context("cannot run unshare")?;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if start.elapsed() > case.deadline {
+            if let Some(group) = Pid::from_raw(child.id().cast_signed()) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            child.wait()?;
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let time = start.elapsed();
+    if status.is_some_and(|status| status.success()) {
+        return Ok(Verdict::Passed(time));
+    }
+    let mut text = String::new();
+    if status.and_then(|status| status.code()) == Some(SKIPPED) {
+        child.stdout.context("no pipe")?.read_to_string(&mut text)?;
+        return Ok(Verdict::Skipped(text.trim_end().to_string()));
+    }
+    log.seek(SeekFrom::Start(0))?;
+    let mut bytes = Vec::new();
+    log.read_to_end(&mut bytes)?;
+    text.push_str(&String::from_utf8_lossy(&bytes));
+    if status.is_none() {
+        text.push_str(&format!(
+            "killed at its deadline of {} s",
+            case.deadline.as_secs()
+        ));
+    }
+    Ok(Verdict::Failed(time, text))
+}
+
+/// `case NAME [BINARY]`: runs one case here and now.
+pub(crate) fn run_one(arguments: &[String]) -> Result<()> {
+    let (name, binary) = match arguments {
+        [name] => (name, None),
+        [name, binary] => (name, Some(binary.clone())),
+        _ => bail!("usage: pontoon-e2e case NAME [BINARY]"),
+    };
+    let case = cases::all()
+        .into_iter()
+        .find(|case| case.name == *name)
+        .context("no such case")?;
+    let isolated = case.place == Place::Isolated;
+    if isolated {
+        // Nothing that a case mounts may reach the machine.
+        rustix::mount::mount_change(
+            "/",
+            rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+        )?;
+    }
+    let program = Program {
+        binary,
+        drop_privileges: isolated && !is_real_root()?,
+        environment: case.environment,
+    };
+    match (case.run)(&Context { program })? {
+        Outcome::Passed => Ok(()),
+        Outcome::Skipped(why) => {
+            say(&why)?;
+            std::process::exit(SKIPPED)
+        }
+    }
+}
+
+/// Root of the machine, not of a user namespace.
+fn is_real_root() -> Result<bool> {
+    let map = std::fs::read_to_string("/proc/self/uid_map")?;
+    let fields: Vec<&str> = map.split_whitespace().collect();
+    Ok(geteuid().is_root() && fields.starts_with(&["0", "0"]))
+}
+
+/// A file without a name.
+fn scratch_file() -> Result<File> {
+    let name = std::env::temp_dir().join(format!(
+        "pontoon-e2e.{}.{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let file = File::options()
+        .create_new(true)
+        .read(true)
+        .append(true)
+        .open(&name)?;
+    std::fs::remove_file(&name)?;
+    Ok(file)
+}
+
+fn say(line: &str) -> Result<()> {
+    Ok(writeln!(std::io::stdout().lock(), "{line}")?)
+}

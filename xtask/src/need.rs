@@ -1,0 +1,100 @@
+//! Programs of others that the tests run, and the Debian packages that hold them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::step;
+
+/// Program, Debian package.
+const NEEDED: &[(&str, &str)] = &[
+    ("curl", "curl"),
+    ("dig", "bind9-dnsutils"),
+    ("git", "git"),
+    ("ip", "iproute2"),
+    ("iperf3", "iperf3"),
+    ("newuidmap", "uidmap"),
+    ("nsenter", "util-linux"),
+    ("ping", "iputils-ping"),
+    ("pip3", "python3-pip"),
+    ("setpriv", "util-linux"),
+    ("sysctl", "procps"),
+    ("traceroute", "traceroute"),
+    ("unshare", "util-linux"),
+    ("useradd", "passwd"),
+];
+
+/// Where a program must be so that every user finds it.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// As root: installs what is missing. Otherwise: lists it and fails.
+pub(crate) fn install() -> Result<()> {
+    let missing = missing();
+    if !missing.is_empty() {
+        let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+        packages.sort_unstable();
+        packages.dedup();
+        if !rustix::process::geteuid().is_root() {
+            for (program, package) in &missing {
+                eprintln!("missing: {program} (Debian package {package})");
+            }
+            bail!(
+                "programs are missing (try, as root: apt-get install {})",
+                packages.join(" ")
+            );
+        }
+        apt_get(&["update"])?;
+        apt_get(
+            &[
+                &["install", "--yes", "--no-install-recommends"],
+                packages.as_slice(),
+            ]
+            .concat(),
+        )?;
+    }
+    open_tun()
+}
+
+fn missing() -> Vec<(&'static str, &'static str)> {
+    let found = |program: &str| {
+        PATH.split(':')
+            .any(|directory| Path::new(directory).join(program).is_file())
+    };
+    NEEDED
+        .iter()
+        .copied()
+        .filter(|(program, _)| !found(program))
+        .collect()
+}
+
+fn apt_get(arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    let name = format!("apt-get {}", arguments[0]);
+    if !step::run(&name, &mut command, Duration::from_secs(300))? {
+        bail!("{name} failed");
+    }
+    Ok(())
+}
+
+/// Lets every user open /dev/net/tun, as udev's rules do wherever udev runs. The kernel alone creates it for root.
+fn open_tun() -> Result<()> {
+    let tun = Path::new("/dev/net/tun");
+    let mode = std::fs::metadata(tun).map_or(0, |tun| tun.permissions().mode() & 0o777);
+    if mode & 0o006 == 0o006 {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!(
+            "{} is closed to users, mode {mode:o} (try, as root: chmod 666 {})",
+            tun.display(),
+            tun.display()
+        );
+    }
+    eprintln!("chmod 666 {} (no udev did it)", tun.display());
+    std::fs::set_permissions(tun, PermissionsExt::from_mode(0o666))?;
+    Ok(())
+}

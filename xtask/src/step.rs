@@ -1,0 +1,84 @@
+//! Runs one program under a deadline and says how long it took.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Whether `command` ended well before `deadline`; its process group is killed when that has passed.
+pub(crate) fn run(name: &str, command: &mut Command, deadline: Duration) -> Result<bool> {
+    let start = begin(name);
+    let mut child = spawn(command)?;
+    let mut verdict = None;
+    while start.elapsed() < deadline && verdict.is_none() {
+        verdict = child.try_wait()?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    finish(name, &mut child, start, deadline)
+}
+
+/// As [`run`], and hands each line of the program's standard output to `line` as it comes.
+pub(crate) fn lines(
+    name: &str,
+    command: &mut Command,
+    deadline: Duration,
+    mut line: impl FnMut(&str),
+) -> Result<bool> {
+    let start = begin(name);
+    let mut child = spawn(command.stdout(Stdio::piped()))?;
+    let output = BufReader::new(child.stdout.take().context("no pipe")?);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        output
+            .lines()
+            .map_while(Result::ok)
+            .try_for_each(|line| sender.send(line))
+    });
+    while let Some(left) = deadline.checked_sub(start.elapsed()) {
+        match receiver.recv_timeout(left) {
+            Ok(text) => line(&text),
+            Err(_) => break,
+        }
+    }
+    finish(name, &mut child, start, deadline)
+}
+
+fn begin(name: &str) -> Instant {
+    eprintln!("--- {name}");
+    Instant::now()
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    command
+        .stdin(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot run {}", command.get_program().display()))
+}
+
+fn finish(name: &str, child: &mut Child, start: Instant, deadline: Duration) -> Result<bool> {
+    // The output may end a moment before the program does.
+    let grace = Instant::now() + Duration::from_secs(1);
+    let mut status = child.try_wait()?;
+    while status.is_none() && Instant::now() < grace {
+        std::thread::sleep(Duration::from_millis(5));
+        status = child.try_wait()?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    match status {
+        Some(status) if status.success() => eprintln!("--- {name}: {seconds:.1} s"),
+        Some(status) => eprintln!("--- {name}: failed ({status}) after {seconds:.1} s"),
+        None => {
+            if let Some(group) = Pid::from_raw(child.id().cast_signed()) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            child.wait()?;
+            eprintln!("--- {name}: killed at its deadline of {} s", deadline.as_secs());
+        }
+    }
+    Ok(status.is_some_and(|status| status.success()))
+}

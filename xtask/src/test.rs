@@ -1,0 +1,214 @@
+//! `cargo xtask test`: format, lints, tests, and the end-to-end list as root and as an unprivileged user.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{need, step};
+
+/// The unprivileged user of the end-to-end list, made when root finds none.
+const USER: &str = "pontoon-test";
+
+const BUILD: Duration = Duration::from_secs(6 * 60);
+const UNIT: Duration = Duration::from_secs(4 * 60);
+const LIST: Duration = Duration::from_secs(6 * 60);
+
+/// What the closing line says.
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    skipped: u32,
+}
+
+/// Whether everything passed.
+pub(crate) fn run() -> Result<bool> {
+    need::install()?;
+    let mut tally = Tally::default();
+    check(&mut tally, "format", cargo(&["fmt", "--all", "--check"]), BUILD)?;
+    check(
+        &mut tally,
+        "lints",
+        cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        BUILD,
+    )?;
+    check(
+        &mut tally,
+        "build tests",
+        cargo(&["test", "--workspace", "--no-run"]),
+        BUILD,
+    )?;
+    check(
+        &mut tally,
+        "unit and simulation",
+        cargo(&["test", "--workspace"]),
+        UNIT,
+    )?;
+    let programs = ["build", "--release", "-p", "pontoon", "-p", "pontoon-e2e"];
+    if check(&mut tally, "build programs", cargo(&programs), BUILD)? {
+        let programs = publish()?;
+        end_to_end(&mut tally, &programs)?;
+        std::fs::remove_dir_all(&programs)?;
+    }
+    let Tally {
+        passed,
+        failed,
+        skipped,
+    } = tally;
+    writeln!(
+        std::io::stdout(),
+        "{passed} passed, {failed} failed, {skipped} skipped"
+    )?;
+    Ok(failed == 0)
+}
+
+/// Runs a step that must succeed. A failure is in the closing line too, so that it cannot be overlooked there.
+fn check(tally: &mut Tally, name: &str, mut command: Command, deadline: Duration) -> Result<bool> {
+    let passed = step::run(name, &mut command, deadline)?;
+    tally.failed += u32::from(!passed);
+    Ok(passed)
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace());
+    command
+}
+
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Copies the programs to where every user can run them.
+fn publish() -> Result<PathBuf> {
+    let directory = std::env::temp_dir().join(format!("pontoon-test.{}", std::process::id()));
+    std::fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    for program in ["pontoon", "pontoon-e2e"] {
+        let to = directory.join(program);
+        std::fs::copy(target.join("release").join(program), &to)
+            .with_context(|| format!("cannot copy {program} to {}", to.display()))?;
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o755))?;
+    }
+    Ok(directory)
+}
+
+fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return list(
+            tally,
+            "end to end as this user",
+            Command::new("env"),
+            programs,
+            &std::env::var("HOME")?,
+        );
+    }
+    list(
+        tally,
+        "end to end as root",
+        Command::new("env"),
+        programs,
+        "/root",
+    )?;
+    let home = home_of_user()?;
+    let mut become_user = Command::new("setpriv");
+    become_user.args([
+        &format!("--reuid={USER}"),
+        &format!("--regid={USER}"),
+        "--init-groups",
+        "--inh-caps=-all",
+        "env",
+    ]);
+    list(
+        tally,
+        "end to end as an unprivileged user",
+        become_user,
+        programs,
+        &home,
+    )
+}
+
+/// Runs the list through `env`, with a clean environment.
+fn list(tally: &mut Tally, name: &str, mut env: Command, programs: &Path, home: &str) -> Result<()> {
+    env.args([
+        "-i",
+        &format!("PATH={}", need::PATH),
+        &format!("HOME={home}"),
+        "LC_ALL=C.UTF-8",
+        "TERM=dumb",
+    ])
+    .arg(programs.join("pontoon-e2e"))
+    .arg("--binary")
+    .arg(programs.join("pontoon"))
+    .current_dir("/");
+    let mut closed = false;
+    let passed = step::lines(name, &mut env, LIST, |line| match closing_line(line) {
+        Some([passed, failed, skipped]) => {
+            tally.passed += passed;
+            tally.failed += failed;
+            tally.skipped += skipped;
+            closed = true;
+        }
+        None => eprintln!("{line}"),
+    })?;
+    // A list that was cut short or died has failed, whatever it had counted.
+    if !closed {
+        tally.failed += 1;
+    } else if !passed && tally.failed == 0 {
+        bail!("{name}: failed without a failed line");
+    }
+    Ok(())
+}
+
+/// The numbers of a line `N passed, N failed, N skipped`.
+fn closing_line(line: &str) -> Option<[u32; 3]> {
+    let mut parts = line.split(", ");
+    let mut part = |word: &str| parts.next()?.strip_suffix(word)?.trim_end().parse().ok();
+    let numbers = [part("passed")?, part("failed")?, part("skipped")?];
+    parts.next().is_none().then_some(numbers)
+}
+
+/// The home of [`USER`], who is made if there is none.
+fn home_of_user() -> Result<String> {
+    if let Some(home) = passwd_home()? {
+        return Ok(home);
+    }
+    let mut useradd = Command::new("useradd");
+    useradd.args(["--create-home", "--shell", "/bin/sh", USER]);
+    if !step::run(
+        &format!("make user {USER}"),
+        &mut useradd,
+        Duration::from_secs(30),
+    )? {
+        bail!("cannot make user {USER}");
+    }
+    passwd_home()?.with_context(|| format!("useradd made no {USER}"))
+}
+
+fn passwd_home() -> Result<Option<String>> {
+    let users = std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
+    let user = users
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|user| user[0] == USER);
+    Ok(user.and_then(|user| user.get(5).map(|home| (*home).to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closing_line;
+
+    #[test]
+    fn a_closing_line_is_three_numbers_and_nothing_else() {
+        assert_eq!(closing_line("12 passed, 0 failed, 3 skipped"), Some([12, 0, 3]));
+        assert_eq!(closing_line("12 passed, 0 failed"), None);
+        assert_eq!(closing_line("12 passed, 0 failed, 3 skipped, 1 odd"), None);
+        assert_eq!(closing_line("pass tcp.refused.v4 0.1 s"), None);
+    }
+}
