@@ -53,6 +53,12 @@ impl Ends {
                 ends => Err(format!("refused, but ended as {ends:?}")),
             };
         }
+        if connection.opening == Opening::HostToNobody {
+            return match (self.guest, self.host) {
+                (None, Some(Outcome::Reset)) => Ok(()),
+                ends => Err(format!("nobody listens, but ended as {ends:?}")),
+            };
+        }
         if self.broken {
             return self.prefixes();
         }
