@@ -108,7 +108,7 @@ impl Segment {
         bytes.extend(self.to.port().to_be_bytes());
         bytes.extend(self.seq.to_be_bytes());
         bytes.extend(self.ack.to_be_bytes());
-        bytes.extend([((20 + options.len()) / 4 << 4) as u8, self.flags.0]);
+        bytes.extend([(((20 + options.len()) / 4) << 4) as u8, self.flags.0]);
         bytes.extend(self.window.to_be_bytes());
         bytes.extend([0, 0]);
         bytes.extend(self.urgent.to_be_bytes());
