@@ -73,7 +73,7 @@ fn stalled(context: &Context, family: Family) -> Result<()> {
         .iter()
         .map(|process| process.number("status", "VmRSS"))
         .sum::<Result<u64>>()?;
-    eprintln!("resident: {resident} KiB");
+    eprintln!("{line}\nresident: {resident} KiB");
     ensure!(
         resident <= RSS_LIMIT_KIB,
         "{resident} KiB resident with stalled flows"
@@ -104,9 +104,10 @@ fn both_ways(context: &Context, family: Family) -> Result<()> {
     let before = descriptors()?;
     expect(&running.line()?, "open")?;
     if context.program.binary.is_some() {
+        let open = descriptors()?;
         ensure!(
-            descriptors()? >= before + 10_000,
-            "the flows are not open at once"
+            open >= before + 10_000,
+            "{before} descriptors before, {open} with all flows open"
         );
     }
     expect(&running.line()?, "ok")?;

@@ -144,6 +144,8 @@ fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
     };
     let flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
     say("open")?;
+    // Time for whoever counts them.
+    std::thread::sleep(Duration::from_secs(2));
     for (index, stream) in flows.into_iter().enumerate() {
         let first = if index % 2 == 0 {
             First::Guest
