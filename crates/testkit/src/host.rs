@@ -323,15 +323,20 @@ impl SimHost {
     }
 
     fn release(&mut self, socket: SimSocket, kind: Closing) {
-        self.open -= 1;
         match socket.0 {
-            Name::Tcp(index) => {
-                if let Ok(index) = self.conn(&SimSocket(Name::Tcp(index)), "close") {
+            Name::Tcp(_) => {
+                if let Ok(index) = self.conn(&socket, "close") {
+                    self.open -= 1;
                     self.conns[index].release(kind);
                     self.reach_peer(index);
                 }
             }
-            Name::Datagram(index) => self.datagrams.release(index),
+            Name::Datagram(_) => {
+                if let Ok(index) = self.datagram(&socket, "close") {
+                    self.open -= 1;
+                    self.datagrams.release(index);
+                }
+            }
         }
     }
 }

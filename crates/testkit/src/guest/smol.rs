@@ -41,8 +41,8 @@ pub struct Smol {
 /// What the engine said, and how often its last bare acknowledgement came.
 #[derive(Default)]
 struct Heard {
-    /// The end of all that has come.
-    furthest: u32,
+    /// What the guest has acknowledged.
+    acknowledged: u32,
     ack: u32,
     window: u16,
     count: u32,
@@ -151,9 +151,6 @@ impl Smol {
         };
         let begins = segment.flags.has(Flags::SYN);
         let seen = self.heard.entry(segment.to.port()).or_default();
-        if begins || segment.end().wrapping_sub(seen.furthest) as i32 > 0 {
-            seen.furthest = segment.end();
-        }
         if begins {
             seen.scale = segment.window_scale.unwrap_or(0);
         }
@@ -164,7 +161,7 @@ impl Smol {
         }
         // A window probe has an older sequence number, and wants an answer.
         let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
-        if !bare || segment.seq != seen.furthest {
+        if !bare || (segment.seq.wrapping_sub(seen.acknowledged) as i32) < 0 {
             return false;
         }
         if (seen.ack, seen.window) != (segment.ack, segment.window) {
@@ -174,13 +171,18 @@ impl Smol {
         seen.count > 2
     }
 
-    fn note_overrun(&mut self, frame: &[u8]) {
-        if let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame)
-            && segment.payload.len() > 1
-            && let Some(heard) = self.heard.get(&segment.from.port())
-            && segment.end().wrapping_sub(heard.edge) as i32 > 0
-        {
-            self.overran.insert(segment.from.port());
+    /// Takes note of what smoltcp sends: its acknowledgements, and what goes beyond the window.
+    fn note_sent(&mut self, frame: &[u8]) {
+        let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
+            return;
+        };
+        let port = segment.from.port();
+        let heard = self.heard.entry(port).or_default();
+        if segment.flags.has(Flags::ACK) {
+            heard.acknowledged = segment.ack;
+        }
+        if segment.payload.len() > 1 && segment.end().wrapping_sub(heard.edge) as i32 > 0 {
+            self.overran.insert(port);
         }
     }
 
@@ -360,7 +362,7 @@ impl Guest for Smol {
         };
         let frames: Vec<_> = self.device.output.drain(..).map(dress).collect();
         for frame in &frames {
-            self.note_overrun(frame);
+            self.note_sent(frame);
         }
         frames
     }
