@@ -53,6 +53,8 @@ pub struct GuestReport {
     pub app: Option<App>,
     /// How it ended; `None` while it has not.
     pub outcome: Option<Outcome>,
+    /// The guest's own stack has broken the rules in a way that may keep the connection from ever moving again.
+    pub broken: bool,
 }
 
 /// A guest.

@@ -323,15 +323,20 @@ impl SimHost {
     }
 
     fn release(&mut self, socket: SimSocket, kind: Closing) {
-        self.open -= 1;
         match socket.0 {
-            Name::Tcp(index) => {
-                if let Ok(index) = self.conn(&SimSocket(Name::Tcp(index)), "close") {
+            Name::Tcp(_) => {
+                if let Ok(index) = self.conn(&socket, "close") {
+                    self.open -= 1;
                     self.conns[index].release(kind);
                     self.reach_peer(index);
                 }
             }
-            Name::Datagram(index) => self.datagrams.release(index),
+            Name::Datagram(_) => {
+                if let Ok(index) = self.datagram(&socket, "close") {
+                    self.open -= 1;
+                    self.datagrams.release(index);
+                }
+            }
         }
     }
 }
@@ -449,6 +454,13 @@ impl Host for SimHost {
         match self.conn(socket, "room") {
             Ok(index) => u32::try_from(self.conns[index].room()).unwrap_or(u32::MAX),
             Err(_) => 0,
+        }
+    }
+
+    fn tcp_watch_room(&mut self, _: FlowId, socket: &mut SimSocket) {
+        if let Ok(index) = self.conn(socket, "watch") {
+            self.conns[index].watch_room();
+            self.schedule(index, self.now);
         }
     }
 

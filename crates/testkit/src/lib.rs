@@ -30,4 +30,5 @@ pub mod scenario;
 mod segment;
 pub mod settings;
 pub mod streams;
+pub mod transcript;
 pub mod world;

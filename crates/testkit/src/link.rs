@@ -33,6 +33,8 @@ pub struct SimLink {
     memory: Vec<u8>,
     ready_at: Option<Instant>,
     refused: u64,
+    /// Since time was last told.
+    refused_now: u32,
     wrong: Vec<String>,
 }
 
@@ -48,6 +50,7 @@ impl SimLink {
             memory: Vec::new(),
             ready_at: None,
             refused: 0,
+            refused_now: 0,
             wrong: Vec::new(),
         }
     }
@@ -55,6 +58,7 @@ impl SimLink {
     /// Tells the time.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
+        self.refused_now = 0;
     }
 
     /// Takes the frames that the engine has sent.
@@ -95,6 +99,11 @@ impl SimLink {
             || self.rng.chance(self.plan.refusals);
         if full {
             self.refused += 1;
+            self.refused_now += 1;
+            assert!(
+                self.refused_now < MOST_REFUSALS,
+                "{MOST_REFUSALS} refusals in one turn: a busy loop"
+            );
             let pause = self.plan.pause;
             self.ready_at.get_or_insert(self.now + pause);
         }
@@ -232,3 +241,6 @@ fn check(
     ));
     Err(Refused::Rejected)
 }
+
+/// Refusals in one turn that are no accident.
+const MOST_REFUSALS: u32 = 10_000;

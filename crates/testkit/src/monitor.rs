@@ -25,6 +25,7 @@ struct Seen {
     /// The furthest sequence number that the guest has allowed.
     guest_edge: Option<u32>,
     /// What the engine said in its SYN.
+    iss: Option<u32>,
     scale: Option<u8>,
     /// The furthest sequence number that the engine has sent.
     sent: Option<u32>,
@@ -86,7 +87,6 @@ impl Monitor {
     pub fn down(&mut self, packet: &Packet) {
         let Packet::Tcp(segment) = packet else { return };
         if segment.flags.has(Flags::RST) {
-            self.seen.remove(&(segment.to, segment.from));
             return;
         }
         let seen = self.seen.entry((segment.to, segment.from)).or_default();
@@ -106,10 +106,26 @@ impl Seen {
         }
     }
 
+    /// What the guest said, with an engine's side that begins anew.
+    fn answered(self) -> Self {
+        Self {
+            guest_scale: self.guest_scale,
+            guest_sack: self.guest_sack,
+            guest_max: self.guest_max,
+            ..Self::default()
+        }
+    }
+
     fn judge(&mut self, segment: &Segment) -> Option<&'static str> {
         if segment.flags.has(Flags::SYN) {
-            if !segment.flags.has(Flags::ACK) {
-                *self = Self::default();
+            if self.iss != Some(segment.seq) {
+                let answers = segment.flags.has(Flags::ACK);
+                *self = if answers {
+                    core::mem::take(self).answered()
+                } else {
+                    Self::default()
+                };
+                self.iss = Some(segment.seq);
             }
             self.scale = segment.window_scale;
             let offers = segment.window_scale.is_some() && self.guest_scale.is_none()

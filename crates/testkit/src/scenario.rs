@@ -14,6 +14,7 @@ use crate::guest::scripted::{Scripted, ScriptedPlan};
 use crate::guest::smol::Smol;
 use crate::guest::{Call, Door, Guest};
 use crate::host::{Answer, Remote};
+use crate::net::Filter;
 use crate::rng::Rng;
 use crate::settings::{SERVER_V4, SERVER_V6, addressing};
 use crate::world::{World, WorldPlan};
@@ -25,6 +26,8 @@ pub enum Opening {
     Guest(Answer),
     /// A client of a published port.
     Host,
+    /// A client of a published port on which nobody listens in the guest.
+    HostToNobody,
 }
 
 /// One connection of a scenario.
@@ -79,7 +82,11 @@ pub struct Run {
     pub trace: String,
     /// Applications that gave up because a reset was lost.
     pub gave_up: usize,
-    /// Resets that the guest did not obey, as they were not exact.
+    /// Connections that the guest's own stack broke.
+    pub broken: usize,
+    /// Keepalive was turned on on so many host connections.
+    pub keepalives: usize,
+    /// How much time passed in the world.
     pub virtual_time: Duration,
 }
 
@@ -90,19 +97,31 @@ impl Scenario {
         draw::scenario(seed)
     }
 
+    /// A world in which nothing goes wrong by itself: one connection, a peer that answers at once.
+    #[must_use]
+    pub fn calm(guest: GuestPlan, connection: Connection) -> Self {
+        draw::calm(guest, connection)
+    }
+
     /// Runs it. `traced`: keeps a line for each packet and event.
     #[must_use]
     pub fn run(&self, traced: bool) -> Run {
+        self.run_filtered(traced, None, None)
+    }
+
+    /// Runs it with filters over what goes up and down.
+    #[must_use]
+    pub fn run_filtered(&self, traced: bool, up: Option<Filter>, down: Option<Filter>) -> Run {
         let mut rng = Rng::new(self.seed ^ 0x5eed);
         match &self.guest {
             GuestPlan::Smol(receive, send) => {
                 let mtu = self.world.link.limits.mtu;
                 let make = |rng| Smol::new(addressing(), mtu, *receive, *send, rng);
-                self.run_in(World::new(self.world(), rng.fork(), make), traced)
+                self.run_in(World::new(self.world(), rng.fork(), make), traced, [up, down])
             }
             GuestPlan::Scripted(plan) => {
                 let make = |rng| Scripted::new(addressing(), plan.clone(), rng);
-                self.run_in(World::new(self.world(), rng.fork(), make), traced)
+                self.run_in(World::new(self.world(), rng.fork(), make), traced, [up, down])
             }
         }
     }
@@ -118,7 +137,7 @@ impl Scenario {
     fn incoming(&self) -> impl Iterator<Item = &Connection> {
         self.connections
             .iter()
-            .filter(|connection| connection.opening == Opening::Host)
+            .filter(|connection| !matches!(connection.opening, Opening::Guest(_)))
     }
 
     /// Puts the applications into a world.
@@ -137,10 +156,12 @@ impl Scenario {
             }
         }
         for (listener, connection) in self.incoming().enumerate() {
-            world.guest.listen(Door {
-                port: connection.port,
-                script: connection.guest.clone(),
-            });
+            if connection.opening == Opening::Host {
+                world.guest.listen(Door {
+                    port: connection.port,
+                    script: connection.guest.clone(),
+                });
+            }
             world.host.connect_in(
                 listener as u32,
                 (server(connection.v6), 50_000 + listener as u16).into(),
@@ -151,7 +172,8 @@ impl Scenario {
         }
     }
 
-    fn run_in<G: Guest>(&self, mut world: World<G>, traced: bool) -> Run {
+    fn run_in<G: Guest>(&self, mut world: World<G>, traced: bool, filters: [Option<Filter>; 2]) -> Run {
+        [world.up.filter, world.down.filter] = filters;
         if traced {
             world.keep_trace();
         }
@@ -163,6 +185,13 @@ impl Scenario {
             failure: ended.err(),
             trace: world.trace().to_owned(),
             gave_up: expect::gave_up(&world),
+            broken: world
+                .guest
+                .reports()
+                .iter()
+                .filter(|report| report.broken)
+                .count(),
+            keepalives: world.host.reports().filter(|report| report.keepalive).count(),
             virtual_time: world.now().since(start),
         }
     }

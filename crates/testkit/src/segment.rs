@@ -37,20 +37,26 @@ pub struct Segment {
 
 impl Segment {
     /// A bare acknowledgement from nobody to nobody: the rest of a struct update.
-    pub const EMPTY: Self = Self {
-        from: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
-        to: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
-        seq: 0,
-        ack: 0,
-        flags: Flags::ACK,
-        window: 0xffff,
-        urgent: 0,
-        mss: None,
-        window_scale: None,
-        sack_permitted: false,
-        sack: Vec::new(),
-        payload: Vec::new(),
-    };
+    pub const EMPTY: Self = Self::between(NOBODY, NOBODY);
+
+    /// A bare acknowledgement.
+    #[must_use]
+    pub const fn between(from: SocketAddr, to: SocketAddr) -> Self {
+        Self {
+            from,
+            to,
+            seq: 0,
+            ack: 0,
+            flags: Flags::ACK,
+            window: 0xffff,
+            urgent: 0,
+            mss: None,
+            window_scale: None,
+            sack_permitted: false,
+            sack: Vec::new(),
+            payload: Vec::new(),
+        }
+    }
 
     /// Sequence numbers that it takes.
     #[must_use]
@@ -102,7 +108,7 @@ impl Segment {
         bytes.extend(self.to.port().to_be_bytes());
         bytes.extend(self.seq.to_be_bytes());
         bytes.extend(self.ack.to_be_bytes());
-        bytes.extend([((20 + options.len()) / 4 << 4) as u8, self.flags.0]);
+        bytes.extend([(((20 + options.len()) / 4) << 4) as u8, self.flags.0]);
         bytes.extend(self.window.to_be_bytes());
         bytes.extend([0, 0]);
         bytes.extend(self.urgent.to_be_bytes());
@@ -194,3 +200,5 @@ impl core::fmt::Debug for Segment {
         Ok(())
     }
 }
+
+const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));

@@ -55,7 +55,7 @@ impl Pair {
             partial: 500,
         };
         for (offload, frame) in merge(&mut self.rng, merging, arrived) {
-            let parts = split(&mut self.rng, true, offload, &frame).unwrap();
+            let parts = split(&mut self.rng, true, offload, &frame).expect("what was merged");
             self.merged += usize::from(parts.len() > 1);
             for part in parts {
                 self.far.receive(&part, self.now);

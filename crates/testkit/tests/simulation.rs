@@ -1,24 +1,58 @@
 //! Thousands of seeded worlds. A failing seed is run again on its own with a trace:
 //! `PONTOON_SEED=<seed> cargo test -p pontoon-testkit --test simulation one_seed -- --nocapture`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pontoon_testkit::scenario::Scenario;
+use pontoon_testkit::scenario::{Run, Scenario};
 
 const THREADS: usize = 2;
 
-/// What is wrong with a seed, if anything.
-fn failure(seed: u64) -> Option<String> {
-    let run = catch_unwind(|| Scenario::from_seed(seed).run(false));
-    match run {
-        Ok(run) => run.failure,
-        Err(panic) => Some(message(&*panic)),
+/// Counters that move in no less than one world of a few hundred.
+const EXERCISED: [&str; 12] = [
+    "link_refused",
+    "tcp_opened",
+    "tcp_accepted",
+    "tcp_connect_failed",
+    "tcp_unknown",
+    "tcp_reset_by_guest",
+    "tcp_reset_by_host",
+    "tcp_retransmits",
+    "tcp_timeouts",
+    "tcp_challenges",
+    "tcp_out_of_order",
+    "tcp_spilled_bytes",
+];
+
+/// What the seeds have shown so far.
+#[derive(Default)]
+struct Tally {
+    failures: Vec<(u64, String)>,
+    moved: BTreeMap<&'static str, u64>,
+    gave_up: usize,
+    broken: usize,
+}
+
+impl Tally {
+    fn add(&mut self, seed: u64, run: Result<Run, Box<dyn Any + Send>>) {
+        match run {
+            Ok(run) => {
+                self.failures.extend(run.failure.map(|what| (seed, what)));
+                self.gave_up += run.gave_up;
+                self.broken += run.broken;
+                for (name, value) in run.counters.iter() {
+                    *self.moved.entry(name).or_default() += u64::from(value > 0);
+                }
+            }
+            Err(panic) => self.failures.push((seed, message(&*panic))),
+        }
     }
 }
 
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
+fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     format!(
         "panic: {}",
@@ -31,7 +65,7 @@ fn many_seeds() {
     let count: u64 = std::env::var("PONTOON_SEEDS").map_or(10_000, |count| count.parse().expect("a number"));
     let first: u64 = std::env::var("PONTOON_FIRST_SEED").map_or(0, |first| first.parse().expect("a number"));
     let next = AtomicU64::new(first);
-    let failures = Mutex::new(Vec::new());
+    let tally = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -40,22 +74,44 @@ fn many_seeds() {
                     if seed >= first + count {
                         break;
                     }
-                    if let Some(what) = failure(seed) {
-                        failures.lock().unwrap().push((seed, what));
-                    }
+                    let run = catch_unwind(|| Scenario::from_seed(seed).run(false));
+                    tally.lock().unwrap().add(seed, run);
                 }
             });
         }
     });
-    let mut failures = failures.into_inner().unwrap();
+    let Tally {
+        mut failures,
+        moved,
+        gave_up,
+        broken,
+    } = tally.into_inner().unwrap();
     failures.sort();
     for (seed, what) in &failures {
         let first_line = what.lines().next().unwrap_or_default();
+        eprintln!("seed {seed}: {first_line}");
         eprintln!(
-            "seed {seed}: {first_line}\n  PONTOON_SEED={seed} cargo test -p pontoon-testkit --test simulation one_seed -- --nocapture"
+            "  PONTOON_SEED={seed} cargo test -p pontoon-testkit --test simulation one_seed -- --nocapture"
         );
     }
+    eprintln!(
+        "{count} seeds: {gave_up} applications gave up on a lost reset, smoltcp broke {broken} connections"
+    );
     assert!(failures.is_empty(), "{} of {count} seeds fail", failures.len());
+    let enough = count / 400;
+    for name in EXERCISED {
+        assert!(
+            moved[name] >= enough,
+            "{name} moved in {} of {count} worlds",
+            moved[name]
+        );
+    }
+    // Excuses are for accidents: when they become common they hide what they excuse.
+    assert!(gave_up as u64 <= count / 20 + 2, "{gave_up} applications gave up");
+    assert!(
+        broken as u64 <= count / 100 + 2,
+        "{broken} connections broken by smoltcp"
+    );
 }
 
 /// Runs the one seed in `PONTOON_SEED` (else seed 0) and prints its packets when it fails.
@@ -63,8 +119,7 @@ fn many_seeds() {
 fn one_seed() {
     let seed: u64 = std::env::var("PONTOON_SEED").map_or(0, |seed| seed.parse().expect("a number"));
     let scenario = Scenario::from_seed(seed);
-    let run = AssertUnwindSafe(|| scenario.run(true));
-    let run = run();
+    let run = scenario.run(true);
     if let Some(what) = &run.failure {
         eprintln!("{scenario:#?}\n{}", run.trace);
         panic!("seed {seed}: {what}");

@@ -14,7 +14,7 @@ use pontoon_wire::vnet::Offload;
 
 use super::{Addressing, Call, Door, Guest, GuestReport};
 use crate::clock::earlier;
-use crate::frames::{Icmp, Packet, Segment};
+use crate::frames::{Datagram, Icmp, Packet, Segment};
 use crate::rng::Rng;
 pub use mischief::Mischief;
 use peer::Peer;
@@ -64,8 +64,11 @@ pub struct Scripted {
     doors: Vec<Door>,
     peers: Vec<Peer>,
     output: Vec<Segment>,
-    /// ICMP messages that came.
+    /// What was put in by hand.
+    extra: Vec<Packet>,
+    /// ICMP messages and datagrams that came.
     icmp: Vec<Icmp>,
+    datagrams: Vec<Datagram>,
     wrong: Vec<String>,
 }
 
@@ -80,7 +83,9 @@ impl Scripted {
             doors: Vec::new(),
             peers: Vec::new(),
             output: Vec::new(),
+            extra: Vec::new(),
             icmp: Vec::new(),
+            datagrams: Vec::new(),
             wrong: Vec::new(),
         }
     }
@@ -91,12 +96,18 @@ impl Scripted {
         &self.icmp
     }
 
-    /// Sends a segment that no connection of the guest's stands for.
-    pub fn inject(&mut self, segment: Segment) {
-        self.output.push(segment);
+    /// UDP datagrams that came, oldest first.
+    #[must_use]
+    pub fn datagrams(&self) -> &[Datagram] {
+        &self.datagrams
     }
 
-    /// How often a challenge was answered by an acknowledgement, over all connections.
+    /// Sends a packet that no connection of the guest's stands for.
+    pub fn inject(&mut self, packet: Packet) {
+        self.extra.push(packet);
+    }
+
+    /// Resets that were not exact, and so were answered by an acknowledgement.
     #[must_use]
     pub fn resets_ignored(&self) -> u32 {
         self.peers.iter().map(Peer::resets_ignored).sum()
@@ -143,7 +154,8 @@ impl Guest for Scripted {
                 }
             }
             Ok((_, Packet::Icmp(icmp))) => self.icmp.push(icmp),
-            Ok((_, Packet::Udp(_) | Packet::Other(..))) => {}
+            Ok((_, Packet::Udp(datagram))) => self.datagrams.push(datagram),
+            Ok((_, Packet::Other(..))) => {}
             Err(error) => self.wrong.push(format!("a malformed frame: {error}")),
         }
     }
@@ -153,14 +165,15 @@ impl Guest for Scripted {
             peer.poll(now, &mut self.output, &mut self.wrong);
         }
         let ether = self.addressing.ether();
-        self.output
-            .drain(..)
-            .map(|segment| Packet::Tcp(segment).emit(ether))
+        let segments = self.output.drain(..).map(Packet::Tcp);
+        segments
+            .chain(self.extra.drain(..))
+            .map(|packet| packet.emit(ether))
             .collect()
     }
 
     fn next(&mut self, now: Instant) -> Option<Instant> {
-        if !self.output.is_empty() {
+        if !self.output.is_empty() || !self.extra.is_empty() {
             return Some(now);
         }
         self.peers
@@ -175,6 +188,7 @@ impl Guest for Scripted {
                 port: peer.port(),
                 app: peer.app().cloned(),
                 outcome: peer.outcome(),
+                broken: false,
             })
             .collect()
     }

@@ -2,7 +2,7 @@
 //!
 //! It works without Ethernet, so neighbour discovery plays no part: frames are dressed and undressed here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
@@ -31,18 +31,24 @@ pub struct Smol {
     send_buffer: usize,
     rng: Rng,
     /// By guest port.
-    repeats: BTreeMap<u16, Repeats>,
+    heard: BTreeMap<u16, Heard>,
+    /// Guest ports of connections that sent more than the engine's window allowed: smoltcp's fast retransmit does not
+    /// look at the window, and what it sent beyond it is never sent again once the window has been shut.
+    overran: BTreeSet<u16>,
     wrong: Vec<String>,
 }
 
-/// How often the last bare acknowledgement came.
+/// What the engine said, and how often its last bare acknowledgement came.
 #[derive(Default)]
-struct Repeats {
-    /// The end of all that has come.
-    furthest: u32,
+struct Heard {
+    /// What the guest has acknowledged.
+    acknowledged: u32,
     ack: u32,
     window: u16,
     count: u32,
+    /// The engine's window scale and the right edge of its window.
+    scale: u8,
+    edge: u32,
 }
 
 struct Conn {
@@ -115,7 +121,8 @@ impl Smol {
             receive_buffer,
             send_buffer,
             rng,
-            repeats: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            overran: BTreeSet::new(),
             wrong: Vec::new(),
         }
     }
@@ -143,13 +150,18 @@ impl Smol {
             return false;
         };
         let begins = segment.flags.has(Flags::SYN);
-        let seen = self.repeats.entry(segment.to.port()).or_default();
-        if begins || segment.end().wrapping_sub(seen.furthest) as i32 > 0 {
-            seen.furthest = segment.end();
+        let seen = self.heard.entry(segment.to.port()).or_default();
+        if begins {
+            seen.scale = segment.window_scale.unwrap_or(0);
+        }
+        let shift = if begins { 0 } else { seen.scale };
+        let edge = segment.ack.wrapping_add(u32::from(segment.window) << shift);
+        if begins || edge.wrapping_sub(seen.edge) as i32 > 0 {
+            seen.edge = edge;
         }
         // A window probe has an older sequence number, and wants an answer.
         let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
-        if !bare || segment.seq != seen.furthest {
+        if !bare || (segment.seq.wrapping_sub(seen.acknowledged) as i32) < 0 {
             return false;
         }
         if (seen.ack, seen.window) != (segment.ack, segment.window) {
@@ -157,6 +169,21 @@ impl Smol {
         }
         seen.count += 1;
         seen.count > 2
+    }
+
+    /// Takes note of what smoltcp sends: its acknowledgements, and what goes beyond the window.
+    fn note_sent(&mut self, frame: &[u8]) {
+        let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
+            return;
+        };
+        let port = segment.from.port();
+        let heard = self.heard.entry(port).or_default();
+        if segment.flags.has(Flags::ACK) {
+            heard.acknowledged = segment.ack;
+        }
+        if segment.payload.len() > 1 && segment.end().wrapping_sub(heard.edge) as i32 > 0 {
+            self.overran.insert(port);
+        }
     }
 
     fn run_apps(&mut self, now: Instant) -> bool {
@@ -285,6 +312,10 @@ impl Conn {
         moved
     }
 
+    fn local_port(&self) -> u16 {
+        self.call.as_ref().map_or(self.port, |call| call.from)
+    }
+
     fn outcome(&self) -> Option<Outcome> {
         if self.refused {
             return Some(Outcome::Refused);
@@ -329,7 +360,11 @@ impl Guest for Smol {
             };
             [&ether.destination.0[..], &ether.source.0, &ethertype, &packet].concat()
         };
-        self.device.output.drain(..).map(dress).collect()
+        let frames: Vec<_> = self.device.output.drain(..).map(dress).collect();
+        for frame in &frames {
+            self.note_sent(frame);
+        }
+        frames
     }
 
     fn next(&mut self, now: Instant) -> Option<Instant> {
@@ -362,6 +397,7 @@ impl Guest for Smol {
                 port: conn.port,
                 app: conn.app.clone(),
                 outcome: conn.outcome(),
+                broken: self.overran.contains(&conn.local_port()),
             })
             .collect()
     }

@@ -51,6 +51,42 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     }
 }
 
+pub(super) fn calm(guest: GuestPlan, connection: Connection) -> Scenario {
+    let calm = Impairment {
+        delay: Duration::from_micros(50),
+        ..Impairment::default()
+    };
+    Scenario {
+        seed: 1,
+        world: WorldPlan {
+            config: settings::config(1500),
+            up: calm.clone(),
+            down: calm,
+            merging: Merging {
+                most: 60_000,
+                partial: 1000,
+            },
+            loose: false,
+            link: LinkPlan {
+                limits: Limits {
+                    mtu: 1500,
+                    max_gso: 65_535,
+                    tso4: true,
+                    tso6: true,
+                    uso: true,
+                },
+                refusals: 0,
+                depth: 1024,
+                pause: Duration::from_micros(100),
+            },
+            host: HostPlan::default(),
+        },
+        guest,
+        connections: vec![connection],
+        limit: Duration::from_secs(3600),
+    }
+}
+
 fn limits(rng: &mut Rng) -> Limits {
     let tso = rng.chance(700);
     Limits {

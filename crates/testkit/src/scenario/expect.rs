@@ -21,6 +21,7 @@ impl Scenario {
                 host: host.as_ref().and_then(|report| report.app.as_ref()?.outcome()),
                 guest_app: guest.and_then(|report| report.app.clone()),
                 host_app: host.and_then(|report| report.app),
+                broken: guest.is_some_and(|report| report.broken),
                 lossy: world.up.lost + world.down.lost + world.link.refused() > 0,
             };
             ends.judge(connection).map_err(|what| {
@@ -41,6 +42,7 @@ struct Ends {
     guest_app: Option<App>,
     host_app: Option<App>,
     lossy: bool,
+    broken: bool,
 }
 
 impl Ends {
@@ -50,6 +52,15 @@ impl Ends {
                 (Some(Outcome::Refused), None) => Ok(()),
                 ends => Err(format!("refused, but ended as {ends:?}")),
             };
+        }
+        if connection.opening == Opening::HostToNobody {
+            return match (self.guest, self.host) {
+                (None, Some(Outcome::Reset)) => Ok(()),
+                ends => Err(format!("nobody listens, but ended as {ends:?}")),
+            };
+        }
+        if self.broken {
+            return self.prefixes();
         }
         let resets = |end| matches!(end, End::Reset(_));
         match (resets(connection.guest.end), resets(connection.host.end)) {

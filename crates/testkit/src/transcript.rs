@@ -1,0 +1,295 @@
+//! Tests of single packets: what goes in, what comes out *and nothing else*, and which counters moved.
+//!
+//! Sequence numbers of the engine's are told relative to its first one, which is drawn by chance: its SYN is 0.
+//!
+//! ```
+//! use pontoon_testkit::transcript::{ACK, Given, SYN, UP, DOWN};
+//! use pontoon_testkit::frames::Segment;
+//!
+//! let mut given = Given::server();
+//! given.up(Segment { flags: SYN, seq: 1000, ack: 0, mss: Some(1460), ..UP });
+//! given.down(Segment { flags: SYN.and(ACK), seq: 0, ack: 1001, mss: Some(1460), ..DOWN });
+//! given.quiet();
+//! given.counted(|counters| {
+//!     counters.frames_up += 1;
+//!     counters.frames_down += 1;
+//!     counters.tcp_opened += 1;
+//! });
+//! ```
+
+use core::net::{SocketAddr, SocketAddrV4};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use pontoon_engine::{Config, Counters, Engine, Frame, Instant, Limits, Transmit, WorkerId};
+use pontoon_wire::frame::Flags;
+use pontoon_wire::vnet::{Offload, Segmentation};
+use vm_memory::VolatileSlice;
+
+use crate::app::Script;
+use crate::clock::earlier;
+use crate::frames::{Packet, Segment};
+use crate::host::{Answer, HostPlan, Remote, SimHost};
+use crate::link::{LinkPlan, SimLink};
+use crate::rng::Rng;
+use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
+use crate::streams;
+
+/// FIN.
+pub const FIN: Flags = Flags::FIN;
+/// SYN.
+pub const SYN: Flags = Flags::SYN;
+/// RST.
+pub const RST: Flags = Flags::RST;
+/// PSH.
+pub const PSH: Flags = Flags::PSH;
+/// ACK.
+pub const ACK: Flags = Flags::ACK;
+
+/// Port of the server.
+pub const PORT: u16 = 80;
+const GUEST: SocketAddr = SocketAddr::V4(SocketAddrV4::new(GUEST_V4, 40_000));
+const SERVER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(SERVER_V4, PORT));
+
+/// A segment from the guest: the rest of a struct update.
+pub const UP: Segment = Segment::between(GUEST, SERVER);
+
+/// A segment to the guest, whose window is not compared.
+pub const DOWN: Segment = Segment::between(SERVER, GUEST);
+
+/// An engine with its surroundings, one step at a time.
+#[derive(Debug)]
+pub struct Given {
+    /// The engine.
+    pub engine: Engine<SimHost>,
+    /// The host.
+    pub host: SimHost,
+    /// The link.
+    pub link: SimLink,
+    now: Instant,
+    out: VecDeque<(Offload, Packet)>,
+    counters: Counters,
+    /// The engine's first sequence number.
+    iss: u32,
+}
+
+impl Given {
+    /// An engine on a plain link of MTU 1500, and a host where nobody listens.
+    #[must_use]
+    pub fn new(config: Config, limits: Limits, host: HostPlan) -> Self {
+        let mut rng = Rng::new(1);
+        let link = LinkPlan {
+            limits,
+            refusals: 0,
+            depth: 1024,
+            pause: Duration::from_millis(1),
+        };
+        let now = Instant(1_000_000_000);
+        let mut given = Self {
+            engine: Engine::new(config, WorkerId(0), rng.key(), now),
+            host: SimHost::new(host, rng.fork()),
+            link: SimLink::new(link, rng.fork()),
+            now,
+            out: VecDeque::new(),
+            counters: Counters::default(),
+            iss: 0,
+        };
+        given.host.tick(now);
+        given
+    }
+
+    /// A world where a sink answers on [`PORT`] at once.
+    #[must_use]
+    pub fn server() -> Self {
+        Self::serving(Script::SINK)
+    }
+
+    /// A world where `script` answers on [`PORT`] at once.
+    #[must_use]
+    pub fn serving(script: Script) -> Self {
+        let mut given = Self::new(config(1500), PLAIN, HostPlan::default());
+        let answer = Answer::Now;
+        given.host.serve(PORT, Remote { answer, script });
+        given
+    }
+
+    /// A connection that stands: the guest's next sequence number is 1001, the engine's 1; no options but the MSS and
+    /// SACK.
+    #[must_use]
+    pub fn open(script: Script) -> Self {
+        let mut given = Self::serving(script);
+        let syn = Segment {
+            mss: Some(1460),
+            sack_permitted: true,
+            ..UP
+        };
+        given.up(Segment {
+            flags: SYN,
+            seq: 1000,
+            ..syn
+        });
+        given.down(Segment {
+            flags: SYN.and(ACK),
+            ack: 1001,
+            mss: Some(1460),
+            sack_permitted: true,
+            ..DOWN
+        });
+        given.up(Segment {
+            seq: 1001,
+            ack: 1,
+            ..UP
+        });
+        given.counters = *given.engine.counters();
+        given
+    }
+
+    /// A segment from the guest. Its acknowledgement number is relative to the engine's first.
+    pub fn up(&mut self, segment: Segment) {
+        let ack = match segment.flags.has(ACK) {
+            true => segment.ack.wrapping_add(self.iss),
+            false => segment.ack,
+        };
+        self.packet_up(&Packet::Tcp(Segment { ack, ..segment }));
+    }
+
+    /// A packet from the guest, as it is.
+    pub fn packet_up(&mut self, packet: &Packet) {
+        let frame = packet.emit(addressing().ether());
+        self.frame_up(Offload::NONE, frame);
+    }
+
+    /// Any frame from the guest.
+    pub fn frame_up(&mut self, offload: Offload, mut frame: Vec<u8>) {
+        let head = frame[..frame.len().min(pontoon_wire::frame::HEAD)].to_vec();
+        let len = frame.len();
+        let parts = [VolatileSlice::from(frame.as_mut_slice())];
+        let frame = Frame {
+            offload,
+            head: &head,
+            parts: &parts,
+            len,
+        };
+        self.engine
+            .handle_frames(&[frame], &mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    /// Lets time pass, with all that happens in it.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(next) = earlier(self.host.next(), self.engine.next_timeout())
+            && next <= end
+        {
+            self.now = self.now.max(next);
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    /// The next packet to the guest is this segment; windows and PSH are not compared.
+    #[track_caller]
+    pub fn down(&mut self, expected: Segment) {
+        let Some((offload, packet)) = self.out.pop_front() else {
+            panic!("nothing, where {expected:?} was expected");
+        };
+        let Packet::Tcp(mut got) = packet else {
+            panic!("{packet:?}, where {expected:?} was expected");
+        };
+        let data = got.payload.len();
+        assert!(
+            offload.segmentation == Segmentation::Whole || data > 0,
+            "{offload:?} of a segment without data"
+        );
+        if got.flags.has(SYN) {
+            self.iss = got.seq;
+        }
+        got.seq = got.seq.wrapping_sub(self.iss);
+        got.window = expected.window;
+        got.flags.0 &= !PSH.0;
+        if expected.payload.is_empty() {
+            assert_eq!(got, expected);
+        } else {
+            assert!(got == expected, "{got:?} is not {expected:?}, or its data differ");
+        }
+    }
+
+    /// Nothing goes to the guest.
+    #[track_caller]
+    pub fn quiet(&self) {
+        assert!(self.out.is_empty(), "not quiet: {:?}", self.out);
+        assert_eq!(self.host.wrong(), [""; 0]);
+        assert_eq!(self.link.wrong(), [""; 0]);
+    }
+
+    /// Takes whatever goes to the guest, as it is.
+    pub fn take(&mut self) -> Vec<Packet> {
+        self.out.drain(..).map(|(_, packet)| packet).collect()
+    }
+
+    /// Exactly these counters have moved, by so much, since this was last asked.
+    #[track_caller]
+    pub fn counted(&mut self, moved: impl FnOnce(&mut Counters)) {
+        moved(&mut self.counters);
+        let now = *self.engine.counters();
+        let expected = core::mem::replace(&mut self.counters, now);
+        let differing: Vec<_> = now
+            .iter()
+            .zip(expected.iter())
+            .filter(|(now, expected)| now != expected)
+            .map(|((name, now), (_, expected))| format!("{name} is {now}, not {expected}"))
+            .collect();
+        assert!(differing.is_empty(), "{differing:?}");
+    }
+
+    /// Counters are of no interest so far.
+    pub fn forget_counters(&mut self) {
+        self.counters = *self.engine.counters();
+    }
+
+    /// Data of the guest's, from its first byte on.
+    #[must_use]
+    pub fn guest_bytes(at: u64, len: usize) -> Vec<u8> {
+        crate::pattern::bytes(streams::up(PORT), at, len)
+    }
+
+    /// Data of the server's, from its first byte on.
+    #[must_use]
+    pub fn server_bytes(at: u64, len: usize) -> Vec<u8> {
+        crate::pattern::bytes(streams::down(PORT), at, len)
+    }
+
+    fn turn(&mut self) {
+        self.link.tick(self.now);
+        self.host.tick(self.now);
+        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
+            self.engine
+                .handle_timeout(&mut self.link, &mut self.host, self.now);
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        for (flow, ready) in self.host.events() {
+            self.engine
+                .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
+        }
+        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {}
+        self.link.flush();
+        for (offload, frame) in self.link.take() {
+            let parsed = Packet::parse(offload, &frame);
+            let (_, packet) = parsed.unwrap_or_else(|error| panic!("{error} in {frame:02x?}"));
+            self.out.push_back((offload, packet));
+        }
+    }
+}
+
+/// A link that leaves nothing uncut.
+pub const PLAIN: Limits = Limits {
+    mtu: 1500,
+    max_gso: 65_535,
+    tso4: false,
+    tso6: false,
+    uso: false,
+};
