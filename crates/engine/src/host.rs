@@ -179,6 +179,10 @@ pub trait Host {
     /// Bytes that the send buffer would take now.
     fn tcp_send_room(&mut self, socket: &mut Self::Socket) -> u32;
 
+    /// Asks for one more event when the socket is writable, even though no send was refused. Without this the kernel
+    /// says nothing of room that nobody was denied (`SOCK_NOSPACE`).
+    fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Self::Socket);
+
     /// Ends our direction of the stream.
     ///
     /// # Errors

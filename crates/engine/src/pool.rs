@@ -21,11 +21,38 @@ pub struct Pool {
     /// Successor of each block in its queue.
     next: Vec<Option<u32>>,
     free: Vec<u32>,
+    /// Blocks kept for flows that were promised one.
+    promised: usize,
 }
 
+/// A block that will be there when its holder needs it.
+#[derive(Debug)]
+pub(crate) struct Promise(());
+
 impl Pool {
-    /// Takes a block; `None` when all are in use.
+    /// Takes a block; `None` when all are in use or promised to others.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
+        self.unclaimed().then(|| self.grab()).flatten()
+    }
+
+    /// Promises a block; `None` when there is none to promise.
+    pub(crate) fn promise(&mut self) -> Option<Promise> {
+        self.unclaimed().then(|| {
+            self.promised += 1;
+            Promise(())
+        })
+    }
+
+    /// The holder needs its block no longer.
+    pub(crate) fn release(&mut self, Promise(()): Promise) {
+        self.promised -= 1;
+    }
+
+    fn unclaimed(&self) -> bool {
+        self.blocks.len() - self.free.len() + self.promised < LIMIT
+    }
+
+    fn grab(&mut self) -> Option<BlockId> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.blocks.len() < LIMIT => {
@@ -77,14 +104,22 @@ impl Queue {
         self.len == 0
     }
 
-    /// Appends as much of `part` as the pool has room for, and says how much that was.
-    pub(crate) fn push(&mut self, part: VolatileSlice<'_>, pool: &mut Pool) -> usize {
+    /// Appends as much of `part` as the pool has room for, and says how much that was. A promised block is taken first.
+    pub(crate) fn push(
+        &mut self,
+        part: VolatileSlice<'_>,
+        promise: &mut Option<Promise>,
+        pool: &mut Pool,
+    ) -> usize {
         let mut done = 0;
         while done < part.len() {
             let used = (self.begin as usize + self.len as usize) % BLOCK;
             let block = match self.tail {
                 Some(tail) if used > 0 => tail,
                 before => {
+                    if let Some(promise) = promise.take() {
+                        pool.release(promise);
+                    }
                     let Some(BlockId(fresh)) = pool.take() else { break };
                     match before {
                         Some(tail) => pool.next[tail as usize] = Some(fresh),
@@ -161,12 +196,15 @@ mod tests {
         let mut queue = Queue::default();
         let mut data: Vec<u8> = (0..3 * BLOCK + 17).map(|i| (i * 31 % 251) as u8).collect();
         let (first, second) = data.split_at_mut(BLOCK + 5);
-        assert_eq!(queue.push(VolatileSlice::from(&mut *first), &mut pool), BLOCK + 5);
+        assert_eq!(
+            queue.push(VolatileSlice::from(&mut *first), &mut None, &mut pool),
+            BLOCK + 5
+        );
         let front = queue.front(&mut pool).unwrap().len();
         assert_eq!(front, BLOCK);
         queue.pop(7, &mut pool);
         assert_eq!(
-            queue.push(VolatileSlice::from(&mut *second), &mut pool),
+            queue.push(VolatileSlice::from(&mut *second), &mut None, &mut pool),
             second.len()
         );
         assert_eq!(drain(&mut queue, &mut pool, 1000), data[7..]);
@@ -180,12 +218,21 @@ mod tests {
         let mut queue = Queue::default();
         let mut data = vec![1; BLOCK];
         for _ in 0..LIMIT {
-            assert_eq!(queue.push(VolatileSlice::from(&mut data[..]), &mut pool), BLOCK);
+            assert_eq!(
+                queue.push(VolatileSlice::from(&mut data[..]), &mut None, &mut pool),
+                BLOCK
+            );
         }
         assert!(!pool.is_roomy());
-        assert_eq!(queue.push(VolatileSlice::from(&mut data[..]), &mut pool), 0);
+        assert_eq!(
+            queue.push(VolatileSlice::from(&mut data[..]), &mut None, &mut pool),
+            0
+        );
         queue.pop(BLOCK, &mut pool);
-        assert_eq!(queue.push(VolatileSlice::from(&mut data[..5]), &mut pool), 5);
+        assert_eq!(
+            queue.push(VolatileSlice::from(&mut data[..5]), &mut None, &mut pool),
+            5
+        );
         queue.clear(&mut pool);
         assert!(pool.in_use() == 0 && queue.is_empty());
         assert!(pool.is_roomy());

@@ -537,6 +537,10 @@ impl Host for FakeHost {
     fn tcp_send_room(&mut self, _: &mut usize) -> u32 {
         unreachable!("no TCP here")
     }
+    fn tcp_watch_room(&mut self, _: FlowId, _: &mut usize) {
+        unreachable!()
+    }
+
     fn tcp_shutdown(&mut self, _: &mut usize) -> Result<(), Failure> {
         unreachable!("no TCP here")
     }

@@ -228,6 +228,14 @@ impl Host for KernelHost {
         socket.stream().map_or(0, |stream| stream.send_room())
     }
 
+    fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Socket) {
+        // Registering once more makes the kernel look, and remember that somebody waits (`tcp_poll`). It fails only for
+        // want of memory; the guest's own window probes then find the room.
+        if let Ok(stream) = socket.stream() {
+            let _ = self.epoll.rename(&*stream, flow.into());
+        }
+    }
+
     fn tcp_shutdown(&mut self, socket: &mut Socket) -> Result<(), Failure> {
         socket.stream()?.shutdown().map_err(failure)
     }

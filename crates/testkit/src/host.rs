@@ -457,6 +457,13 @@ impl Host for SimHost {
         }
     }
 
+    fn tcp_watch_room(&mut self, _: FlowId, socket: &mut SimSocket) {
+        if let Ok(index) = self.conn(socket, "watch") {
+            self.conns[index].watch_room();
+            self.schedule(index, self.now);
+        }
+    }
+
     fn tcp_shutdown(&mut self, socket: &mut SimSocket) -> Result<(), Failure> {
         let index = self.conn(socket, "shutdown")?;
         self.conns[index].shutdown(&mut self.wrong)?;

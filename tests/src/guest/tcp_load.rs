@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::{rest, say, tcp};
 use crate::pattern::Pattern;
 use crate::server::tcp::{receive, send};
+
+/// Send buffer of one of many flows.
+const SMALL_BYTES: usize = 16 * 1024;
 
 /// Rounds of a round-trip measurement.
 const ROUNDS: usize = 4000;
@@ -82,6 +86,8 @@ fn stalled(server: SocketAddr, count: usize, seconds: u64, len: u64) -> Result<(
     let before = tcp::rr(server, ROUNDS)?;
     let open = |_| -> Result<(TcpStream, u64)> {
         let stream = tcp::request(server, &format!("sink {seconds} 1 {len}"))?;
+        // Ten thousand full buffers must not be what the kernel runs out of.
+        set_socket_send_buffer_size(&stream, SMALL_BYTES)?;
         stream.set_nonblocking(true)?;
         Ok((stream, 0))
     };
@@ -101,7 +107,12 @@ fn stalled(server: SocketAddr, count: usize, seconds: u64, len: u64) -> Result<(
             say(&format!("stalled {} {}", before.as_nanos(), now.as_nanos()))?;
             said = true;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        // A look at every flow costs some milliseconds: rarer ones leave the machine to what is tested.
+        std::thread::sleep(if moved.elapsed() > Duration::from_millis(100) {
+            Duration::from_millis(50)
+        } else {
+            Duration::from_millis(1)
+        });
     }
     ensure!(said, "the flows never stalled");
     for (index, (stream, _)) in flows.into_iter().enumerate() {

@@ -9,7 +9,7 @@ use super::reorder::Reorder;
 use super::rtt::Rtt;
 use super::seq::Seq;
 use crate::Instant;
-use crate::pool::Queue;
+use crate::pool::{Promise, Queue};
 use crate::timer::Timer;
 
 /// What a connection is found by: both ends as the guest sees them.
@@ -63,6 +63,8 @@ pub(super) struct Up {
     pub(super) gathered: u32,
     /// What the socket refused.
     pub(super) spill: Queue,
+    /// Memory for the part of the window that the socket may refuse.
+    pub(super) promise: Option<Promise>,
     /// What came ahead of its turn.
     pub(super) reorder: Reorder,
     /// Where the guest's stream ends, once it said so.
@@ -183,6 +185,7 @@ impl<S> Connection<S> {
                 since_growth: 0,
                 gathered: 0,
                 spill: Queue::default(),
+                promise: None,
                 reorder: Reorder::default(),
                 fin: None,
                 closed: false,

@@ -380,7 +380,7 @@ impl<S> Connection<S> {
             State::Open => {
                 self.deliver(parts, ctx)?;
                 self.discard(ctx.host)?;
-                self.widen(ctx.host, ctx.net);
+                self.widen(id, ctx.host, ctx.net);
                 self.down.judge();
                 self.resend(id, ctx)?;
                 self.fill(id, ctx)?;
@@ -416,6 +416,9 @@ impl<S> Connection<S> {
     /// Gives memory back.
     fn release(&mut self, pool: &mut crate::pool::Pool) {
         self.up.spill.clear(pool);
+        if let Some(promise) = self.up.promise.take() {
+            pool.release(promise);
+        }
         self.up.reorder.clear(pool);
     }
 }

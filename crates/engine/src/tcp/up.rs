@@ -1,9 +1,10 @@
 //! Guest to host: bytes within the window that the guest was told are never dropped.
 //!
 //! A burst's segments leave in one gathered send. What the socket refuses is spilled to the pool and sent when the
-//! socket is writable again. The window is what the send buffer has room for, at least [`FIRST_WINDOW`] while memory
-//! is plentiful: a little more than fits has to be tried, as only a refused send makes the kernel grow the buffer and
-//! announce new room (`SOCK_NOSPACE`). While anything is spilled the right edge stands still.
+//! socket is writable again. The window is what the send buffer has room for, or [`FIRST_WINDOW`] where the pool can
+//! promise memory for the difference: small buffers would starve a guest of large segments, and only a refused send
+//! makes the kernel grow the buffer and announce new room (`SOCK_NOSPACE`). Without a promise the window closes, and the
+//! kernel is asked to say when there is room. While anything is spilled the right edge stands still.
 
 use vm_memory::VolatileSlice;
 
@@ -12,10 +13,12 @@ use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
 use crate::ctx::{Ctx, Net};
-use crate::{Failure, Frame, Host, Transmit};
+use crate::{Failure, FlowId, Frame, Host, Transmit};
 
 /// The widest window: above 2.5 MiB, what Linux allows a loopback sender at once, nothing gets faster.
 const WIDEST_WINDOW: u32 = 4 << 20;
+/// With less room than this a guest had better wait for more than be offered it.
+const HARDLY_ANY: u32 = 4 << 10;
 
 impl<S> Connection<S> {
     /// Data that the window allows: in turn it joins the burst, ahead of its turn it is kept for later.
@@ -80,6 +83,8 @@ impl<S> Connection<S> {
         }
         let gathered = core::mem::take(&mut up.gathered);
         if gathered > 0 {
+            // What an event said of the room before is no longer so.
+            self.facts.writable = false;
             let mut sent = 0;
             if up.spill.is_empty() {
                 sent = match ctx.host.tcp_send(socket, parts) {
@@ -90,14 +95,13 @@ impl<S> Connection<S> {
             }
             let refused = gathered as usize - sent;
             if refused > 0 {
-                self.facts.writable = false;
                 let mut skip = sent;
                 let mut spilled = 0;
                 for part in parts {
                     let begin = skip.min(part.len());
                     skip -= begin;
                     let rest = part.offset(begin).expect("begin is within the part");
-                    let taken = up.spill.push(rest, pool);
+                    let taken = up.spill.push(rest, &mut up.promise, pool);
                     spilled += taken;
                     if taken < rest.len() {
                         break;
@@ -138,7 +142,7 @@ impl<S> Connection<S> {
     }
 
     /// Moves the window's right edge, and sees to it that a guest that waits for it is told.
-    pub(super) fn widen<H: Host<Socket = S>>(&mut self, host: &mut H, net: &Net) {
+    pub(super) fn widen<H: Host<Socket = S>>(&mut self, id: FlowId, host: &mut H, net: &mut Net) {
         let Some(socket) = &mut self.socket else { return };
         let up = &mut self.up;
         if self.state != State::Open || up.closed || !up.spill.is_empty() {
@@ -148,17 +152,22 @@ impl<S> Connection<S> {
         if up.want.past(up.next) > up.limit / 2 {
             return;
         }
-        let roomy = net.pool.is_roomy();
-        if up.since_growth >= up.limit && up.limit < WIDEST_WINDOW && roomy {
+        if up.since_growth >= up.limit && up.limit < WIDEST_WINDOW && net.pool.is_roomy() {
             up.limit *= 2;
             up.since_growth = 0;
         }
-        let target = if up.limit > FIRST_WINDOW {
-            let floor = if roomy { FIRST_WINDOW } else { self.down.mss };
-            host.tcp_send_room(socket).max(floor).min(up.limit)
-        } else {
-            up.limit
-        };
+        if let Some(promise) = up.promise.take() {
+            net.pool.release(promise);
+        }
+        let mut target = host.tcp_send_room(socket).min(up.limit);
+        if target < FIRST_WINDOW {
+            up.promise = net.pool.promise();
+            if up.promise.is_some() {
+                target = FIRST_WINDOW;
+            } else if target < HARDLY_ANY && !self.facts.writable {
+                host.tcp_watch_room(id, socket);
+            }
+        }
         up.want = up.want.latest(up.next + target);
         // RFC 9293 section 3.8.6.2.2: an update is worth a segment when it opens a good part of the window.
         if up.edge.past(up.next) < target / 2 && up.want.past(up.edge) >= target / 4 {

@@ -1,7 +1,7 @@
 //! TCP connections.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use pontoon_engine::FlowId;
@@ -103,6 +103,12 @@ impl KernelHost {
             peek,
             connecting: None,
         })
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -322,6 +322,11 @@ impl Conn {
         }
     }
 
+    /// The next time there is room, an event says so.
+    pub(super) fn watch_room(&mut self) {
+        self.no_space = true;
+    }
+
     /// `sk_stream_is_writeable`: a third of the buffer is free.
     fn writable(&self) -> bool {
         self.blocked_until.is_none() && self.room() * 3 >= self.up_size

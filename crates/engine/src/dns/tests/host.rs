@@ -180,6 +180,10 @@ impl Host for FakeHost {
         unimplemented!()
     }
 
+    fn tcp_watch_room(&mut self, _: FlowId, _: &mut u32) {
+        unreachable!()
+    }
+
     fn tcp_shutdown(&mut self, _: &mut u32) -> Result<(), Failure> {
         unimplemented!()
     }
