@@ -1,7 +1,7 @@
 //! Memory for what the guest sent and the host does not take yet: blocks of 64 KiB, bounded in all.
 //!
-//! A block is a piece of some flow's [`Queue`] or one flow's reordering window. Blocks are allocated when first
-//! needed and kept for the next user.
+//! A block is a piece of some flow's [`Queue`] or one flow's reordering window. All of them are one allocation, whose
+//! pages cost nothing until a block is first written; the block that was given back last is the next one taken.
 
 use vm_memory::VolatileSlice;
 
@@ -15,26 +15,29 @@ const LIMIT: usize = 512;
 pub(crate) struct BlockId(u32);
 
 /// All blocks of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pool {
-    blocks: Vec<Box<[u8]>>,
+    bytes: Vec<u8>,
     /// Successor of each block in its queue.
     next: Vec<Option<u32>>,
     free: Vec<u32>,
 }
 
+impl Default for Pool {
+    fn default() -> Self {
+        let blocks = u32::try_from(LIMIT).expect("LIMIT fits");
+        Self {
+            bytes: vec![0; LIMIT * BLOCK],
+            next: vec![None; LIMIT],
+            free: (0..blocks).rev().collect(),
+        }
+    }
+}
+
 impl Pool {
     /// Takes a block; `None` when all are in use.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.blocks.len() < LIMIT => {
-                self.blocks.push(vec![0; BLOCK].into_boxed_slice());
-                self.next.push(None);
-                u32::try_from(self.blocks.len() - 1).expect("LIMIT fits")
-            }
-            None => return None,
-        };
+        let index = self.free.pop()?;
         self.next[index as usize] = None;
         Some(BlockId(index))
     }
@@ -46,13 +49,18 @@ impl Pool {
 
     /// A block's bytes.
     pub(crate) fn bytes(&mut self, block: &BlockId) -> &mut [u8] {
-        &mut self.blocks[block.0 as usize]
+        self.at(block.0)
+    }
+
+    fn at(&mut self, index: u32) -> &mut [u8] {
+        let begin = index as usize * BLOCK;
+        &mut self.bytes[begin..begin + BLOCK]
     }
 
     /// Bytes in blocks that are in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        (self.blocks.len() - self.free.len()) * BLOCK
+        (LIMIT - self.free.len()) * BLOCK
     }
 
     /// Whether less than half of the pool is in use: flows may be generous.
@@ -94,7 +102,7 @@ impl Queue {
                     fresh
                 }
             };
-            let room = &mut pool.blocks[block as usize][used..];
+            let room = &mut pool.at(block)[used..];
             let rest = part.offset(done).expect("done < part.len()");
             let copied = rest.copy_to(room);
             done += copied;
@@ -108,7 +116,7 @@ impl Queue {
         let head = self.head?;
         let begin = self.begin as usize;
         let end = (begin + self.len as usize).min(BLOCK);
-        Some(VolatileSlice::from(&mut pool.blocks[head as usize][begin..end]))
+        Some(VolatileSlice::from(&mut pool.at(head)[begin..end]))
     }
 
     /// Drops `len` bytes of the front run.
