@@ -16,14 +16,10 @@ const FLOWS: &str = "10000";
 const RSS_LIMIT_KIB: u64 = 96 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
-    [
-        Case::both("load.1000-pending-connects", 90, pending).map(Case::alone),
-        Case::both("load.10000-stalled-flows", 150, stalled).map(Case::alone),
-        Case::both("load.10000-flows-both-ways", 90, both_ways).map(Case::alone),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let mut cases = vec![Case::new("load.10000-stalled-flows", 270, stalled)];
+    cases.extend(Case::both("load.1000-pending-connects", 90, pending));
+    cases.extend(Case::both("load.10000-flows-both-ways", 90, both_ways));
+    cases.into_iter().map(Case::alone).collect()
 }
 
 /// Round trips of another flow, with a thousand connects waiting for nobody.
@@ -58,19 +54,26 @@ fn within_15_percent(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The server reads nothing for 60 s while the guest sends flat out; then every byte arrives.
-fn stalled(context: &Context, family: Family) -> Result<()> {
+/// The server reads nothing for 60 s while the guest sends flat out, half of it over IPv4 and half over IPv6; then
+/// every byte arrives.
+fn stalled(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     // Without these the kernel's buffers take it all, 10,000 times over, and run into the limit of their sum.
     network::sysctl("net/ipv4/tcp_wmem", "4096 16384 32768")?;
     network
         .server()
         .enter(|| network::sysctl("net/ipv4/tcp_rmem", "4096 16384 32768"))?;
-    let server = tcp_server(&network, family)?.to_string();
-    let mut running = network
-        .run()
-        .guest(["load", "stalled", &server, FLOWS, "60", "262144"])
-        .spawn()?;
+    let (v4, v6) = (
+        tcp_server(&network, Family::V4)?,
+        tcp_server(&network, Family::V6)?,
+    );
+    // What found no room is sent again when the guest's timer says so, by default up to 120 s later. Linux 6.15 has
+    // a limit for that (and counts retries against it); on an older kernel this only takes longer.
+    let line = format!(
+        "cd /proc/sys/net/ipv4; echo 1000 >tcp_retries2; echo 4000 2>/dev/null >tcp_rto_max_ms; \
+         $E2E guest load stalled {v4} {v6} {FLOWS} 60 262144"
+    );
+    let mut running = network.run().shell(&line).spawn()?;
     let line = running.line()?;
     let resident: u64 = context
         .program

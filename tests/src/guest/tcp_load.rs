@@ -23,9 +23,12 @@ const ROUNDS: usize = 4000;
 pub(crate) fn command(words: &[&str]) -> Result<()> {
     match words {
         ["pending", server, nowhere, count] => pending(server.parse()?, nowhere.parse()?, count.parse()?),
-        ["stalled", server, count, seconds, len] => {
-            stalled(server.parse()?, count.parse()?, seconds.parse()?, len.parse()?)
-        }
+        ["stalled", one, other, count, seconds, len] => stalled(
+            [one.parse()?, other.parse()?],
+            count.parse()?,
+            seconds.parse()?,
+            len.parse()?,
+        ),
         ["both-ways", server, count, len] => both_ways(server.parse()?, count.parse()?, len.parse()?),
         _ => bail!("unknown load {}", words.join(" ")),
     }
@@ -77,15 +80,16 @@ fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
     }
 }
 
-/// Opens `count` flows to a server that reads nothing for `seconds`, sends flat out on all of them until none moves,
-/// says `stalled` and the round trip of another flow before and now; then sends the rest of `len` bytes on each and
-/// collects the server's verdicts.
-fn stalled(server: SocketAddr, count: usize, seconds: u64, len: u64) -> Result<()> {
+/// Opens `count` flows to two servers in turn, which read nothing for `seconds`; sends flat out on all of them until
+/// none moves, says `stalled` and the round trip of another flow before and now; then sends the rest of `len` bytes
+/// on each and collects the servers' verdicts.
+fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Result<()> {
+    let server = servers[0];
     let pattern = Pattern::of(1);
     tcp::rr(server, ROUNDS)?;
     let before = tcp::rr(server, ROUNDS)?;
-    let open = |_| -> Result<(TcpStream, u64)> {
-        let stream = tcp::request(server, &format!("sink {seconds} 1 {len}"))?;
+    let open = |index: usize| -> Result<(TcpStream, u64)> {
+        let stream = tcp::request(servers[index % 2], &format!("sink {seconds} 1 {len}"))?;
         // Ten thousand full buffers must not be what the kernel runs out of.
         set_socket_send_buffer_size(&stream, SMALL_BYTES)?;
         stream.set_nonblocking(true)?;
