@@ -86,7 +86,11 @@ fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
 fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Result<()> {
     let server = servers[0];
     let pattern = Pattern::of(1);
-    let round_trip = || Ok::<_, anyhow::Error>(median((0..7).map(|_| tcp::rr(server, ROUNDS)).collect::<Result<_>>()?));
+    let round_trip = || {
+        Ok::<_, anyhow::Error>(median(
+            (0..7).map(|_| tcp::rr(server, ROUNDS)).collect::<Result<_>>()?,
+        ))
+    };
     let before = round_trip()?;
     let open = |index: usize| -> Result<(TcpStream, u64)> {
         let stream = tcp::request(servers[index % 2], &format!("sink {seconds} 1 {len}"))?;

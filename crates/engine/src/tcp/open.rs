@@ -247,6 +247,7 @@ impl<S> Connection<S> {
         if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
             self.down.rtt.backoff += 1;
             self.facts.handshake = true;
+            self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
         }
         self.down.rtt.backoff < MOST_SYNS
     }
