@@ -177,9 +177,12 @@ impl<H: Host> Engine<H> {
 
     /// The link has room again.
     pub fn handle_link_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        for flow in core::mem::take(&mut self.net.parked) {
-            self.resume(flow, link, host, now);
+        // Those that still find no room line up again behind the ones that waited.
+        let waited = self.net.parked.len();
+        for place in 0..waited {
+            self.resume(self.net.parked[place], link, host, now);
         }
+        self.net.parked.drain(..waited);
         link.flush();
     }
 

@@ -1,7 +1,7 @@
 //! Memory for what the guest sent and the host does not take yet: blocks of 64 KiB, bounded in all.
 //!
-//! A block is a piece of some flow's [`Queue`] or one flow's reordering window. Blocks are allocated when first
-//! needed and kept for the next user.
+//! A block is a piece of some flow's [`Queue`] or one flow's reordering window. All of them are one allocation, whose
+//! pages cost nothing until a block is first written; the block that was given back last is the next one taken.
 
 use vm_memory::VolatileSlice;
 
@@ -15,9 +15,9 @@ const LIMIT: usize = 512;
 pub(crate) struct BlockId(u32);
 
 /// All blocks of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pool {
-    blocks: Vec<Box<[u8]>>,
+    bytes: Vec<u8>,
     /// Successor of each block in its queue.
     next: Vec<Option<u32>>,
     free: Vec<u32>,
@@ -29,15 +29,33 @@ pub struct Pool {
 #[derive(Debug)]
 pub(crate) struct Promise(());
 
+impl Default for Pool {
+    fn default() -> Self {
+        let blocks = u32::try_from(LIMIT).expect("LIMIT fits");
+        Self {
+            bytes: vec![0; LIMIT * BLOCK],
+            next: vec![None; LIMIT],
+            free: (0..blocks).rev().collect(),
+            promised: 0,
+        }
+    }
+}
+
 impl Pool {
     /// Takes a block; `None` when all are in use or promised to others.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
-        self.unclaimed().then(|| self.grab()).flatten()
+        if self.promised >= self.free.len() {
+            return None;
+        }
+        let index = self.free.pop()?;
+        self.next[index as usize] = None;
+        Some(BlockId(index))
     }
 
-    /// Promises a block; `None` when there is none to promise.
+    /// Promises a block, as long as half of the pool is left to flows whose sockets refuse what they were first told
+    /// to send.
     pub(crate) fn promise(&mut self) -> Option<Promise> {
-        self.unclaimed().then(|| {
+        self.is_roomy().then(|| {
             self.promised += 1;
             Promise(())
         })
@@ -48,24 +66,6 @@ impl Pool {
         self.promised -= 1;
     }
 
-    fn unclaimed(&self) -> bool {
-        self.blocks.len() - self.free.len() + self.promised < LIMIT
-    }
-
-    fn grab(&mut self) -> Option<BlockId> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.blocks.len() < LIMIT => {
-                self.blocks.push(vec![0; BLOCK].into_boxed_slice());
-                self.next.push(None);
-                u32::try_from(self.blocks.len() - 1).expect("LIMIT fits")
-            }
-            None => return None,
-        };
-        self.next[index as usize] = None;
-        Some(BlockId(index))
-    }
-
     /// Gives a block back.
     pub(crate) fn give(&mut self, block: BlockId) {
         self.free.push(block.0);
@@ -73,19 +73,24 @@ impl Pool {
 
     /// A block's bytes.
     pub(crate) fn bytes(&mut self, block: &BlockId) -> &mut [u8] {
-        &mut self.blocks[block.0 as usize]
+        self.at(block.0)
+    }
+
+    fn at(&mut self, index: u32) -> &mut [u8] {
+        let begin = index as usize * BLOCK;
+        &mut self.bytes[begin..begin + BLOCK]
     }
 
     /// Bytes in blocks that are in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        (self.blocks.len() - self.free.len()) * BLOCK
+        (LIMIT - self.free.len()) * BLOCK
     }
 
-    /// Whether less than half of the pool is in use: flows may be generous.
+    /// Whether less than half of the pool is in use or promised: flows may be generous.
     #[must_use]
     pub fn is_roomy(&self) -> bool {
-        self.in_use() < LIMIT * BLOCK / 2
+        LIMIT - self.free.len() + self.promised < LIMIT / 2
     }
 }
 
@@ -129,7 +134,7 @@ impl Queue {
                     fresh
                 }
             };
-            let room = &mut pool.blocks[block as usize][used..];
+            let room = &mut pool.at(block)[used..];
             let rest = part.offset(done).expect("done < part.len()");
             let copied = rest.copy_to(room);
             done += copied;
@@ -143,7 +148,7 @@ impl Queue {
         let head = self.head?;
         let begin = self.begin as usize;
         let end = (begin + self.len as usize).min(BLOCK);
-        Some(VolatileSlice::from(&mut pool.blocks[head as usize][begin..end]))
+        Some(VolatileSlice::from(&mut pool.at(head)[begin..end]))
     }
 
     /// Drops `len` bytes of the front run.
@@ -236,5 +241,28 @@ mod tests {
         queue.clear(&mut pool);
         assert!(pool.in_use() == 0 && queue.is_empty());
         assert!(pool.is_roomy());
+    }
+
+    #[test]
+    fn a_promise_is_kept_and_half_of_the_pool_is_never_promised() {
+        let mut pool = Pool::default();
+        let mut promises: Vec<_> = std::iter::from_fn(|| pool.promise()).collect();
+        assert_eq!(promises.len(), LIMIT / 2);
+        let taken = std::iter::from_fn(|| pool.take()).count();
+        assert_eq!(taken, LIMIT / 2);
+        let mut data = [1; 5];
+        let mut queue = Queue::default();
+        assert_eq!(
+            queue.push(VolatileSlice::from(&mut data[..]), &mut None, &mut pool),
+            0
+        );
+        let mut promise = promises.pop();
+        assert_eq!(
+            queue.push(VolatileSlice::from(&mut data[..]), &mut promise, &mut pool),
+            5
+        );
+        assert!(promise.is_none() && pool.take().is_none());
+        pool.release(promises.pop().unwrap());
+        assert!(pool.take().is_some());
     }
 }

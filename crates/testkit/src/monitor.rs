@@ -20,6 +20,7 @@ struct Seen {
     /// What the guest said in its SYN.
     guest_scale: Option<u8>,
     guest_sack: bool,
+    guest_window: u16,
     /// The furthest sequence number that the guest has sent.
     guest_max: Option<u32>,
     /// The furthest sequence number that the guest has allowed.
@@ -60,6 +61,7 @@ impl Monitor {
                 *known = Seen {
                     guest_scale: segment.window_scale,
                     guest_sack: segment.sack_permitted,
+                    guest_window: segment.window,
                     ..core::mem::take(known).renewed(segment)
                 };
             }
@@ -111,6 +113,7 @@ impl Seen {
         Self {
             guest_scale: self.guest_scale,
             guest_sack: self.guest_sack,
+            guest_window: self.guest_window,
             guest_max: self.guest_max,
             ..Self::default()
         }
@@ -126,6 +129,9 @@ impl Seen {
                     Self::default()
                 };
                 self.iss = Some(segment.seq);
+                // The window of the guest's SYN is not scaled.
+                let first = segment.seq.wrapping_add(1);
+                self.guest_edge = Some(first.wrapping_add(u32::from(self.guest_window)));
             }
             self.scale = segment.window_scale;
             let offers = segment.window_scale.is_some() && self.guest_scale.is_none()

@@ -82,6 +82,8 @@ pub struct Run {
     pub trace: String,
     /// Applications that gave up because a reset was lost.
     pub gave_up: usize,
+    /// Connections whose handshake was lost again and again.
+    pub unborn: usize,
     /// Connections that the guest's own stack broke.
     pub broken: usize,
     /// Keepalive was turned on on so many host connections.
@@ -185,6 +187,7 @@ impl Scenario {
             failure: ended.err(),
             trace: world.trace().to_owned(),
             gave_up: expect::gave_up(&world),
+            unborn: expect::unborn(self, &world),
             broken: world
                 .guest
                 .reports()

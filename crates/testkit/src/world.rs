@@ -345,5 +345,5 @@ const BATCH: usize = 64;
 /// Turns without time moving, and rounds in one turn, that are no accident.
 const MOST_TURNS: u32 = 20_000;
 
-/// Steps of one world that are no accident: the longest of many thousands takes a tenth of it.
+/// Steps of one world that are no accident.
 const MOST_STEPS: u32 = 500_000;

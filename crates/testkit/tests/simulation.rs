@@ -34,6 +34,7 @@ struct Tally {
     moved: BTreeMap<&'static str, u64>,
     gave_up: usize,
     broken: usize,
+    unborn: usize,
 }
 
 impl Tally {
@@ -43,6 +44,7 @@ impl Tally {
                 self.failures.extend(run.failure.map(|what| (seed, what)));
                 self.gave_up += run.gave_up;
                 self.broken += run.broken;
+                self.unborn += run.unborn;
                 for (name, value) in run.counters.iter() {
                     *self.moved.entry(name).or_default() += u64::from(value > 0);
                 }
@@ -85,6 +87,7 @@ fn many_seeds() {
         moved,
         gave_up,
         broken,
+        unborn,
     } = tally.into_inner().unwrap();
     failures.sort();
     for (seed, what) in &failures {
@@ -95,7 +98,7 @@ fn many_seeds() {
         );
     }
     eprintln!(
-        "{count} seeds: {gave_up} applications gave up on a lost reset, smoltcp broke {broken} connections"
+        "{count} seeds: {gave_up} applications gave up on a lost reset, smoltcp broke {broken} connections, {unborn} were never heard of"
     );
     assert!(failures.is_empty(), "{} of {count} seeds fail", failures.len());
     let enough = count / 400;
@@ -106,6 +109,10 @@ fn many_seeds() {
             moved[name]
         );
     }
+    assert!(
+        unborn as u64 <= count / 1000 + 2,
+        "{unborn} connections were never heard of"
+    );
     // Excuses are for accidents: when they become common they hide what they excuse.
     assert!(gave_up as u64 <= count / 20 + 2, "{gave_up} applications gave up");
     assert!(

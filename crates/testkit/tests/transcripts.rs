@@ -467,6 +467,75 @@ fn a_shut_window_is_probed_and_reopens() {
     given.quiet();
 }
 
+/// RFC 9293 section 3.8.6: a sender must be robust against a window that shrinks, and probe one that shrinks to nothing.
+#[test]
+fn a_window_that_shuts_over_data_in_flight_is_probed() {
+    let mut given = Given::open(Script {
+        send: 1000,
+        ..Script::SINK
+    });
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 1);
+    let shut = Segment {
+        seq: 1002,
+        ack: 1,
+        window: 0,
+        payload: Given::guest_bytes(1, 1),
+        ..UP
+    };
+    given.up(Segment {
+        seq: 1001,
+        ack: 1,
+        payload: Given::guest_bytes(0, 1),
+        ..UP
+    });
+    given.up(shut);
+    given.take();
+    given.pass(Duration::from_secs(10));
+    let probes = given.take();
+    assert!((2..=20).contains(&probes.len()), "{probes:?}");
+    given.up(Segment {
+        seq: 1003,
+        ack: 1,
+        window: 5000,
+        ..UP
+    });
+    given.pass(Duration::from_secs(60));
+    let payload = Given::server_bytes(0, 1000);
+    given.down(Segment {
+        seq: 1,
+        ack: 1003,
+        payload,
+        ..DOWN
+    });
+}
+
+/// A guest that already has what was sent would take an acknowledgement with an old number for an old segment, and
+/// ignore what it says (RFC 9293 section 3.10.7.4).
+#[test]
+fn an_acknowledgement_carries_the_next_number_even_after_a_timeout() {
+    let mut given = Given::open(Script {
+        send: 4380,
+        ..Script::SINK
+    });
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 3);
+    given.pass(Duration::from_secs(5));
+    given.take();
+    let payload = Given::guest_bytes(0, 10);
+    given.up(Segment {
+        seq: 1001,
+        ack: 1,
+        payload,
+        ..UP
+    });
+    given.down(Segment {
+        seq: 4381,
+        ack: 1011,
+        ..DOWN
+    });
+}
+
 #[test]
 fn a_hole_that_sack_shows_is_filled_and_nothing_else() {
     let mut given = Given::open(Script {

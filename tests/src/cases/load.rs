@@ -70,7 +70,7 @@ fn stalled(context: &Context) -> Result<()> {
     // What found no room is sent again when the guest's timer says so, by default up to 120 s later. Linux 6.15 has
     // a limit for that (and counts retries against it); on an older kernel this only takes longer.
     let line = format!(
-        "cd /proc/sys/net/ipv4; echo 255 >tcp_retries2; echo 4000 2>/dev/null >tcp_rto_max_ms; \
+        "cd /proc/sys/net/ipv4; echo 255 >tcp_retries2; echo 20000 2>/dev/null >tcp_rto_max_ms; \
          $E2E guest load stalled {v4} {v6} {FLOWS} 60 262144"
     );
     let mut running = network.run().shell(&line).spawn()?;

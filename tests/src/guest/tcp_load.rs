@@ -17,6 +17,9 @@ use crate::server::tcp::{receive, send};
 /// Send buffer of one of many flows.
 const SMALL_BYTES: usize = 16 * 1024;
 
+/// After so long without a byte moved, flows have stalled, and their timers are long.
+const QUIET: Duration = Duration::from_secs(20);
+
 /// Rounds of a round-trip measurement.
 const ROUNDS: usize = 4000;
 
@@ -86,7 +89,11 @@ fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
 fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Result<()> {
     let server = servers[0];
     let pattern = Pattern::of(1);
-    let round_trip = || Ok::<_, anyhow::Error>(median((0..7).map(|_| tcp::rr(server, ROUNDS)).collect::<Result<_>>()?));
+    let round_trip = || {
+        Ok::<_, anyhow::Error>(median(
+            (0..7).map(|_| tcp::rr(server, ROUNDS)).collect::<Result<_>>()?,
+        ))
+    };
     let before = round_trip()?;
     let open = |index: usize| -> Result<(TcpStream, u64)> {
         let stream = tcp::request(servers[index % 2], &format!("sink {seconds} 1 {len}"))?;
@@ -106,7 +113,7 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
                 moved
             };
         }
-        if !said && moved.elapsed() > Duration::from_secs(2) {
+        if !said && moved.elapsed() > QUIET {
             let now = round_trip()?;
             say(&format!("stalled {} {}", before.as_nanos(), now.as_nanos()))?;
             said = true;

@@ -372,6 +372,8 @@ impl<S> Connection<S> {
             return Ok(());
         }
         self.down.recovery.retry = None;
+        // What is in flight lies beyond a window that the guest has shut since: nothing may be sent but a probe.
+        let kind = if self.down.wnd == 0 { Retry::Persist } else { kind };
         match kind {
             Retry::Probe => {
                 self.probe_tail(id, ctx)?;

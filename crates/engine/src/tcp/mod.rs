@@ -388,7 +388,7 @@ impl<S> Connection<S> {
             State::TimeWait { .. } => {}
         }
         if self.facts.ack {
-            self.send_bare(id, self.down.nxt, Flags::ACK, None, ctx);
+            self.send_bare(id, self.down.max, Flags::ACK, None, ctx);
         }
         if self.state == State::Open && self.up.closed && self.down.closed {
             return Err(Ended::Closed);

@@ -23,8 +23,8 @@ const ACCEPTS: usize = 64;
 const PORT_TRIES: usize = 16;
 /// First port that such a client may appear with: above what services use (RFC 6056 section 3.2).
 const FIRST_PORT: u16 = 1024;
-/// Handshake segments sent in vain before giving up: with the doubling timeout, after 12 s.
-const MOST_SYNS: u8 = 6;
+/// Handshake segments sent in vain before giving up: with the doubling timeout, after 25 s.
+const MOST_SYNS: u8 = 7;
 
 impl<S> Tcp<S> {
     /// The guest's SYN.
@@ -247,6 +247,7 @@ impl<S> Connection<S> {
         if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
             self.down.rtt.backoff += 1;
             self.facts.handshake = true;
+            self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
         }
         self.down.rtt.backoff < MOST_SYNS
     }

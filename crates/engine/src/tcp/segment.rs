@@ -45,6 +45,9 @@ impl<S> Connection<S> {
                     self.facts.handshake = true;
                     return Verdict::Changed;
                 }
+                if !flags.has(Flags::RST) && !self.is_acceptable(segment) {
+                    return Verdict::Ignored;
+                }
                 if flags.has(Flags::ACK) && !flags.has(Flags::RST) && Seq(segment.ack) != self.down.nxt {
                     return Verdict::Unacceptable;
                 }

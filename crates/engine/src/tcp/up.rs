@@ -165,6 +165,7 @@ impl<S> Connection<S> {
             if up.promise.is_some() {
                 target = FIRST_WINDOW;
             } else if target < HARDLY_ANY && !self.facts.writable {
+                target = 0;
                 host.tcp_watch_room(id, socket);
             }
         }

@@ -1,4 +1,8 @@
-use core::net::{Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use pontoon_engine::Host;
+use pontoon_engine::host::Connect;
+use vm_memory::VolatileSlice;
 
 use super::*;
 use crate::app::{End, Pace};

@@ -80,6 +80,8 @@ impl Peer {
         };
         let mut peer = Self::new(plan, syn.to, syn.from, door.port, door.script, stage, rng);
         peer.heard_syn(syn);
+        // The window of a segment with SYN is not scaled.
+        peer.receiver.open(false);
         peer
     }
 
@@ -212,6 +214,7 @@ impl Peer {
         } else if segment.flags.has(Flags::SYN) && fits {
             self.heard_syn(segment);
             self.open(now);
+            self.receiver.open(self.scaled);
             output.push(self.bare(Flags::ACK));
         } else if fits {
             // Data overtook the SYN-ACK: it will come again.
@@ -348,12 +351,17 @@ impl Peer {
             self.stage = Stage::Dead;
             return;
         }
+        let due = self.ack_at.is_some_and(|at| at <= now) || self.receiver.wants_update();
+        if due || self.sender.wants_to_send(now) {
+            self.receiver.open(self.scaled);
+        }
         while let Some(piece) = self.sender.again(self.mss, now) {
             let piece = self.overlapped(piece);
             output.push(self.data(piece));
         }
         while let Some(piece) = {
-            let size = if self.rng.chance(100) {
+            let odd = self.rng.chance(100);
+            let size = if odd {
                 self.rng.within(1..=self.mss)
             } else {
                 self.mss
@@ -363,24 +371,17 @@ impl Peer {
             output.push(self.data(piece));
         }
         self.sender.arm(now);
-        self.make_mischief(begin, output);
-        let last = output[begin..]
-            .iter()
-            .any(|segment| segment.flags.has(Flags::ACK));
-        if last {
-            self.acknowledged();
-        } else if self.ack_at.is_some_and(|at| at <= now) || self.receiver.wants_update() {
+        if due && output.len() == begin {
             output.push(self.bare(Flags::ACK));
-            self.acknowledged();
         }
+        if output.len() > begin {
+            self.ack_at = None;
+            self.unacked = 0;
+        }
+        self.make_mischief(begin, output);
         if self.sender.fin_acknowledged() && self.receiver.ended() && self.ack_at.is_none() {
             self.stage = Stage::Closed;
         }
-    }
-
-    fn acknowledged(&mut self) {
-        self.ack_at = None;
-        self.unacked = 0;
     }
 
     fn run_app(&mut self, now: Instant) -> Act {
@@ -488,7 +489,7 @@ impl Peer {
         }
     }
 
-    fn data(&mut self, piece: Piece) -> Segment {
+    fn data(&self, piece: Piece) -> Segment {
         let mut flags = Flags::ACK;
         if piece.fin {
             flags = flags.and(Flags::FIN);
@@ -504,7 +505,7 @@ impl Peer {
         }
     }
 
-    fn bare(&mut self, flags: Flags) -> Segment {
+    fn bare(&self, flags: Flags) -> Segment {
         let sack = if self.sack {
             self.receiver.blocks()
         } else {
@@ -513,7 +514,7 @@ impl Peer {
         Segment {
             from: self.local,
             to: self.remote,
-            seq: self.sender.seq(self.sender.next),
+            seq: self.sender.bare_seq(),
             ack: self.receiver.ack(),
             flags,
             window: self.receiver.window(self.scaled),
@@ -522,16 +523,10 @@ impl Peer {
         }
     }
 
-    fn syn(&mut self, flags: Flags) -> Segment {
+    fn syn(&self, flags: Flags) -> Segment {
         let answers = flags.has(Flags::ACK);
         let window = self.plan.receive_buffer.min(0xffff) as u16;
-        let ack = if answers {
-            // The window of a segment with SYN is not scaled.
-            self.receiver.window(false);
-            self.receiver.ack()
-        } else {
-            0
-        };
+        let ack = if answers { self.receiver.ack() } else { 0 };
         Segment {
             from: self.local,
             to: self.remote,

@@ -137,13 +137,18 @@ impl Receiver {
             .collect()
     }
 
-    /// The window field, which never takes back what was given.
-    pub(super) fn window(&mut self, scaled: bool) -> u16 {
+    /// Opens the window as far as there is room, for a segment that tells of it.
+    pub(super) fn open(&mut self, scaled: bool) {
         let shift = if scaled { self.shift } else { 0 };
-        let edge = self.edge.max(self.taken + self.size);
-        let field = ((edge - self.next) >> shift).min(0xffff);
+        let room = (self.taken + self.size).saturating_sub(self.next);
+        let field = (room >> shift).min(0xffff);
         self.edge = self.edge.max(self.next + (field << shift));
-        field as u16
+    }
+
+    /// The window field, as far as the window has been opened. Coarse scales may take a fraction back.
+    pub(super) fn window(&self, scaled: bool) -> u16 {
+        let shift = if scaled { self.shift } else { 0 };
+        ((self.edge - self.next) >> shift).min(0xffff) as u16
     }
 
     /// Whether reading has opened the window so far that the engine should be told.

@@ -57,6 +57,11 @@ impl Sender {
         self.first.wrapping_add(offset as u32)
     }
 
+    /// The sequence number of a segment without data: next to send, but within the window, or it would not be accepted.
+    pub(super) fn bare_seq(&self) -> u32 {
+        self.seq(self.next.min(self.edge.max(self.una)))
+    }
+
     /// The offset that an acknowledgement number stands for.
     pub(super) fn offset(&self, ack: u32) -> i64 {
         self.una as i64 + i64::from(ack.wrapping_sub(self.seq(self.una)) as i32)
@@ -133,6 +138,12 @@ impl Sender {
         }
         self.next = to + u64::from(fin);
         Some(Piece { from, to, fin })
+    }
+
+    /// Whether [`Self::fresh`] or [`Self::again`] have something.
+    pub(super) fn wants_to_send(&self, now: Instant) -> bool {
+        let fresh = self.next < self.end() && (self.next < self.edge || self.next == self.written);
+        fresh || self.repeats >= 3 || self.retry_at.is_some_and(|at| at <= now)
     }
 
     /// What is to be sent again: the first hole when the signs say so, or the oldest piece when the time has come.
