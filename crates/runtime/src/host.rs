@@ -310,8 +310,8 @@ impl Host for KernelHost {
             Err(Errno::ACCESS | Errno::PERM) if !self.ping_refused => {
                 self.ping_refused = true;
                 warn!(
-                    "the guest cannot ping: this user may open neither ping sockets \
-                     (sysctl net.ipv4.ping_group_range) nor raw ones"
+                    "the guest cannot ping: this user may open neither ping sockets nor raw ones \
+                     (try: as root: sysctl net.ipv4.ping_group_range='0 2147483647')"
                 );
                 Err(Failure::Prohibited)
             }

@@ -52,12 +52,6 @@ pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
     ]
 }
 
-/// Whether ping sockets may be opened (`net.ipv4.ping_group_range`, which governs both families).
-#[must_use]
-pub(crate) fn may_ping() -> bool {
-    socket_of(AddressFamily::INET, SocketType::DGRAM, ipproto::ICMP).is_some()
-}
-
 /// Finds out whether the host can send from there.
 ///
 /// # Errors

@@ -74,7 +74,6 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let families = outside.addresses.v6.map_or(Families::V4, |_| Families::Both);
     let sockets = publish::open(&options.publish, families)?;
     let raw_icmp = host::open_raw_icmp();
-    let may_ping = raw_icmp.iter().any(Option::is_some) || host::may_ping();
     let config = config::config(
         options,
         outside.addresses,
@@ -126,12 +125,6 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     engine.ready()?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
-    }
-    if !may_ping {
-        tracing::info!(
-            "the guest cannot ping: the host allows neither raw nor ping sockets \
-             (try: as root: sysctl net.ipv4.ping_group_range='0 2147483647')"
-        );
     }
     announcement.announce()?;
     if let Behind::Command(guest) = &behind {
