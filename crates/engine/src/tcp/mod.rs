@@ -311,20 +311,14 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// Whether one more connection may be; the oldest one in TIME_WAIT gives way if need be.
-    fn make_room<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+    /// With no room for one more connection, the oldest ones in TIME_WAIT give way.
+    fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while ctx.net.flows >= ctx.net.config.max_flows
             && let Some(old) = self.waiting.pop_front()
         {
-            let waits = self
-                .connections
-                .get(old.index, old.generation)
-                .is_some_and(|connection| matches!(connection.state, State::TimeWait { .. }));
-            if waits {
-                self.remove(old.index, ctx);
-            }
+            // It is still there: whoever leaves early takes its place in front along, see `remove`.
+            self.remove(old.index, ctx);
         }
-        ctx.net.admit(ctx.now)
     }
 
     fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {

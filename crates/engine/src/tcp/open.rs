@@ -48,7 +48,10 @@ impl<S> Tcp<S> {
                 }
             }
         };
-        let Some(target) = target.filter(|_| self.make_room(ctx)) else {
+        let Some(target) = target.filter(|_| {
+            self.give_way(ctx);
+            ctx.net.admit(ctx.now)
+        }) else {
             return reply_reset(ip, segment, ctx);
         };
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
@@ -129,6 +132,8 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         for _ in 0..ACCEPTS {
+            // Before the client has a slot, which would be another if one were freed then.
+            self.give_way(ctx);
             let (index, generation) = self.connections.vacant();
             let id = super::id(ctx.net.worker, index, generation);
             match ctx.host.tcp_accept(listener.index, id) {
@@ -160,36 +165,34 @@ impl<S> Tcp<S> {
         let guest = SocketAddr::new(guest, published.guest_port);
         let Some(key) = self
             .appear(guest, accepted.peer, ctx)
-            .filter(|_| self.make_room(ctx))
+            .filter(|_| ctx.net.admit(ctx.now))
         else {
             return ctx.host.abort(accepted.socket);
         };
+        let reused = self.find(&key);
         let mut connection = Connection::new(key, State::SynSent, self.first_seq(&key, ctx.now));
         connection.socket = Some(accepted.socket);
         connection.facts.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
         let index = self.add(connection, ctx);
+        if let Some(old) = reused {
+            self.remove(old, ctx);
+        }
         self.settle(index, &[], ctx);
     }
 
-    /// How a client appears to the guest: as itself, or as the gateway with a fresh port.
-    fn appear<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        guest: SocketAddr,
-        peer: SocketAddr,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> Option<Key> {
+    /// How a client appears to the guest: as itself, or as the gateway with a fresh port. Nothing but a connection in
+    /// TIME_WAIT has that key.
+    fn appear<H, T>(&self, guest: SocketAddr, peer: SocketAddr, ctx: &mut Ctx<'_, H, T>) -> Option<Key> {
         let shown = ctx.net.policy.shown(peer.ip());
         if shown == peer.ip() {
             let key = Key { guest, remote: peer };
-            match self.find(&key) {
-                None => return Some(key),
-                Some(old) if matches!(self.connections.at(old).state, State::TimeWait { .. }) => {
-                    self.remove(old, ctx);
-                    return Some(key);
-                }
-                // The same client's port, by way of another address of the host.
-                Some(_) => {}
+            // Otherwise it is the same client's port, by way of another address of the host.
+            let free = self
+                .find(&key)
+                .is_none_or(|old| matches!(self.connections.at(old).state, State::TimeWait { .. }));
+            if free {
+                return Some(key);
             }
         }
         let gateway: IpAddr = ctx.net.config.addresses.gateway(guest.ip())?;
