@@ -17,6 +17,8 @@ pub struct LinkPlan {
     pub limits: Limits,
     /// Of 1,000 calls, so many are refused for want of room.
     pub refusals: u32,
+    /// Of 1,000 frames, so many are rejected: never taken, and nobody says when another would be.
+    pub rejections: u32,
     /// Frames that it holds before a burst is on its way.
     pub depth: usize,
     /// How long it stays without room.
@@ -109,6 +111,10 @@ impl SimLink {
         }
         full
     }
+
+    fn rejects(&mut self) -> bool {
+        self.plan.rejections > 0 && self.rng.chance(self.plan.rejections)
+    }
 }
 
 impl Transmit for SimLink {
@@ -129,6 +135,9 @@ impl Transmit for SimLink {
         )?;
         if self.full() {
             return Err(Refused::Full);
+        }
+        if self.rejects() {
+            return Err(Refused::Rejected);
         }
         self.out.push((offload, frame));
         Ok(())
@@ -152,7 +161,9 @@ impl Transmit for SimLink {
         // What was there before is not zero: a frame committed past what was filled shows.
         self.memory.clear();
         self.memory.resize(frames * payload, 0xdb);
+        let reject = self.rejects().then(|| self.rng.size(0..=frames - 1));
         Some(SimRoom {
+            reject,
             refuse: self
                 .rng
                 .chance(self.plan.refusals)
@@ -178,6 +189,8 @@ pub struct SimRoom<'a> {
     used: usize,
     /// The commit that will be refused.
     refuse: Option<usize>,
+    /// The commit that will be rejected.
+    reject: Option<usize>,
     out: &'a mut Vec<(Offload, Vec<u8>)>,
     limits: Limits,
     wrong: &'a mut Vec<String>,
@@ -206,6 +219,9 @@ impl Room for SimRoom<'_> {
             *self.refused += 1;
             self.ready_at.get_or_insert(self.resume);
             return Err(Refused::Full);
+        }
+        if self.reject == Some(self.used - 1) {
+            return Err(Refused::Rejected);
         }
         self.out.push((offload, frame));
         Ok(())

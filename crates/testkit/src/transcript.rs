@@ -21,7 +21,9 @@ use core::net::{SocketAddr, SocketAddrV4};
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use pontoon_engine::{Config, Counters, Engine, Frame, Instant, Limits, Transmit, WorkerId};
+use pontoon_engine::{
+    Config, Counters, Engine, FlowId, Frame, Instant, Limits, Readiness, Transmit, WorkerId,
+};
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
@@ -81,6 +83,7 @@ impl Given {
         let link = LinkPlan {
             limits,
             refusals: 0,
+            rejections: 0,
             depth: 1024,
             pause: Duration::from_millis(1),
         };
@@ -146,11 +149,15 @@ impl Given {
 
     /// A segment from the guest. Its acknowledgement number is relative to the engine's first.
     pub fn up(&mut self, segment: Segment) {
-        let ack = match segment.flags.has(ACK) {
+        let ack = self.absolute(&segment);
+        self.packet_up(&Packet::Tcp(Segment { ack, ..segment }));
+    }
+
+    fn absolute(&self, segment: &Segment) -> u32 {
+        match segment.flags.has(ACK) {
             true => segment.ack.wrapping_add(self.iss),
             false => segment.ack,
-        };
-        self.packet_up(&Packet::Tcp(Segment { ack, ..segment }));
+        }
     }
 
     /// A packet from the guest, as it is.
@@ -159,20 +166,48 @@ impl Given {
         self.frame_up(Offload::NONE, frame);
     }
 
+    /// Segments from the guest in one burst. Their acknowledgement numbers are as [`Self::up`]'s.
+    pub fn burst_up(&mut self, segments: impl IntoIterator<Item = Segment>) {
+        let frames = segments.into_iter().map(|segment| {
+            let ack = self.absolute(&segment);
+            Packet::Tcp(Segment { ack, ..segment }).emit(addressing().ether())
+        });
+        self.frames_up(Offload::NONE, frames.collect());
+    }
+
     /// Any frame from the guest.
-    pub fn frame_up(&mut self, offload: Offload, mut frame: Vec<u8>) {
-        let head = frame[..frame.len().min(pontoon_wire::frame::HEAD)].to_vec();
-        let len = frame.len();
-        let parts = [VolatileSlice::from(frame.as_mut_slice())];
-        let frame = Frame {
-            offload,
-            head: &head,
-            parts: &parts,
-            len,
-        };
+    pub fn frame_up(&mut self, offload: Offload, frame: Vec<u8>) {
+        self.frames_up(offload, vec![frame]);
+    }
+
+    fn frames_up(&mut self, offload: Offload, mut frames: Vec<Vec<u8>>) {
+        let heads: Vec<_> = frames
+            .iter()
+            .map(|frame| frame[..frame.len().min(pontoon_wire::frame::HEAD)].to_vec())
+            .collect();
+        let parts: Vec<_> = frames
+            .iter_mut()
+            .map(|frame| [VolatileSlice::from(frame.as_mut_slice())])
+            .collect();
+        let frames: Vec<_> = heads
+            .iter()
+            .zip(&parts)
+            .map(|(head, parts)| Frame {
+                offload,
+                head,
+                parts,
+                len: parts[0].len(),
+            })
+            .collect();
         self.engine
-            .handle_frames(&[frame], &mut self.link, &mut self.host, self.now);
+            .handle_frames(&frames, &mut self.link, &mut self.host, self.now);
         self.settle();
+    }
+
+    /// An event, before anybody else has a turn.
+    pub fn event(&mut self, flow: FlowId, ready: Readiness) {
+        self.engine
+            .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
     }
 
     /// Lets time pass, with all that happens in it.

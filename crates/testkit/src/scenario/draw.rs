@@ -34,6 +34,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         link: LinkPlan {
             limits,
             refusals: rng.pick(&[0, 0, 5, 50, 200]),
+            rejections: 0,
             depth: rng.pick(&[8, 64, 1024]),
             pause: rng.micros(10..=2000),
         },
@@ -76,6 +77,7 @@ pub(super) fn calm(guest: GuestPlan, connection: Connection) -> Scenario {
                     uso: true,
                 },
                 refusals: 0,
+                rejections: 0,
                 depth: 1024,
                 pause: Duration::from_micros(100),
             },
