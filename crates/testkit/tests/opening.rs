@@ -252,6 +252,37 @@ fn a_starved_listener_is_fed_when_a_connection_ends() {
     });
 }
 
+#[test]
+fn a_listener_that_starves_again_is_fed_once() {
+    let scarce = HostPlan {
+        descriptors: 1,
+        ..HostPlan::default()
+    };
+    let mut given = given(any(), scarce);
+    let first = dial(1, 80);
+    is_answered(&mut given, &first);
+    given.forget_counters();
+    for client in 0..5 {
+        let peer = (CLIENT, 5000 + client).into();
+        let at = START + millis(u64::from(client));
+        given.host.connect_in(0, peer, 100 + client, Script::SINK, at);
+    }
+    given.pass(millis(10));
+    given.counted(|counters| counters.host_exhausted += 5);
+    given.up(Segment {
+        flags: RST,
+        seq: 1001,
+        ..Segment::between(first.from, first.to)
+    });
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.frames_down += 1;
+        counters.tcp_reset_by_guest += 1;
+        counters.tcp_accepted += 1;
+        counters.host_exhausted += 1;
+    });
+}
+
 /// A connection in TIME_WAIT has given its descriptor back.
 #[test]
 fn a_starved_listener_is_fed_by_time_wait() {

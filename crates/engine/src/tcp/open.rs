@@ -141,7 +141,9 @@ impl<S> Tcp<S> {
                 Err(Failure::Exhausted) => {
                     // Looked at again when a connection ends: its descriptor is then free.
                     ctx.net.counters.host_exhausted += 1;
-                    self.starved.push(listener);
+                    if !self.starved.contains(&listener) {
+                        self.starved.push(listener);
+                    }
                     return;
                 }
                 Err(Failure::WouldBlock) => return,
