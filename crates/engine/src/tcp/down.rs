@@ -9,7 +9,7 @@ use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
 
 use super::Ended;
-use super::connection::{Connection, State};
+use super::connection::Connection;
 use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::{Ctx, Net};
@@ -145,7 +145,7 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Sends the tail again.
+    /// Sends the tail again: more than a segment is in flight, so it has data.
     pub(super) fn probe_tail<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -156,10 +156,6 @@ impl<S> Connection<S> {
         self.down.recovery.probed = true;
         let end = self.down.data_end();
         let len = end.past(self.down.una).min(self.down.mss);
-        if len == 0 {
-            self.send_bare(id, end, Flags::FIN.and(Flags::ACK), None, ctx);
-            return Ok(());
-        }
         self.transmit(id, end - len, len, ctx).map(drop)
     }
 
@@ -169,9 +165,6 @@ impl<S> Connection<S> {
         id: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Ended> {
-        if self.state != State::Open {
-            return Ok(());
-        }
         let limit = match ctx.host.peeks_at_offset(self.key.remote.ip()) {
             true => u32::MAX,
             false => HEAD_PEEK_LIMIT,

@@ -172,7 +172,7 @@ impl Down {
             || recovery.duplicates >= REORDERING
             // A hole that outlasted two round trips is no reordering.
             || (recovery.probed && highest.is_some());
-        if evidence && self.max.after(self.una) {
+        if evidence {
             recovery.until = Some(self.max);
             recovery.resent = self.una;
             recovery.marker = self.max;
@@ -221,7 +221,8 @@ impl Down {
         let in_flight = self.max.past(self.una);
         let kind = match self.recovery.retry {
             Some((_, Retry::Persist)) if in_flight == 0 && blocked => return,
-            Some((_, Retry::Probe | Retry::Timeout)) if in_flight > 0 => return,
+            // Gone as soon as anything is acknowledged, so that something is in flight.
+            Some((_, Retry::Probe | Retry::Timeout)) => return,
             _ if in_flight > self.mss && !self.recovery.is_recovering() && self.rtt.backoff == 0 => {
                 Retry::Probe
             }

@@ -94,7 +94,7 @@ impl<S> Connection<S> {
         }
         if flags.has(Flags::FIN) {
             let fin = seq + u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB");
-            if self.up.fin.is_none() && !fin.before(self.up.next) && !fin.after(self.up.edge) {
+            if self.up.fin.is_none() && !fin.after(self.up.edge) {
                 self.up.fin = Some(fin);
             }
             self.facts.ack = true;

@@ -8,7 +8,7 @@
 
 use vm_memory::VolatileSlice;
 
-use super::connection::{Connection, FIRST_WINDOW, State};
+use super::connection::{Connection, FIRST_WINDOW};
 use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
@@ -131,7 +131,7 @@ impl<S> Connection<S> {
                 Err(failure) => return Err(Ended::Failed(failure)),
             }
         }
-        if up.fin == Some(up.next) && up.spill.is_empty() && !up.closed {
+        if up.fin == Some(up.next) && up.spill.is_empty() {
             ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
             up.next += 1;
             up.closed = true;
@@ -145,7 +145,7 @@ impl<S> Connection<S> {
     pub(super) fn widen<H: Host<Socket = S>>(&mut self, id: FlowId, host: &mut H, net: &mut Net) {
         let Some(socket) = &mut self.socket else { return };
         let up = &mut self.up;
-        if self.state != State::Open || up.closed || !up.spill.is_empty() {
+        if up.closed || !up.spill.is_empty() {
             return;
         }
         // Looking at the send buffer is a system call: half a window does until the other half is used.
@@ -171,7 +171,7 @@ impl<S> Connection<S> {
         }
         up.want = up.want.latest(up.next + target);
         // RFC 9293 section 3.8.6.2.2: an update is worth a segment when it opens a good part of the window.
-        if up.edge.past(up.next) < target / 2 && up.want.past(up.edge) >= target / 4 {
+        if up.edge.past(up.next) < target / 2 {
             self.facts.ack = true;
         }
     }
