@@ -368,8 +368,8 @@ impl<S> Connection<S> {
             State::SynReceived | State::SynSent => {
                 if self.facts.handshake {
                     self.send_handshake(id, ctx);
+                    return Ok(());
                 }
-                return Ok(());
             }
             State::Open => {
                 self.deliver(parts, ctx)?;
