@@ -17,7 +17,7 @@ pub struct LinkPlan {
     pub limits: Limits,
     /// Of 1,000 calls, so many are refused for want of room.
     pub refusals: u32,
-    /// Of 1,000 frames, so many are rejected: never taken, and nobody says when another would be.
+    /// Of 1,000 calls, so many have a frame rejected: it is not taken, and nobody says when another would be.
     pub rejections: u32,
     /// Frames that it holds before a burst is on its way.
     pub depth: usize,
@@ -35,6 +35,7 @@ pub struct SimLink {
     memory: Vec<u8>,
     ready_at: Option<Instant>,
     refused: u64,
+    rejected: u64,
     /// Since time was last told.
     refused_now: u32,
     wrong: Vec<String>,
@@ -52,6 +53,7 @@ impl SimLink {
             memory: Vec::new(),
             ready_at: None,
             refused: 0,
+            rejected: 0,
             refused_now: 0,
             wrong: Vec::new(),
         }
@@ -87,6 +89,12 @@ impl SimLink {
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Frames that were rejected.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.rejected
     }
 
     /// What the engine did that no link allows.
@@ -137,6 +145,7 @@ impl Transmit for SimLink {
             return Err(Refused::Full);
         }
         if self.rejects() {
+            self.rejected += 1;
             return Err(Refused::Rejected);
         }
         self.out.push((offload, frame));
@@ -176,6 +185,7 @@ impl Transmit for SimLink {
             ready_at: &mut self.ready_at,
             resume: self.now + self.plan.pause,
             refused: &mut self.refused,
+            rejected: &mut self.rejected,
         })
     }
 
@@ -197,6 +207,7 @@ pub struct SimRoom<'a> {
     ready_at: &'a mut Option<Instant>,
     resume: Instant,
     refused: &'a mut u64,
+    rejected: &'a mut u64,
 }
 
 impl Room for SimRoom<'_> {
@@ -221,6 +232,7 @@ impl Room for SimRoom<'_> {
             return Err(Refused::Full);
         }
         if self.reject == Some(self.used - 1) {
+            *self.rejected += 1;
             return Err(Refused::Rejected);
         }
         self.out.push((offload, frame));

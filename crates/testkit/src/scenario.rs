@@ -88,6 +88,8 @@ pub struct Run {
     pub broken: usize,
     /// Keepalive was turned on on so many host connections.
     pub keepalives: usize,
+    /// Frames that the engine's link rejected.
+    pub rejected: u64,
     /// How much time passed in the world.
     pub virtual_time: Duration,
 }
@@ -195,6 +197,7 @@ impl Scenario {
                 .filter(|report| report.broken)
                 .count(),
             keepalives: world.host.reports().filter(|report| report.keepalive).count(),
+            rejected: world.link.rejected(),
             virtual_time: world.now().since(start),
         }
     }
