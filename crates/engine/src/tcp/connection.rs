@@ -114,9 +114,9 @@ impl Down {
         self.nxt.past(self.una)
     }
 
-    /// `bytes` in whole segments, at least one: a part of one would be a frame more for the guest to take.
-    pub(super) fn portion(&self, bytes: u32) -> u32 {
-        (bytes / self.mss).max(1) * self.mss
+    /// `bytes` in whole segments: a part of one would be a frame more for the guest to take.
+    pub(super) const fn portion(&self, bytes: u32) -> u32 {
+        bytes / self.mss * self.mss
     }
 
     /// Just after the last data byte that was ever sent.

@@ -127,9 +127,9 @@ impl<S> Connection<S> {
         id: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Ended> {
-        let mut quantum = QUANTUM;
+        let mut quantum = QUANTUM.max(self.down.mss);
         while let Some((from, len)) = self.down.lost() {
-            if quantum == 0 {
+            if quantum < self.down.mss {
                 self.continue_later(id, ctx.net);
                 break;
             }
@@ -169,7 +169,7 @@ impl<S> Connection<S> {
             true => u32::MAX,
             false => HEAD_PEEK_LIMIT,
         };
-        let mut quantum = QUANTUM;
+        let mut quantum = QUANTUM.max(self.down.mss);
         loop {
             let down = &mut self.down;
             let again = down.data_end().past(down.nxt);
@@ -194,7 +194,7 @@ impl<S> Connection<S> {
             if room == 0 || (fresh && flight > 0 && room < down.mss && room < down.max_wnd / 2) {
                 break;
             }
-            if quantum == 0 {
+            if quantum < down.mss {
                 self.continue_later(id, ctx.net);
                 break;
             }
