@@ -1,10 +1,11 @@
 //! Many DNS queries at once.
 
-use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::Result;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 /// Queries in flight on each socket.
 const EACH: usize = 1000;
@@ -23,7 +24,6 @@ pub(crate) fn parallel(server: SocketAddr, count: usize) -> Result<usize> {
     for _ in 0..count.div_ceil(EACH) {
         let socket = UdpSocket::bind((any, 0))?;
         socket.connect(server)?;
-        socket.set_nonblocking(true)?;
         rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20)?;
         sockets.push(socket);
     }
@@ -46,8 +46,8 @@ fn collect(sockets: &[UdpSocket], answered: &mut [bool]) -> Result<()> {
         quiet += step;
         for (at, socket) in sockets.iter().enumerate() {
             loop {
-                match socket.recv(&mut buffer) {
-                    Ok(len) if len > 12 && buffer[3] & 0x0f == 0 && buffer[7] == 1 => {
+                match recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
+                    Ok((len, _)) if len > 12 && buffer[3] & 0x0f == 0 && buffer[7] == 1 => {
                         let index = at * EACH + usize::from(u16::from_be_bytes([buffer[0], buffer[1]]));
                         if let Some(answered) = answered.get_mut(index) {
                             *answered = true;
@@ -55,7 +55,7 @@ fn collect(sockets: &[UdpSocket], answered: &mut [bool]) -> Result<()> {
                         }
                     }
                     Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(Errno::AGAIN) => break,
                     Err(error) => return Err(error.into()),
                 }
             }
