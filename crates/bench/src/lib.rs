@@ -1,0 +1,10 @@
+//! `pontoon bench`: user-mode network stacks side by side, on this machine, with one load generator.
+//!
+//! A *stack* ([`stack`]) is a way out of a namespace: the kernel's veth, pontoon with some flags, pasta. A *scenario*
+//! ([`scenario`]) is one question, say the round trip of one byte; with its parameters it is a *cell*. The *runner*
+//! ([`run`]) asks every stack every cell's question once per round, in turn (A B C A B C), and writes a *sample*
+//! ([`schema::Sample`]) after each. [`load`] is the one server and the one client program behind every figure.
+//! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
+
+pub mod job;
+pub mod schema;
