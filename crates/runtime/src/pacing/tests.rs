@@ -53,6 +53,14 @@ fn event_sleeps_and_poll_does_not() {
 }
 
 #[test]
+fn hybrid_sleeps_after_a_long_turn() {
+    let after =
+        |micros: u64| Pacer::new(Pacing::Hybrid, 2.0, Instant(0)).worked(Instant(0), Instant(micros * MICRO));
+    assert_eq!(after(50), Wait::No);
+    assert_eq!(after(51), Wait::Sleep);
+}
+
+#[test]
 fn hybrid_needs_a_second_cpu() {
     assert_eq!(Clocked::new(Pacing::Hybrid, 1.99).turn(true), Wait::Sleep);
     assert_eq!(Clocked::new(Pacing::Hybrid, 2.0).turn(true), Wait::No);
