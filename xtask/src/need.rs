@@ -18,6 +18,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("iperf3", "iperf3"),
     ("newuidmap", "uidmap"),
     ("nsenter", "util-linux"),
+    ("openssl", "openssl"),
     ("ping", "iputils-ping"),
     ("pip3", "python3-pip"),
     ("setpriv", "util-linux"),
