@@ -86,6 +86,13 @@ fn expect(got: &str, wanted: &str) -> Result<()> {
     Ok(())
 }
 
+/// A file of the case's own, for what the program says.
+fn talk() -> Result<std::path::PathBuf> {
+    let directory = std::path::Path::new("/mnt");
+    tmpfs(directory)?;
+    Ok(directory.join("talk"))
+}
+
 /// Mounts an empty file system in memory, which everybody may write to, over `directory` in the case's own namespace.
 fn tmpfs(directory: &std::path::Path) -> Result<()> {
     use rustix::mount::{MountFlags, mount};

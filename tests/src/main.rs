@@ -7,6 +7,7 @@
 
 mod case;
 mod cases;
+mod counters;
 mod guest;
 mod network;
 mod pattern;

@@ -4,8 +4,9 @@ use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Result, ensure};
 
-use super::{expect, udp_server};
+use super::{expect, talk, udp_server};
 use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
 use crate::network::Network;
 use crate::server;
 
@@ -20,7 +21,9 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(Case::both("udp.refused-within-10-ms", 20, refused).map(Case::alone));
     cases.extend(Case::both("udp.5000-peers-of-one-port", 60, peers));
     cases.extend(Case::both("udp.one-mapping-for-two-servers", 20, mapping));
-    cases.extend(Case::both("udp.unsolicited-is-dropped", 20, unsolicited).map(Case::pontoon_only));
+    cases.extend(
+        Case::both("udp.unsolicited-is-dropped-and-counted", 20, unsolicited).map(Case::pontoon_only),
+    );
     cases.extend(Case::both(
         "udp.fragments-and-extension-headers",
         20,
@@ -29,6 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(Case::both("udp.malformed-frames", 40, |context, family| {
         raw(context, family, "malformed")
     }));
+    cases.extend(Case::both("udp.malformed-frames-are-counted", 20, malformed).map(Case::pontoon_only));
     cases
 }
 
@@ -99,14 +103,17 @@ fn mapping(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Address-dependent filtering: the server's other ports may send, another address may not.
+/// Address-dependent filtering: the server's other ports may send, another address may not, and is counted.
 fn unsolicited(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let known = SocketAddr::new(network.server_address(family), 3478);
     let stranger = network.add_server_address(family, 3)?;
     network.server().enter(|| server::stun::start(known))?;
+    let talk = talk()?;
     let mut running = network
         .run()
+        .options([counters::LOGGED])
+        .talk_to(&talk)
         .guest(["udp", "listen", &known.to_string()])
         .spawn()?;
     let mapped: SocketAddr = running.line()?.parse()?;
@@ -121,7 +128,30 @@ fn unsolicited(context: &Context, family: Family) -> Result<()> {
     send(known.ip(), "from a known address")?;
     send(stranger, "from a stranger again")?;
     send(known.ip(), "end")?;
-    expect(&running.finish()?, "from a known address\nended")
+    expect(&running.finish()?, "from a known address\nended")?;
+    let counters = Counters::read(&talk)?;
+    counters.expect("udp_unsolicited", 2)?;
+    // The STUN server's answer, and what came from its address.
+    counters.expect("udp_down", 3)
+}
+
+/// Each frame that contradicts itself is counted, once.
+fn malformed(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = udp_server(&network, family)?;
+    let talk = talk()?;
+    let sent = network
+        .run()
+        .options([counters::LOGGED])
+        .talk_to(&talk)
+        .guest([
+            "raw",
+            "broken",
+            &server.ip().to_string(),
+            &server.port().to_string(),
+        ])
+        .text()?;
+    Counters::read(&talk)?.expect("malformed", sent.trim_end().parse()?)
 }
 
 /// A guest that builds its frames itself.
