@@ -12,11 +12,18 @@ use crate::server;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
-    for mtu in ["1500", "65520"] {
-        let sizes = move |context: &Context, family| every_size(context, family, mtu);
-        let with_df = move |context: &Context, family| every_size_df(context, family, mtu);
-        cases.extend(Case::both(&format!("udp.every-size.mtu-{mtu}"), 60, sizes));
-        cases.extend(Case::both(&format!("udp.every-size-df.mtu-{mtu}"), 60, with_df));
+    for mtu in [1500, 65520] {
+        for path in [Path::Wide, Path::Narrow, Path::NarrowBehindARouter] {
+            for (topic, df) in [("udp.every-size", false), ("udp.every-size-df", true)] {
+                let name = format!("{topic}.mtu-{mtu}.path-{}", path.name());
+                let sizes = move |context: &Context, family| every_size(context, family, mtu, path, df);
+                // The guest's link takes 1500 where there is no program to set it.
+                cases.extend(Case::both(&name, 60, sizes).map(|case| match path {
+                    Path::Narrow => case,
+                    Path::Wide | Path::NarrowBehindARouter => case.pontoon_only(),
+                }));
+            }
+        }
     }
     cases.extend(Case::both("udp.refused-within-10-ms", 20, refused).map(Case::alone));
     cases.extend(Case::both("udp.5000-peers-of-one-port", 60, peers));
@@ -36,31 +43,62 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn every_size(context: &Context, family: Family, mtu: &str) -> Result<()> {
-    let network = Network::new(context)?;
-    let server = udp_server(&network, family)?.to_string();
-    expect(
-        &network
-            .run()
-            .options(["--mtu", mtu])
-            .guest(["udp", "sizes", &server])
-            .text()?,
-        "ok",
-    )
+/// What is behind the host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// A link that takes what any IP packet can be.
+    Wide,
+    /// A link with an MTU of 1500.
+    Narrow,
+    /// That link, behind a router at the end of a wide one.
+    NarrowBehindARouter,
 }
 
-/// The path behind the host has an MTU of 1500, whatever the guest's link has.
-fn every_size_df(context: &Context, family: Family, mtu: &str) -> Result<()> {
-    let network = Network::new(context)?;
+impl Path {
+    const WIDE: u16 = 65535;
+    const NARROW: u16 = 1500;
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Wide => "65535",
+            Self::Narrow => "1500",
+            Self::NarrowBehindARouter => "1500-behind-a-router",
+        }
+    }
+
+    fn mtu(self) -> u16 {
+        match self {
+            Self::Wide => Self::WIDE,
+            Self::Narrow | Self::NarrowBehindARouter => Self::NARROW,
+        }
+    }
+
+    fn network(self, context: &Context) -> Result<Network<'_>> {
+        let network = Network::with_routers(context, u8::from(self == Self::NarrowBehindARouter))?;
+        match self {
+            Self::Wide => network.set_mtu(0, Self::WIDE)?,
+            Self::Narrow => network.set_mtu(0, Self::NARROW)?,
+            Self::NarrowBehindARouter => {
+                network.set_mtu(0, Self::WIDE)?;
+                network.set_mtu(1, Self::NARROW)?;
+            }
+        }
+        Ok(network)
+    }
+}
+
+/// Every size there and back, over a guest's link that takes `mtu`.
+fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool) -> Result<()> {
+    let network = path.network(context)?;
     let server = udp_server(&network, family)?.to_string();
-    expect(
-        &network
-            .run()
-            .options(["--mtu", mtu])
-            .guest(["udp", "sizes-df", &server, "1500"])
-            .text()?,
-        "ok",
-    )
+    let least = mtu.min(path.mtu()).to_string();
+    let run = network.run().options(["--mtu".to_string(), mtu.to_string()]);
+    let run = if df {
+        run.guest(["udp", "sizes-df", &server, &least])
+    } else {
+        run.guest(["udp", "sizes", &server])
+    };
+    expect(&run.text()?, "ok")
 }
 
 fn refused(context: &Context, family: Family) -> Result<()> {

@@ -72,7 +72,8 @@ fn sizes(server: SocketAddr) -> Result<String> {
     Ok("ok".to_string())
 }
 
-/// With DF: what fits `path_mtu` goes there and back; what does not is refused with EMSGSIZE, once the path is known.
+/// With DF: what fits `path_mtu` goes there and back; what does not is refused with EMSGSIZE, once the path is known, and
+/// then no less fits than before.
 fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
     let fits = path_mtu - if server.is_ipv4() { 28 } else { 48 };
     let socket = socket(server)?;
@@ -93,6 +94,9 @@ fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+    // The refusal may still wait for a send that goes as far as to look for it.
+    socket.take_error()?;
+    exchange(&socket, server, fits).with_context(|| format!("{fits} bytes with DF, once more"))?;
     Ok("ok".to_string())
 }
 
