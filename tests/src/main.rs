@@ -15,6 +15,7 @@ mod process;
 mod run;
 mod runner;
 mod server;
+mod strace;
 mod sys;
 
 use std::process::ExitCode;

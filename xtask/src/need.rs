@@ -22,6 +22,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
     ("pip3", "python3-pip"),
     ("setpriv", "util-linux"),
+    ("strace", "strace"),
     ("sysctl", "procps"),
     ("traceroute", "traceroute"),
     ("unshare", "util-linux"),

@@ -22,6 +22,7 @@ const PORTS: u16 = 20_000;
 pub(crate) fn command(words: &[&str]) -> Result<()> {
     match words {
         ["reach", family, port, targets @ ..] => reach(self::family(family)?, port.parse()?, targets),
+        ["pending", nowhere, count] => pending(nowhere.parse()?, count.parse()?),
         ["fragments", server, port] => fragments(server.parse()?, port.parse()?),
         ["broken", server, port] => broken(server.parse()?, port.parse()?),
         ["malformed", server, port] => malformed(server.parse()?, port.parse()?),
@@ -124,6 +125,22 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
         }
     }
     say("end")
+}
+
+/// Begins `count` connections to where nobody answers; the guest's kernel, which does not know of them, sends no SYN a
+/// second time.
+fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
+    let family = if nowhere.is_ipv4() { Family::V4 } else { Family::V6 };
+    let wire = Wire::open(family)?;
+    for id in PORTS..PORTS + count {
+        wire.send(&Packet::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
+        // No more at once than the link's queue holds.
+        if id % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    say("ok")
 }
 
 /// Datagrams in fragments and behind extension headers: each is answered by the server, or (overlap) is not.
