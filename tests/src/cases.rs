@@ -1,5 +1,6 @@
 //! The list.
 
+mod batches;
 mod calls;
 mod dns;
 mod icmp;
@@ -29,6 +30,7 @@ const DISABLE: &str = "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net";
 /// Every case, in the order of this directory.
 pub(crate) fn all() -> Vec<Case> {
     let topics = [
+        batches::cases,
         calls::cases,
         dns::cases,
         icmp::cases,

@@ -39,6 +39,11 @@ impl Strace {
         let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
         kill_process(pid, Signal::INT)?;
         self.child.wait()?;
+        self.written()
+    }
+
+    /// What was written so far.
+    pub(crate) fn written(&self) -> Result<String> {
         Ok(std::fs::read_to_string(&self.output)?)
     }
 }
