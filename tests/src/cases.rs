@@ -1,5 +1,7 @@
 //! The list.
 
+mod batches;
+mod calls;
 mod dns;
 mod icmp;
 mod idle;
@@ -28,6 +30,8 @@ const DISABLE: &str = "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net";
 /// Every case, in the order of this directory.
 pub(crate) fn all() -> Vec<Case> {
     let topics = [
+        batches::cases,
+        calls::cases,
         dns::cases,
         icmp::cases,
         idle::cases,
@@ -84,6 +88,13 @@ fn expect(got: &str, wanted: &str) -> Result<()> {
         got.trim_end()
     );
     Ok(())
+}
+
+/// A file of the case's own, for what the program says.
+fn talk() -> Result<std::path::PathBuf> {
+    let directory = std::path::Path::new("/mnt");
+    tmpfs(directory)?;
+    Ok(directory.join("talk"))
 }
 
 /// Mounts an empty file system in memory, which everybody may write to, over `directory` in the case's own namespace.

@@ -25,11 +25,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             &Pattern::of(seed.parse()?),
             len.parse()?,
         ),
-        ["verify", seed, len] => {
-            let got = server::tcp::receive(&mut std::io::stdin().lock(), &Pattern::of(seed.parse()?))?;
-            anyhow::ensure!(got == len.parse::<u64>()?, "{got} bytes instead of {len}");
-            say("ok")
-        }
         ["tcp", server, rest @ ..] => say(&tcp::command(server.parse()?, rest)?),
         ["load", rest @ ..] => tcp_load::command(rest),
         ["udp", rest @ ..] => say(&udp::command(rest)?),

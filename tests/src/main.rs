@@ -7,6 +7,7 @@
 
 mod case;
 mod cases;
+mod counters;
 mod guest;
 mod network;
 mod pattern;
@@ -14,6 +15,7 @@ mod process;
 mod run;
 mod runner;
 mod server;
+mod strace;
 mod sys;
 
 use std::process::ExitCode;

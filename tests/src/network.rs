@@ -140,6 +140,16 @@ impl<'a> Network<'a> {
         family.pick(v4(link, 2), v6(link, 2))
     }
 
+    /// Sets what both ends of link `index` take.
+    pub(crate) fn set_mtu(&self, index: usize, mtu: u16) -> Result<()> {
+        let left = |name: &str| ip(&format!("link set {name} mtu {mtu}"));
+        match index.checked_sub(1) {
+            None => left("net0")?,
+            Some(before) => self.nodes[before].enter(|| left("right"))?,
+        }
+        self.nodes[index].enter(|| left("left"))
+    }
+
     /// The host's address on its first link.
     pub(crate) fn host_address(&self, family: Family) -> IpAddr {
         family.pick(v4(0, 1), v6(0, 1))

@@ -31,6 +31,15 @@ impl Program {
         Ok(command)
     }
 
+    /// The one of its processes that moves packets.
+    pub(crate) fn engine(&self) -> Result<Process> {
+        let is_engine = |process: &Process| {
+            std::fs::read_to_string(process.path("comm"))
+                .is_ok_and(|name| name.trim_end() == "pontoon-engine")
+        };
+        self.processes().into_iter().find(is_engine).context("no engine")
+    }
+
     /// Its living processes.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let binary = self.binary.as_deref().map(std::path::Path::new);

@@ -1,7 +1,7 @@
 //! `pontoon run`, as the tests start it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
@@ -111,7 +111,7 @@ impl<'a> Run<'a> {
 
     /// Starts, and leaves it running.
     pub(crate) fn spawn(&self) -> Result<Running> {
-        let mut child = self.start(self.build()?.stdout(Stdio::piped()))?;
+        let mut child = self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let output = BufReader::new(child.stdout.take().context("no pipe")?);
         Ok(Running { child, output })
     }
@@ -132,6 +132,14 @@ impl Running {
             "it ended before the line that was waited for"
         );
         Ok(line.trim_end().to_string())
+    }
+
+    /// Has a shell inside run `line`; returns the line that this prints.
+    pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
+        eprintln!("> {line}");
+        let input = self.child.stdin.as_mut().context("no pipe")?;
+        writeln!(input, "{line}")?;
+        self.line()
     }
 
     /// Waits for the line that servers inside print when they listen.

@@ -1,11 +1,16 @@
 //! Runs the list: each case as a process of its own, in its own namespaces, until its deadline.
+//!
+//! Machines that run this are noisy: a case that failed is run once more, alone, after all others. One that passes then
+//! is flaky, which the list says and counts, with the first failure's log, but does not hold against the program; one
+//! that fails twice has failed.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -28,14 +33,16 @@ enum Verdict {
     Failed(Duration, String),
 }
 
+/// What the closing line says.
 #[derive(Default)]
 struct Tally {
     passed: u32,
     failed: u32,
+    flaky: u32,
     skipped: u32,
 }
 
-/// Whether no case failed.
+/// Whether no case failed twice.
 pub(crate) fn run_list(options: &Options) -> Result<bool> {
     let wanted = |case: &Case| {
         options.filters.is_empty()
@@ -53,54 +60,106 @@ pub(crate) fn run_list(options: &Options) -> Result<bool> {
     }
     ensure!(!cases.is_empty(), "no case has such a name");
     let tally = Mutex::new(Tally::default());
-    let (alone, mut beside): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.load == Load::Alone);
+    let failed = Mutex::new(Vec::new());
+    let first = |case| -> Result<()> {
+        if let Some(log) = judge(case, options, &tally)? {
+            locked(&failed)?.push((case, log));
+        }
+        Ok(())
+    };
+    let (alone, mut beside): (Vec<&Case>, Vec<&Case>) =
+        cases.iter().partition(|case| case.load == Load::Alone);
     // Those that wait longest begin first.
     beside.sort_by_key(|case| std::cmp::Reverse(case.deadline));
     let queue = Mutex::new(VecDeque::from(beside));
     let next = || queue.lock().ok()?.pop_front();
     std::thread::scope(|scope| {
         for _ in 0..BESIDE {
-            scope.spawn(|| std::iter::from_fn(next).try_for_each(|case| judge(case, options, &tally)));
+            scope.spawn(|| std::iter::from_fn(next).try_for_each(first));
         }
     });
-    alone.iter().try_for_each(|case| judge(case, options, &tally))?;
-    let Tally {
-        passed,
-        failed,
-        skipped,
-    } = tally
-        .into_inner()
-        .map_err(|_| anyhow::anyhow!("a case's thread panicked"))?;
-    say(&format!("{passed} passed, {failed} failed, {skipped} skipped"))?;
-    Ok(failed == 0)
+    alone.into_iter().try_for_each(first)?;
+    let mut tally = std::mem::take(&mut *locked(&tally)?);
+    for (case, log) in locked(&failed)?.drain(..) {
+        say(&tally.second(&case.name, &log, attempt(case, options)))?;
+    }
+    say(&tally.to_string())?;
+    Ok(tally.failed == 0)
 }
 
-/// Runs one case and prints its line.
-fn judge(case: &Case, options: &Options, tally: &Mutex<Tally>) -> Result<()> {
+/// Runs one case for the first time and prints its line; returns the log of one that failed.
+fn judge(case: &Case, options: &Options, tally: &Mutex<Tally>) -> Result<Option<String>> {
     let verdict = match inapplicable(case, options) {
         Some(why) => Verdict::Skipped(why),
-        None => run_case(case, options)
-            .unwrap_or_else(|error| Verdict::Failed(Duration::ZERO, format!("{error:#}"))),
+        None => attempt(case, options),
     };
-    let mut tally = tally
-        .lock()
-        .map_err(|_| anyhow::anyhow!("a case's thread panicked"))?;
+    let mut tally = locked(tally)?;
     let name = &case.name;
     match verdict {
         Verdict::Passed(time) => {
             tally.passed += 1;
-            say(&format!("pass {name} {:.2} s", time.as_secs_f64()))
+            say(&format!("pass {name} {:.2} s", time.as_secs_f64()))?;
         }
         Verdict::Skipped(why) => {
             tally.skipped += 1;
-            say(&format!("skip {name}: {why}"))
+            say(&format!("skip {name}: {why}"))?;
         }
         Verdict::Failed(time, log) => {
-            tally.failed += 1;
-            let log = log.trim_end().replace('\n', "\n     | ");
-            say(&format!("FAIL {name} {:.2} s\n     | {log}", time.as_secs_f64()))
+            say(&format!("again {name}: failed after {:.2} s", time.as_secs_f64()))?;
+            return Ok(Some(log));
         }
     }
+    Ok(None)
+}
+
+impl Tally {
+    /// Counts a case that failed first, with `log`; returns its line.
+    fn second(&mut self, name: &str, log: &str, verdict: Verdict) -> String {
+        match verdict {
+            Verdict::Passed(time) => {
+                self.flaky += 1;
+                format!("flaky {name} {:.2} s{}", time.as_secs_f64(), indented(log))
+            }
+            Verdict::Skipped(why) => {
+                self.failed += 1;
+                format!("FAIL {name}{}\n     then skipped: {why}", indented(log))
+            }
+            Verdict::Failed(time, again) => {
+                self.failed += 1;
+                format!(
+                    "FAIL {name} {:.2} s{}\n     and again{}",
+                    time.as_secs_f64(),
+                    indented(log),
+                    indented(&again)
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            passed,
+            failed,
+            flaky,
+            skipped,
+        } = self;
+        write!(
+            to,
+            "{passed} passed, {failed} failed, {flaky} flaky, {skipped} skipped"
+        )
+    }
+}
+
+fn indented(log: &str) -> String {
+    format!("\n     | {}", log.trim_end().replace('\n', "\n     | "))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    mutex
+        .lock()
+        .map_err(|_| anyhow::anyhow!("a case's thread panicked"))
 }
 
 /// Why `case` cannot be run by this caller.
@@ -113,6 +172,11 @@ fn inapplicable(case: &Case, options: &Options) -> Option<String> {
         Caller::User(why) if geteuid().is_root() => Some(format!("needs a caller who is not root: {why}")),
         Caller::Anyone | Caller::Root(_) | Caller::User(_) => None,
     }
+}
+
+/// Runs a case; one that cannot even be begun has failed.
+fn attempt(case: &Case, options: &Options) -> Verdict {
+    run_case(case, options).unwrap_or_else(|error| Verdict::Failed(Duration::ZERO, format!("{error:#}")))
 }
 
 fn run_case(case: &Case, options: &Options) -> Result<Verdict> {
@@ -241,4 +305,26 @@ fn scratch_file() -> Result<File> {
 
 fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout().lock(), "{line}")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_second_run_makes_a_failure_flaky_or_a_failure() {
+        let mut tally = Tally::default();
+        let line = tally.second("one", "first", Verdict::Passed(TIME));
+        assert_eq!(line, "flaky one 1.00 s\n     | first");
+        let line = tally.second("two", "first", Verdict::Failed(TIME, "a\nb\n".to_string()));
+        assert_eq!(
+            line,
+            "FAIL two 1.00 s\n     | first\n     and again\n     | a\n     | b"
+        );
+        let line = tally.second("three", "first", Verdict::Skipped("why".to_string()));
+        assert_eq!(line, "FAIL three\n     | first\n     then skipped: why");
+        assert_eq!(tally.to_string(), "0 passed, 2 failed, 1 flaky, 0 skipped");
+    }
 }

@@ -1,7 +1,37 @@
 //! The system calls that no safe crate here wraps.
 
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Makes one send many datagrams of `bytes` bytes (`UDP_SEGMENT`, Linux 4.18).
+pub(crate) fn segment_sends(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
+    set_udp_option(socket, libc::UDP_SEGMENT, bytes.into())
+}
+
+/// Lets one receive yield many datagrams of one size (`UDP_GRO`, Linux 5.0).
+pub(crate) fn coalesce_receives(socket: &UdpSocket) -> io::Result<()> {
+    set_udp_option(socket, libc::UDP_GRO, 1)
+}
+
+fn set_udp_option(socket: &UdpSocket, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `socket` is open, and `value` is a live int of `len` bytes that the call only reads.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            name,
+            (&raw const value).cast(),
+            len,
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
 
 /// A packet socket that sends and receives whole Ethernet frames on the interface of index `ifindex`.
 pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {

@@ -22,6 +22,7 @@ const LIST: Duration = Duration::from_secs(6 * 60);
 struct Tally {
     passed: u32,
     failed: u32,
+    flaky: u32,
     skipped: u32,
 }
 
@@ -57,11 +58,12 @@ pub(crate) fn run() -> Result<bool> {
     let Tally {
         passed,
         failed,
+        flaky,
         skipped,
     } = tally;
     writeln!(
         std::io::stdout(),
-        "{passed} passed, {failed} failed, {skipped} skipped"
+        "{passed} passed, {failed} failed, {flaky} flaky, {skipped} skipped"
     )?;
     Ok(failed == 0)
 }
@@ -149,9 +151,10 @@ fn list(tally: &mut Tally, name: &str, mut env: Command, programs: &Path, home: 
     .current_dir("/");
     let mut closed = false;
     let passed = step::lines(name, &mut env, LIST, |line| match closing_line(line) {
-        Some([passed, failed, skipped]) => {
+        Some([passed, failed, flaky, skipped]) => {
             tally.passed += passed;
             tally.failed += failed;
+            tally.flaky += flaky;
             tally.skipped += skipped;
             closed = true;
         }
@@ -166,11 +169,11 @@ fn list(tally: &mut Tally, name: &str, mut env: Command, programs: &Path, home: 
     Ok(())
 }
 
-/// The numbers of a line `N passed, N failed, N skipped`.
-fn closing_line(line: &str) -> Option<[u32; 3]> {
+/// The numbers of a line `N passed, N failed, N flaky, N skipped`.
+fn closing_line(line: &str) -> Option<[u32; 4]> {
     let mut parts = line.split(", ");
     let mut part = |word: &str| parts.next()?.strip_suffix(word)?.trim_end().parse().ok();
-    let numbers = [part("passed")?, part("failed")?, part("skipped")?];
+    let numbers = [part("passed")?, part("failed")?, part("flaky")?, part("skipped")?];
     parts.next().is_none().then_some(numbers)
 }
 
@@ -205,10 +208,11 @@ mod tests {
     use super::closing_line;
 
     #[test]
-    fn a_closing_line_is_three_numbers_and_nothing_else() {
-        assert_eq!(closing_line("12 passed, 0 failed, 3 skipped"), Some([12, 0, 3]));
-        assert_eq!(closing_line("12 passed, 0 failed"), None);
-        assert_eq!(closing_line("12 passed, 0 failed, 3 skipped, 1 odd"), None);
+    fn a_closing_line_is_four_numbers_and_nothing_else() {
+        let line = "12 passed, 0 failed, 1 flaky, 3 skipped";
+        assert_eq!(closing_line(line), Some([12, 0, 1, 3]));
+        assert_eq!(closing_line("12 passed, 0 failed, 1 flaky"), None);
+        assert_eq!(closing_line(&format!("{line}, 1 odd")), None);
         assert_eq!(closing_line("pass tcp.refused.v4 0.1 s"), None);
     }
 }

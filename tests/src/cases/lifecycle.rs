@@ -1,13 +1,13 @@
 //! Beginning and end.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
-use super::{expect, icmp, tcp_server};
+use super::{expect, icmp, talk, tcp_server};
 use crate::case::{Caller, Case, Context, Family, Outcome};
 use crate::network::Network;
 use crate::process::{self, Process};
@@ -156,13 +156,6 @@ fn engine_killed(context: &Context) -> Result<()> {
     let text = std::fs::read_to_string(&talk)?;
     ensure!(text.lines().count() == 1, "not one line:\n{text}");
     nothing_left()
-}
-
-/// A file of the case's own.
-fn talk() -> Result<PathBuf> {
-    let directory = Path::new("/mnt");
-    super::tmpfs(directory)?;
-    Ok(directory.join("talk"))
 }
 
 struct Roles {

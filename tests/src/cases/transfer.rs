@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread::JoinHandle;
 
 use anyhow::Result;
 
 use super::{expect, host};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
+use crate::run::own_path;
 use crate::{process, server};
 
 const GIB: u64 = 1 << 30;
@@ -25,34 +27,44 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-fn http(network: &Network<'_>, family: Family, files: Option<PathBuf>) -> Result<String> {
+fn http(network: &Network<'_>, family: Family, repositories: Option<PathBuf>) -> Result<String> {
     let address = SocketAddr::new(network.server_address(family), 80);
-    network.server().enter(|| server::http::start(address, files))?;
+    network
+        .server()
+        .enter(|| server::http::start(address, repositories))?;
     Ok(format!("http://{}", host(address.ip())))
 }
 
+/// What arrives has the hash of what the server was told to send.
 fn fetch(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let url = http(&network, family, None)?;
-    let line = format!("curl -sSg --fail {url}/bytes/3/{GIB} | $E2E guest verify 3 {GIB}");
-    expect(&network.run().shell(&line).text()?, "ok")
+    let wanted = shell(format!(
+        "{} guest generate 3 {GIB} | openssl dgst -sha256 -r",
+        own_path()
+    ));
+    let line = format!("curl -sSg --fail {url}/bytes/3/{GIB} | openssl dgst -sha256 -r");
+    let got = network.run().shell(&line).text()?;
+    expect(&got, process::join(wanted)?.trim_end())
 }
 
+/// What the server takes has the hash of the file.
 fn upload(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let url = http(&network, family, None)?;
     // A file, so that curl says how long it is.
     let file = scratch("upload")?.join("file");
-    process::output(Command::new("sh").args([
-        "-c",
-        &format!(
-            "{} guest generate 4 {GIB} > {}",
-            crate::run::own_path(),
-            file.display()
-        ),
-    ]))?;
-    let line = format!("curl -sSg --fail -T {} {url}/check/4/{GIB}", file.display());
-    expect(&network.run().shell(&line).text()?, "ok")
+    let file = file.display();
+    process::join(shell(format!("{} guest generate 4 {GIB} > {file}", own_path())))?;
+    let wanted = shell(format!("openssl dgst -sha256 -r < {file}"));
+    let line = format!("curl -sSg --fail -T {file} {url}/sha256");
+    let got = network.run().shell(&line).text()?;
+    expect(&got, process::join(wanted)?.trim_end())
+}
+
+/// Runs a line of shell beside the caller.
+fn shell(line: String) -> JoinHandle<Result<String>> {
+    std::thread::spawn(move || process::output(Command::new("sh").args(["-c", &line])))
 }
 
 /// Five hundred connections at one time, of 64 KiB each.
@@ -72,26 +84,28 @@ fn parallel(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
+/// By the smart protocol: what the server's end has for the dumb one is switched off.
 fn clone(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let directory = scratch("git")?;
     let make = "cd \"$1\" && git init -q --bare served/repository.git && git init -q work && cd work \
                 && i=0 && while [ $i -lt 50 ]; do i=$((i + 1)); seq $i $((i * 400)) > file$i; done \
+                && head -c 4000000 /dev/urandom > noise \
                 && git add . && git -c user.name=t -c user.email=t@t commit -qm all \
                 && git push -q ../served/repository.git HEAD:refs/heads/main \
-                && git -C ../served/repository.git symbolic-ref HEAD refs/heads/main \
-                && git -C ../served/repository.git update-server-info && git rev-parse 'HEAD^{tree}'";
+                && cd ../served/repository.git && git config http.getanyfile false \
+                && git symbolic-ref HEAD refs/heads/main && git rev-parse HEAD";
     let git = |command: &mut Command| {
         process::output(command.env("HOME", &directory).env("GIT_CONFIG_NOSYSTEM", "1"))
     };
-    let tree = git(Command::new("sh").args(["-c", make, "sh"]).arg(&directory))?;
+    let head = git(Command::new("sh").args(["-c", make, "sh"]).arg(&directory))?;
     let url = http(&network, family, Some(directory.join("served")))?;
     let line = format!(
-        "export HOME={0}; git clone -q {url}/files/repository.git {0}/clone && git -C {0}/clone fsck --full \
-         && git -C {0}/clone rev-parse 'HEAD^{{tree}}'",
+        "export HOME={0}; git clone -q {url}/git/repository.git {0}/clone && git -C {0}/clone fsck --full \
+         && git -C {0}/clone rev-parse HEAD",
         directory.display()
     );
-    expect(&network.run().shell(&line).text()?, tree.trim_end())
+    expect(&network.run().shell(&line).text()?, head.trim_end())
 }
 
 /// An empty directory in memory, which ends with the case.

@@ -4,23 +4,33 @@ use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Result, ensure};
 
-use super::{expect, udp_server};
+use super::{expect, talk, udp_server};
 use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
 use crate::network::Network;
 use crate::server;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
-    for mtu in ["1500", "65520"] {
-        let sizes = move |context: &Context, family| every_size(context, family, mtu);
-        let with_df = move |context: &Context, family| every_size_df(context, family, mtu);
-        cases.extend(Case::both(&format!("udp.every-size.mtu-{mtu}"), 60, sizes));
-        cases.extend(Case::both(&format!("udp.every-size-df.mtu-{mtu}"), 60, with_df));
+    for mtu in [1500, 65520] {
+        for path in [Path::Wide, Path::Narrow, Path::NarrowBehindARouter] {
+            for (topic, df) in [("udp.every-size", false), ("udp.every-size-df", true)] {
+                let name = format!("{topic}.mtu-{mtu}.path-{}", path.name());
+                let sizes = move |context: &Context, family| every_size(context, family, mtu, path, df);
+                // The guest's link takes 1500 where there is no program to set it.
+                cases.extend(Case::both(&name, 60, sizes).map(|case| match path {
+                    Path::Narrow => case,
+                    Path::Wide | Path::NarrowBehindARouter => case.pontoon_only(),
+                }));
+            }
+        }
     }
     cases.extend(Case::both("udp.refused-within-10-ms", 20, refused).map(Case::alone));
     cases.extend(Case::both("udp.5000-peers-of-one-port", 60, peers));
     cases.extend(Case::both("udp.one-mapping-for-two-servers", 20, mapping));
-    cases.extend(Case::both("udp.unsolicited-is-dropped", 20, unsolicited).map(Case::pontoon_only));
+    cases.extend(
+        Case::both("udp.unsolicited-is-dropped-and-counted", 20, unsolicited).map(Case::pontoon_only),
+    );
     cases.extend(Case::both(
         "udp.fragments-and-extension-headers",
         20,
@@ -29,34 +39,66 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(Case::both("udp.malformed-frames", 40, |context, family| {
         raw(context, family, "malformed")
     }));
+    cases.extend(Case::both("udp.malformed-frames-are-counted", 20, malformed).map(Case::pontoon_only));
     cases
 }
 
-fn every_size(context: &Context, family: Family, mtu: &str) -> Result<()> {
-    let network = Network::new(context)?;
-    let server = udp_server(&network, family)?.to_string();
-    expect(
-        &network
-            .run()
-            .options(["--mtu", mtu])
-            .guest(["udp", "sizes", &server])
-            .text()?,
-        "ok",
-    )
+/// What is behind the host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// A link that takes what any IP packet can be.
+    Wide,
+    /// A link with an MTU of 1500.
+    Narrow,
+    /// That link, behind a router at the end of a wide one.
+    NarrowBehindARouter,
 }
 
-/// The path behind the host has an MTU of 1500, whatever the guest's link has.
-fn every_size_df(context: &Context, family: Family, mtu: &str) -> Result<()> {
-    let network = Network::new(context)?;
+impl Path {
+    const WIDE: u16 = 65535;
+    const NARROW: u16 = 1500;
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Wide => "65535",
+            Self::Narrow => "1500",
+            Self::NarrowBehindARouter => "1500-behind-a-router",
+        }
+    }
+
+    fn mtu(self) -> u16 {
+        match self {
+            Self::Wide => Self::WIDE,
+            Self::Narrow | Self::NarrowBehindARouter => Self::NARROW,
+        }
+    }
+
+    fn network(self, context: &Context) -> Result<Network<'_>> {
+        let network = Network::with_routers(context, u8::from(self == Self::NarrowBehindARouter))?;
+        match self {
+            Self::Wide => network.set_mtu(0, Self::WIDE)?,
+            Self::Narrow => network.set_mtu(0, Self::NARROW)?,
+            Self::NarrowBehindARouter => {
+                network.set_mtu(0, Self::WIDE)?;
+                network.set_mtu(1, Self::NARROW)?;
+            }
+        }
+        Ok(network)
+    }
+}
+
+/// Every size there and back, over a guest's link that takes `mtu`.
+fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool) -> Result<()> {
+    let network = path.network(context)?;
     let server = udp_server(&network, family)?.to_string();
-    expect(
-        &network
-            .run()
-            .options(["--mtu", mtu])
-            .guest(["udp", "sizes-df", &server, "1500"])
-            .text()?,
-        "ok",
-    )
+    let least = mtu.min(path.mtu()).to_string();
+    let run = network.run().options(["--mtu".to_string(), mtu.to_string()]);
+    let run = if df {
+        run.guest(["udp", "sizes-df", &server, &least])
+    } else {
+        run.guest(["udp", "sizes", &server])
+    };
+    expect(&run.text()?, "ok")
 }
 
 fn refused(context: &Context, family: Family) -> Result<()> {
@@ -99,14 +141,17 @@ fn mapping(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Address-dependent filtering: the server's other ports may send, another address may not.
+/// Address-dependent filtering: the server's other ports may send, another address may not, and is counted.
 fn unsolicited(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let known = SocketAddr::new(network.server_address(family), 3478);
     let stranger = network.add_server_address(family, 3)?;
     network.server().enter(|| server::stun::start(known))?;
+    let talk = talk()?;
     let mut running = network
         .run()
+        .options([counters::LOGGED])
+        .talk_to(&talk)
         .guest(["udp", "listen", &known.to_string()])
         .spawn()?;
     let mapped: SocketAddr = running.line()?.parse()?;
@@ -121,7 +166,30 @@ fn unsolicited(context: &Context, family: Family) -> Result<()> {
     send(known.ip(), "from a known address")?;
     send(stranger, "from a stranger again")?;
     send(known.ip(), "end")?;
-    expect(&running.finish()?, "from a known address\nended")
+    expect(&running.finish()?, "from a known address\nended")?;
+    let counters = Counters::read(&talk)?;
+    counters.expect("udp_unsolicited", 2)?;
+    // The STUN server's answer, and what came from its address.
+    counters.expect("udp_down", 3)
+}
+
+/// Each frame that contradicts itself is counted, once.
+fn malformed(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = udp_server(&network, family)?;
+    let talk = talk()?;
+    let sent = network
+        .run()
+        .options([counters::LOGGED])
+        .talk_to(&talk)
+        .guest([
+            "raw",
+            "broken",
+            &server.ip().to_string(),
+            &server.port().to_string(),
+        ])
+        .text()?;
+    Counters::read(&talk)?.expect("malformed", sent.trim_end().parse()?)
 }
 
 /// A guest that builds its frames itself.

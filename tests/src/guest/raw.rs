@@ -22,7 +22,9 @@ const PORTS: u16 = 20_000;
 pub(crate) fn command(words: &[&str]) -> Result<()> {
     match words {
         ["reach", family, port, targets @ ..] => reach(self::family(family)?, port.parse()?, targets),
+        ["pending", nowhere, count] => pending(nowhere.parse()?, count.parse()?),
         ["fragments", server, port] => fragments(server.parse()?, port.parse()?),
+        ["broken", server, port] => broken(server.parse()?, port.parse()?),
         ["malformed", server, port] => malformed(server.parse()?, port.parse()?),
         _ => bail!("unknown raw command {}", words.join(" ")),
     }
@@ -125,6 +127,22 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
     say("end")
 }
 
+/// Begins `count` connections to where nobody answers; the guest's kernel, which does not know of them, sends no SYN a
+/// second time.
+fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
+    let family = if nowhere.is_ipv4() { Family::V4 } else { Family::V6 };
+    let wire = Wire::open(family)?;
+    for id in PORTS..PORTS + count {
+        wire.send(&Packet::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
+        // No more at once than the link's queue holds.
+        if id % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    say("ok")
+}
+
 /// Datagrams in fragments and behind extension headers: each is answered by the server, or (overlap) is not.
 fn fragments(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
@@ -171,6 +189,35 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
         ensure!(answered == wanted, "{name}: answered {answered}, wanted {wanted}");
     }
     say("ok")
+}
+
+/// A frame for each kind of contradiction, and a good one behind them, whose answer says that all were looked at. Says
+/// how many were wrong.
+fn broken(server: IpAddr, port: u16) -> Result<()> {
+    let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
+    let wire = Wire::open(family)?;
+    let good = Packet::new(wire.source, server, Transport::Udp, PORTS, port)
+        .payload(b"good")
+        .build();
+    let udp = if family == Family::V4 { 20 } else { 40 };
+    let changed = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut packet = good.clone();
+        change(&mut packet);
+        packet
+    };
+    let wrong = [
+        changed(&|packet| packet.truncate(10)),
+        changed(&|packet| packet.truncate(udp + 4)),
+        changed(&|packet| packet.truncate(good.len() - 1)),
+        changed(&|packet| packet[0] = 0x25),
+        changed(&|packet| packet[udp + 4..udp + 6].copy_from_slice(&[0, 7])),
+        changed(&|packet| packet[udp + 4..udp + 6].copy_from_slice(&[0, 13])),
+    ];
+    wrong.iter().try_for_each(|packet| wire.send(packet))?;
+    wire.send(&good)?;
+    let answers = wire.answers(Duration::from_secs(1));
+    ensure!(answers.contains_key(&PORTS), "the good frame was not answered");
+    say(&wrong.len().to_string())
 }
 
 /// Frames that are wrong in every way we can think of; between them and after, a good one is answered.

@@ -12,14 +12,25 @@ use super::say;
 use crate::pattern::Pattern;
 use crate::server::stun;
 use crate::server::udp::{MAX_BYTES, SEED};
+use crate::sys;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Datagrams of one send of `segments`: a frame holds so many of 1500 bytes.
+pub(crate) const BATCH: usize = 40;
 
 pub(crate) fn command(words: &[&str]) -> Result<String> {
     match words {
         ["sizes", server] => sizes(server.parse()?),
         ["sizes-df", server, path_mtu] => sizes_df(server.parse()?, path_mtu.parse()?),
+        ["segments", port, server, size, count, df] => segments(
+            port.parse()?,
+            server.parse()?,
+            size.parse()?,
+            count.parse()?,
+            df.parse()?,
+        ),
         ["refused", server] => refused(server.parse()?),
         ["peers", server, count] => peers(server.parse()?, count.parse()?),
         ["stun", one, other] => same_mapping(one.parse()?, other.parse()?),
@@ -31,12 +42,16 @@ pub(crate) fn command(words: &[&str]) -> Result<String> {
 
 /// A socket of `like`'s family.
 pub(crate) fn socket(like: SocketAddr) -> Result<UdpSocket> {
+    bound(like, 0)
+}
+
+fn bound(like: SocketAddr, port: u16) -> Result<UdpSocket> {
     let any: IpAddr = if like.is_ipv4() {
         [0; 4].into()
     } else {
         [0; 16].into()
     };
-    let socket = UdpSocket::bind((any, 0))?;
+    let socket = UdpSocket::bind((any, port))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     Ok(socket)
 }
@@ -72,7 +87,8 @@ fn sizes(server: SocketAddr) -> Result<String> {
     Ok("ok".to_string())
 }
 
-/// With DF: what fits `path_mtu` goes there and back; what does not is refused with EMSGSIZE, once the path is known.
+/// With DF: what fits `path_mtu` goes there and back; what does not is refused with EMSGSIZE, once the path is known, and
+/// then no less fits than before.
 fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
     let fits = path_mtu - if server.is_ipv4() { 28 } else { 48 };
     let socket = socket(server)?;
@@ -92,6 +108,24 @@ fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+    // The refusal may still wait for a send that goes as far as to look for it.
+    socket.take_error()?;
+    exchange(&socket, server, fits).with_context(|| format!("{fits} bytes with DF, once more"))?;
+    Ok("ok".to_string())
+}
+
+/// `count` sends of [`BATCH`] datagrams of `size` bytes from one port. They may be refused.
+fn segments(port: u16, server: SocketAddr, size: u16, count: usize, df: bool) -> Result<String> {
+    let socket = bound(server, port)?;
+    set_df(&socket, server, df)?;
+    sys::segment_sends(&socket, size)?;
+    let pattern = Pattern::of(SEED);
+    let datagrams = pattern.prefix(BATCH * usize::from(size));
+    for _ in 0..count {
+        let _ = send(&socket, datagrams, server);
+        // The receiver's buffer holds only a few.
+        std::thread::sleep(Duration::from_millis(2));
     }
     Ok("ok".to_string())
 }

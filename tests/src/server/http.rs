@@ -1,79 +1,87 @@
 //! An HTTP/1.1 server, one request for each connection.
 //!
-//! `GET /bytes/SEED/LEN` answers with the pattern; `PUT /check/SEED/LEN` checks what it takes and says so;
-//! `GET /files/...` answers from the directory it was given.
+//! `GET /bytes/SEED/LEN` answers with the pattern; `PUT /sha256` with the hash of the body; `/git/...` is
+//! answered by `git http-backend`, for the repositories in the directory that the server was given.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
-use super::tcp::{receive, send};
+use super::tcp::send;
 use crate::pattern::Pattern;
 
-pub(crate) fn start(address: SocketAddr, files: Option<PathBuf>) -> Result<SocketAddr> {
-    super::accept(address, files, |files, stream| serve(files.as_deref(), stream))
+pub(crate) fn start(address: SocketAddr, repositories: Option<PathBuf>) -> Result<SocketAddr> {
+    super::accept(address, repositories, |repositories, stream| {
+        serve(repositories.as_deref(), stream)
+    })
 }
 
-fn serve(files: Option<&Path>, stream: TcpStream) -> Result<()> {
+/// The head of a request.
+struct Request {
+    method: String,
+    path: String,
+    query: String,
+    headers: Vec<(String, String)>,
+}
+
+fn serve(repositories: Option<&Path>, stream: TcpStream) -> Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
-    let mut request = String::new();
-    reader.read_line(&mut request)?;
-    let mut length = 0;
-    let mut waits = false;
-    loop {
-        let mut header = String::new();
-        reader.read_line(&mut header)?;
-        let header = header.trim_end().to_ascii_lowercase();
-        if header.is_empty() {
-            break;
-        }
-        if let Some(value) = header.strip_prefix("content-length:") {
-            length = value.trim().parse()?;
-        }
-        waits |= header == "expect: 100-continue";
+    let request = Request::read(&mut reader)?;
+    if request.header("expect") == "100-continue" {
+        writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
-    let mut words = request.split(' ');
-    let method = words.next().unwrap_or_default();
-    let path = words
-        .next()
-        .unwrap_or_default()
-        .split('?')
-        .next()
-        .unwrap_or_default();
-    let parts: Vec<&str> = path.split('/').skip(1).collect();
-    match (method, parts.as_slice()) {
-        ("GET", ["bytes", seed, len]) => {
+    let mut body = reader.take(request.header("content-length").parse().unwrap_or(0));
+    let parts: Vec<&str> = request.path.split('/').skip(1).collect();
+    match (request.method.as_str(), parts.as_slice(), repositories) {
+        ("GET", ["bytes", seed, len], _) => {
             let len = len.parse()?;
             head(&mut writer, "200 OK", len)?;
             send(&mut writer, &Pattern::of(seed.parse()?), len)
         }
-        ("PUT", ["check", seed, len]) => {
-            if waits {
-                writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
-            }
-            let expected: u64 = len.parse()?;
-            let verdict = receive(&mut reader.take(length), &Pattern::of(seed.parse()?));
-            let text = match verdict {
-                Ok(got) if got == expected => "ok\n".to_string(),
-                Ok(got) => format!("{got} bytes instead of {expected}\n"),
-                Err(error) => format!("{error:#}\n"),
-            };
+        ("PUT", ["sha256"], _) => {
+            let text = sha256(&mut body)?;
             head(&mut writer, "200 OK", text.len() as u64)?;
             Ok(writer.write_all(text.as_bytes())?)
         }
-        ("GET", ["files", path @ ..]) => match open(files, path) {
-            Ok(mut file) => {
-                head(&mut writer, "200 OK", file.metadata()?.len())?;
-                std::io::copy(&mut file, &mut writer)?;
-                Ok(())
-            }
-            Err(_) => head(&mut writer, "404 Not Found", 0),
-        },
-        _ => head(&mut writer, "400 Bad Request", 0),
+        (_, ["git", ..], Some(repositories)) => git(repositories, &request, &mut body, &mut writer),
+        _ => head(&mut writer, "404 Not Found", 0),
+    }
+}
+
+impl Request {
+    fn read(from: &mut impl BufRead) -> Result<Self> {
+        let mut lines = from.lines();
+        let mut line = || lines.next().context("the request is cut")?.context("no request");
+        let first = line()?;
+        let mut words = first.split(' ').map(str::to_string);
+        let mut word = || words.next().context("not a request");
+        let (method, target) = (word()?, word()?);
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let (path, query) = (path.to_string(), query.to_string());
+        let mut headers = Vec::new();
+        loop {
+            let header = line()?;
+            let Some((name, value)) = header.split_once(':') else {
+                break;
+            };
+            headers.push((name.to_ascii_lowercase(), value.trim().to_string()));
+        }
+        Ok(Self {
+            method,
+            path,
+            query,
+            headers,
+        })
+    }
+
+    /// The value of a header, named in lower case; empty without it.
+    fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(other, _)| other == name);
+        found.map_or("", |(_, value)| value)
     }
 }
 
@@ -84,14 +92,53 @@ fn head(writer: &mut TcpStream, status: &str, len: u64) -> Result<()> {
     )?)
 }
 
-fn open(files: Option<&Path>, parts: &[&str]) -> Result<File> {
-    let path: PathBuf = parts.iter().collect();
-    if !path.components().all(|part| matches!(part, Component::Normal(_))) {
-        bail!("not a path below the directory");
+fn sha256(body: &mut impl Read) -> Result<String> {
+    let mut child = Command::new("openssl")
+        .args(["dgst", "-sha256", "-r"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run openssl")?;
+    std::io::copy(body, &mut child.stdin.take().context("no pipe")?)?;
+    Ok(String::from_utf8(child.wait_with_output()?.stdout)?)
+}
+
+/// Hands a request to `git http-backend`, as the Common Gateway Interface has it (RFC 3875).
+fn git(repositories: &Path, request: &Request, body: &mut impl Read, writer: &mut TcpStream) -> Result<()> {
+    let mut child = Command::new("git")
+        .arg("http-backend")
+        .env("GIT_PROJECT_ROOT", repositories)
+        .env("GIT_HTTP_EXPORT_ALL", "1")
+        .env("REQUEST_METHOD", &request.method)
+        .env("PATH_INFO", request.path.trim_start_matches("/git"))
+        .env("QUERY_STRING", &request.query)
+        .env("CONTENT_TYPE", request.header("content-type"))
+        .env("CONTENT_LENGTH", request.header("content-length"))
+        .env("HTTP_CONTENT_ENCODING", request.header("content-encoding"))
+        .env("GIT_PROTOCOL", request.header("git-protocol"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run git http-backend")?;
+    std::io::copy(body, &mut child.stdin.take().context("no pipe")?)?;
+    let mut answer = BufReader::new(child.stdout.take().context("no pipe")?);
+    let (mut status, mut headers) = ("200 OK".to_string(), "Connection: close\r\n".to_string());
+    loop {
+        let mut header = String::new();
+        ensure!(
+            answer.read_line(&mut header)? > 0,
+            "no answer of git http-backend"
+        );
+        match header.strip_prefix("Status: ") {
+            Some(value) => status = value.trim_end().to_string(),
+            None => headers.push_str(&header),
+        }
+        if header.trim_end().is_empty() {
+            break;
+        }
     }
-    let path = files.context("no directory to serve")?.join(path);
-    if !path.is_file() {
-        bail!("no such file");
-    }
-    Ok(File::open(path)?)
+    write!(writer, "HTTP/1.1 {status}\r\n{headers}")?;
+    std::io::copy(&mut answer, writer)?;
+    child.wait()?;
+    Ok(())
 }

@@ -1,0 +1,49 @@
+//! The system calls of a running process, as strace sees them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::{Process, wait_until};
+
+/// An strace that is attached.
+pub(crate) struct Strace {
+    child: Child,
+    output: PathBuf,
+}
+
+impl Strace {
+    /// Attaches to `process`; `options` say what is to be written to the file `output`.
+    pub(crate) fn attach(process: Process, options: &[&str], output: &Path) -> Result<Self> {
+        let mut child = Command::new("strace")
+            .arg("-q")
+            .args(options)
+            .arg("-o")
+            .arg(output)
+            .args(["-p", &process.id().to_string()])
+            .spawn()
+            .context("cannot run strace")?;
+        wait_until("strace is attached", Duration::from_secs(5), || {
+            ensure!(child.try_wait()?.is_none(), "strace ended at once");
+            Ok(process.number("status", "TracerPid")? != 0)
+        })?;
+        let output = output.to_path_buf();
+        Ok(Self { child, output })
+    }
+
+    /// Detaches; returns what was written.
+    pub(crate) fn finish(mut self) -> Result<String> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        kill_process(pid, Signal::INT)?;
+        self.child.wait()?;
+        self.written()
+    }
+
+    /// What was written so far.
+    pub(crate) fn written(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.output)?)
+    }
+}
