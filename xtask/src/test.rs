@@ -15,7 +15,7 @@ const USER: &str = "pontoon-test";
 
 const BUILD: Duration = Duration::from_secs(6 * 60);
 const UNIT: Duration = Duration::from_secs(4 * 60);
-const LIST: Duration = Duration::from_secs(6 * 60);
+const LIST: Duration = Duration::from_secs(8 * 60);
 
 /// What the closing line says.
 #[derive(Default)]
