@@ -23,7 +23,7 @@ pub(super) struct Key {
 pub(super) const SCALE: u8 = 8;
 /// What the guest may send before anybody has looked at the host's send buffer: that of a fresh connection takes
 /// 39 KB (Linux 6.18, MTU 1500, the default `tcp_wmem`).
-const BLIND_WINDOW: u32 = 32 << 10;
+pub(super) const BLIND_WINDOW: u32 = 32 << 10;
 /// What a flow's window may be at first.
 pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 

@@ -8,7 +8,7 @@
 
 use vm_memory::VolatileSlice;
 
-use super::connection::{Connection, FIRST_WINDOW};
+use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW};
 use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
@@ -132,7 +132,10 @@ impl<S> Connection<S> {
             }
         }
         if up.fin == Some(up.next) && up.spill.is_empty() {
-            ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
+            // With both directions done the socket is closed, which says the same.
+            if !self.down.closed {
+                ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
+            }
             up.next += 1;
             up.closed = true;
             self.facts.ack = true;
@@ -149,7 +152,12 @@ impl<S> Connection<S> {
             return;
         }
         // Looking at the send buffer is a system call: half a window does until the other half is used.
-        if up.want.past(up.next) > up.limit / 2 {
+        let window = if up.limit == FIRST_WINDOW {
+            BLIND_WINDOW
+        } else {
+            up.limit
+        };
+        if up.want.past(up.next) > window / 2 {
             return;
         }
         if up.since_growth >= up.limit && up.limit < WIDEST_WINDOW && net.pool.is_roomy() {

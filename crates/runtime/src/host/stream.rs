@@ -30,7 +30,20 @@ pub struct Stream {
     peek: Peek,
     /// Where a connect is under way to.
     connecting: Option<SocketAddr>,
+    sent: Sent,
 }
+
+/// Whether the kernel may hold a part of a segment back (RFC 896): not until TCP_NODELAY is set, but what fits into one
+/// segment leaves at once when nothing is in flight, and many connections send no more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    Something,
+    NoDelay,
+}
+
+/// Bytes that fit into the smallest segment (RFC 9293 section 3.7.1).
+const ONE_SEGMENT: usize = 536;
 
 /// Where the kernel's next peek begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +70,7 @@ impl KernelHost {
             pontoon_sys::bind::without_port(&fd)?;
             bind(&fd, &SocketAddr::from((source, 0)))?;
         }
-        let mut stream = self.stream(fd, family)?;
+        let mut stream = self.stream(fd, family);
         let connect = match connect(&stream.fd, &to) {
             Ok(()) => Connect::Done,
             Err(Errno::INPROGRESS) => {
@@ -86,23 +99,23 @@ impl KernelHost {
         let peer = peer
             .and_then(|peer| SocketAddr::try_from(peer).ok())
             .ok_or(Errno::AFNOSUPPORT)?;
-        let stream = self.stream(fd, Family::of(peer.ip()))?;
+        let stream = self.stream(fd, Family::of(peer.ip()));
         self.epoll.add(&stream.fd, flow.into())?;
         Ok((stream, peer))
     }
 
-    fn stream(&self, fd: OwnedFd, family: Family) -> Result<Stream, Errno> {
-        sockopt::set_tcp_nodelay(&fd, true)?;
+    fn stream(&self, fd: OwnedFd, family: Family) -> Stream {
         let peek = if self.can.peek_off[index(family)] {
             Peek::NotYet
         } else {
             Peek::Head
         };
-        Ok(Stream {
+        Stream {
             fd,
             peek,
             connecting: None,
-        })
+            sent: Sent::Nothing,
+        }
     }
 }
 
@@ -192,7 +205,17 @@ impl Stream {
         Ok(())
     }
 
-    pub(super) fn send(&self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+    pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+        match self.sent {
+            Sent::NoDelay => {}
+            Sent::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
+                self.sent = Sent::Something;
+            }
+            Sent::Nothing | Sent::Something => {
+                sockopt::set_tcp_nodelay(&self.fd, true)?;
+                self.sent = Sent::NoDelay;
+            }
+        }
         // A stream takes what it can: the rest is the caller's to send again.
         let parts = parts.get(..message::MAX_PARTS).unwrap_or(parts);
         message::send(&self.fd, parts, None, &[])
