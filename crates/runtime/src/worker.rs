@@ -133,7 +133,11 @@ impl Worker {
             };
             let timeout = match wait {
                 Wait::No => Some(Duration::ZERO),
-                Wait::Sleep => self.until_due(begin, left.room),
+                Wait::Sleep => {
+                    self.engine.handle_idle(&mut self.link, &mut self.host, begin);
+                    left.room |= self.link.take_full();
+                    self.until_due(begin, left.room)
+                }
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }

@@ -141,8 +141,12 @@ pub(super) struct Facts {
     pub(super) error: bool,
     /// Our SYN or SYN-ACK is to be sent.
     pub(super) handshake: bool,
-    /// The guest is owed an acknowledgement.
+    /// The guest is owed an acknowledgement,
     pub(super) ack: bool,
+    /// or one that may wait for an answer to go with,
+    pub(super) ack_later: bool,
+    /// and the flow is in the list of those that are.
+    pub(super) owing: bool,
     /// In the list of flows to settle.
     pub(super) dirty: bool,
     /// In the list of flows that wait for the link.
