@@ -121,6 +121,9 @@ impl Worker {
             self.link.flush();
             left.room |= self.link.take_full();
 
+            // What needs doing at some time is best done now that all is on its way.
+            self.host.prepare();
+
             // Wait.
             let wait = match worked {
                 _ if more || left.frames || left.icmp || left.icmpv6 => Wait::No,
