@@ -42,7 +42,15 @@ pub struct Net {
     pub ready: VecDeque<FlowId>,
     /// Flows that wait for room on the link.
     pub parked: Vec<FlowId>,
+    /// Flows that owe the guest an acknowledgement, which may go with an answer.
+    pub owing: Vec<FlowId>,
+    /// When these acknowledgements must leave.
+    pub owed: Option<Instant>,
 }
+
+/// How long an acknowledgement waits for an answer to go with, unless the worker sleeps earlier: as long as a worker looks
+/// around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a guest's Nagle algorithm stalls.
+const PATIENCE: Duration = Duration::from_micros(50);
 
 impl Net {
     /// The state of a worker with no flows.
@@ -67,6 +75,8 @@ impl Net {
             mtu: usize::from(config.mtu),
             ready: VecDeque::new(),
             parked: Vec::new(),
+            owing: Vec::new(),
+            owed: None,
             config,
         }
     }
@@ -86,6 +96,12 @@ impl Net {
         }
         self.allowance.0 = self.allowance.0.saturating_sub(1);
         true
+    }
+
+    /// Remembers that `flow` owes an acknowledgement.
+    pub fn owe(&mut self, flow: FlowId, now: Instant) {
+        self.owing.push(flow);
+        self.owed.get_or_insert(now + PATIENCE);
     }
 
     /// Ethernet addresses of a frame to the guest.

@@ -161,6 +161,9 @@ impl<H: Host> Engine<H> {
     /// Serves the timers that are due.
     pub fn handle_timeout<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly.handle_timeout(&mut self.net.counters, now);
+        if self.net.owed.is_some_and(|at| at <= now) {
+            self.handle_idle(link, host, now);
+        }
         while let Some(flow) = self.net.timers.expired(now) {
             let ctx = &mut Ctx {
                 host: &mut *host,
@@ -176,6 +179,21 @@ impl<H: Host> Engine<H> {
                 Kind::Dns => protocols.dns.handle_timeout(flow, ctx),
                 Kind::Listener | Kind::Edge => {}
             }
+        }
+        link.flush();
+    }
+
+    /// The worker is about to sleep: acknowledgements that waited for an answer to go with leave now.
+    pub fn handle_idle<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
+        self.net.owed = None;
+        while let Some(flow) = self.net.owing.pop() {
+            let ctx = &mut Ctx {
+                host: &mut *host,
+                link: &mut *link,
+                net: &mut self.net,
+                now,
+            };
+            self.protocols.tcp.handle_owed(flow, ctx);
         }
         link.flush();
     }
@@ -240,10 +258,14 @@ impl<H: Host> Engine<H> {
     /// When [`Self::handle_timeout`] has something to do; `None`: never, until something else happens.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        [self.net.timers.next(), self.reassembly.next_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.net.timers.next(),
+            self.reassembly.next_timeout(),
+            self.net.owed,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// The host's resolvers have changed.

@@ -129,7 +129,7 @@ pub trait Host {
     /// An open socket.
     type Socket;
 
-    /// Opens a TCP connection: TCP_NODELAY set, registered for events, and looked at once more before answering, as
+    /// Opens a TCP connection: nothing that is sent waits for more (TCP_NODELAY), registered for events, and looked at once more before answering, as
     /// on loopback and LANs it often stands already.
     ///
     /// # Errors

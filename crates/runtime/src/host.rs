@@ -41,6 +41,7 @@ pub struct KernelHost {
     outbound: Option<Outbound>,
     doors: Doors,
     ports: udp::Ports,
+    spare: stream::Spare,
     raw: [Option<Shared>; 2],
     ping_refused: bool,
     /// Where peeks put the bytes in front of the ones that are wanted, on kernels that cannot begin at an offset.
@@ -140,6 +141,7 @@ impl KernelHost {
             outbound,
             doors,
             ports,
+            spare: stream::Spare::default(),
             raw,
             ping_refused: false,
             aside,

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use pontoon_engine::{Config, Engine, WorkerId};
 use pontoon_sys::disabled::Disabled;
@@ -99,12 +99,8 @@ fn worker(setup: Setup) -> io::Result<Worker> {
     let (receiver, mut link) = tap::open(setup.tap, setup.offload, setup.config.mtu)
         .map_err(|error| say("cannot take over the tap", &error))?;
     rustix::io::ioctl_fionbio(&setup.supervisor, true)?;
-    for (source, edge) in [
-        (receiver.as_fd(), Edge::Link),
-        (setup.supervisor.as_fd(), Edge::Supervisor),
-    ] {
-        host.epoll().add(source, edge.token())?;
-    }
+    host.epoll().add_level(&receiver, Edge::Link.token())?;
+    host.epoll().add(&setup.supervisor, Edge::Supervisor.token())?;
 
     let mut seed = [0; 32];
     getrandom(&mut seed, GetRandomFlags::empty())?;

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
-use crate::link::tap::{BURST, Receiver, Rest, Transmitter};
+use crate::link::tap::{BURST, Receiver, Rest, Transmitter, Until};
 use crate::messages::{MAX_LEN, Update};
 use crate::pacing::{Pacer, Wait};
 
@@ -72,6 +72,7 @@ impl Worker {
             ..Left::default()
         };
         let mut sockets_first = false;
+        let mut until = Until::Empty;
         loop {
             let begin = now();
             let mut worked = false;
@@ -82,7 +83,7 @@ impl Worker {
                 if sockets {
                     worked |= self.sockets(&events, begin);
                 } else if left.frames {
-                    match self.frames(begin) {
+                    match self.frames(until, begin) {
                         (_, Rest::Gone(error)) => {
                             info!("the guest's interface is gone: {error}");
                             return Ok(End::Link);
@@ -120,22 +121,33 @@ impl Worker {
             self.link.flush();
             left.room |= self.link.take_full();
 
+            // What needs doing at some time is best done now that all is on its way.
+            self.host.prepare();
+
             // Wait.
             let wait = match worked {
                 _ if more || left.frames || left.icmp || left.icmpv6 => Wait::No,
                 true => self.pacer.worked(begin, now()),
                 false => self.pacer.idle(begin),
             };
+            until = match worked && wait == Wait::No {
+                true => Until::Empty,
+                false => Until::Question,
+            };
             let timeout = match wait {
                 Wait::No => Some(Duration::ZERO),
-                Wait::Sleep => self.until_due(begin, left.room),
+                Wait::Sleep => {
+                    self.engine.handle_idle(&mut self.link, &mut self.host, begin);
+                    left.room |= self.link.take_full();
+                    self.until_due(begin, left.room)
+                }
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }
     }
 
     /// A burst of frames: how many, and what is left.
-    fn frames(&mut self, now: Instant) -> (usize, Rest) {
+    fn frames(&mut self, until: Until, now: Instant) -> (usize, Rest) {
         let Self {
             engine,
             host,
@@ -143,7 +155,9 @@ impl Worker {
             link,
             ..
         } = self;
-        let burst = receiver.receive(BURST, |frames| engine.handle_frames(frames, link, host, now));
+        let burst = receiver.receive(BURST, until, |frames| {
+            engine.handle_frames(frames, link, host, now)
+        });
         self.malformed += burst.malformed;
         (burst.frames, burst.rest)
     }
@@ -214,10 +228,7 @@ impl Left {
     fn note(&mut self, events: &Events) {
         for (edge, ready) in events.edges() {
             match edge {
-                Edge::Link => {
-                    self.frames |= ready.readable || ready.error;
-                    self.room |= ready.writable;
-                }
+                Edge::Link => self.frames |= ready.readable || ready.error,
                 Edge::Supervisor => self.supervisor = true,
                 Edge::Icmp => self.icmp = true,
                 Edge::Icmpv6 => self.icmpv6 = true,

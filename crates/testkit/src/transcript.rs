@@ -68,6 +68,8 @@ pub struct Given {
     pub host: SimHost,
     /// The link.
     pub link: SimLink,
+    /// The worker does not sleep between steps: it looks around for more.
+    pub awake: bool,
     now: Instant,
     out: VecDeque<(Offload, Packet)>,
     counters: Counters,
@@ -92,6 +94,7 @@ impl Given {
             engine: Engine::new(config, WorkerId(0), rng.key(), now),
             host: SimHost::new(host, rng.fork()),
             link: SimLink::new(link, rng.fork()),
+            awake: false,
             now,
             out: VecDeque::new(),
             counters: Counters::default(),
@@ -311,6 +314,9 @@ impl Given {
                 .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
         }
         while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {}
+        if !self.awake {
+            self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
+        }
         self.link.flush();
         for (offload, frame) in self.link.take() {
             let parsed = Packet::parse(offload, &frame);

@@ -23,7 +23,7 @@ pub(super) struct Key {
 pub(super) const SCALE: u8 = 8;
 /// What the guest may send before anybody has looked at the host's send buffer: that of a fresh connection takes
 /// 39 KB (Linux 6.18, MTU 1500, the default `tcp_wmem`).
-const BLIND_WINDOW: u32 = 32 << 10;
+pub(super) const BLIND_WINDOW: u32 = 32 << 10;
 /// What a flow's window may be at first.
 pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
@@ -141,8 +141,12 @@ pub(super) struct Facts {
     pub(super) error: bool,
     /// Our SYN or SYN-ACK is to be sent.
     pub(super) handshake: bool,
-    /// The guest is owed an acknowledgement.
+    /// The guest is owed an acknowledgement,
     pub(super) ack: bool,
+    /// or one that may wait for an answer to go with,
+    pub(super) ack_later: bool,
+    /// and the flow is in the list of those that are.
+    pub(super) owing: bool,
     /// In the list of flows to settle.
     pub(super) dirty: bool,
     /// In the list of flows that wait for the link.

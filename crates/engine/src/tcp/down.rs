@@ -79,6 +79,7 @@ impl<S> Connection<S> {
         );
         if acks && (len == 0 || self.up.reorder.is_empty()) {
             self.facts.ack = false;
+            self.facts.ack_later = false;
         }
         head
     }

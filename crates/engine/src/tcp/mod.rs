@@ -248,6 +248,17 @@ impl<S> Tcp<S> {
         }
     }
 
+    /// An acknowledgement has waited long enough for an answer to go with.
+    pub fn handle_owed<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
+            connection.facts.owing = false;
+            if connection.facts.ack_later {
+                connection.facts.ack = true;
+                self.settle(flow.index, &[], ctx);
+            }
+        }
+    }
+
     /// Acts on a connection's facts.
     fn settle<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -383,6 +394,9 @@ impl<S> Connection<S> {
         }
         if self.facts.ack {
             self.send_bare(id, self.down.max, Flags::ACK, None, ctx);
+        } else if self.facts.ack_later && !self.facts.owing {
+            self.facts.owing = true;
+            ctx.net.owe(id, ctx.now);
         }
         if self.state == State::Open && self.up.closed && self.down.closed {
             return Err(Ended::Closed);

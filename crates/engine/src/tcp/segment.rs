@@ -99,7 +99,7 @@ impl<S> Connection<S> {
             }
             self.facts.ack = true;
         }
-        changed |= self.facts.ack;
+        changed |= self.facts.ack || self.facts.ack_later;
         if changed {
             Verdict::Changed
         } else {

@@ -8,7 +8,7 @@
 
 use vm_memory::VolatileSlice;
 
-use super::connection::{Connection, FIRST_WINDOW};
+use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW};
 use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
@@ -17,6 +17,8 @@ use crate::{Failure, FlowId, Frame, Host, Transmit};
 
 /// The widest window: above 2.5 MiB, what Linux allows a loopback sender at once, nothing gets faster.
 const WIDEST_WINDOW: u32 = 4 << 20;
+/// Bytes of a segment that may be a question: its acknowledgement can go with the answer.
+const QUESTION: usize = 4 << 10;
 /// With less room than this a guest had better wait for more than be offered it.
 const HARDLY_ANY: u32 = 4 << 10;
 
@@ -35,8 +37,8 @@ impl<S> Connection<S> {
         let end = seq + u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB");
         let end = up.fin.map_or(up.edge, |fin| fin.earliest(up.edge)).earliest(end);
         let begin = seq.latest(up.next);
-        self.facts.ack = true;
         if !begin.before(end) {
+            self.facts.ack = true;
             return;
         }
         let (offset, len) = (
@@ -51,8 +53,15 @@ impl<S> Connection<S> {
             up.next = end;
             up.gathered += end.past(begin);
             up.since_growth = up.since_growth.saturating_add(end.past(begin));
+            // RFC 9293 section 3.8.6.3: for every second segment at the latest.
+            if self.facts.ack_later || len > QUESTION {
+                self.facts.ack = true;
+            } else {
+                self.facts.ack_later = true;
+            }
             return;
         }
+        self.facts.ack = true;
         match up.reorder.keep(up.next, begin, parts, &mut net.pool) {
             Kept::Yes => net.counters.tcp_out_of_order += 1,
             Kept::PoolEmpty => net.counters.tcp_pool_empty += 1,
@@ -132,7 +141,10 @@ impl<S> Connection<S> {
             }
         }
         if up.fin == Some(up.next) && up.spill.is_empty() {
-            ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
+            // With both directions done the socket is closed, which says the same.
+            if !self.down.closed {
+                ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
+            }
             up.next += 1;
             up.closed = true;
             self.facts.ack = true;
@@ -149,7 +161,12 @@ impl<S> Connection<S> {
             return;
         }
         // Looking at the send buffer is a system call: half a window does until the other half is used.
-        if up.want.past(up.next) > up.limit / 2 {
+        let window = if up.limit == FIRST_WINDOW {
+            BLIND_WINDOW
+        } else {
+            up.limit
+        };
+        if up.want.past(up.next) > window / 2 {
             return;
         }
         if up.since_growth >= up.limit && up.limit < WIDEST_WINDOW && net.pool.is_roomy() {

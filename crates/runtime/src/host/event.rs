@@ -1,4 +1,4 @@
-//! Events: one epoll instance, edge triggered, each source registered once.
+//! Events: one epoll instance, each source registered once; edge triggered, but for the link.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -80,6 +80,14 @@ impl Epoll {
     /// Out of memory, or of the user's watches.
     pub fn add(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.0, source, EventData::new_u64(token.0), flags())
+    }
+
+    /// Registers `source` for what there is to read, level triggered: whoever leaves something unread is told again.
+    ///
+    /// # Errors
+    /// Out of memory, or of the user's watches.
+    pub fn add_level(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
+        epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::IN)
     }
 
     /// Registers `source` under another token. What is ready already is told again.

@@ -11,7 +11,8 @@ use pontoon_sys::{Family, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, shutdown, socket_with, sockopt,
+    Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername, shutdown, socket_with,
+    sockopt,
 };
 use vm_memory::VolatileSlice;
 
@@ -28,9 +29,20 @@ const MAX_INTO: usize = 64;
 pub struct Stream {
     fd: OwnedFd,
     peek: Peek,
-    /// Where a connect is under way to.
-    connecting: Option<SocketAddr>,
+    sent: Sent,
 }
+
+/// Whether the kernel may hold a part of a segment back (RFC 896): not until TCP_NODELAY is set, but what fits into one
+/// segment leaves at once when nothing is in flight, and many connections send no more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    Something,
+    NoDelay,
+}
+
+/// Bytes that fit into the smallest segment (RFC 9293 section 3.7.1).
+const ONE_SEGMENT: usize = 536;
 
 /// Where the kernel's next peek begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,32 +55,75 @@ enum Peek {
     At(u32),
 }
 
+/// A socket of each family, made when there was time to, for the next connection: making one takes a tenth of the time
+/// that a SYN waits for its answer.
+#[derive(Debug)]
+pub(super) struct Spare {
+    fds: [Option<OwnedFd>; 2],
+    wanted: [bool; 2],
+}
+
+impl Default for Spare {
+    fn default() -> Self {
+        Self {
+            fds: [None, None],
+            wanted: [true; 2],
+        }
+    }
+}
+
+impl Spare {
+    fn take(&mut self, family: Family) -> Result<OwnedFd, Errno> {
+        self.wanted[index(family)] = true;
+        match self.fds[index(family)].take() {
+            Some(fd) => Ok(fd),
+            None => fresh(family),
+        }
+    }
+
+    /// Makes the sockets that were taken. None, where there is no descriptor left for it.
+    pub(super) fn refill(&mut self) {
+        for family in [Family::V4, Family::V6] {
+            if std::mem::take(&mut self.wanted[index(family)]) {
+                self.fds[index(family)] = fresh(family).ok();
+            }
+        }
+    }
+}
+
+fn fresh(family: Family) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
+    if family == Family::V6 {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    Ok(fd)
+}
+
 impl KernelHost {
+    /// There is time to prepare for what may come.
+    pub(crate) fn prepare(&mut self) {
+        self.spare.refill();
+    }
+
     pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
         let family = Family::of(to.ip());
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
-        if family == Family::V6 {
-            sockopt::set_ipv6_v6only(&fd, true)?;
-        }
+        let fd = self.spare.take(family)?;
         self.bind_outbound(&fd, to.ip())?;
         if let Some(source) = self.source(to.ip()) {
             // Else a port would be taken for every destination at once.
             pontoon_sys::bind::without_port(&fd)?;
             bind(&fd, &SocketAddr::from((source, 0)))?;
         }
-        let mut stream = self.stream(fd, family)?;
+        let stream = self.stream(fd, family);
         let connect = match connect(&stream.fd, &to) {
             Ok(()) => Connect::Done,
-            Err(Errno::INPROGRESS) => {
-                stream.connecting = Some(to);
-                // On loopback and LANs the answer is often there by now.
-                match stream.connected() {
-                    Ok(()) => Connect::Done,
-                    Err(Errno::ALREADY) => Connect::Pending,
-                    Err(error) => return Err(error),
-                }
-            }
+            // On loopback and LANs the answer is often there by now: calling again tells all (connect(2)).
+            Err(Errno::INPROGRESS) => match connect(&stream.fd, &to) {
+                Ok(()) | Err(Errno::ISCONN) => Connect::Done,
+                Err(Errno::ALREADY) => Connect::Pending,
+                Err(error) => return Err(error),
+            },
             Err(error) => return Err(error),
         };
         self.epoll.add(&stream.fd, flow.into())?;
@@ -86,23 +141,22 @@ impl KernelHost {
         let peer = peer
             .and_then(|peer| SocketAddr::try_from(peer).ok())
             .ok_or(Errno::AFNOSUPPORT)?;
-        let stream = self.stream(fd, Family::of(peer.ip()))?;
+        let stream = self.stream(fd, Family::of(peer.ip()));
         self.epoll.add(&stream.fd, flow.into())?;
         Ok((stream, peer))
     }
 
-    fn stream(&self, fd: OwnedFd, family: Family) -> Result<Stream, Errno> {
-        sockopt::set_tcp_nodelay(&fd, true)?;
+    fn stream(&self, fd: OwnedFd, family: Family) -> Stream {
         let peek = if self.can.peek_off[index(family)] {
             Peek::NotYet
         } else {
             Peek::Head
         };
-        Ok(Stream {
+        Stream {
             fd,
             peek,
-            connecting: None,
-        })
+            sent: Sent::Nothing,
+        }
     }
 }
 
@@ -113,16 +167,14 @@ impl AsFd for Stream {
 }
 
 impl Stream {
-    /// The outcome of a connect that was under way, by calling it again: one call tells all (connect(2)).
-    pub(super) fn connected(&mut self) -> Result<(), Errno> {
-        let Some(to) = self.connecting else {
-            return Ok(());
-        };
-        match connect(&self.fd, &to) {
-            Ok(()) | Err(Errno::ISCONN) => {
-                self.connecting = None;
-                Ok(())
-            }
+    /// The outcome of a connect that was under way.
+    pub(super) fn connected(&self) -> Result<(), Errno> {
+        if let Some(error) = self.error() {
+            return Err(error);
+        }
+        match getpeername(&self.fd) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOTCONN) => Err(Errno::AGAIN),
             Err(error) => Err(error),
         }
     }
@@ -192,7 +244,17 @@ impl Stream {
         Ok(())
     }
 
-    pub(super) fn send(&self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+    pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+        match self.sent {
+            Sent::NoDelay => {}
+            Sent::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
+                self.sent = Sent::Something;
+            }
+            Sent::Nothing | Sent::Something => {
+                sockopt::set_tcp_nodelay(&self.fd, true)?;
+                self.sent = Sent::NoDelay;
+            }
+        }
         // A stream takes what it can: the rest is the caller's to send again.
         let parts = parts.get(..message::MAX_PARTS).unwrap_or(parts);
         message::send(&self.fd, parts, None, &[])

@@ -14,7 +14,7 @@ use pontoon_sys::tun::TapOffload;
 mod receive;
 mod transmit;
 
-pub use receive::{BURST, Burst, Receiver, Rest};
+pub use receive::{BURST, Burst, Receiver, Rest, Until};
 pub use transmit::{Reservation, Transmitter};
 
 /// Bytes of the largest IP packet, segmented or not.

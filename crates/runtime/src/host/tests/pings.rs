@@ -144,7 +144,7 @@ fn routers_complaints_come_back() {
 
             // The request, as it left.
             let mut request = Vec::new();
-            receiver.receive(tap::BURST, |frames| {
+            receiver.receive(tap::BURST, tap::Until::Empty, |frames| {
                 for frame in frames {
                     if let Ok(Body::Ip(ip, _)) = parse(frame.head, frame.len).map(|frame| frame.body)
                         && ip.protocol == protocol::ICMP

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use arrayvec::ArrayVec;
 use pontoon_engine::Frame;
 use pontoon_sys::message;
-use pontoon_wire::frame::HEAD;
+use pontoon_wire::frame::{self, Body, Flags, HEAD, Transport};
 use pontoon_wire::vnet::{self, Offload};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
@@ -19,6 +19,9 @@ pub const BURST: usize = 16;
 /// Bytes for one frame: `virtio_net_hdr`, Ethernet header with a tag, and the largest IP packet, with room to spare.
 const STRIDE: usize = 66 << 10;
 
+/// Bytes of a message whose sender waits for the answer rather than sends another: more of them are a stream.
+const SHORT: usize = 4096;
+
 /// The receiving half.
 #[derive(Debug)]
 pub struct Receiver {
@@ -26,6 +29,16 @@ pub struct Receiver {
     header_len: usize,
     frames: Vec<u8>,
     heads: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
+}
+
+/// How far a burst goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Until there is nothing more.
+    Empty,
+    /// Or until a frame after which its sender most likely waits for us: looking for another would be a system call in
+    /// vain, when it costs most.
+    Question,
 }
 
 /// What a burst came to.
@@ -42,7 +55,7 @@ pub struct Burst {
 /// What a burst left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing: readiness will be told.
+    /// Nothing, or nothing that was looked for: readiness will be told.
     Drained,
     /// Perhaps more frames: ask again.
     More,
@@ -61,7 +74,8 @@ impl Receiver {
     }
 
     /// Reads up to `max` frames (at most [`BURST`]) and hands them to `sink` together, unless there is none.
-    pub fn receive(&mut self, max: usize, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    ///
+    pub fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         let mut taken = ArrayVec::<Taken<'_>, BURST>::new();
         let mut malformed = 0;
         let mut rest = Rest::More;
@@ -70,7 +84,14 @@ impl Receiver {
             let buffer = VolatileSlice::from(buffer);
             match message::read(&self.queue, &buffer) {
                 Ok(len) => match Taken::new(&buffer, len, head, self.header_len) {
-                    Some(frame) => taken.push(frame),
+                    Some(frame) => {
+                        let last = until == Until::Question && frame.asks();
+                        taken.push(frame);
+                        if last {
+                            rest = Rest::Drained;
+                            break;
+                        }
+                    }
                     None => malformed += 1,
                 },
                 Err(Errno::AGAIN) => {
@@ -130,6 +151,18 @@ impl<'a> Taken<'a> {
             head: &head[header_len..],
             whole,
         })
+    }
+
+    /// Whether it opens a TCP connection, or ends a short message of one (PSH).
+    fn asks(&self) -> bool {
+        let Ok(frame::Frame {
+            body: Body::Ip(_, Transport::Tcp(segment)),
+            ..
+        }) = frame::parse(self.head, self.whole.len())
+        else {
+            return false;
+        };
+        segment.flags.has(Flags::SYN) || (segment.flags.has(Flags::PSH) && segment.payload_len <= SHORT)
     }
 
     fn frame(&self) -> Frame<'_> {

@@ -104,7 +104,7 @@ fn datagram(frame: &Frame<'_>) -> Option<(SocketAddr, Vec<u8>)> {
 fn drain(receiver: &mut Receiver) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<usize>) {
     let (mut datagrams, mut bursts) = (Vec::new(), Vec::new());
     loop {
-        let burst = receiver.receive(BURST, |frames| {
+        let burst = receiver.receive(BURST, Until::Empty, |frames| {
             datagrams.extend(frames.iter().filter_map(datagram))
         });
         bursts.push(burst.frames);
@@ -169,7 +169,7 @@ fn checksums_are_left_partial_both_ways() {
         let (mut receiver, ..) = guest(all(), 1500);
         socket(PAIRS[0]).send(b"x").unwrap();
         let mut partial = 0;
-        receiver.receive(BURST, |frames| {
+        receiver.receive(BURST, Until::Empty, |frames| {
             let udp = frames.iter().filter(|frame| datagram(frame).is_some());
             partial += udp
                 .filter(|frame| frame.offload.checksum != Checksum::Complete)
@@ -218,7 +218,9 @@ fn bursts_are_bounded_and_say_what_is_left() {
             assert_eq!(order, (0..40).collect::<Vec<_>>());
             assert_eq!(bursts, [16, 16, 8]);
             assert_eq!(
-                receiver.receive(BURST, |_| panic!("there is none")).rest,
+                receiver
+                    .receive(BURST, Until::Empty, |_| panic!("there is none"))
+                    .rest,
                 Rest::Drained
             );
         },
@@ -278,7 +280,10 @@ fn says_when_the_interface_is_gone() {
     namespace::run("link::tap::tests::says_when_the_interface_is_gone", || {
         let (mut receiver, mut transmitter, _) = guest(all(), 1500);
         ip("link del tap0");
-        assert!(matches!(receiver.receive(BURST, |_| ()).rest, Rest::Gone(_)));
+        assert!(matches!(
+            receiver.receive(BURST, Until::Empty, |_| ()).rest,
+            Rest::Gone(_)
+        ));
         let head = head(PAIRS[0], 0);
         assert_eq!(
             transmitter.send(whole(&head), head.bytes(), &[]),

@@ -1,0 +1,103 @@
+//! When the guest's data is acknowledged: with an answer where one comes at once (RFC 9293 section 3.8.6.3).
+
+use core::time::Duration;
+
+use pontoon_testkit::app::Script;
+use pontoon_testkit::frames::Segment;
+use pontoon_testkit::transcript::{DOWN, Given, UP};
+
+/// A connection of an engine whose worker is awake.
+fn awake(script: Script) -> Given {
+    let mut given = Given::open(script);
+    given.awake = true;
+    given
+}
+
+fn data(at: u64, len: usize) -> Segment {
+    Segment {
+        seq: 1001 + u32::try_from(at).unwrap(),
+        ack: 1,
+        payload: Given::guest_bytes(at, len),
+        ..UP
+    }
+}
+
+fn acknowledged(bytes: u32) -> Segment {
+    Segment {
+        seq: 1,
+        ack: 1001 + bytes,
+        ..DOWN
+    }
+}
+
+#[test]
+fn an_answer_carries_it() {
+    let mut given = awake(Script {
+        echo: true,
+        ..Script::SINK
+    });
+    given.up(data(0, 100));
+    given.pass(Duration::from_micros(20));
+    given.down(Segment {
+        payload: Given::server_bytes(0, 100),
+        ..acknowledged(100)
+    });
+    given.pass(Duration::from_millis(1));
+    given.quiet();
+}
+
+#[test]
+fn without_an_answer_it_waits_for_50_us() {
+    let mut given = awake(Script::SINK);
+    given.up(data(0, 100));
+    given.pass(Duration::from_nanos(49_999));
+    given.quiet();
+    given.pass(Duration::from_nanos(1));
+    given.down(acknowledged(100));
+    // And so does the next one.
+    given.up(data(100, 1));
+    given.quiet();
+    given.pass(Duration::from_micros(50));
+    given.down(acknowledged(101));
+    given.pass(Duration::from_millis(1));
+    given.quiet();
+}
+
+#[test]
+fn before_a_sleep_it_leaves() {
+    let mut given = awake(Script::SINK);
+    given.up(data(0, 100));
+    given.quiet();
+    given.awake = false;
+    given.pass(Duration::ZERO);
+    given.down(acknowledged(100));
+    given.quiet();
+}
+
+#[test]
+fn a_second_segment_is_not_kept_waiting() {
+    let mut given = awake(Script::SINK);
+    given.up(data(0, 100));
+    given.quiet();
+    given.up(data(100, 100));
+    given.down(acknowledged(200));
+    given.pass(Duration::from_millis(1));
+    given.quiet();
+}
+
+#[test]
+fn what_is_no_question_is_acknowledged_at_once() {
+    let mut given = awake(Script::SINK);
+    given.up(data(0, 5000));
+    given.down(acknowledged(5000));
+    // A repeated segment, of which the guest seems not to know.
+    given.up(data(0, 100));
+    given.down(acknowledged(5000));
+    // A gap.
+    given.up(data(5100, 100));
+    given.down(Segment {
+        sack: vec![(6101, 6201)],
+        ..acknowledged(5000)
+    });
+    given.quiet();
+}
