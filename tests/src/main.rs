@@ -62,7 +62,12 @@ fn options(arguments: &[String]) -> Result<Options> {
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
-            "--binary" => options.binary = Some(rest.next().context("--binary wants a path")?.clone()),
+            "--binary" => {
+                // As the kernel names it: processes are found by what they run.
+                let path = rest.next().context("--binary wants a path")?;
+                let path = std::fs::canonicalize(path).with_context(|| format!("cannot find {path}"))?;
+                options.binary = Some(path.to_str().context("a path that is not UTF-8")?.to_string());
+            }
             "--direct" => direct = true,
             "--list" => options.list = true,
             flag if flag.starts_with('-') => bail!("unknown option {flag}"),
