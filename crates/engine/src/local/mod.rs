@@ -62,6 +62,4 @@ pub fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut N
 const IGMP: u8 = 2;
 
 #[cfg(test)]
-pub(crate) mod fake;
-#[cfg(test)]
 mod tests;
