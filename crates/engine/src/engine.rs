@@ -14,6 +14,7 @@ use crate::dns::Forwarder;
 use crate::fragment::Reassembly;
 use crate::icmp::Icmp;
 use crate::local::{self, Handled};
+use crate::policy;
 use crate::tcp::{Burst, Tcp};
 use crate::udp::{Gather, Udp};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
@@ -291,7 +292,7 @@ impl<S> Protocols<S> {
         let Body::Ip(ip, transport) = &parsed.body else {
             return;
         };
-        if !may_be_guest(ip.source) {
+        if !policy::may_send(ip.source) {
             ctx.net.counters.bad_source += 1;
             return;
         }
@@ -338,9 +339,4 @@ fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
 
 fn is_unicast(mac: Mac) -> bool {
     mac.0[0] & 1 == 0
-}
-
-/// Whether an answer to this address could reach anybody (RFC 1122 section 3.2.1.3, RFC 4291 section 2.7).
-fn may_be_guest(source: IpAddr) -> bool {
-    !(source.is_unspecified() || source.is_loopback() || source.is_multicast())
 }

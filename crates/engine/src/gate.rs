@@ -19,14 +19,6 @@ pub(crate) struct Packet<'f, 'a> {
 }
 
 impl Packet<'_, '_> {
-    /// Whether the packet comes from an address that an answer could go to.
-    pub(crate) fn has_sender(&self) -> bool {
-        match self.ip.source {
-            IpAddr::V4(from) => !(matches!(from.octets(), [0 | 127, ..] | [224..=255, ..])),
-            IpAddr::V6(from) => !(from.is_unspecified() || from.is_loopback() || from.is_multicast()),
-        }
-    }
-
     /// Where policy lets the packet go. Otherwise it is counted and the guest is told.
     pub(crate) fn judge<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Option<IpAddr> {
         let refusal = match ctx.net.policy.decide(self.ip.destination) {

@@ -101,7 +101,7 @@ impl<S> Icmp<S> {
         }
         let data = self.scratch.get_mut(..icmp.payload_len);
         let whole = data.map(|data| frame.copy(icmp.payload_offset, data));
-        if !packet.has_sender() || whole != Some(icmp.payload_len) {
+        if whole != Some(icmp.payload_len) {
             ctx.net.counters.malformed += 1;
             return;
         }

@@ -213,6 +213,44 @@ fn who_cannot_be_shown_appears_as_the_gateway() {
     assert_eq!(without.shown(ip("::1")), ip("10.0.2.2"));
 }
 
+#[test]
+fn a_sender_is_one_host() {
+    for nobody in [
+        "0.0.0.0",
+        "0.255.255.255",
+        "127.0.0.0",
+        "127.0.0.1",
+        "127.255.255.255",
+        "224.0.0.0",
+        "239.255.255.255",
+        "240.0.0.0",
+        "255.255.255.254",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "ff00::",
+        "ff02::1",
+        "ffff::",
+    ] {
+        assert!(!may_send(ip(nobody)), "{nobody}");
+    }
+    for somebody in [
+        "1.0.0.0",
+        "10.0.2.15",
+        "126.255.255.255",
+        "128.0.0.0",
+        "169.254.3.4",
+        "223.255.255.255",
+        "::2",
+        "2001:db8::1",
+        "fd70:6f6e:746f::15",
+        "fe80::15",
+        "feff::1",
+    ] {
+        assert!(may_send(ip(somebody)), "{somebody}");
+    }
+}
+
 /// Addresses of both families, crowded around the places where the table has edges.
 fn written() -> impl Strategy<Value = IpAddr> {
     let chosen = NEVER

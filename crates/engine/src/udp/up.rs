@@ -126,7 +126,7 @@ impl<S> Udp<S> {
         if !packet.lives_on(remote.ip(), ctx) {
             return None;
         }
-        if written.port() == 0 || !packet.has_sender() {
+        if written.port() == 0 {
             ctx.net.counters.malformed += 1;
             return None;
         }

@@ -1,4 +1,4 @@
-//! Single packets of the TCP engine, with exact counters.
+//! Single packets of the engine, most of them TCP's, with exact counters.
 
 mod closing;
 mod data;
@@ -9,6 +9,7 @@ mod limits;
 mod published;
 mod recovery;
 mod refusals;
+mod senders;
 mod window;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +18,7 @@ use core::time::Duration;
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Counters, Failure, FlowId, Kind, Readiness, WorkerId};
 use pontoon_testkit::app::{Outcome, Script};
-use pontoon_testkit::frames::{Packet, Segment, URG};
+use pontoon_testkit::frames::{Datagram, Icmp, Packet, Segment, URG};
 use pontoon_testkit::host::{Answer, HostPlan};
 use pontoon_testkit::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, config};
 use pontoon_testkit::transcript::{

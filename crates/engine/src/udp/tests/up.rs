@@ -309,20 +309,10 @@ fn a_peer_that_takes_an_expired_ones_place_is_not_the_connected_one() {
 }
 
 #[test]
-fn nonsense_opens_nothing() {
+fn port_zero_is_nobodys() {
     let mut nat = Nat::new();
-    for (from, to) in [
-        ("0.0.0.0:1", "192.0.2.1:7"),
-        ("127.0.0.1:1", "192.0.2.1:7"),
-        ("255.255.255.255:1", "192.0.2.1:7"),
-        ("224.0.0.1:1", "192.0.2.1:7"),
-        ("[::]:1", "[2001:db8::1]:7"),
-        ("[ff02::1]:1", "[2001:db8::1]:7"),
-        (GUEST, "192.0.2.1:0"),
-    ] {
-        nat.send(from, to);
-        assert_eq!(nat.world.moved(), [("malformed", 1)], "{from} > {to}");
-    }
+    nat.send(GUEST, "192.0.2.1:0");
+    assert_eq!(nat.world.moved(), [("malformed", 1)]);
     assert_eq!(nat.world.calls(), [""; 0]);
 }
 
