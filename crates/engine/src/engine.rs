@@ -76,12 +76,8 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) -> Result<(), Failure> {
-        self.protocols.udp.open_published(&mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        })
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.udp.open_published(ctx)
     }
 
     /// A burst of frames from the guest.
@@ -141,13 +137,7 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let ctx = &mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        };
-        let protocols = &mut self.protocols;
+        let (protocols, ctx) = &mut self.split(link, host, now);
         match flow.kind {
             Kind::Tcp => protocols.tcp.handle_socket(flow, ready, ctx),
             Kind::Udp => protocols.udp.handle_socket(flow, ready, ctx),
@@ -163,13 +153,7 @@ impl<H: Host> Engine<H> {
     pub fn handle_timeout<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly.handle_timeout(&mut self.net.counters, now);
         while let Some(flow) = self.net.timers.expired(now) {
-            let ctx = &mut Ctx {
-                host: &mut *host,
-                link: &mut *link,
-                net: &mut self.net,
-                now,
-            };
-            let protocols = &mut self.protocols;
+            let (protocols, ctx) = &mut self.split(link, host, now);
             match flow.kind {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
                 Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
@@ -209,13 +193,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
-        let ctx = &mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        };
-        let protocols = &mut self.protocols;
+        let (protocols, ctx) = &mut self.split(link, host, now);
         match flow.kind {
             Kind::Tcp => protocols.tcp.handle_ready(flow, ctx),
             Kind::Udp => protocols.udp.handle_ready(flow, ctx),
@@ -224,6 +202,22 @@ impl<H: Host> Engine<H> {
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
             Kind::Edge => {}
         }
+    }
+
+    /// The protocols, and what they work with.
+    fn split<'a, T>(
+        &'a mut self,
+        link: &'a mut T,
+        host: &'a mut H,
+        now: Instant,
+    ) -> (&'a mut Protocols<H::Socket>, Ctx<'a, H, T>) {
+        let ctx = Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        };
+        (&mut self.protocols, ctx)
     }
 
     /// Whether [`Self::handle_ready`] has something to do.

@@ -24,9 +24,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
+use pontoon_wire::emit;
 use pontoon_wire::frame::{self, Flags, Ip};
 use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::RngCore;
 use vm_memory::VolatileSlice;
 
 use self::connection::{Connection, Key, State};
@@ -34,7 +34,8 @@ use self::segment::Verdict;
 use self::table::Table;
 use crate::ctx::Ctx;
 use crate::slab::Slab;
-use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit, WorkerId};
+use crate::table::Secret;
+use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
 
 /// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
@@ -72,12 +73,15 @@ pub struct Tcp<S> {
     starved: Vec<FlowId>,
 }
 
-fn id(worker: WorkerId, index: u32, generation: u16) -> FlowId {
-    FlowId {
-        kind: Kind::Tcp,
-        worker,
-        index,
-        generation,
+/// The IP header of a segment that we make.
+fn ip(from: SocketAddr, to: SocketAddr) -> emit::Ip {
+    emit::Ip {
+        source: from.ip(),
+        destination: to.ip(),
+        hop_limit: HOP_LIMIT,
+        traffic_class: 0,
+        dont_fragment: true,
+        ident: 0,
     }
 }
 
@@ -87,7 +91,7 @@ impl<S> Tcp<S> {
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             connections: Slab::default(),
-            table: Table::new((random.next_u64(), random.next_u64())),
+            table: Table::new(Secret::new(random)),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             starved: Vec::new(),
@@ -255,7 +259,7 @@ impl<S> Tcp<S> {
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let id = id(ctx.net.worker, index, self.connections.generation(index));
+        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
         let connection = self.connections.at_mut(index);
         match connection.settle(id, parts, ctx) {
             Ok(()) => connection.arm(id, ctx),
@@ -264,7 +268,7 @@ impl<S> Tcp<S> {
     }
 
     fn end<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ended: Ended, ctx: &mut Ctx<'_, H, T>) {
-        let id = id(ctx.net.worker, index, self.connections.generation(index));
+        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
         let connection = self.connections.at_mut(index);
         let socket = connection.socket.take();
         match ended {

@@ -15,7 +15,7 @@ use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::host::{Accepted, Connect};
-use crate::{Failure, FlowId, Host, Instant, Transmit};
+use crate::{Failure, FlowId, Host, Instant, Kind, Transmit};
 
 /// Connections taken from one listener before others have their turn.
 const ACCEPTS: usize = 64;
@@ -59,7 +59,7 @@ impl<S> Tcp<S> {
             Connection::new(key, State::Connecting { give_up }, self.first_seq(&key, ctx.now));
         connection.heard_syn(segment, ctx.net.mtu);
         let (index, generation) = self.connections.vacant();
-        let id = super::id(ctx.net.worker, index, generation);
+        let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
         match ctx.host.tcp_connect(id, target) {
             Err(failure) => self.report_failure(&key, segment.seq, failure, ctx),
@@ -135,7 +135,7 @@ impl<S> Tcp<S> {
             // Before the client has a slot, which would be another if one were freed then.
             self.give_way(ctx);
             let (index, generation) = self.connections.vacant();
-            let id = super::id(ctx.net.worker, index, generation);
+            let id = ctx.net.flow(Kind::Tcp, index, generation);
             match ctx.host.tcp_accept(listener.index, id) {
                 Ok(accepted) => self.accept(listener.index, accepted, ctx),
                 Err(Failure::Exhausted) => {
@@ -292,14 +292,7 @@ pub(super) fn send_reset<H, T: Transmit>(
 ) {
     let head = emit::tcp(
         ctx.net.ether(),
-        emit::Ip {
-            source: key.remote.ip(),
-            destination: key.guest.ip(),
-            hop_limit: super::HOP_LIMIT,
-            traffic_class: 0,
-            dont_fragment: true,
-            ident: 0,
-        },
+        super::ip(key.remote, key.guest),
         emit::Tcp {
             source_port: key.remote.port(),
             destination_port: key.guest.port(),
