@@ -164,6 +164,8 @@ pub(super) struct Connection<S> {
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
     pub(super) active_close: bool,
+    /// When a segment was last answered by a challenge (RFC 5961).
+    pub(super) challenged: Option<Instant>,
     pub(super) up: Up,
     pub(super) down: Down,
 }
@@ -179,6 +181,7 @@ impl<S> Connection<S> {
             facts: Facts::default(),
             keepalive: false,
             active_close: false,
+            challenged: None,
             up: Up {
                 next: Seq(0),
                 edge: Seq(0),

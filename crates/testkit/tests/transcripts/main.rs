@@ -177,6 +177,16 @@ fn challenges(given: &mut Given, segment: Segment) {
 }
 
 #[track_caller]
+fn withholds(given: &mut Given, segment: Segment) {
+    given.up(segment);
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.tcp_challenges_withheld += 1;
+    });
+}
+
+#[track_caller]
 fn ends(given: &mut Given, segment: Segment) {
     given.up(segment);
     given.quiet();
