@@ -126,6 +126,7 @@ impl Given {
             iss: 0,
         };
         given.host.tick(START);
+        given.link.tick(START);
         given
     }
 
@@ -227,8 +228,10 @@ impl Given {
     /// Lets time pass, with all that happens in it.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
-        while let Some(next) = earlier(self.host.next(), self.engine.next_timeout())
-            && next <= end
+        while let Some(next) = earlier(
+            earlier(self.host.next(), self.link.ready_at()),
+            self.engine.next_timeout(),
+        ) && next <= end
         {
             self.now = self.now.max(next);
             self.turn();
@@ -321,6 +324,10 @@ impl Given {
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
+        if self.link.became_ready(self.now) {
+            self.engine
+                .handle_link_ready(&mut self.link, &mut self.host, self.now);
+        }
         if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
             self.engine
                 .handle_timeout(&mut self.link, &mut self.host, self.now);

@@ -46,6 +46,8 @@ pub(super) enum State {
         /// When the slot is free again.
         until: Instant,
     },
+    /// The host connection failed, and the link had no room for the reset that tells the guest.
+    Failed,
 }
 
 /// Guest to host.
@@ -156,7 +158,7 @@ pub(super) struct Facts {
 pub(super) struct Connection<S> {
     pub(super) key: Key,
     pub(super) state: State,
-    /// The host connection; none in TIME_WAIT.
+    /// The host connection; none once it is over.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
     pub(super) facts: Facts,

@@ -234,7 +234,7 @@ impl<S> Connection<S> {
     }
 
     /// Another turn when the link has room.
-    fn park(&mut self, id: FlowId, net: &mut Net) {
+    pub(super) fn park(&mut self, id: FlowId, net: &mut Net) {
         if !self.facts.parked {
             self.facts.parked = true;
             net.parked.push(id);

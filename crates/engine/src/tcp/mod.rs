@@ -239,6 +239,7 @@ impl<S> Tcp<S> {
                     return self.remove(flow.index, ctx);
                 }
             }
+            State::Failed => {}
         }
         self.settle(flow.index, &[], ctx);
     }
@@ -248,7 +249,11 @@ impl<S> Tcp<S> {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
             connection.facts.queued = false;
             connection.facts.parked = false;
-            self.settle(flow.index, &[], ctx);
+            if connection.state == State::Failed {
+                self.reset(flow.index, ctx);
+            } else {
+                self.settle(flow.index, &[], ctx);
+            }
         }
     }
 
@@ -289,17 +294,35 @@ impl<S> Tcp<S> {
             }
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;
-                let (key, seq, ack) = (connection.key, connection.down.nxt, connection.up.next);
-                open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx);
                 if let Some(socket) = socket {
                     match failure {
                         Failure::TimedOut => ctx.host.abort(socket),
                         _ => ctx.host.close(socket),
                     }
                 }
+                return self.reset(index, ctx);
             }
         }
         self.remove(index, ctx);
+    }
+
+    /// Tells the guest that the host connection has failed, and forgets the connection once the link took that.
+    ///
+    /// A guest that only listens would never hear of it otherwise. Other resets answer something, and are lost where the
+    /// link is full: whoever hears nothing asks again.
+    fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let connection = self.connections.at_mut(index);
+        let (key, seq, ack) = (connection.key, connection.down.nxt, connection.up.next);
+        if open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx) {
+            return self.remove(index, ctx);
+        }
+        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
+        let connection = self.connections.at_mut(index);
+        connection.state = State::Failed;
+        connection.release(&mut ctx.net.pool);
+        ctx.net.timers.disarm(&mut connection.timer);
+        connection.park(id, ctx.net);
+        self.feed(ctx);
     }
 
     fn mark(&mut self, index: u32) {
@@ -368,7 +391,7 @@ impl<S> Connection<S> {
     ) -> Result<(), Ended> {
         self.facts.dirty = false;
         match self.state {
-            State::Connecting { .. } => return Ok(()),
+            State::Connecting { .. } | State::Failed => return Ok(()),
             State::SynReceived | State::SynSent => {
                 if self.facts.handshake {
                     self.send_handshake(id, ctx);
@@ -399,6 +422,7 @@ impl<S> Connection<S> {
         let at = match self.state {
             State::Connecting { give_up } => give_up,
             State::TimeWait { until } => Some(until),
+            State::Failed => None,
             State::SynReceived | State::SynSent => self.down.recovery.retry.map(|(at, _)| at),
             State::Open => {
                 let unsent = self.facts.readable || (self.down.eof && self.down.fin.is_none());

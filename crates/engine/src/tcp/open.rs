@@ -15,6 +15,7 @@ use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::host::{Accepted, Connect};
+use crate::link::Refused;
 use crate::{Failure, FlowId, Host, Instant, Kind, Transmit};
 
 /// Connections taken from one listener before others have their turn.
@@ -268,7 +269,8 @@ pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &m
         remote: SocketAddr::new(ip.destination, segment.destination_port),
     };
     if segment.flags.has(Flags::ACK) {
-        return send_reset(&key, segment.ack, 0, Flags::RST, ctx);
+        send_reset(&key, segment.ack, 0, Flags::RST, ctx);
+        return;
     }
     let len = u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB")
         + u32::from(segment.flags.has(Flags::SYN))
@@ -282,14 +284,14 @@ pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &m
     );
 }
 
-/// Sends a reset to the guest.
+/// Sends a reset to the guest. False: the link has no room, try again when it has.
 pub(super) fn send_reset<H, T: Transmit>(
     key: &Key,
     seq: u32,
     ack: u32,
     flags: Flags,
     ctx: &mut Ctx<'_, H, T>,
-) {
+) -> bool {
     let head = emit::tcp(
         ctx.net.ether(),
         super::ip(key.remote, key.guest),
@@ -310,7 +312,13 @@ pub(super) fn send_reset<H, T: Transmit>(
         segmentation: Segmentation::Whole,
     };
     match ctx.link.send(offload, head.bytes(), &[]) {
-        Ok(()) => ctx.net.counters.frames_down += 1,
-        Err(_) => ctx.net.counters.link_refused += 1,
+        Ok(()) => {
+            ctx.net.counters.frames_down += 1;
+            true
+        }
+        Err(refused) => {
+            ctx.net.counters.link_refused += 1;
+            refused == Refused::Rejected
+        }
     }
 }

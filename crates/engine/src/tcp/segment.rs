@@ -58,6 +58,8 @@ impl<S> Connection<S> {
                 }
             }
             State::TimeWait { .. } => return self.receive_late(segment),
+            // The reset to come answers this too; a SYN is repeated until it is gone.
+            State::Failed => return Verdict::Ignored,
             State::Open => {}
         }
         if flags.has(Flags::RST) {

@@ -123,3 +123,95 @@ fn a_host_that_closes_and_then_resets() {
     });
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
+
+/// The host has closed and will reset within two seconds, the link has no room for five. The next numbers are 1001 and
+/// 102.
+fn about_to_reset(host: HostPlan) -> Given {
+    let mut given = Given::new(any(), PLAIN, host);
+    let closes_and_resets = Script {
+        patience: Duration::from_secs(2),
+        ..Script::source(100)
+    };
+    given.host.serve(PORT, Answer::Now, closes_and_resets);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK, 1001, 1));
+    given.pass(Duration::from_secs(1));
+    given.up(up(ACK, 1001, 102));
+    given.take();
+    given.forget_counters();
+    given.link.fill(Duration::from_secs(5));
+    given
+}
+
+/// A guest that only listens would otherwise never hear of it.
+#[test]
+fn a_reset_waits_for_room_on_the_link() {
+    let mut given = about_to_reset(HostPlan::default());
+    given.pass(Duration::from_secs(4));
+    given.quiet();
+    given.counted(|counters| {
+        counters.link_refused += 1;
+        counters.tcp_reset_by_host += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
+    // Whatever comes meanwhile, the reset answers it.
+    for meanwhile in [
+        up(ACK, 1001, 102).carrying(Given::guest_bytes(0, 10)),
+        up(RST, 1001, 0),
+        Segment { seq: 5000, ..syn() },
+    ] {
+        ignores(&mut given, meanwhile);
+    }
+    given.event(flow(0, 0), TROUBLE);
+    given.pass(millis(999));
+    given.quiet();
+    given.counted(|_| {});
+    given.pass(millis(1));
+    given.down(down(RST.and(ACK), 102, 1001));
+    given.counted(|counters| counters.frames_down += 1);
+    assert_eq!((given.engine.flows(), given.engine.pool_in_use()), (0, 0));
+    given.pass(Duration::from_secs(600));
+    given.quiet();
+    given.counted(|_| {});
+}
+
+#[test]
+fn a_reset_that_finds_no_room_twice_waits_on() {
+    let mut given = about_to_reset(HostPlan::default());
+    given.pass(Duration::from_secs(4));
+    let now = START + Duration::from_secs(5);
+    given
+        .engine
+        .handle_link_ready(&mut given.link, &mut given.host, now);
+    given.quiet();
+    given.counted(|counters| {
+        counters.link_refused += 2;
+        counters.tcp_reset_by_host += 1;
+    });
+    assert!(given.engine.has_parked());
+    given.pass(Duration::from_secs(1));
+    given.down(down(RST.and(ACK), 102, 1001));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.engine.has_parked()), (0, false));
+}
+
+/// Its descriptor is free before the guest is told.
+#[test]
+fn a_connection_whose_reset_waits_feeds_a_starved_listener() {
+    let scarce = HostPlan {
+        descriptors: 1,
+        ..HostPlan::default()
+    };
+    let mut given = about_to_reset(scarce);
+    let at = START + Duration::from_secs(1);
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, at);
+    given.pass(Duration::from_secs(4));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (2, 1));
+    given.pass(Duration::from_secs(1));
+    given.down(down(RST.and(ACK), 102, 1001));
+    assert_eq!(given.take_one().from, (CLIENT, 5000).into());
+}

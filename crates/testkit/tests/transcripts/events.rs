@@ -67,15 +67,8 @@ fn a_flow_is_lined_up_once() {
 fn events_for_connections_that_are_gone_do_nothing() {
     let mut given = Given::open(Script::SINK);
     given.forget_counters();
-    let ready = Readiness {
-        readable: true,
-        writable: true,
-        end: true,
-        error: true,
-    };
     for (index, generation) in [(0, 1), (1, 0), (99_999, 0)] {
-        let flow = flow(index, generation);
-        given.event(flow, ready);
+        given.event(flow(index, generation), TROUBLE);
     }
     given.pass(millis(1));
     given.quiet();

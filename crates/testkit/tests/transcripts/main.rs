@@ -143,6 +143,14 @@ fn take_bytes(given: &mut Given) -> usize {
     given.take().into_iter().map(len).sum()
 }
 
+/// Everything has happened to a socket.
+const TROUBLE: Readiness = Readiness {
+    readable: true,
+    writable: true,
+    end: true,
+    error: true,
+};
+
 fn flow(index: u32, generation: u16) -> FlowId {
     FlowId {
         kind: Kind::Tcp,
