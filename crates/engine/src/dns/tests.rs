@@ -61,6 +61,16 @@ struct Bench {
     forwarder: Forwarder<usize>,
 }
 
+/// A query for `example.org` went out to the first of `resolvers`: what the guest asked, and what it became (see
+/// [`Bench::asked`]).
+fn asking(resolvers: &[&str]) -> (Bench, Vec<u8>, (usize, SocketAddr, Vec<u8>)) {
+    let mut bench = Bench::new(resolvers);
+    let question = query(1, "example.org");
+    bench.ask(&question);
+    let asked = bench.asked();
+    (bench, question, asked)
+}
+
 /// What one step did: counters that moved, datagrams to the guest.
 type Step = (Vec<(&'static str, u64)>, Vec<Vec<u8>>);
 

@@ -33,10 +33,7 @@ fn ids_and_sockets_are_fresh_for_each_query() {
 
 #[test]
 fn only_what_answers_the_question_counts() {
-    let mut bench = Bench::new(&[A]);
-    let question = query(1, "example.org");
-    bench.ask(&question);
-    let (socket, _, asked) = bench.asked();
+    let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     let right = answer(&asked, 4);
     let with = |at: usize, bits: u8| {
         let mut wrong = right.clone();

@@ -5,10 +5,7 @@ use crate::test_world::{TROUBLE, problem};
 
 #[test]
 fn a_silent_resolver_loses_the_query_and_is_remembered() {
-    let mut bench = Bench::new(&[A, B]);
-    let question = query(1, "example.org");
-    bench.ask(&question);
-    let (first, to, _) = bench.asked();
+    let (mut bench, question, (first, to, _)) = asking(&[A, B]);
     assert_eq!(to, addr(A));
     assert_eq!(bench.wait(SECOND / 2), (vec![], vec![]));
     assert_eq!(bench.wait(SECOND), (vec![("dns_failovers", 1)], vec![]));
@@ -49,10 +46,7 @@ fn a_slow_name_does_not_kill_a_resolver_that_answers_others() {
 
 #[test]
 fn one_resolver_is_asked_again_and_given_up_after_five_seconds() {
-    let mut bench = Bench::new(&[A]);
-    let question = query(1, "example.org");
-    bench.ask(&question);
-    let (socket, _, asked) = bench.asked();
+    let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     for _ in 0..3 {
         assert_eq!(bench.wait(SECOND + SECOND / 10), (vec![], vec![]));
         assert_eq!(bench.asked(), (socket, addr(A), asked.clone()), "the same again");
@@ -67,10 +61,7 @@ fn one_resolver_is_asked_again_and_given_up_after_five_seconds() {
 
 #[test]
 fn a_refusal_fails_over_at_once() {
-    let mut bench = Bench::new(&[A, B]);
-    let question = query(1, "example.org");
-    bench.ask(&question);
-    let (socket, ..) = bench.asked();
+    let (mut bench, question, (socket, ..)) = asking(&[A, B]);
     let step = bench.refuse(socket, Failure::Refused);
     assert_eq!(step, (vec![("dns_failovers", 1)], vec![]));
     let (socket, to, asked) = bench.asked();
@@ -100,10 +91,7 @@ fn an_error_that_is_only_in_the_queue_counts_as_a_refusal() {
 
 #[test]
 fn when_each_has_refused_the_guest_is_told_at_once() {
-    let mut bench = Bench::new(&[A, B]);
-    let question = query(1, "example.org");
-    bench.ask(&question);
-    let (socket, ..) = bench.asked();
+    let (mut bench, question, (socket, ..)) = asking(&[A, B]);
     bench.refuse(socket, Failure::Refused);
     let (socket, ..) = bench.asked();
     let (moved, sent) = bench.refuse(socket, Failure::HostUnreachable);
@@ -161,10 +149,7 @@ fn without_resolvers_the_guest_is_told_at_once() {
 
 #[test]
 fn new_resolvers_leave_waiting_queries_in_peace() {
-    let mut bench = Bench::new(&[A]);
-    let question = query(1, "example.org");
-    bench.ask(&question);
-    let (socket, _, asked) = bench.asked();
+    let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     bench.forwarder.set_resolvers(&[addr(B)]);
     bench.ask(&query(2, "example.org"));
     assert_eq!(bench.asked().1, addr(B));
