@@ -54,6 +54,8 @@ counters! {
     tcp_timeouts,
     /// Segments outside the window or not acceptable, answered by an acknowledgement (RFC 5961).
     tcp_challenges,
+    /// Segments that would have been answered so, had not another of the connection's been a moment before.
+    tcp_challenges_withheld,
     /// Segments kept out of order.
     tcp_out_of_order,
     /// Segments not accepted for want of pool memory.

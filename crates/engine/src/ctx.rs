@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::timer::Wheel;
-use crate::{FlowId, Instant, WorkerId};
+use crate::{FlowId, Instant, Kind, WorkerId};
 
 /// State shared by the protocols of one worker.
 #[derive(Debug)]
@@ -96,6 +96,16 @@ impl Net {
         }
         self.allowance.0 = self.allowance.0.saturating_sub(1);
         true
+    }
+
+    /// The name of a flow of this worker's.
+    pub(crate) fn flow(&self, kind: Kind, index: u32, generation: u16) -> FlowId {
+        FlowId {
+            kind,
+            worker: self.worker,
+            index,
+            generation,
+        }
     }
 
     /// Remembers that `flow` owes an acknowledgement.

@@ -13,7 +13,6 @@
 mod message;
 mod resolvers;
 
-use core::hash::{Hash, Hasher};
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -22,7 +21,6 @@ use pontoon_wire::frame;
 use pontoon_wire::vnet::Segmentation;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::RngCore;
-use siphasher::sip::SipHasher13;
 use vm_memory::VolatileSlice;
 
 use self::message::Query;
@@ -30,6 +28,7 @@ use self::resolvers::Resolvers;
 use crate::ctx::Ctx;
 use crate::host::{DatagramMeta, Received};
 use crate::slab::Slab;
+use crate::table::Secret;
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
 
@@ -40,8 +39,7 @@ pub struct Forwarder<S> {
     pending: Slab<Pending<S>>,
     /// Slots by what the guest sent: a repeated query finds the one that waits.
     by_query: HashTable<u32>,
-    /// The hash's secret: the guest chooses what is hashed.
-    secret: (u64, u64),
+    secret: Secret,
     /// One datagram, for all queries.
     buffer: Box<[u8]>,
 }
@@ -72,7 +70,7 @@ struct Pending<S> {
 }
 
 impl<S> Pending<S> {
-    fn hash(&self, secret: (u64, u64)) -> u64 {
+    fn hash(&self, secret: Secret) -> u64 {
         hash(secret, self.guest, self.asked, &self.query)
     }
 
@@ -90,7 +88,7 @@ impl<S> Forwarder<S> {
             resolvers: Resolvers::new(resolvers),
             pending: Slab::default(),
             by_query: HashTable::new(),
-            secret: (random.next_u64(), random.next_u64()),
+            secret: Secret::new(random),
             buffer: vec![0; BUFFER].into(),
         }
     }
@@ -233,14 +231,8 @@ impl<S> Forwarder<S> {
             emit(ctx, asked, guest, &query.truncated());
             return;
         }
-        let worker = ctx.net.worker;
         let (index, _) = self.pending.insert_with(|index, generation| Pending {
-            flow: FlowId {
-                kind: Kind::Dns,
-                worker,
-                index,
-                generation,
-            },
+            flow: ctx.net.flow(Kind::Dns, index, generation),
             guest,
             asked,
             query,
@@ -381,10 +373,8 @@ impl<S> Forwarder<S> {
     }
 }
 
-fn hash(secret: (u64, u64), guest: SocketAddr, asked: SocketAddr, query: &Query) -> u64 {
-    let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
-    (guest, asked, query.id(), query.question()).hash(&mut hasher);
-    hasher.finish()
+fn hash(secret: Secret, guest: SocketAddr, asked: SocketAddr, query: &Query) -> u64 {
+    secret.hash(&(guest, asked, query.id(), query.question()))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]

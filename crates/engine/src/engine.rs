@@ -14,6 +14,7 @@ use crate::dns::Forwarder;
 use crate::fragment::Reassembly;
 use crate::icmp::Icmp;
 use crate::local::{self, Handled};
+use crate::policy;
 use crate::tcp::{Burst, Tcp};
 use crate::udp::{Gather, Udp};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
@@ -75,12 +76,8 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) -> Result<(), Failure> {
-        self.protocols.udp.open_published(&mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        })
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.udp.open_published(ctx)
     }
 
     /// A burst of frames from the guest.
@@ -140,13 +137,7 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let ctx = &mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        };
-        let protocols = &mut self.protocols;
+        let (protocols, ctx) = &mut self.split(link, host, now);
         match flow.kind {
             Kind::Tcp => protocols.tcp.handle_socket(flow, ready, ctx),
             Kind::Udp => protocols.udp.handle_socket(flow, ready, ctx),
@@ -165,13 +156,7 @@ impl<H: Host> Engine<H> {
             self.handle_idle(link, host, now);
         }
         while let Some(flow) = self.net.timers.expired(now) {
-            let ctx = &mut Ctx {
-                host: &mut *host,
-                link: &mut *link,
-                net: &mut self.net,
-                now,
-            };
-            let protocols = &mut self.protocols;
+            let (protocols, ctx) = &mut self.split(link, host, now);
             match flow.kind {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
                 Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
@@ -187,13 +172,8 @@ impl<H: Host> Engine<H> {
     pub fn handle_idle<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.net.owed = None;
         while let Some(flow) = self.net.owing.pop() {
-            let ctx = &mut Ctx {
-                host: &mut *host,
-                link: &mut *link,
-                net: &mut self.net,
-                now,
-            };
-            self.protocols.tcp.handle_owed(flow, ctx);
+            let (protocols, ctx) = &mut self.split(link, host, now);
+            protocols.tcp.handle_owed(flow, ctx);
         }
         link.flush();
     }
@@ -226,13 +206,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
-        let ctx = &mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        };
-        let protocols = &mut self.protocols;
+        let (protocols, ctx) = &mut self.split(link, host, now);
         match flow.kind {
             Kind::Tcp => protocols.tcp.handle_ready(flow, ctx),
             Kind::Udp => protocols.udp.handle_ready(flow, ctx),
@@ -241,6 +215,22 @@ impl<H: Host> Engine<H> {
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
             Kind::Edge => {}
         }
+    }
+
+    /// The protocols, and what they work with.
+    fn split<'a, T>(
+        &'a mut self,
+        link: &'a mut T,
+        host: &'a mut H,
+        now: Instant,
+    ) -> (&'a mut Protocols<H::Socket>, Ctx<'a, H, T>) {
+        let ctx = Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        };
+        (&mut self.protocols, ctx)
     }
 
     /// Whether [`Self::handle_ready`] has something to do.
@@ -313,7 +303,7 @@ impl<S> Protocols<S> {
         let Body::Ip(ip, transport) = &parsed.body else {
             return;
         };
-        if !may_be_guest(ip.source) {
+        if !policy::may_send(ip.source) {
             ctx.net.counters.bad_source += 1;
             return;
         }
@@ -360,9 +350,4 @@ fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
 
 fn is_unicast(mac: Mac) -> bool {
     mac.0[0] & 1 == 0
-}
-
-/// Whether an answer to this address could reach anybody (RFC 1122 section 3.2.1.3, RFC 4291 section 2.7).
-fn may_be_guest(source: IpAddr) -> bool {
-    !(source.is_unspecified() || source.is_loopback() || source.is_multicast())
 }

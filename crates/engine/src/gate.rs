@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use pontoon_wire::frame::{self, Body, Transport};
 
-use crate::ctx::{Ctx, Net};
+use crate::ctx::Ctx;
 use crate::local::icmp_error::{self, Reason};
 use crate::policy::Refusal;
 use crate::{Frame, Transmit};
@@ -19,14 +19,6 @@ pub(crate) struct Packet<'f, 'a> {
 }
 
 impl Packet<'_, '_> {
-    /// Whether the packet comes from an address that an answer could go to.
-    pub(crate) fn has_sender(&self) -> bool {
-        match self.ip.source {
-            IpAddr::V4(from) => !(matches!(from.octets(), [0 | 127, ..] | [224..=255, ..])),
-            IpAddr::V6(from) => !(from.is_unspecified() || from.is_loopback() || from.is_multicast()),
-        }
-    }
-
     /// Where policy lets the packet go. Otherwise it is counted and the guest is told.
     pub(crate) fn judge<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Option<IpAddr> {
         let refusal = match ctx.net.policy.decide(self.ip.destination) {
@@ -71,28 +63,4 @@ impl Packet<'_, '_> {
 pub(crate) fn next_hop_limit(hop_limit: u8) -> u8 {
     // A packet that was meant for the gateway itself may have come with less than two.
     hop_limit.saturating_sub(1).max(1)
-}
-
-/// Who an error about a packet to `remote`, which the guest had written to `written`, comes from in the guest's eyes.
-/// The host itself, and whoever cannot be shown, is the gateway.
-pub(crate) fn speaker(
-    net: &Net,
-    offender: Option<IpAddr>,
-    remote: IpAddr,
-    written: IpAddr,
-) -> Option<IpAddr> {
-    match offender {
-        Some(offender) if offender == remote => Some(written),
-        Some(offender) if !net.policy.owned.contains(&offender) => Some(net.policy.shown(offender)),
-        Some(_) | None => net.config.addresses.gateway(written),
-    }
-}
-
-/// Whether an ICMP type is an error that is passed on: unreachable, time exceeded, parameter problem, and for IPv6 too
-/// big.
-pub(crate) fn is_error(family: IpAddr, kind: u8) -> bool {
-    match family {
-        IpAddr::V4(_) => matches!(kind, 3 | 11 | 12),
-        IpAddr::V6(_) => matches!(kind, 1..=4),
-    }
 }

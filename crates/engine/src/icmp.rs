@@ -16,12 +16,12 @@ use pontoon_wire::frame::{self, Transport};
 use pontoon_wire::vnet::Offload;
 use pontoon_wire::{emit, protocol};
 use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::RngCore;
 
 use crate::ctx::{Ctx, Net};
 use crate::gate::{self, Packet};
 use crate::host::{DatagramMeta, PingReply, Problem};
-use crate::local::icmp_error::{self, Reason, Sent};
+use crate::local::icmp_error::{Reason, Sent};
+use crate::problems::{self, Reported, Unsent};
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
@@ -101,7 +101,7 @@ impl<S> Icmp<S> {
         }
         let data = self.scratch.get_mut(..icmp.payload_len);
         let whole = data.map(|data| frame.copy(icmp.payload_offset, data));
-        if !packet.has_sender() || whole != Some(icmp.payload_len) {
+        if whole != Some(icmp.payload_len) {
             ctx.net.counters.malformed += 1;
             return;
         }
@@ -125,11 +125,16 @@ impl<S> Icmp<S> {
         if remote != ip.destination {
             echo.rewritten = Some((remote, ip.destination));
         }
-        match self.send(index, remote, ip, icmp, ctx) {
+        let sent = problems::send(
+            &mut (self, &mut *ctx),
+            |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
+            |(own, ctx)| own.report_problems(index, ctx),
+        );
+        match sent {
             Ok(()) => ctx.net.counters.ping_up += 1,
-            Err((failure, mtu)) => {
+            Err(unsent) => {
                 ctx.net.counters.ping_failed += 1;
-                if let Some(reason) = unsent(failure, mtu, ip) {
+                if let Some(reason) = reason(unsent, ip) {
                     packet.refuse(reason, ctx);
                 }
             }
@@ -205,12 +210,7 @@ impl<S> Icmp<S> {
             return Err(Failure::Exhausted);
         }
         let (index, generation) = self.echoes.vacant();
-        let flow = FlowId {
-            kind: Kind::Icmp,
-            worker: ctx.net.worker,
-            index,
-            generation,
-        };
+        let flow = ctx.net.flow(Kind::Icmp, index, generation);
         let opened = ctx.host.ping_open(flow, key.0);
         match opened {
             Ok(_) => (),
@@ -231,36 +231,8 @@ impl<S> Icmp<S> {
         Ok(self.echoes.insert(key, echo))
     }
 
-    /// Sends the request whose data is in the scratch; again where an earlier request's error came up first.
+    /// Sends the request whose data is in the scratch.
     fn send<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        index: u32,
-        remote: IpAddr,
-        ip: &frame::Ip,
-        icmp: &frame::Icmp,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), (Failure, Option<u32>)> {
-        let Err(failure) = self.send_once(index, remote, ip, icmp, ctx) else {
-            return Ok(());
-        };
-        if matches!(
-            failure,
-            Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
-        ) {
-            return Err((failure, None));
-        }
-        let (network, mtu) = self.report_problems(index, ctx);
-        if network == 0 && failure != Failure::Refused {
-            return Err((failure, mtu));
-        }
-        let Err(failure) = self.send_once(index, remote, ip, icmp, ctx) else {
-            return Ok(());
-        };
-        let (_, mtu) = self.report_problems(index, ctx);
-        Err((failure, mtu))
-    }
-
-    fn send_once<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         remote: IpAddr,
@@ -335,33 +307,19 @@ impl<S> Icmp<S> {
         ctx.net.counters.ping_down += u64::from(taken);
     }
 
-    /// Passes on what is in the error queue. Says how many errors the network had reported, and what the host's own
-    /// stack said that the path takes.
+    /// Passes on what is in the error queue of an id's socket, up to a bound for each turn.
     fn report_problems<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> (usize, Option<u32>) {
-        let (mut network, mut mtu) = (0, None);
-        let mut payload = [0; QUOTED];
-        for _ in 0..PROBLEMS {
-            let echo = self.echoes.at_mut(index);
-            let Some(problem) = ctx.host.problem(&mut echo.socket, &mut payload) else {
-                echo.troubled = false;
-                return (network, mtu);
-            };
-            match (problem.offender, problem.mtu) {
-                // The send that met it tells the guest.
-                (None, Some(known)) => mtu = Some(known),
-                (None, None) | (Some(_), _) => {
-                    network += 1;
-                    let len = problem.payload_len.min(QUOTED);
-                    self.pass_on(index, &problem, &payload[..len], ctx);
-                }
-            }
-        }
-        self.echoes.at_mut(index).troubled = true;
-        (network, mtu)
+    ) -> Reported {
+        let reported = problems::report(
+            &mut (&mut *self, ctx),
+            |(own, ctx), quote| ctx.host.problem(&mut own.echoes.at_mut(index).socket, quote),
+            |(own, ctx), problem, message| own.pass_on(index, problem, message, ctx),
+        );
+        self.echoes.at_mut(index).troubled = reported.more;
+        reported
     }
 
     /// The queue holds the request as it was sent, ICMP header first; only its sequence number and data are the guest's.
@@ -382,17 +340,6 @@ impl<S> Icmp<S> {
             [8 | 128, 0, _, _, _, _, high, low, data @ ..] => (u16::from_be_bytes([*high, *low]), data),
             _ => (echo.seq, &[][..]),
         };
-        if !gate::is_error(guest, problem.kind) {
-            return;
-        }
-        let Some(speaker) = gate::speaker(ctx.net, problem.offender, remote, written) else {
-            return;
-        };
-        let reason = Reason::Reported {
-            kind: problem.kind,
-            code: problem.code,
-            mtu: problem.mtu,
-        };
         let sent = Sent {
             protocol: match guest {
                 IpAddr::V4(_) => protocol::ICMP,
@@ -402,7 +349,7 @@ impl<S> Icmp<S> {
             destination: SocketAddr::new(written, seq),
             payload_len: problem.payload_len.saturating_sub(HEADER),
         };
-        icmp_error::refuse_sent(ctx.net, ctx.link, speaker, reason, sent, data);
+        problems::tell(problem, sent, data, ctx);
     }
 }
 
@@ -417,12 +364,12 @@ impl<S> Echo<S> {
 }
 
 /// Why a request did not leave, in the words of ICMP; `None` where it was merely dropped.
-fn unsent(failure: Failure, mtu: Option<u32>, ip: &frame::Ip) -> Option<Reason> {
-    match failure {
+fn reason(unsent: Unsent, ip: &frame::Ip) -> Option<Reason> {
+    match unsent.failure {
         Failure::NetUnreachable => Some(Reason::NetUnreachable),
         Failure::HostUnreachable => Some(Reason::HostUnreachable),
         Failure::Prohibited => Some(Reason::Prohibited),
-        Failure::TooBig if ip.dont_fragment => mtu.map(|mtu| Reason::TooBig { mtu }),
+        Failure::TooBig if ip.dont_fragment => unsent.mtu.map(|mtu| Reason::TooBig { mtu }),
         Failure::TooBig
         | Failure::WouldBlock
         | Failure::Refused
@@ -461,15 +408,7 @@ fn emit_reply<T: Transmit>(
     };
     let sum = pseudo.add(&header).add(data).finish();
     header[2..4].copy_from_slice(&sum.to_be_bytes());
-    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
-    let ip = emit::Ip {
-        source,
-        destination: guest,
-        hop_limit: reply.meta.hop_limit.max(1),
-        traffic_class: reply.meta.traffic_class,
-        dont_fragment: reply.meta.dont_fragment,
-        ident: net.random.next_u32() as u16,
-    };
+    let ip = udp_emit::ip(net, source, guest, reply.meta);
     if udp_emit::ip_header(guest) + len > link.limits().mtu {
         return udp_emit::in_fragments(net, link, ip, protocol, &header, data);
     }
@@ -488,12 +427,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const QUANTUM: usize = 64 << 10;
 const LEAST_COST: usize = 512;
 const ERROR_COST: usize = QUANTUM / 16;
-
-/// Entries of one error queue that are read in one turn.
-const PROBLEMS: usize = 64;
-
-/// Bytes of a request that an error quotes, at most.
-const QUOTED: usize = 512;
 
 /// ICMP header of an echo: type, code, checksum, id, sequence number.
 const HEADER: usize = 8;

@@ -20,6 +20,7 @@ pub mod link;
 pub mod local;
 pub mod policy;
 pub mod pool;
+mod problems;
 pub mod slab;
 mod table;
 pub mod tcp;

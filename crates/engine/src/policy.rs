@@ -1,6 +1,6 @@
-//! Who may be reached, decided once, before a socket exists.
+//! Who may send, and who may be reached: decided once, before a socket exists.
 //!
-//! Two questions. First what the guest wrote: some classes of addresses are refused whatever flags were given, as
+//! A sender is somebody to whom an answer could go ([`may_send`]). About the destination there are two questions. First what the guest wrote: some classes of addresses are refused whatever flags were given, as
 //! `connect` to several of them (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then where it
 //! would go: to the host's loopback or to an address that the host owns only if that was opened.
 
@@ -144,6 +144,16 @@ impl Policy {
             to if to.is_loopback() => Err(Refusal::HostLoopback),
             _ => Ok(()),
         }
+    }
+}
+
+/// Whether a packet may come from this address: it names one host other than its own loopback, so that an answer could
+/// go there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7).
+#[must_use]
+pub fn may_send(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(from) => !matches!(from.octets(), [0 | 127 | 224..=255, ..]),
+        IpAddr::V6(from) => !(from.is_unspecified() || from.is_loopback() || from.is_multicast()),
     }
 }
 

@@ -22,10 +22,10 @@ mod up;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::ctx::{Ctx, Net};
+use crate::ctx::Ctx;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
-use crate::{FlowId, Host, Instant, Kind, Transmit};
+use crate::{FlowId, Host, Instant, Transmit};
 use rand_chacha::ChaCha12Rng;
 
 pub use gather::Gather;
@@ -164,15 +164,6 @@ impl<S> Endpoint<S> {
             None => IDLE,
         };
         Some(self.used + idle)
-    }
-}
-
-fn flow_id(net: &Net, index: u32, generation: u16) -> FlowId {
-    FlowId {
-        kind: Kind::Udp,
-        worker: net.worker,
-        index,
-        generation,
     }
 }
 

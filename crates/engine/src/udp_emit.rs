@@ -33,38 +33,49 @@ pub fn datagram<T: Transmit>(
         net.counters.link_refused += 1;
         return;
     }
-    let ip = emit::Ip {
-        source: from.ip(),
-        destination: to.ip(),
-        hop_limit: meta.hop_limit,
-        traffic_class: meta.traffic_class,
-        dont_fragment: meta.dont_fragment,
-        ident: 0,
-    };
     let sent = if ip_header(from.ip()) + len <= link.limits().mtu {
-        whole(net, link, ip, from.port(), to.port(), payload)
+        let head = head(net, from, to, meta, payload.len());
+        let offload = Offload {
+            checksum: head.checksum,
+            segmentation: Segmentation::Whole,
+        };
+        count(net, link.send(offload, head.bytes(), payload).is_ok())
     } else {
         let header = complete_header(from, to, payload);
+        let ip = ip(net, from.ip(), to.ip(), meta);
         in_fragments(net, link, ip, protocol::UDP, &header, payload)
     };
     net.counters.udp_down += u64::from(sent);
 }
 
-fn whole<T: Transmit>(
+/// Headers of a frame that carries `len` bytes, of one datagram or several.
+pub(crate) fn head(
     net: &mut Net,
-    link: &mut T,
-    mut ip: emit::Ip,
-    source_port: u16,
-    destination_port: u16,
-    payload: &[u8],
-) -> bool {
-    ip.ident = ident(net, ip.dont_fragment);
-    let head = emit::udp(net.ether(), ip, source_port, destination_port, payload.len());
-    let offload = Offload {
-        checksum: head.checksum,
-        segmentation: Segmentation::Whole,
+    from: SocketAddr,
+    to: SocketAddr,
+    meta: DatagramMeta,
+    len: usize,
+) -> emit::Head {
+    let ip = ip(net, from.ip(), to.ip(), meta);
+    emit::udp(net.ether(), ip, from.port(), to.port(), len)
+}
+
+/// The IP header of what the host received with `meta`.
+pub(crate) fn ip(net: &mut Net, source: IpAddr, destination: IpAddr, meta: DatagramMeta) -> emit::Ip {
+    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
+    let ident = match meta.dont_fragment {
+        // RFC 6864 section 4.1: with DF the identification means nothing.
+        true => 0,
+        false => net.random.next_u32() as u16,
     };
-    count(net, link.send(offload, head.bytes(), payload).is_ok())
+    emit::Ip {
+        source,
+        destination,
+        hop_limit: meta.hop_limit.max(1),
+        traffic_class: meta.traffic_class,
+        dont_fragment: meta.dont_fragment,
+        ident,
+    }
 }
 
 /// Sends the IP packet whose content is `upper` (at most [`UPPER`] bytes of upper-layer header, checksum and all) and
@@ -134,15 +145,6 @@ fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP
     let sum = if sum == 0 { 0xffff } else { sum };
     header[6..8].copy_from_slice(&sum.to_be_bytes());
     header
-}
-
-/// RFC 6864 section 4.1: with DF the identification means nothing.
-fn ident(net: &mut Net, dont_fragment: bool) -> u16 {
-    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
-    match dont_fragment {
-        true => 0,
-        false => net.random.next_u32() as u16,
-    }
 }
 
 pub(crate) fn count(net: &mut Net, taken: bool) -> bool {

@@ -95,6 +95,15 @@ impl Script {
         patience: Duration::from_secs(600),
     };
 
+    /// Sends `bytes`, and closes after the other side.
+    #[must_use]
+    pub const fn sending(bytes: u64) -> Self {
+        Self {
+            send: bytes,
+            ..Self::SINK
+        }
+    }
+
     /// Sends `bytes`, then closes its direction.
     #[must_use]
     pub const fn source(bytes: u64) -> Self {

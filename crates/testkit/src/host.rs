@@ -57,11 +57,9 @@ impl Default for HostPlan {
 
 /// Who is at a port of the world.
 #[derive(Clone, Debug)]
-pub struct Remote {
-    /// How a connect ends.
-    pub answer: Answer,
-    /// What the peer does then.
-    pub script: Script,
+struct Remote {
+    answer: Answer,
+    script: Script,
 }
 
 /// How a connect ends.
@@ -154,9 +152,9 @@ impl SimHost {
         }
     }
 
-    /// Puts a peer behind TCP port `port` of every address.
-    pub fn serve(&mut self, port: u16, remote: Remote) {
-        self.remotes.insert(port, remote);
+    /// Puts a peer behind TCP port `port` of every address: how a connect ends, and what the peer does then.
+    pub fn serve(&mut self, port: u16, answer: Answer, script: Script) {
+        self.remotes.insert(port, Remote { answer, script });
     }
 
     /// A client at `peer` connects to the listener `listener` at `at`. `stream` names the contents.

@@ -85,6 +85,11 @@ impl SimLink {
         ready
     }
 
+    /// Has no room for so long.
+    pub fn fill(&mut self, time: Duration) {
+        self.ready_at = Some(self.now + time);
+    }
+
     /// Calls that were refused for want of room.
     #[must_use]
     pub fn refused(&self) -> u64 {

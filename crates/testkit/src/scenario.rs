@@ -13,7 +13,7 @@ use crate::app::Script;
 use crate::guest::scripted::{Scripted, ScriptedPlan};
 use crate::guest::smol::Smol;
 use crate::guest::{Call, Door, Guest};
-use crate::host::{Answer, Remote};
+use crate::host::Answer;
 use crate::net::Filter;
 use crate::rng::Rng;
 use crate::settings::{SERVER_V4, SERVER_V6, addressing};
@@ -149,8 +149,7 @@ impl Scenario {
         let start = world.now();
         for (index, connection) in self.connections.iter().enumerate() {
             if let Opening::Guest(answer) = connection.opening {
-                let script = connection.host.clone();
-                world.host.serve(connection.port, Remote { answer, script });
+                world.host.serve(connection.port, answer, connection.host.clone());
                 world.guest.call(Call {
                     to: (server(connection.v6), connection.port).into(),
                     from: 40_000 + index as u16,

@@ -58,6 +58,21 @@ impl Segment {
         }
     }
 
+    /// The same with other flags and numbers.
+    #[must_use]
+    pub const fn with(mut self, flags: Flags, seq: u32, ack: u32) -> Self {
+        self.flags = flags;
+        self.seq = seq;
+        self.ack = ack;
+        self
+    }
+
+    /// The same with data.
+    #[must_use]
+    pub fn carrying(self, payload: Vec<u8>) -> Self {
+        Self { payload, ..self }
+    }
+
     /// Sequence numbers that it takes.
     #[must_use]
     pub fn span(&self) -> u32 {

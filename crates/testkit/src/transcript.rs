@@ -3,12 +3,12 @@
 //! Sequence numbers of the engine's are told relative to its first one, which is drawn by chance: its SYN is 0.
 //!
 //! ```
-//! use pontoon_testkit::transcript::{ACK, Given, SYN, UP, DOWN};
+//! use pontoon_testkit::transcript::{ACK, Given, SYN, down, up};
 //! use pontoon_testkit::frames::Segment;
 //!
 //! let mut given = Given::server();
-//! given.up(Segment { flags: SYN, seq: 1000, ack: 0, mss: Some(1460), ..UP });
-//! given.down(Segment { flags: SYN.and(ACK), seq: 0, ack: 1001, mss: Some(1460), ..DOWN });
+//! given.up(Segment { mss: Some(1460), ..up(SYN, 1000, 0) });
+//! given.down(Segment { mss: Some(1460), ..down(SYN.and(ACK), 0, 1001) });
 //! given.quiet();
 //! given.counted(|counters| {
 //!     counters.frames_up += 1;
@@ -31,7 +31,7 @@ use vm_memory::VolatileSlice;
 use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
-use crate::host::{Answer, HostPlan, Remote, SimHost};
+use crate::host::{Answer, HostPlan, SimHost};
 use crate::link::{LinkPlan, SimLink};
 use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
@@ -50,14 +50,43 @@ pub const ACK: Flags = Flags::ACK;
 
 /// Port of the server.
 pub const PORT: u16 = 80;
-const GUEST: SocketAddr = SocketAddr::V4(SocketAddrV4::new(GUEST_V4, 40_000));
-const SERVER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(SERVER_V4, PORT));
+/// The guest's end.
+pub const GUEST: SocketAddr = SocketAddr::V4(SocketAddrV4::new(GUEST_V4, 40_000));
+/// The server's end.
+pub const SERVER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(SERVER_V4, PORT));
 
-/// A segment from the guest: the rest of a struct update.
-pub const UP: Segment = Segment::between(GUEST, SERVER);
+/// When a transcript begins.
+pub const START: Instant = Instant(1_000_000_000);
+
+/// A segment from the guest.
+#[must_use]
+pub const fn up(flags: Flags, seq: u32, ack: u32) -> Segment {
+    Segment::between(GUEST, SERVER).with(flags, seq, ack)
+}
 
 /// A segment to the guest, whose window is not compared.
-pub const DOWN: Segment = Segment::between(SERVER, GUEST);
+#[must_use]
+pub const fn down(flags: Flags, seq: u32, ack: u32) -> Segment {
+    Segment::between(SERVER, GUEST).with(flags, seq, ack)
+}
+
+/// The guest's SYN, without options but the MSS.
+#[must_use]
+pub fn syn() -> Segment {
+    Segment {
+        mss: Some(1460),
+        ..up(SYN, 1000, 0)
+    }
+}
+
+/// The engine's answer to [`syn`].
+#[must_use]
+pub fn syn_ack() -> Segment {
+    Segment {
+        mss: Some(1460),
+        ..down(SYN.and(ACK), 0, 1001)
+    }
+}
 
 /// An engine with its surroundings, one step at a time.
 #[derive(Debug)]
@@ -89,18 +118,18 @@ impl Given {
             depth: 1024,
             pause: Duration::from_millis(1),
         };
-        let now = Instant(1_000_000_000);
         let mut given = Self {
-            engine: Engine::new(config, WorkerId(0), rng.key(), now),
+            engine: Engine::new(config, WorkerId(0), rng.key(), START),
             host: SimHost::new(host, rng.fork()),
             link: SimLink::new(link, rng.fork()),
             awake: false,
-            now,
+            now: START,
             out: VecDeque::new(),
             counters: Counters::default(),
             iss: 0,
         };
-        given.host.tick(now);
+        given.host.tick(START);
+        given.link.tick(START);
         given
     }
 
@@ -114,8 +143,7 @@ impl Given {
     #[must_use]
     pub fn serving(script: Script) -> Self {
         let mut given = Self::new(config(1500), PLAIN, HostPlan::default());
-        let answer = Answer::Now;
-        given.host.serve(PORT, Remote { answer, script });
+        given.host.serve(PORT, Answer::Now, script);
         given
     }
 
@@ -124,28 +152,15 @@ impl Given {
     #[must_use]
     pub fn open(script: Script) -> Self {
         let mut given = Self::serving(script);
-        let syn = Segment {
-            mss: Some(1460),
-            sack_permitted: true,
-            ..UP
-        };
         given.up(Segment {
-            flags: SYN,
-            seq: 1000,
-            ..syn
+            sack_permitted: true,
+            ..syn()
         });
         given.down(Segment {
-            flags: SYN.and(ACK),
-            ack: 1001,
-            mss: Some(1460),
             sack_permitted: true,
-            ..DOWN
+            ..syn_ack()
         });
-        given.up(Segment {
-            seq: 1001,
-            ack: 1,
-            ..UP
-        });
+        given.up(up(ACK, 1001, 1));
         given.counters = *given.engine.counters();
         given
     }
@@ -216,8 +231,10 @@ impl Given {
     /// Lets time pass, with all that happens in it.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
-        while let Some(next) = earlier(self.host.next(), self.engine.next_timeout())
-            && next <= end
+        while let Some(next) = earlier(
+            earlier(self.host.next(), self.link.ready_at()),
+            self.engine.next_timeout(),
+        ) && next <= end
         {
             self.now = self.now.max(next);
             self.turn();
@@ -261,6 +278,15 @@ impl Given {
         assert_eq!(self.link.wrong(), [""; 0]);
     }
 
+    /// Takes the one packet that goes to the guest, a segment, as it is.
+    #[track_caller]
+    pub fn take_one(&mut self) -> Segment {
+        match <[Packet; 1]>::try_from(self.take()) {
+            Ok([Packet::Tcp(segment)]) => segment,
+            other => panic!("{other:?} is not one segment"),
+        }
+    }
+
     /// Takes whatever goes to the guest, as it is.
     pub fn take(&mut self) -> Vec<Packet> {
         self.out.drain(..).map(|(_, packet)| packet).collect()
@@ -301,6 +327,10 @@ impl Given {
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
+        if self.link.became_ready(self.now) {
+            self.engine
+                .handle_link_ready(&mut self.link, &mut self.host, self.now);
+        }
         if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
             self.engine
                 .handle_timeout(&mut self.link, &mut self.host, self.now);

@@ -12,7 +12,7 @@ use pontoon_testkit::scenario::{Run, Scenario};
 const THREADS: usize = 2;
 
 /// Counters that move in no less than one world of a few hundred.
-const EXERCISED: [&str; 12] = [
+const EXERCISED: [&str; 13] = [
     "link_refused",
     "tcp_opened",
     "tcp_accepted",
@@ -23,6 +23,7 @@ const EXERCISED: [&str; 12] = [
     "tcp_retransmits",
     "tcp_timeouts",
     "tcp_challenges",
+    "tcp_challenges_withheld",
     "tcp_out_of_order",
     "tcp_spilled_bytes",
 ];

@@ -1,7 +1,5 @@
 //! Transcripts, as for UDP.
 
-use core::net::IpAddr;
-
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, Transport};
 use pontoon_wire::vnet::Segmentation;
@@ -9,7 +7,7 @@ use pontoon_wire::{emit, protocol};
 
 use super::Icmp;
 use crate::host::Problem;
-use crate::test_world::{Sent, World, ether, with_frames};
+use crate::test_world::{READABLE, Sent, TROUBLE, World, ether, problem, with_frame};
 use crate::{Failure, Readiness};
 
 const GUEST: &str = "10.0.2.15";
@@ -17,17 +15,6 @@ const GUEST_V6: &str = "fd70:6f6e:746f::15";
 const REMOTE: &str = "192.0.2.1";
 const REMOTE_V6: &str = "2001:db8::1";
 const BOTH: [(&str, &str); 2] = [(GUEST, REMOTE), (GUEST_V6, REMOTE_V6)];
-
-const READABLE: Readiness = Readiness {
-    readable: true,
-    writable: false,
-    end: false,
-    error: false,
-};
-const TROUBLE: Readiness = Readiness {
-    error: true,
-    ..READABLE
-};
 
 struct Pinger {
     world: World,
@@ -59,13 +46,9 @@ impl Pinger {
     }
 
     fn send(&mut self, from: &str, to: &str, request: &Request<'_>) {
-        let ip = |text: &str| match text.contains(':') {
-            true => format!("[{text}]:0"),
-            false => format!("{text}:0"),
-        };
         let sent = Sent {
             hop_limit: request.hop_limit,
-            ..Sent::new(&ip(from), &ip(to), b"")
+            ..Sent::new(from, to, b"")
         };
         let (kind, number) = match sent.from.is_ipv4() {
             true => (8, protocol::ICMP),
@@ -84,8 +67,7 @@ impl Pinger {
             .bytes()
             .to_vec();
         bytes.extend(message);
-        with_frames(&[(bytes, Segmentation::Whole)], usize::MAX, |frames| {
-            let (frame, parsed) = &frames[0];
+        with_frame(&bytes, Segmentation::Whole, |frame, parsed| {
             let Body::Ip(ip, Transport::Icmp(icmp)) = &parsed.body else {
                 panic!("not ICMP: {parsed:?}");
             };
@@ -103,23 +85,6 @@ impl Pinger {
         for flow in self.world.expired() {
             self.icmp.handle_timeout(flow, &mut self.world.ctx());
         }
-    }
-
-    fn settle(&mut self) {
-        self.world.calls();
-        self.world.down();
-        self.world.moved();
-    }
-}
-
-fn problem(destination: &str, offender: Option<&str>, kind: u8, code: u8) -> Problem {
-    Problem {
-        destination: (destination.parse::<IpAddr>().unwrap(), 0).into(),
-        offender: offender.map(|offender| offender.parse::<IpAddr>().unwrap()),
-        kind,
-        code,
-        mtu: None,
-        payload_len: 0,
     }
 }
 
@@ -198,7 +163,7 @@ fn an_id_goes_after_a_minute() {
     ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
     ping.event(0, READABLE);
     ping.wait(59);
-    ping.settle();
+    ping.world.forget();
     assert_eq!(ping.icmp.len(), 1);
     ping.wait(2);
     assert_eq!(ping.world.calls(), ["0: close"]);
@@ -211,7 +176,7 @@ fn the_idlest_id_makes_room() {
     let mut ping = Pinger::new();
     ping.world.net.config.max_flows = 1;
     ping.send(GUEST, REMOTE, &REQUEST);
-    ping.settle();
+    ping.world.forget();
     ping.send(GUEST, REMOTE, &Request { ident: 8, ..REQUEST });
     assert_eq!(
         ping.world.calls(),
@@ -227,7 +192,7 @@ fn what_is_heard_keeps_an_id_young() {
     ping.send(GUEST, REMOTE, &Request { ident: 8, ..REQUEST });
     ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
     ping.event(0, READABLE);
-    ping.settle();
+    ping.world.forget();
     ping.send(GUEST, REMOTE, &Request { ident: 9, ..REQUEST });
     assert_eq!(ping.world.calls()[0], "1: close");
 }
@@ -249,7 +214,7 @@ fn long_echoes_pass_in_fragments() {
             ping.world.calls()[1],
             format!("0: ping {remote} seq 1 hop 63 65507")
         );
-        ping.settle();
+        ping.world.forget();
         ping.world.host.queue_reply(0, remote, 1, &data);
         ping.event(0, READABLE);
         let frames = if guest == GUEST { 45 } else { 46 };
@@ -307,8 +272,6 @@ fn other_messages_end_here() {
         ping.send(GUEST, REMOTE, &request);
         assert_eq!(ping.world.moved(), [("unknown_protocol", 1)]);
     }
-    ping.send("0.0.0.0", REMOTE, &REQUEST);
-    assert_eq!(ping.world.moved(), [("malformed", 1)]);
     assert_eq!((ping.world.calls(), ping.world.down()), (vec![], vec![]));
 }
 
@@ -345,7 +308,7 @@ fn traceroute_hears_the_routers() {
         let mut ping = Pinger::new();
         ping.send(guest, remote, &REQUEST);
         ping.send(guest, remote, &Request { seq: 10, ..REQUEST });
-        ping.settle();
+        ping.world.forget();
         // The host's own id and checksum are of no interest.
         let message = [request, 0, 1, 1, 9, 9, quoted[0], quoted[1], 1, 2, 3];
         let expired = problem(remote, Some(router), kind, 0);
@@ -387,7 +350,7 @@ fn a_rewritten_destination_answers_as_written() {
 fn a_send_that_meets_an_old_error_is_made_again() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
-    ping.settle();
+    ping.world.forget();
     let unreachable = problem(REMOTE, Some("203.0.113.9"), 3, 1);
     ping.world.host.queue_problem(0, unreachable, b"");
     ping.world.host.sends.push_back(Err(Failure::HostUnreachable));
@@ -416,7 +379,7 @@ fn what_the_host_will_not_send_is_told() {
     ] {
         let mut ping = Pinger::new();
         ping.send(GUEST, REMOTE, &REQUEST);
-        ping.settle();
+        ping.world.forget();
         if failure == Failure::TooBig {
             let local = Problem {
                 mtu: Some(1_400),
@@ -438,7 +401,7 @@ fn what_the_host_will_not_send_is_told() {
 fn a_full_link_parks_and_a_quantum_ends() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
-    ping.settle();
+    ping.world.forget();
     for _ in 0..130 {
         ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
     }
@@ -467,7 +430,7 @@ fn events_of_an_earlier_life_are_ignored() {
     ping.icmp.close(flow, &mut ping.world.ctx());
     ping.send(GUEST, REMOTE, &REQUEST);
     ping.world.host.queue_reply(1, REMOTE, 1, b"hello");
-    ping.settle();
+    ping.world.forget();
     ping.icmp.handle_socket(flow, READABLE, &mut ping.world.ctx());
     ping.icmp.handle_ready(flow, &mut ping.world.ctx());
     ping.icmp.handle_timeout(flow, &mut ping.world.ctx());

@@ -20,11 +20,7 @@ pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
 /// Answers a client's message.
 pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut Net, link: &mut T) {
     let mut bytes = [0; LONGEST_REQUEST];
-    let len = frame.copy(
-        udp.payload_offset,
-        &mut bytes[..udp.payload_len.min(LONGEST_REQUEST)],
-    );
-    let Some(request) = Request::parse(&bytes[..len]) else {
+    let Some(request) = Request::parse(super::data(frame, udp, &mut bytes)) else {
         net.counters.malformed += 1;
         return;
     };

@@ -35,11 +35,7 @@ pub(super) fn handle<T: Transmit>(
         return;
     };
     let mut bytes = [0; LONGEST_REQUEST];
-    let len = frame.copy(
-        udp.payload_offset,
-        &mut bytes[..udp.payload_len.min(LONGEST_REQUEST)],
-    );
-    let Some(request) = Request::parse(&bytes[..len]) else {
+    let Some(request) = Request::parse(super::data(frame, udp, &mut bytes)) else {
         net.counters.malformed += 1;
         return;
     };

@@ -8,7 +8,7 @@ use pontoon_wire::{emit, frame, protocol};
 
 use super::reply::Reply;
 use crate::ctx::Net;
-use crate::{Frame, Transmit, udp_emit};
+use crate::{Frame, Transmit, policy, udp_emit};
 
 /// What went wrong with a packet of the guest's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,13 +140,7 @@ fn may_be_answered(ip: &frame::Ip, transport: &Transport, reason: Reason) -> boo
         // Path MTU discovery works for multicast too (RFC 4443 section 2.4 (e.3)).
         IpAddr::V6(to) => to.is_multicast() && !matches!(reason, Reason::TooBig { .. }),
     };
-    let nobody = match ip.source {
-        IpAddr::V4(from) => {
-            from.is_multicast() || from.is_broadcast() || from.is_unspecified() || from.is_loopback()
-        }
-        IpAddr::V6(from) => from.is_multicast() || from.is_unspecified() || from.is_loopback(),
-    };
-    !(is_error || later_fragment || group || nobody)
+    !(is_error || later_fragment || group) && policy::may_send(ip.source)
 }
 
 /// As [`refuse`], for a packet whose first bytes, from the IP header on, are `quote`.

@@ -58,10 +58,15 @@ pub fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut N
     }
 }
 
+/// A datagram's data, as much of it as `into` has room for.
+fn data<'a>(frame: &Frame<'_>, udp: &frame::Udp, into: &'a mut [u8]) -> &'a [u8] {
+    let most = udp.payload_len.min(into.len());
+    let len = frame.copy(udp.payload_offset, &mut into[..most]);
+    &into[..len]
+}
+
 /// IANA "Protocol Numbers".
 const IGMP: u8 = 2;
 
-#[cfg(test)]
-pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

@@ -14,9 +14,9 @@ use pontoon_wire::vnet::Segmentation;
 use pontoon_wire::{emit, frame, protocol};
 use proptest::prelude::*;
 
-use super::fake::{GUEST_MAC, Link, OUR_MAC, ip, moved, net, with_frame};
 use super::{Handled, handle};
 use crate::ctx::Net;
+use crate::test_world::{FakeLink, GUEST_MAC, OUR_MAC, ether, ip, moved, net, with_frame};
 
 /// What came of one frame.
 #[derive(Debug, PartialEq)]
@@ -78,15 +78,13 @@ impl Outcome {
 }
 
 fn give(net: &mut Net, bytes: &[u8]) -> Outcome {
-    give_to(net, &mut Link::new(), bytes)
+    give_to(net, &mut FakeLink::new(), bytes)
 }
 
-fn give_to(net: &mut Net, link: &mut Link, bytes: &[u8]) -> Outcome {
+fn give_to(net: &mut Net, link: &mut FakeLink, bytes: &[u8]) -> Outcome {
     let before = net.counters;
-    let mut bytes = bytes.to_vec();
-    let handled = with_frame(&mut bytes, Segmentation::Whole, |frame| {
-        let parsed = frame::parse(frame.head, frame.len).unwrap();
-        handle(frame, &parsed, net, link)
+    let handled = with_frame(bytes, Segmentation::Whole, |frame, parsed| {
+        handle(frame, parsed, net, link)
     });
     Outcome {
         handled,
@@ -105,10 +103,6 @@ fn packet(from: &str, to: &str, hop_limit: u8, protocol: u8, checksum_at: usize,
     };
     let sum = sum.add(&content).finish();
     content[checksum_at..checksum_at + 2].copy_from_slice(&sum.to_be_bytes());
-    let ether = emit::Ether {
-        source: GUEST_MAC,
-        destination: OUR_MAC,
-    };
     let ip = emit::Ip {
         source,
         destination,
@@ -117,7 +111,7 @@ fn packet(from: &str, to: &str, hop_limit: u8, protocol: u8, checksum_at: usize,
         dont_fragment: true,
         ident: 0,
     };
-    let head = emit::ip(ether, ip, protocol, content.len());
+    let head = emit::ip(ether(), ip, protocol, content.len());
     [head.bytes(), &content].concat()
 }
 
@@ -211,8 +205,8 @@ fn other_traffic_is_left_alone() {
 #[test]
 fn a_refusal_by_the_link_is_counted() {
     let mut net = net();
-    let mut link = Link::new();
-    link.refuses = true;
+    let mut link = FakeLink::new();
+    link.room = 0;
     for frame in [
         arp::request("10.0.2.15", "10.0.2.2"),
         icmp4("10.0.2.15", "10.0.2.2", &[8, 0, 0, 0, 0, 1, 0, 1]),

@@ -1,40 +1,14 @@
 use super::*;
-use crate::config::{V4, V6};
+use crate::test_world::{OWNED, ip, net};
 use proptest::prelude::*;
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn addresses() -> Addresses {
-    Addresses {
-        v4: V4 {
-            subnet: "10.0.2.0/24".parse().unwrap(),
-            gateway: "10.0.2.2".parse().unwrap(),
-            dns: "10.0.2.3".parse().unwrap(),
-            guest: "10.0.2.15".parse().unwrap(),
-        },
-        v6: Some(V6 {
-            subnet: "fd70:6f6e:746f::/64".parse().unwrap(),
-            gateway: "fd70:6f6e:746f::2".parse().unwrap(),
-            router: "fe80::2".parse().unwrap(),
-            dns: "fd70:6f6e:746f::3".parse().unwrap(),
-            guest: "fd70:6f6e:746f::15".parse().unwrap(),
-            default_route: true,
-        }),
-    }
-}
 
 fn policy(host_loopback: &[&str], host_addresses: bool) -> Policy {
     Policy {
-        addresses: addresses(),
         host_loopback: host_loopback.iter().map(|text| ip(text)).collect(),
         host_addresses,
-        owned: OWNED.iter().map(|text| ip(text)).collect(),
+        ..net().policy
     }
 }
-
-const OWNED: [&str; 4] = ["192.168.7.1", "2001:db8:7::1", "127.0.0.1", "::1"];
 
 /// `--host-loopback` without an address.
 const GATEWAYS: [&str; 2] = ["10.0.2.2", "fd70:6f6e:746f::2"];
@@ -237,6 +211,44 @@ fn who_cannot_be_shown_appears_as_the_gateway() {
     without.addresses.v6 = None;
     assert_eq!(without.shown(ip("2001:db8::7")), ip("10.0.2.2"));
     assert_eq!(without.shown(ip("::1")), ip("10.0.2.2"));
+}
+
+#[test]
+fn a_sender_is_one_host() {
+    for nobody in [
+        "0.0.0.0",
+        "0.255.255.255",
+        "127.0.0.0",
+        "127.0.0.1",
+        "127.255.255.255",
+        "224.0.0.0",
+        "239.255.255.255",
+        "240.0.0.0",
+        "255.255.255.254",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "ff00::",
+        "ff02::1",
+        "ffff::",
+    ] {
+        assert!(!may_send(ip(nobody)), "{nobody}");
+    }
+    for somebody in [
+        "1.0.0.0",
+        "10.0.2.15",
+        "126.255.255.255",
+        "128.0.0.0",
+        "169.254.3.4",
+        "223.255.255.255",
+        "::2",
+        "2001:db8::1",
+        "fd70:6f6e:746f::15",
+        "fe80::15",
+        "feff::1",
+    ] {
+        assert!(may_send(ip(somebody)), "{somebody}");
+    }
 }
 
 /// Addresses of both families, crowded around the places where the table has edges.

@@ -46,6 +46,8 @@ pub(super) enum State {
         /// When the slot is free again.
         until: Instant,
     },
+    /// The host connection failed, and the link had no room for the reset that tells the guest.
+    Failed,
 }
 
 /// Guest to host.
@@ -160,7 +162,7 @@ pub(super) struct Facts {
 pub(super) struct Connection<S> {
     pub(super) key: Key,
     pub(super) state: State,
-    /// The host connection; none in TIME_WAIT.
+    /// The host connection; none once it is over.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
     pub(super) facts: Facts,
@@ -168,6 +170,8 @@ pub(super) struct Connection<S> {
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
     pub(super) active_close: bool,
+    /// When a segment was last answered by a challenge (RFC 5961).
+    pub(super) challenged: Option<Instant>,
     pub(super) up: Up,
     pub(super) down: Down,
 }
@@ -183,6 +187,7 @@ impl<S> Connection<S> {
             facts: Facts::default(),
             keepalive: false,
             active_close: false,
+            challenged: None,
             up: Up {
                 next: Seq(0),
                 edge: Seq(0),

@@ -57,14 +57,7 @@ impl<S> Connection<S> {
         };
         let head = emit::tcp(
             net.ether(),
-            emit::Ip {
-                source: self.key.remote.ip(),
-                destination: self.key.guest.ip(),
-                hop_limit: super::HOP_LIMIT,
-                traffic_class: 0,
-                dont_fragment: true,
-                ident: 0,
-            },
+            super::ip(self.key.remote, self.key.guest),
             emit::Tcp {
                 source_port: self.key.remote.port(),
                 destination_port: self.key.guest.port(),
@@ -242,7 +235,7 @@ impl<S> Connection<S> {
     }
 
     /// Another turn when the link has room.
-    fn park(&mut self, id: FlowId, net: &mut Net) {
+    pub(super) fn park(&mut self, id: FlowId, net: &mut Net) {
         if !self.facts.parked {
             self.facts.parked = true;
             net.parked.push(id);

@@ -24,9 +24,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
+use pontoon_wire::emit;
 use pontoon_wire::frame::{self, Flags, Ip};
 use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::RngCore;
 use vm_memory::VolatileSlice;
 
 use self::connection::{Connection, Key, State};
@@ -34,7 +34,8 @@ use self::segment::Verdict;
 use self::table::Table;
 use crate::ctx::Ctx;
 use crate::slab::Slab;
-use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit, WorkerId};
+use crate::table::Secret;
+use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
 
 /// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
@@ -72,12 +73,15 @@ pub struct Tcp<S> {
     starved: Vec<FlowId>,
 }
 
-fn id(worker: WorkerId, index: u32, generation: u16) -> FlowId {
-    FlowId {
-        kind: Kind::Tcp,
-        worker,
-        index,
-        generation,
+/// The IP header of a segment that we make.
+fn ip(from: SocketAddr, to: SocketAddr) -> emit::Ip {
+    emit::Ip {
+        source: from.ip(),
+        destination: to.ip(),
+        hop_limit: HOP_LIMIT,
+        traffic_class: 0,
+        dont_fragment: true,
+        ident: 0,
     }
 }
 
@@ -87,7 +91,7 @@ impl<S> Tcp<S> {
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             connections: Slab::default(),
-            table: Table::new((random.next_u64(), random.next_u64())),
+            table: Table::new(Secret::new(random)),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             starved: Vec::new(),
@@ -235,6 +239,7 @@ impl<S> Tcp<S> {
                     return self.remove(flow.index, ctx);
                 }
             }
+            State::Failed => {}
         }
         self.settle(flow.index, &[], ctx);
     }
@@ -244,7 +249,11 @@ impl<S> Tcp<S> {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
             connection.facts.queued = false;
             connection.facts.parked = false;
-            self.settle(flow.index, &[], ctx);
+            if connection.state == State::Failed {
+                self.reset(flow.index, ctx);
+            } else {
+                self.settle(flow.index, &[], ctx);
+            }
         }
     }
 
@@ -266,7 +275,7 @@ impl<S> Tcp<S> {
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let id = id(ctx.net.worker, index, self.connections.generation(index));
+        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
         let connection = self.connections.at_mut(index);
         match connection.settle(id, parts, ctx) {
             Ok(()) => connection.arm(id, ctx),
@@ -275,7 +284,7 @@ impl<S> Tcp<S> {
     }
 
     fn end<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ended: Ended, ctx: &mut Ctx<'_, H, T>) {
-        let id = id(ctx.net.worker, index, self.connections.generation(index));
+        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
         let connection = self.connections.at_mut(index);
         let socket = connection.socket.take();
         match ended {
@@ -296,17 +305,35 @@ impl<S> Tcp<S> {
             }
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;
-                let (key, seq, ack) = (connection.key, connection.down.nxt, connection.up.next);
-                open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx);
                 if let Some(socket) = socket {
                     match failure {
                         Failure::TimedOut => ctx.host.abort(socket),
                         _ => ctx.host.close(socket),
                     }
                 }
+                return self.reset(index, ctx);
             }
         }
         self.remove(index, ctx);
+    }
+
+    /// Tells the guest that the host connection has failed, and forgets the connection once the link took that.
+    ///
+    /// A guest that only listens would never hear of it otherwise. Other resets answer something, and are lost where the
+    /// link is full: whoever hears nothing asks again.
+    fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let connection = self.connections.at_mut(index);
+        let (key, seq, ack) = (connection.key, connection.down.nxt, connection.up.next);
+        if open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx) {
+            return self.remove(index, ctx);
+        }
+        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
+        let connection = self.connections.at_mut(index);
+        connection.state = State::Failed;
+        connection.release(&mut ctx.net.pool);
+        ctx.net.timers.disarm(&mut connection.timer);
+        connection.park(id, ctx.net);
+        self.feed(ctx);
     }
 
     fn mark(&mut self, index: u32) {
@@ -375,7 +402,7 @@ impl<S> Connection<S> {
     ) -> Result<(), Ended> {
         self.facts.dirty = false;
         match self.state {
-            State::Connecting { .. } => return Ok(()),
+            State::Connecting { .. } | State::Failed => return Ok(()),
             State::SynReceived | State::SynSent => {
                 if self.facts.handshake {
                     self.send_handshake(id, ctx);
@@ -409,6 +436,7 @@ impl<S> Connection<S> {
         let at = match self.state {
             State::Connecting { give_up } => give_up,
             State::TimeWait { until } => Some(until),
+            State::Failed => None,
             State::SynReceived | State::SynSent => self.down.recovery.retry.map(|(at, _)| at),
             State::Open => {
                 let unsent = self.facts.readable || (self.down.eof && self.down.fin.is_none());

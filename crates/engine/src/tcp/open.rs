@@ -15,7 +15,8 @@ use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::host::{Accepted, Connect};
-use crate::{Failure, FlowId, Host, Instant, Transmit};
+use crate::link::Refused;
+use crate::{Failure, FlowId, Host, Instant, Kind, Transmit};
 
 /// Connections taken from one listener before others have their turn.
 const ACCEPTS: usize = 64;
@@ -59,7 +60,7 @@ impl<S> Tcp<S> {
             Connection::new(key, State::Connecting { give_up }, self.first_seq(&key, ctx.now));
         connection.heard_syn(segment, ctx.net.mtu);
         let (index, generation) = self.connections.vacant();
-        let id = super::id(ctx.net.worker, index, generation);
+        let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
         match ctx.host.tcp_connect(id, target) {
             Err(failure) => self.report_failure(&key, segment.seq, failure, ctx),
@@ -135,7 +136,7 @@ impl<S> Tcp<S> {
             // Before the client has a slot, which would be another if one were freed then.
             self.give_way(ctx);
             let (index, generation) = self.connections.vacant();
-            let id = super::id(ctx.net.worker, index, generation);
+            let id = ctx.net.flow(Kind::Tcp, index, generation);
             match ctx.host.tcp_accept(listener.index, id) {
                 Ok(accepted) => self.accept(listener.index, accepted, ctx),
                 Err(Failure::Exhausted) => {
@@ -268,7 +269,8 @@ pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &m
         remote: SocketAddr::new(ip.destination, segment.destination_port),
     };
     if segment.flags.has(Flags::ACK) {
-        return send_reset(&key, segment.ack, 0, Flags::RST, ctx);
+        send_reset(&key, segment.ack, 0, Flags::RST, ctx);
+        return;
     }
     let len = u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB")
         + u32::from(segment.flags.has(Flags::SYN))
@@ -282,24 +284,17 @@ pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &m
     );
 }
 
-/// Sends a reset to the guest.
+/// Sends a reset to the guest. False: the link has no room, try again when it has.
 pub(super) fn send_reset<H, T: Transmit>(
     key: &Key,
     seq: u32,
     ack: u32,
     flags: Flags,
     ctx: &mut Ctx<'_, H, T>,
-) {
+) -> bool {
     let head = emit::tcp(
         ctx.net.ether(),
-        emit::Ip {
-            source: key.remote.ip(),
-            destination: key.guest.ip(),
-            hop_limit: super::HOP_LIMIT,
-            traffic_class: 0,
-            dont_fragment: true,
-            ident: 0,
-        },
+        super::ip(key.remote, key.guest),
         emit::Tcp {
             source_port: key.remote.port(),
             destination_port: key.guest.port(),
@@ -317,7 +312,13 @@ pub(super) fn send_reset<H, T: Transmit>(
         segmentation: Segmentation::Whole,
     };
     match ctx.link.send(offload, head.bytes(), &[]) {
-        Ok(()) => ctx.net.counters.frames_down += 1,
-        Err(_) => ctx.net.counters.link_refused += 1,
+        Ok(()) => {
+            ctx.net.counters.frames_down += 1;
+            true
+        }
+        Err(refused) => {
+            ctx.net.counters.link_refused += 1;
+            refused == Refused::Rejected
+        }
     }
 }

@@ -10,7 +10,7 @@ use core::time::Duration;
 use arrayvec::ArrayVec;
 
 use super::connection::Down;
-use super::seq::Seq;
+use super::seq::{Seq, absorb};
 use crate::Instant;
 
 /// Runs of selectively acknowledged data that are remembered; further ones are found again by later blocks.
@@ -70,21 +70,14 @@ impl Recovery {
     /// Takes the guest's SACK blocks over.
     fn note(&mut self, una: Seq, max: Seq, blocks: &[Option<(u32, u32)>]) {
         for &(begin, end) in blocks.iter().flatten() {
-            let (mut begin, mut end) = (Seq(begin).latest(una), Seq(end));
+            let (begin, end) = (Seq(begin).latest(una), Seq(end));
             if !begin.before(end) || end.after(max) {
                 continue;
             }
-            self.sacked.retain(|&mut (b, e)| {
-                let apart = end.before(b) || e.before(begin);
-                if !apart {
-                    begin = begin.earliest(b);
-                    end = end.latest(e);
-                }
-                apart
-            });
-            let at = self.sacked.partition_point(|&(b, _)| b.before(begin));
+            let run = absorb(&mut self.sacked, (begin, end));
+            let at = self.sacked.partition_point(|&(b, _)| b.before(run.0));
             if !self.sacked.is_full() {
-                self.sacked.insert(at, (begin, end));
+                self.sacked.insert(at, run);
             }
         }
     }

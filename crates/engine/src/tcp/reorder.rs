@@ -5,7 +5,7 @@
 use arrayvec::ArrayVec;
 use vm_memory::VolatileSlice;
 
-use super::seq::Seq;
+use super::seq::{Seq, absorb};
 use crate::pool::{BLOCK, BlockId, Pool};
 
 /// Runs kept, and SACK blocks reported.
@@ -85,18 +85,11 @@ impl Reorder {
         Kept::Yes
     }
 
-    fn insert(&mut self, mut begin: Seq, mut end: Seq) {
-        self.runs.retain(|&mut (b, e)| {
-            let apart = end.before(b) || e.before(begin);
-            if !apart {
-                begin = begin.earliest(b);
-                end = end.latest(e);
-            }
-            apart
-        });
+    fn insert(&mut self, begin: Seq, end: Seq) {
+        let run = absorb(&mut self.runs, (begin, end));
         // Room is certain: `keep` refuses a run that neither fits nor touches another.
         if !self.runs.is_full() {
-            self.runs.insert(0, (begin, end));
+            self.runs.insert(0, run);
         }
     }
 

@@ -1,5 +1,7 @@
 //! A segment from the guest: is it acceptable, and what does it say (RFC 9293 section 3.10.7, RFC 5961)?
 
+use core::time::Duration;
+
 use pontoon_wire::frame::{self, Flags};
 
 use super::Burst;
@@ -56,6 +58,8 @@ impl<S> Connection<S> {
                 }
             }
             State::TimeWait { .. } => return self.receive_late(segment),
+            // The reset to come answers this too; a SYN is repeated until it is gone.
+            State::Failed => return Verdict::Ignored,
             State::Open => {}
         }
         if flags.has(Flags::RST) {
@@ -81,7 +85,11 @@ impl<S> Connection<S> {
                 return Verdict::Changed;
             }
         } else if !self.is_acceptable(segment) {
-            return self.challenge(ctx);
+            // What carries data takes no part in a loop of acknowledgements, and may be a repetition that waits for one.
+            return match segment.payload_len > 0 || flags.has(Flags::FIN) {
+                true => self.put_right(ctx),
+                false => self.challenge(ctx),
+            };
         }
         // RFC 5961 section 5.2: neither ahead of what was sent nor older than the widest window.
         let ack = Seq(segment.ack);
@@ -128,7 +136,23 @@ impl<S> Connection<S> {
     }
 
     /// RFC 5961: whoever sent this may not be our guest's connection; if it is, our answer puts it right.
+    ///
+    /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the others
+    /// (CVE-2016-5696).
     fn challenge<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
+        if self
+            .challenged
+            .is_some_and(|at| ctx.now.since(at) < CHALLENGE_INTERVAL)
+        {
+            ctx.net.counters.tcp_challenges_withheld += 1;
+            return Verdict::Ignored;
+        }
+        self.challenged = Some(ctx.now);
+        self.put_right(ctx)
+    }
+
+    /// Tells the guest how far we are, whatever it sent.
+    fn put_right<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         ctx.net.counters.tcp_challenges += 1;
         self.facts.ack = true;
         Verdict::Changed
@@ -221,3 +245,6 @@ impl<S> Connection<S> {
         changed
     }
 }
+
+/// From one challenge to the next: Linux's `tcp_invalid_ratelimit` (since 4.0), half the shortest timeout of RFC 6298.
+const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);

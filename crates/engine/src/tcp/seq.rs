@@ -2,6 +2,8 @@
 
 use core::ops::{Add, AddAssign, Sub};
 
+use arrayvec::ArrayVec;
+
 /// A sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Seq(pub(super) u32);
@@ -55,9 +57,36 @@ impl Sub<u32> for Seq {
     }
 }
 
+/// Takes the runs out of `runs` that overlap or touch `run`, and returns all of them as one.
+pub(super) fn absorb<const N: usize>(
+    runs: &mut ArrayVec<(Seq, Seq), N>,
+    (mut begin, mut end): (Seq, Seq),
+) -> (Seq, Seq) {
+    runs.retain(|&mut (b, e)| {
+        let apart = end.before(b) || e.before(begin);
+        if !apart {
+            begin = begin.earliest(b);
+            end = end.latest(e);
+        }
+        apart
+    });
+    (begin, end)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Seq;
+    use super::*;
+
+    #[test]
+    fn what_touches_becomes_one() {
+        let run = |begin: u32, end: u32| (Seq(begin), Seq(end));
+        let mut runs = ArrayVec::<_, 4>::from([run(10, 20), run(30, 40), run(50, 60), run(70, 80)]);
+        assert_eq!(absorb(&mut runs, run(20, 35)), run(10, 40));
+        assert_eq!(runs[..], [run(50, 60), run(70, 80)]);
+        assert_eq!(absorb(&mut runs, run(61, 69)), run(61, 69));
+        assert_eq!(absorb(&mut runs, run(45, 90)), run(45, 90));
+        assert!(runs.is_empty());
+    }
 
     #[test]
     fn order_wraps() {

@@ -1,22 +1,22 @@
 //! From a segment's addresses to the connection's slot.
 
-use core::hash::Hasher;
-use core::net::{IpAddr, SocketAddr};
+use core::hash::{Hash, Hasher};
+use core::net::IpAddr;
 
 use hashbrown::HashTable;
-use siphasher::sip::SipHasher13;
 
 use super::connection::Key;
+use crate::table::Secret;
 
 /// Slots by key. The hash is keyed, as the guest chooses the keys.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: HashTable<u32>,
-    secret: (u64, u64),
+    secret: Secret,
 }
 
 impl Table {
-    pub(super) fn new(secret: (u64, u64)) -> Self {
+    pub(super) fn new(secret: Secret) -> Self {
         Self {
             slots: HashTable::new(),
             secret,
@@ -25,11 +25,7 @@ impl Table {
 
     /// A keyed hash of both ends; also what initial sequence numbers are made of (RFC 6528).
     pub(super) fn hash(&self, key: &Key) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
-        for end in [key.guest, key.remote] {
-            write(&mut hasher, end);
-        }
-        hasher.finish()
+        self.secret.hash(key)
     }
 
     /// The slot for which `is` says that it has this key.
@@ -38,14 +34,9 @@ impl Table {
     }
 
     pub(super) fn insert(&mut self, key: &Key, slot: u32, key_of: impl Fn(u32) -> Key) {
-        let (hash, secret) = (self.hash(key), self.secret);
-        self.slots.insert_unique(hash, slot, |&other| {
-            Self {
-                slots: HashTable::new(),
-                secret,
-            }
-            .hash(&key_of(other))
-        });
+        let secret = self.secret;
+        self.slots
+            .insert_unique(secret.hash(key), slot, |&other| secret.hash(&key_of(other)));
     }
 
     pub(super) fn remove(&mut self, key: &Key, slot: u32) {
@@ -55,10 +46,16 @@ impl Table {
     }
 }
 
-fn write(hasher: &mut SipHasher13, end: SocketAddr) {
-    match end.ip() {
-        IpAddr::V4(v4) => hasher.write(&v4.octets()),
-        IpAddr::V6(v6) => hasher.write(&v6.octets()),
+/// Addresses and ports alone: this is done for every segment, and a socket address's own hash takes in up to four times
+/// as many bytes.
+impl Hash for Key {
+    fn hash<S: Hasher>(&self, hasher: &mut S) {
+        for end in [self.guest, self.remote] {
+            match end.ip() {
+                IpAddr::V4(v4) => hasher.write(&v4.octets()),
+                IpAddr::V6(v6) => hasher.write(&v6.octets()),
+            }
+            hasher.write_u16(end.port());
+        }
     }
-    hasher.write_u16(end.port());
 }

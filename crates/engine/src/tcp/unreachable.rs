@@ -29,14 +29,7 @@ pub(super) fn tell<H, T: Transmit>(key: &Key, isn: u32, failure: Failure, ctx: &
     // The quoted SYN carries the guest's own sequence number: Linux looks at it before it believes the error.
     let syn = emit::tcp(
         ctx.net.ether(),
-        emit::Ip {
-            source: key.guest.ip(),
-            destination: key.remote.ip(),
-            hop_limit: super::HOP_LIMIT,
-            traffic_class: 0,
-            dont_fragment: true,
-            ident: 0,
-        },
+        super::ip(key.guest, key.remote),
         emit::Tcp {
             source_port: key.guest.port(),
             destination_port: key.remote.port(),

@@ -2,9 +2,7 @@
 
 use core::net::SocketAddr;
 
-use pontoon_wire::emit;
 use pontoon_wire::vnet::{Offload, Segmentation};
-use rand_chacha::rand_core::RngCore;
 use vm_memory::VolatileSlice;
 
 use super::Udp;
@@ -12,7 +10,7 @@ use super::gather::datagrams;
 use super::peers::Side;
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
-use crate::host::{DatagramMeta, Received};
+use crate::host::Received;
 use crate::link::Room;
 use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
 
@@ -102,17 +100,14 @@ impl<S> Udp<S> {
             return Step::Took(received.len.max(LEAST_COST));
         };
         let guest = self.endpoints.key(index).0;
-        let meta = DatagramMeta {
-            hop_limit: received.meta.hop_limit.max(1),
-            ..received.meta
-        };
+        let meta = received.meta;
         let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
         let stride = match received.stride {
             0 => received.len,
             stride => stride.min(received.len),
         };
         if straight && headers + stride <= limits.mtu && headers + received.len <= limits.max_gso {
-            let head = head(ctx.net, written, guest, meta, received.len);
+            let head = udp_emit::head(ctx.net, written, guest, meta, received.len);
             let segmentation = match u16::try_from(stride) {
                 Ok(len) if count > 1 => Segmentation::Udp { len },
                 Ok(_) | Err(_) => Segmentation::Whole,
@@ -196,21 +191,6 @@ impl<S> Udp<S> {
         self.endpoints.touch(home);
         Some(written)
     }
-}
-
-/// Headers of the frame that carries `len` bytes, of one datagram or several.
-fn head(net: &mut Net, from: SocketAddr, to: SocketAddr, meta: DatagramMeta, len: usize) -> emit::Head {
-    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
-    let ident = net.random.next_u32() as u16;
-    let ip = emit::Ip {
-        source: from.ip(),
-        destination: to.ip(),
-        hop_limit: meta.hop_limit,
-        traffic_class: meta.traffic_class,
-        dont_fragment: meta.dont_fragment,
-        ident,
-    };
-    emit::udp(net.ether(), ip, from.port(), to.port(), len)
 }
 
 /// Bytes that one flow may receive before others have their turn.

@@ -6,21 +6,11 @@ use vm_memory::VolatileSlice;
 use super::Udp;
 use super::gather::Run;
 use super::peers::Side;
-use super::send::Unsent;
 use crate::ctx::Ctx;
-use crate::gate;
 use crate::host::Problem;
 use crate::local::icmp_error::{self, Reason, Sent};
+use crate::problems::{self, QUOTED, Reported, Unsent};
 use crate::{Failure, Host, Transmit};
-
-/// What an error queue held.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reported {
-    /// Errors that came from the network.
-    pub(super) network: usize,
-    /// What the host's own stack said that the path takes, about a datagram that was too big for it.
-    pub(super) mtu: Option<u32>,
-}
 
 impl<S> Udp<S> {
     /// Passes on what is in the error queue of a socket, up to a bound for each turn.
@@ -29,25 +19,12 @@ impl<S> Udp<S> {
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Reported {
-        let mut reported = Reported::default();
-        let mut payload = [0; QUOTED];
-        for _ in 0..PROBLEMS {
-            let endpoint = self.endpoints.at_mut(index);
-            let Some(problem) = ctx.host.problem(&mut endpoint.socket, &mut payload) else {
-                endpoint.troubled = false;
-                return reported;
-            };
-            match (problem.offender, problem.mtu) {
-                // The send that met it tells the guest, with the datagram at hand.
-                (None, Some(mtu)) => reported.mtu = Some(mtu),
-                (None, None) | (Some(_), _) => {
-                    reported.network += 1;
-                    let len = problem.payload_len.min(QUOTED);
-                    self.pass_on(index, &problem, &payload[..len], ctx);
-                }
-            }
-        }
-        self.endpoints.at_mut(index).troubled = true;
+        let reported = problems::report(
+            &mut (&mut *self, ctx),
+            |(udp, ctx), quote| ctx.host.problem(&mut udp.endpoints.at_mut(index).socket, quote),
+            |(udp, ctx), problem, data| udp.pass_on(index, problem, data, ctx),
+        );
+        self.endpoints.at_mut(index).troubled = reported.more;
         reported
     }
 
@@ -55,7 +32,7 @@ impl<S> Udp<S> {
         &self,
         index: u32,
         problem: &Problem,
-        payload: &[u8],
+        data: &[u8],
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let home = self.home(index);
@@ -69,24 +46,13 @@ impl<S> Udp<S> {
             None if ctx.net.policy.shown(remote.ip()) == remote.ip() => remote,
             None => return,
         };
-        if !gate::is_error(guest.ip(), problem.kind) {
-            return;
-        }
-        let Some(speaker) = gate::speaker(ctx.net, problem.offender, remote.ip(), written.ip()) else {
-            return;
-        };
-        let reason = Reason::Reported {
-            kind: problem.kind,
-            code: problem.code,
-            mtu: problem.mtu,
-        };
         let sent = Sent {
             protocol: protocol::UDP,
             source: guest,
             destination: written,
             payload_len: problem.payload_len,
         };
-        icmp_error::refuse_sent(ctx.net, ctx.link, speaker, reason, sent, payload);
+        problems::tell(problem, sent, data, ctx);
     }
 
     /// Tells the guest of a datagram that the host would not send. `parts` begin with it.
@@ -136,12 +102,6 @@ impl<S> Udp<S> {
         icmp_error::refuse_sent(ctx.net, ctx.link, gateway, reason, sent, &payload[..len]);
     }
 }
-
-/// Entries of one error queue that are read in one turn.
-const PROBLEMS: usize = 64;
-
-/// Bytes of a datagram's data that an error quotes, at most.
-const QUOTED: usize = 512;
 
 /// What every IPv4 host accepts (RFC 791), and every IPv6 path (RFC 8200 section 5).
 const LEAST_MTU_V4: u32 = 576;

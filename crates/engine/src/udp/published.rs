@@ -5,11 +5,11 @@ use core::net::{IpAddr, SocketAddr};
 use rand_chacha::rand_core::RngCore;
 
 use super::peers::{Owner, Peer, Side};
-use super::{Endpoint, Udp, flow_id};
+use super::{Endpoint, Udp};
 use crate::config::Protocol;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
-use crate::{Failure, Host, Instant, Transmit};
+use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
     /// Takes over the sockets of the published UDP ports. Their endpoints never expire and are never given up.
@@ -29,7 +29,7 @@ impl<S> Udp<S> {
             let nth = (0..u8::MAX).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
             let nth = nth.ok_or(Failure::Invalid)?;
             let (index, generation) = self.endpoints.vacant();
-            let flow = flow_id(ctx.net, index, generation);
+            let flow = ctx.net.flow(Kind::Udp, index, generation);
             let socket = ctx.host.udp_published(place, flow)?;
             let endpoint = Endpoint {
                 published: Some(place),

@@ -7,15 +7,8 @@ use super::gather::{Run, range};
 use crate::ctx::Ctx;
 use crate::gate;
 use crate::host::DatagramMeta;
+use crate::problems::{self, Unsent};
 use crate::{Failure, Host, Transmit};
-
-/// Why datagrams were not sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unsent {
-    pub(super) failure: Failure,
-    /// What the host said that the path takes.
-    pub(super) mtu: Option<u32>,
-}
 
 impl<S> Udp<S> {
     pub(super) fn send<H: Host<Socket = S>, T: Transmit>(
@@ -82,7 +75,6 @@ impl<S> Udp<S> {
         }
     }
 
-    /// One send, and another where the first met an error that an earlier datagram had left behind.
     fn try_send<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         run: &Run,
@@ -90,25 +82,11 @@ impl<S> Udp<S> {
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Unsent> {
-        let Err(failure) = self.send_once(run, segment, parts, ctx) else {
-            return Ok(());
-        };
-        if matches!(
-            failure,
-            Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
-        ) {
-            return Err(Unsent { failure, mtu: None });
-        }
-        let reported = self.report_problems(run.route.index, ctx);
-        if reported.network == 0 && failure != Failure::Refused {
-            let mtu = reported.mtu;
-            return Err(Unsent { failure, mtu });
-        }
-        let Err(failure) = self.send_once(run, segment, parts, ctx) else {
-            return Ok(());
-        };
-        let mtu = self.report_problems(run.route.index, ctx).mtu;
-        Err(Unsent { failure, mtu })
+        problems::send(
+            &mut (self, ctx),
+            |(udp, ctx)| udp.send_once(run, segment, parts, ctx),
+            |(udp, ctx)| udp.report_problems(run.route.index, ctx),
+        )
     }
 
     fn send_once<H: Host<Socket = S>, T: Transmit>(

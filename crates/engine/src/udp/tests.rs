@@ -10,7 +10,7 @@ use pontoon_wire::frame::{Body, Transport};
 
 use super::{Gather, Udp};
 use crate::config::UdpFilter;
-use crate::test_world::{Sent, World, with_frames};
+use crate::test_world::{GUEST, GUEST_V6, READABLE, Sent, World, addr, with_frames};
 use crate::{FlowId, Readiness};
 
 /// A world with the protocol in it.
@@ -18,15 +18,6 @@ struct Nat {
     world: World,
     udp: Udp<usize>,
 }
-
-const GUEST: &str = "10.0.2.15:4000";
-const GUEST_V6: &str = "[fd70:6f6e:746f::15]:4000";
-const READABLE: Readiness = Readiness {
-    readable: true,
-    writable: false,
-    end: false,
-    error: false,
-};
 
 impl Nat {
     fn new() -> Self {
@@ -87,12 +78,5 @@ impl Nat {
         for flow in self.world.expired() {
             self.udp.handle_timeout(flow, &mut self.world.ctx());
         }
-    }
-
-    /// Forgets what has happened so far.
-    fn settle(&mut self) {
-        self.world.calls();
-        self.world.down();
-        self.world.moved();
     }
 }

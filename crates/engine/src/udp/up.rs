@@ -8,12 +8,12 @@ use vm_memory::VolatileSlice;
 
 use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
 use super::peers::{Peer, Side};
-use super::{Endpoint, Gather, Udp, flow_id};
+use super::{Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
 use crate::ctx::Ctx;
 use crate::gate::Packet;
 use crate::host::DatagramMeta;
-use crate::{Failure, Frame, Host, Transmit};
+use crate::{Failure, Frame, Host, Kind, Transmit};
 
 impl<S> Udp<S> {
     /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others like it
@@ -126,7 +126,7 @@ impl<S> Udp<S> {
         if !packet.lives_on(remote.ip(), ctx) {
             return None;
         }
-        if written.port() == 0 || !packet.has_sender() {
+        if written.port() == 0 {
             ctx.net.counters.malformed += 1;
             return None;
         }
@@ -158,7 +158,7 @@ impl<S> Udp<S> {
         endpoint.used = ctx.now;
         endpoint.only_dns &= written.port() == DNS;
         if let (None, Some(at)) = (known, endpoint.expiry()) {
-            let flow = flow_id(ctx.net, index, owner.generation);
+            let flow = ctx.net.flow(Kind::Udp, index, owner.generation);
             ctx.net.timers.arm(&mut endpoint.timer, flow, at);
         }
         let connected = connect(endpoint, remote, peer.is_none(), ctx);
@@ -200,7 +200,8 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<S, Failure> {
         let (index, generation) = self.endpoints.vacant();
-        let opened = ctx.host.udp_open(flow_id(ctx.net, index, generation), family_of);
+        let flow = ctx.net.flow(Kind::Udp, index, generation);
+        let opened = ctx.host.udp_open(flow, family_of);
         ctx.net.counters.host_exhausted += u64::from(opened.is_err());
         opened
     }

@@ -2,7 +2,7 @@ use pontoon_wire::checksum::Sum;
 use proptest::prelude::*;
 
 use super::*;
-use crate::local::fake::{GUEST_MAC, Link, OUR_MAC, moved, net};
+use crate::test_world::{FakeLink, GUEST_MAC, OUR_MAC, addr, moved, net};
 
 const META: DatagramMeta = DatagramMeta {
     hop_limit: 57,
@@ -48,25 +48,19 @@ fn a_datagram_that_fits_is_one_frame() {
     ] {
         for (len, frames) in [(0, 1), (1, 1), (most, 1), (most + 1, 2)] {
             let before = net.counters;
-            let mut link = Link::new();
+            let mut link = FakeLink::new();
             let meta = DatagramMeta {
                 dont_fragment,
                 ..META
             };
-            datagram(
-                &mut net,
-                &mut link,
-                from.parse().unwrap(),
-                to.parse().unwrap(),
-                meta,
-                &vec![7; len],
-            );
-            assert_eq!(link.sent.len(), frames);
+            datagram(&mut net, &mut link, addr(from), addr(to), meta, &vec![7; len]);
+            let sent = link.take();
+            assert_eq!(sent.len(), frames);
             assert_eq!(
                 moved(&net, &before),
                 [("frames_down", frames as u64), ("udp_down", 1)]
             );
-            let (ip, content) = whole(&link.sent);
+            let (ip, content) = whole(&sent);
             // Nobody else could make it fit, so what is cut says that it may be.
             assert_eq!(
                 ip.dont_fragment,
@@ -80,12 +74,13 @@ fn a_datagram_that_fits_is_one_frame() {
 #[test]
 fn idents_differ_where_fragments_could_be_mixed_up() {
     let mut net = net();
-    let mut link = Link::new();
+    let mut link = FakeLink::new();
     for _ in 0..2 {
-        let (from, to) = ("192.0.2.1:53".parse().unwrap(), "10.0.2.15:4000".parse().unwrap());
+        let (from, to) = (addr("192.0.2.1:53"), addr("10.0.2.15:4000"));
         datagram(&mut net, &mut link, from, to, META, &[7; 2_000]);
     }
-    let (a, b) = (whole(&link.sent[..2]).0, whole(&link.sent[2..]).0);
+    let sent = link.take();
+    let (a, b) = (whole(&sent[..2]).0, whole(&sent[2..]).0);
     assert_ne!(a.fragment.unwrap().id, b.fragment.unwrap().id);
 }
 
@@ -98,16 +93,9 @@ fn what_no_packet_holds_is_refused() {
         ("[2001:db8::1]:53", "10.0.2.15:4000", 5),
     ] {
         let before = net.counters;
-        let mut link = Link::new();
-        datagram(
-            &mut net,
-            &mut link,
-            from.parse().unwrap(),
-            to.parse().unwrap(),
-            META,
-            &vec![7; len],
-        );
-        assert!(link.sent.is_empty());
+        let mut link = FakeLink::new();
+        datagram(&mut net, &mut link, addr(from), addr(to), META, &vec![7; len]);
+        assert!(link.take().is_empty());
         assert_eq!(moved(&net, &before), [("link_refused", 1)]);
     }
 }
@@ -117,9 +105,9 @@ fn a_refused_frame_ends_the_datagram() {
     let mut net = net();
     for len in [100, 3_000] {
         let before = net.counters;
-        let mut link = Link::new();
-        link.refuses = true;
-        let (from, to) = ("192.0.2.1:53".parse().unwrap(), "10.0.2.15:4000".parse().unwrap());
+        let mut link = FakeLink::new();
+        link.room = 0;
+        let (from, to) = (addr("192.0.2.1:53"), addr("10.0.2.15:4000"));
         datagram(&mut net, &mut link, from, to, META, &vec![7; len]);
         assert_eq!(moved(&net, &before), [("link_refused", 1)]);
     }
@@ -134,17 +122,18 @@ proptest! {
         seed: u8,
     ) {
         let (from, to): (SocketAddr, SocketAddr) = match v6 {
-            true => ("[2001:db8::1]:53".parse().unwrap(), "[fd70:6f6e:746f::15]:4000".parse().unwrap()),
-            false => ("192.0.2.1:53".parse().unwrap(), "10.0.2.15:4000".parse().unwrap()),
+            true => (addr("[2001:db8::1]:53"), addr("[fd70:6f6e:746f::15]:4000")),
+            false => (addr("192.0.2.1:53"), addr("10.0.2.15:4000")),
         };
         let payload: Vec<u8> = (0..len).map(|at| (at * 31 + usize::from(seed)).to_le_bytes()[0]).collect();
         let mut net = net();
         let before = net.counters;
-        let mut link = Link::new();
-        link.mtu = mtu;
+        let mut link = FakeLink::new();
+        link.limits.mtu = mtu;
         datagram(&mut net, &mut link, from, to, META, &payload);
-        prop_assert_eq!(moved(&net, &before), [("frames_down", link.sent.len() as u64), ("udp_down", 1)]);
-        let (ip, content) = whole(&link.sent);
+        let sent = link.take();
+        prop_assert_eq!(moved(&net, &before), [("frames_down", sent.len() as u64), ("udp_down", 1)]);
+        let (ip, content) = whole(&sent);
         prop_assert_eq!(&content[8..], &payload);
         prop_assert_eq!(&content[..6], &[&[0, 53, 15, 160][..], &u16::try_from(8 + len).unwrap().to_be_bytes()].concat());
         let sum = Sum::pseudo(ip.source, ip.destination, protocol::UDP, content.len()).add(&content);

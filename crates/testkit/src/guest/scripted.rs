@@ -3,7 +3,6 @@
 //! It is strict about what it gets: data, acknowledgements and resets are judged byte for byte, and what the engine may
 //! not send is written down as wrong.
 
-mod mischief;
 mod peer;
 mod receiver;
 mod sender;
@@ -16,8 +15,9 @@ use super::{Addressing, Call, Door, Guest, GuestReport};
 use crate::clock::earlier;
 use crate::frames::{Datagram, Icmp, Packet, Segment};
 use crate::rng::Rng;
-pub use mischief::Mischief;
 use peer::Peer;
+
+pub use peer::Mischief;
 
 /// How the guest's TCP is set up.
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ impl Guest for Scripted {
 
     fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
         for peer in &mut self.peers {
-            peer.poll(now, &mut self.output, &mut self.wrong);
+            peer.poll(now, &mut self.output);
         }
         let ether = self.addressing.ether();
         let segments = self.output.drain(..).map(Packet::Tcp);

@@ -19,8 +19,7 @@ const FLOW: FlowId = FlowId {
 
 fn host(script: Script, plan: HostPlan) -> (SimHost, SimSocket) {
     let mut host = SimHost::new(plan, Rng::new(1));
-    let answer = Answer::Now;
-    host.serve(TO.port(), Remote { answer, script });
+    host.serve(TO.port(), Answer::Now, script);
     host.tick(T0);
     let (socket, connect) = host.tcp_connect(FLOW, TO).unwrap();
     assert_eq!(connect, Connect::Done);
@@ -172,8 +171,7 @@ fn a_pending_connect_is_told_by_an_event() {
         ),
     ] {
         let mut host = SimHost::new(HostPlan::default(), Rng::new(1));
-        let script = Script::SINK;
-        host.serve(TO.port(), Remote { answer, script });
+        host.serve(TO.port(), answer, Script::SINK);
         host.tick(T0);
         let (mut socket, connect) = host.tcp_connect(FLOW, TO).unwrap();
         assert_eq!(connect, Connect::Pending);

@@ -3,11 +3,9 @@ use crate::local::icmp_error::{Reason, Sent, refuse, refuse_sent};
 
 fn give_refused(net: &mut Net, speaker: &str, reason: Reason, bytes: &[u8]) -> Outcome {
     let before = net.counters;
-    let mut link = Link::new();
-    let mut bytes = bytes.to_vec();
-    with_frame(&mut bytes, Segmentation::Whole, |frame| {
-        let parsed = frame::parse(frame.head, frame.len).unwrap();
-        refuse(net, &mut link, ip(speaker), reason, frame, &parsed);
+    let mut link = FakeLink::new();
+    with_frame(bytes, Segmentation::Whole, |frame, parsed| {
+        refuse(net, &mut link, ip(speaker), reason, frame, parsed);
     });
     Outcome {
         handled: Handled::Yes,
@@ -124,10 +122,6 @@ fn the_quote_is_as_long_as_the_rfcs_have_it() {
 fn some_packets_are_never_answered() {
     let mut net = net();
     let fragment = |offset| {
-        let ether = emit::Ether {
-            source: GUEST_MAC,
-            destination: OUR_MAC,
-        };
         let place = frame::Fragment {
             id: 1,
             offset,
@@ -142,7 +136,7 @@ fn some_packets_are_never_answered() {
             ident: 0,
         };
         [
-            emit::fragment(ether, ip, protocol::UDP, place, 16).bytes(),
+            emit::fragment(ether(), ip, protocol::UDP, place, 16).bytes(),
             &[0; 16],
         ]
         .concat()
@@ -209,7 +203,7 @@ fn a_packet_that_is_gone_is_quoted_from_memory() {
         ),
     ] {
         let before = net.counters;
-        let mut link = Link::new();
+        let mut link = FakeLink::new();
         let sent = Sent {
             protocol,
             source: guest.parse().unwrap(),
@@ -266,7 +260,7 @@ fn a_packet_that_is_gone_is_quoted_from_memory() {
 fn memory_that_makes_no_sense_is_not_quoted() {
     let mut net = net();
     let before = net.counters;
-    let mut link = Link::new();
+    let mut link = FakeLink::new();
     for (destination, payload_len) in [("[2001:db8::1]:5000", 5), ("192.0.2.1:5000", 65_508)] {
         let sent = Sent {
             protocol: protocol::UDP,

@@ -6,7 +6,7 @@ fn an_answer_comes_back() {
     for (guest, remote) in [(GUEST, "192.0.2.1:7"), (GUEST_V6, "[2001:db8::1]:7")] {
         let mut nat = Nat::new();
         nat.send(guest, remote);
-        nat.settle();
+        nat.world.forget();
         nat.arrive(0, remote);
         assert_eq!(nat.world.down(), [format!("udp {remote} > {guest} hop 57 4")]);
         assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
@@ -24,7 +24,7 @@ fn the_filter_says_who_may_answer() {
     ] {
         let mut nat = Nat::with_filter(filter);
         nat.send(GUEST, "192.0.2.1:7");
-        nat.settle();
+        nat.world.forget();
         for sender in [same_address, stranger] {
             nat.arrive(0, sender);
             if admitted.contains(&sender) {
@@ -46,7 +46,7 @@ fn the_filter_forgets_after_two_minutes() {
     nat.wait(60);
     nat.send(GUEST, "198.51.100.1:7");
     nat.wait(60);
-    nat.settle();
+    nat.world.forget();
     nat.arrive(0, "192.0.2.1:7");
     assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
     nat.wait(1);
@@ -60,7 +60,7 @@ fn the_filter_forgets_after_two_minutes() {
 fn what_is_received_together_stays_together() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    nat.world.forget();
     nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 2_500], 1_000);
     nat.event(0, READABLE);
     assert_eq!(
@@ -75,7 +75,7 @@ fn without_segmentation_it_is_cut() {
     let mut nat = Nat::new();
     nat.world.link.limits.uso = false;
     nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    nat.world.forget();
     nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 2_500], 1_000);
     nat.event(0, READABLE);
     let line = |len| format!("udp 192.0.2.1:7 > {GUEST} hop 57 {len}");
@@ -89,7 +89,7 @@ fn what_exceeds_the_mtu_is_fragmented() {
         let mut nat = Nat::new();
         nat.world.link.limits.uso = uso;
         nat.send(GUEST, "192.0.2.1:7");
-        nat.settle();
+        nat.world.forget();
         nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 4_000], 2_000);
         nat.event(0, READABLE);
         let datagram = ["fragment 0..1480+", "fragment 1480..528"];
@@ -106,7 +106,7 @@ fn the_longest_datagrams_arrive() {
     ] {
         let mut nat = Nat::new();
         nat.send(guest, remote);
-        nat.settle();
+        nat.world.forget();
         nat.world.host.queue(0, remote, None, &vec![1; len], len);
         nat.event(0, READABLE);
         assert_eq!(nat.world.down().len(), frames);
@@ -123,7 +123,7 @@ fn empty_datagrams_arrive() {
         let mut nat = Nat::new();
         nat.world.link.limits.uso = uso;
         nat.send(GUEST, "192.0.2.1:7");
-        nat.settle();
+        nat.world.forget();
         nat.world.host.queue(0, "192.0.2.1:7", None, b"", 0);
         nat.event(0, READABLE);
         assert_eq!(nat.world.down(), [format!("udp 192.0.2.1:7 > {GUEST} hop 57 0")]);
@@ -138,7 +138,7 @@ fn one_flow_takes_no_more_than_its_quantum() {
     for _ in 0..100 {
         nat.world.host.queue(0, "192.0.2.1:7", None, &[0; 1_024], 1_024);
     }
-    nat.settle();
+    nat.world.forget();
     nat.event(0, READABLE);
     assert_eq!(nat.world.down().len(), 64);
     let flow = nat.world.host.flow(0);
@@ -161,7 +161,7 @@ fn a_full_link_parks_the_flow() {
         for _ in 0..3 {
             nat.world.host.queue(0, "192.0.2.1:7", None, b"data", 4);
         }
-        nat.settle();
+        nat.world.forget();
         nat.world.link.room = 1;
         nat.event(0, READABLE);
         let flow = nat.world.host.flow(0);
@@ -182,7 +182,7 @@ fn the_gateway_answers_for_the_hosts_loopback() {
         (GUEST_V6, "[fd70:6f6e:746f::2]:7", "[::1]:7"),
     ] {
         let mut nat = Nat::new();
-        let gateway = crate::test_world::addr(written).ip();
+        let gateway = addr(written).ip();
         nat.world.net.policy.host_loopback = vec![gateway];
         nat.burst(&[Sent {
             hop_limit: 1,
@@ -198,7 +198,7 @@ fn the_gateway_answers_for_the_hosts_loopback() {
 fn an_error_does_not_stop_reading() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    nat.world.forget();
     nat.world.host.queue_failure(0, Failure::Refused);
     nat.arrive(0, "192.0.2.1:7");
     assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
@@ -233,7 +233,7 @@ fn a_link_with_a_lower_limit_gets_them_apart() {
     let mut nat = Nat::new();
     nat.world.link.limits.max_gso = 4_000;
     nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    nat.world.forget();
     nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 5_000], 1_000);
     nat.event(0, READABLE);
     assert_eq!(nat.world.moved(), [("frames_down", 5), ("udp_down", 5)]);

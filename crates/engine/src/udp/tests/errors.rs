@@ -1,51 +1,54 @@
-use core::net::IpAddr;
-
 use super::*;
 use crate::Failure;
 use crate::host::Problem;
-use crate::test_world::addr;
+use crate::test_world::{TROUBLE, problem};
 
-const TROUBLE: Readiness = Readiness {
-    error: true,
-    ..READABLE
-};
-
-fn problem(destination: &str, offender: Option<&str>, kind: u8, code: u8) -> Problem {
-    Problem {
-        destination: addr(destination),
-        offender: offender.map(|offender| offender.parse::<IpAddr>().unwrap()),
-        kind,
-        code,
-        mtu: None,
-        payload_len: 0,
-    }
+/// The guest has sent something from there to there.
+fn talking(guest: &str, to: &str) -> Nat {
+    let mut nat = Nat::new();
+    nat.send(guest, to);
+    nat.world.forget();
+    nat
 }
+
+/// The guest hears of what it sent, by one ICMP message.
+#[track_caller]
+fn is_told(nat: &mut Nat, icmp: &str, guest: &str, to: &str) {
+    assert_eq!(nat.world.down(), [format!("icmp {icmp} about {guest} > {to}")]);
+}
+
+const TOLD: [(&str, u64); 2] = [("frames_down", 1), ("icmp_errors_down", 1)];
+const TOLD_AND_SENT: [(&str, u64); 3] = [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)];
+const TOLD_UNSENT: [(&str, u64); 3] = [
+    ("frames_down", 1),
+    ("udp_send_failed", 1),
+    ("icmp_errors_down", 1),
+];
 
 #[test]
 fn what_policy_refuses_opens_nothing() {
     for (guest, to, answer) in [
         // The gateway is there, and has nothing open.
-        (GUEST, "10.0.2.2:7", "icmp 10.0.2.2 > 10.0.2.15 3/3 0"),
-        (GUEST, "10.0.2.99:7", "icmp 10.0.2.2 > 10.0.2.15 3/1 0"),
-        (GUEST, "169.254.169.254:80", "icmp 10.0.2.2 > 10.0.2.15 3/13 0"),
-        (GUEST, "127.0.0.1:7", "icmp 10.0.2.2 > 10.0.2.15 3/13 0"),
-        (GUEST, "192.168.7.1:7", "icmp 10.0.2.2 > 10.0.2.15 3/13 0"),
+        (GUEST, "10.0.2.2:7", "10.0.2.2 > 10.0.2.15 3/3 0"),
+        (GUEST, "10.0.2.99:7", "10.0.2.2 > 10.0.2.15 3/1 0"),
+        (GUEST, "169.254.169.254:80", "10.0.2.2 > 10.0.2.15 3/13 0"),
+        (GUEST, "127.0.0.1:7", "10.0.2.2 > 10.0.2.15 3/13 0"),
+        (GUEST, "192.168.7.1:7", "10.0.2.2 > 10.0.2.15 3/13 0"),
         (
             GUEST_V6,
             "[fd70:6f6e:746f::2]:7",
-            "icmp fd70:6f6e:746f::2 > fd70:6f6e:746f::15 1/4 0",
+            "fd70:6f6e:746f::2 > fd70:6f6e:746f::15 1/4 0",
         ),
         (
             GUEST_V6,
             "[::ffff:127.0.0.1]:7",
-            "icmp fd70:6f6e:746f::2 > fd70:6f6e:746f::15 1/1 0",
+            "fd70:6f6e:746f::2 > fd70:6f6e:746f::15 1/1 0",
         ),
     ] {
         let mut nat = Nat::new();
-        nat.world.net.policy.owned = vec!["192.168.7.1".parse().unwrap()];
         nat.send(guest, to);
         assert_eq!(nat.world.calls(), [""; 0]);
-        assert_eq!(nat.world.down(), [format!("{answer} about {guest} > {to}")]);
+        is_told(&mut nat, answer, guest, to);
         assert_eq!(
             nat.world.moved(),
             [("frames_down", 1), ("policy_refused", 1), ("icmp_errors_down", 1)]
@@ -70,11 +73,11 @@ fn groups_are_refused_in_silence() {
 #[test]
 fn traceroute_sees_the_gateway_first() {
     for (guest, to, answer) in [
-        (GUEST, "192.0.2.1:33434", "icmp 10.0.2.2 > 10.0.2.15 11/0 0"),
+        (GUEST, "192.0.2.1:33434", "10.0.2.2 > 10.0.2.15 11/0 0"),
         (
             GUEST_V6,
             "[2001:db8::1]:33434",
-            "icmp fd70:6f6e:746f::2 > fd70:6f6e:746f::15 3/0 0",
+            "fd70:6f6e:746f::2 > fd70:6f6e:746f::15 3/0 0",
         ),
     ] {
         let mut nat = Nat::new();
@@ -84,8 +87,8 @@ fn traceroute_sees_the_gateway_first() {
         };
         nat.burst(&[probe(1)]);
         assert_eq!(nat.world.calls(), [""; 0]);
-        assert_eq!(nat.world.down(), [format!("{answer} about {guest} > {to}")]);
-        assert_eq!(nat.world.moved(), [("frames_down", 1), ("icmp_errors_down", 1)]);
+        is_told(&mut nat, answer, guest, to);
+        assert_eq!(nat.world.moved(), TOLD);
         nat.burst(&[probe(2)]);
         assert_eq!(nat.world.calls()[1], format!("0: > {to} hop 1 5"));
     }
@@ -106,22 +109,19 @@ fn errors_of_the_network_reach_the_guest() {
         (GUEST, v4, Some("192.168.7.1"), (3, 1), "10.0.2.2"),
         (GUEST, v4, None, (3, 1), "10.0.2.2"),
     ] {
-        let mut nat = Nat::new();
-        nat.world.net.policy.owned = vec!["192.168.7.1".parse().unwrap()];
-        nat.send(guest, to);
-        nat.settle();
+        let mut nat = talking(guest, to);
         nat.world
             .host
             .queue_problem(0, problem(to, offender, kind, code), b"hello");
         nat.event(0, TROUBLE);
         let guest_ip = addr(guest).ip();
-        assert_eq!(
-            nat.world.down(),
-            [format!(
-                "icmp {speaker} > {guest_ip} {kind}/{code} 0 about {guest} > {to}"
-            )]
+        is_told(
+            &mut nat,
+            &format!("{speaker} > {guest_ip} {kind}/{code} 0"),
+            guest,
+            to,
         );
-        assert_eq!(nat.world.moved(), [("frames_down", 1), ("icmp_errors_down", 1)]);
+        assert_eq!(nat.world.moved(), TOLD);
     }
 }
 
@@ -130,23 +130,16 @@ fn the_quote_names_what_the_guest_wrote() {
     let mut nat = Nat::new();
     nat.world.net.policy.host_loopback = vec!["192.0.2.77".parse().unwrap()];
     nat.send(GUEST, "192.0.2.77:7");
-    nat.settle();
+    nat.world.forget();
     let refused = problem("127.0.0.1:7", Some("127.0.0.1"), 3, 3);
     nat.world.host.queue_problem(0, refused, b"hello");
     nat.event(0, TROUBLE);
-    assert_eq!(
-        nat.world.down(),
-        [format!(
-            "icmp 192.0.2.77 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.77:7"
-        )]
-    );
+    is_told(&mut nat, "192.0.2.77 > 10.0.2.15 3/3 0", GUEST, "192.0.2.77:7");
 }
 
 #[test]
 fn what_is_no_error_is_not_passed_on() {
-    let mut nat = Nat::new();
-    nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    let mut nat = talking(GUEST, "192.0.2.1:7");
     for (destination, kind) in [("192.0.2.1:7", 5), ("192.0.2.1:7", 0), ("127.0.0.1:7", 3)] {
         let odd = problem(destination, Some("203.0.113.9"), kind, 0);
         nat.world.host.queue_problem(0, odd, b"hello");
@@ -157,9 +150,7 @@ fn what_is_no_error_is_not_passed_on() {
 
 #[test]
 fn a_long_queue_of_errors_takes_turns() {
-    let mut nat = Nat::new();
-    nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    let mut nat = talking(GUEST, "192.0.2.1:7");
     let refused = problem("192.0.2.1:7", Some("192.0.2.1"), 3, 3);
     for _ in 0..100 {
         nat.world.host.queue_problem(0, refused, b"hello");
@@ -176,9 +167,7 @@ fn a_long_queue_of_errors_takes_turns() {
 
 #[test]
 fn a_send_that_meets_an_old_error_is_made_again() {
-    let mut nat = Nat::new();
-    nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    let mut nat = talking(GUEST, "192.0.2.1:7");
     let refused = problem("192.0.2.1:7", Some("192.0.2.1"), 3, 3);
     nat.world.host.queue_problem(0, refused, b"hello");
     nat.world.host.sends.push_back(Err(Failure::Refused));
@@ -187,16 +176,8 @@ fn a_send_that_meets_an_old_error_is_made_again() {
         nat.world.calls(),
         ["0: > 192.0.2.1:7 hop 63 5 Refused", "0: > 192.0.2.1:7 hop 63 5"]
     );
-    assert_eq!(
-        nat.world.down(),
-        [format!(
-            "icmp 192.0.2.1 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.1:7"
-        )]
-    );
-    assert_eq!(
-        nat.world.moved(),
-        [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
-    );
+    is_told(&mut nat, "192.0.2.1 > 10.0.2.15 3/3 0", GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), TOLD_AND_SENT);
 }
 
 #[test]
@@ -209,20 +190,13 @@ fn no_route_is_told_at_once() {
         let mut nat = Nat::new();
         nat.world.host.sends.push_back(Err(failure));
         nat.send(GUEST, "192.0.2.1:7");
-        assert_eq!(
-            nat.world.down(),
-            [format!(
-                "icmp 10.0.2.2 > 10.0.2.15 3/{code} 0 about {GUEST} > 192.0.2.1:7"
-            )]
+        is_told(
+            &mut nat,
+            &format!("10.0.2.2 > 10.0.2.15 3/{code} 0"),
+            GUEST,
+            "192.0.2.1:7",
         );
-        assert_eq!(
-            nat.world.moved(),
-            [
-                ("frames_down", 1),
-                ("udp_send_failed", 1),
-                ("icmp_errors_down", 1)
-            ]
-        );
+        assert_eq!(nat.world.moved(), TOLD_UNSENT);
     }
 }
 
@@ -243,7 +217,7 @@ fn a_refused_batch_leaves_one_by_one_and_others_stay_whole() {
             |port, len| vec![Sent::new(&format!("10.0.2.15:{port}"), "192.0.2.1:7", &vec![0; len]); 3];
         nat.world.host.sends.push_back(Err(failure));
         nat.burst(&batch(1, 100));
-        nat.settle();
+        nat.world.forget();
         // The same size again: it is known by now.
         nat.burst(&batch(1, 100));
         assert_eq!(nat.world.calls(), vec!["0: > 192.0.2.1:7 hop 63 100"; 3]);
@@ -256,7 +230,7 @@ fn a_refused_batch_leaves_one_by_one_and_others_stay_whole() {
         };
         assert_eq!(nat.world.calls(), smaller);
         // Another endpoint.
-        nat.settle();
+        nat.world.forget();
         nat.burst(&batch(2, 100));
         assert_eq!(
             nat.world.calls(),
@@ -272,9 +246,7 @@ fn too_big_names_the_paths_mtu() {
         (GUEST, "192.0.2.1:7", "3/4"),
         (GUEST_V6, "[2001:db8::1]:7", "2/0"),
     ] {
-        let mut nat = Nat::new();
-        nat.send(guest, to);
-        nat.settle();
+        let mut nat = talking(guest, to);
         let local = Problem {
             mtu: Some(1_400),
             ..problem(to, None, 0, 0)
@@ -286,20 +258,13 @@ fn too_big_names_the_paths_mtu() {
             GUEST => ("10.0.2.15", "10.0.2.2"),
             _ => ("fd70:6f6e:746f::15", "fd70:6f6e:746f::2"),
         };
-        assert_eq!(
-            nat.world.down(),
-            [format!(
-                "icmp {gateway} > {guest_ip} {kind_code} 1400 about {guest} > {to}"
-            )]
+        is_told(
+            &mut nat,
+            &format!("{gateway} > {guest_ip} {kind_code} 1400"),
+            guest,
+            to,
         );
-        assert_eq!(
-            nat.world.moved(),
-            [
-                ("frames_down", 1),
-                ("udp_send_failed", 1),
-                ("icmp_errors_down", 1)
-            ]
-        );
+        assert_eq!(nat.world.moved(), TOLD_UNSENT);
     }
 }
 
@@ -317,9 +282,7 @@ fn too_big_without_df_is_only_dropped() {
 
 #[test]
 fn a_routers_too_big_is_passed_on_and_what_fits_is_sent() {
-    let mut nat = Nat::new();
-    nat.send(GUEST, "192.0.2.1:7");
-    nat.settle();
+    let mut nat = talking(GUEST, "192.0.2.1:7");
     let router = Problem {
         mtu: Some(1_280),
         ..problem("192.0.2.1:7", Some("203.0.113.9"), 3, 4)
@@ -327,16 +290,8 @@ fn a_routers_too_big_is_passed_on_and_what_fits_is_sent() {
     nat.world.host.queue_problem(0, router, b"hello");
     nat.world.host.sends.push_back(Err(Failure::TooBig));
     nat.send(GUEST, "192.0.2.1:7");
-    assert_eq!(
-        nat.world.down(),
-        [format!(
-            "icmp 203.0.113.9 > 10.0.2.15 3/4 1280 about {GUEST} > 192.0.2.1:7"
-        )]
-    );
-    assert_eq!(
-        nat.world.moved(),
-        [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
-    );
+    is_told(&mut nat, "203.0.113.9 > 10.0.2.15 3/4 1280", GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), TOLD_AND_SENT);
 }
 
 #[test]
@@ -350,10 +305,5 @@ fn a_refusal_without_an_entry_is_tried_again_too() {
         .sends
         .extend([Err(Failure::Refused), Err(Failure::Refused)]);
     nat.send(GUEST, "192.0.2.1:7");
-    assert_eq!(
-        nat.world.down(),
-        [format!(
-            "icmp 10.0.2.2 > 10.0.2.15 3/3 0 about {GUEST} > 192.0.2.1:7"
-        )]
-    );
+    is_told(&mut nat, "10.0.2.2 > 10.0.2.15 3/3 0", GUEST, "192.0.2.1:7");
 }

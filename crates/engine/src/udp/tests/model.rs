@@ -10,7 +10,6 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use vm_memory::VolatileSlice;
 
 use super::*;
-use crate::test_world::addr;
 use crate::{Frame, Instant};
 
 /// What RFC 4787 and the three idle times say about one endpoint of the guest's.
@@ -54,7 +53,7 @@ fn agrees_with_the_model() {
             let guest = format!("10.0.2.15:{}", 1 + below(4));
             let peer = format!("192.0.2.{}:{}", 1 + below(6), 52 + below(3));
             let now = nat.world.now;
-            nat.settle();
+            nat.world.forget();
             match below(8) {
                 0..4 => {
                     nat.send(&guest, &peer);

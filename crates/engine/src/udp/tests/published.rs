@@ -1,6 +1,5 @@
 use super::*;
 use crate::config::{Protocol, Published};
-use crate::test_world::addr;
 
 /// With these UDP sockets of the host published as the guest's port 53.
 fn published(hosts: &[&str]) -> Nat {
@@ -14,13 +13,13 @@ fn published(hosts: &[&str]) -> Nat {
         })
         .collect();
     nat.udp.open_published(&mut nat.world.ctx()).unwrap();
-    nat.settle();
+    nat.world.forget();
     nat
 }
 
 /// A datagram arrives at `to`, and the guest is told that it came from the address that is returned.
 fn ask(nat: &mut Nat, socket: usize, client: &str, to: &str) -> String {
-    nat.settle();
+    nat.world.forget();
     nat.world.host.queue(socket, client, Some(to), b"data", 4);
     nat.event(socket, READABLE);
     let down = nat.world.down();
@@ -95,7 +94,7 @@ fn the_gateways_ports_run_out_without_harm() {
     for nth in 0..16_384 {
         nat.arrive(0, &format!("127.0.{}.{}:1", nth / 250, 1 + nth % 250));
     }
-    nat.settle();
+    nat.world.forget();
     nat.arrive(0, "127.200.0.1:1");
     assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
 }

@@ -1,5 +1,8 @@
 //! One connection of the scripted guest.
 
+mod handshake;
+mod mischief;
+
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -8,13 +11,15 @@ use pontoon_wire::frame::Flags;
 
 use super::receiver::{Receiver, Took};
 use super::sender::{Piece, Sender};
-use super::{Call, Door, Mischief, ScriptedPlan, refusal};
+use super::{Call, Door, ScriptedPlan, refusal};
 use crate::app::{Act, App, Outcome, Script};
 use crate::clock::earlier;
-use crate::frames::{Segment, URG};
+use crate::frames::Segment;
 use crate::pattern;
 use crate::rng::Rng;
 use crate::streams;
+
+pub use mischief::Mischief;
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -137,30 +142,6 @@ impl Peer {
         self.resets_ignored
     }
 
-    fn mischief(&self) -> &Mischief {
-        &self.plan.mischief
-    }
-
-    /// Options and window of the engine's SYN.
-    fn heard_syn(&mut self, syn: &Segment) {
-        self.mss = u64::from(syn.mss.unwrap_or(536).min(self.plan.mss));
-        self.scaled = syn.window_scale.is_some() && self.plan.scale.is_some();
-        self.shift = if self.scaled {
-            syn.window_scale.unwrap_or(0)
-        } else {
-            0
-        };
-        self.sack = syn.sack_permitted && self.plan.sack;
-        let shift = if self.scaled {
-            self.plan.scale.unwrap_or(0)
-        } else {
-            0
-        };
-        let stream = streams::down(self.port);
-        self.receiver = Receiver::new(syn.seq.wrapping_add(1), stream, self.plan.receive_buffer, shift);
-        self.sender.edge = u64::from(syn.window);
-    }
-
     /// A segment of this connection.
     pub(super) fn receive(
         &mut self,
@@ -192,40 +173,6 @@ impl Peer {
             }
             Stage::Dead => output.extend(refusal(segment)),
         }
-    }
-
-    fn receive_syn_ack(
-        &mut self,
-        segment: &Segment,
-        now: Instant,
-        output: &mut Vec<Segment>,
-        wrong: &mut Vec<String>,
-    ) {
-        let fits = segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1);
-        if segment.flags.has(Flags::RST) {
-            if fits {
-                self.die(Outcome::Refused);
-            } else {
-                wrong.push(format!(
-                    "port {}: a reset that does not fit a SYN: {segment:?}",
-                    self.port
-                ));
-            }
-        } else if segment.flags.has(Flags::SYN) && fits {
-            self.heard_syn(segment);
-            self.open(now);
-            self.receiver.open(self.scaled);
-            output.push(self.bare(Flags::ACK));
-        } else if fits {
-            // Data overtook the SYN-ACK: it will come again.
-        } else {
-            output.extend(refusal(segment));
-        }
-    }
-
-    fn open(&mut self, now: Instant) {
-        self.stage = Stage::Open;
-        self.app = Some(App::new(self.script.clone(), self.rng.fork(), now));
     }
 
     fn receive_open(
@@ -290,7 +237,7 @@ impl Peer {
             Ok(Took::Nothing) if probe => self.ack_at = Some(now),
             Ok(Took::Nothing) | Err(_) => {}
         }
-        if self.receiver.has_gap() && self.rng.chance(self.mischief().renege) {
+        if self.receiver.has_gap() && self.rng.chance(self.plan.mischief.renege) {
             self.receiver.renege();
         }
     }
@@ -309,7 +256,7 @@ impl Peer {
     }
 
     /// Lets the connection do what it does now.
-    pub(super) fn poll(&mut self, now: Instant, output: &mut Vec<Segment>, wrong: &mut Vec<String>) {
+    pub(super) fn poll(&mut self, now: Instant, output: &mut Vec<Segment>) {
         match self.stage {
             Stage::Waiting(at) if at <= now => {
                 output.push(self.syn(Flags::SYN));
@@ -332,7 +279,7 @@ impl Peer {
                     tries: tries + 1,
                 };
             }
-            Stage::Open => self.poll_open(now, output, wrong),
+            Stage::Open => self.poll_open(now, output),
             Stage::Closed => {
                 // The application may still be reading; nobody is left to be told of a reset.
                 self.run_app(now);
@@ -341,7 +288,7 @@ impl Peer {
         }
     }
 
-    fn poll_open(&mut self, now: Instant, output: &mut Vec<Segment>, _wrong: &mut Vec<String>) {
+    fn poll_open(&mut self, now: Instant, output: &mut Vec<Segment>) {
         let begin = output.len();
         if self.run_app(now) == Act::Reset {
             output.push(Segment {
@@ -402,93 +349,6 @@ impl Peer {
         act
     }
 
-    /// A retransmission at other boundaries than the first time: it may begin before and end after.
-    fn overlapped(&mut self, piece: Piece) -> Piece {
-        if piece.from == piece.to || !self.rng.chance(self.mischief().overlap) {
-            return piece;
-        }
-        let from = piece.from - self.rng.within(0..=piece.from.min(self.mss / 2));
-        let most = self.sender.next.min(self.sender.written);
-        let to = self
-            .rng
-            .within(piece.from + 1..=most.min(from + self.mss).max(piece.from + 1));
-        let fin = self.sender.closed && to == self.sender.written && self.sender.next > to;
-        Piece { from, to, fin }
-    }
-
-    fn make_mischief(&mut self, begin: usize, output: &mut Vec<Segment>) {
-        let mischief = self.plan.mischief;
-        if output.len() > begin + 1 && self.rng.chance(mischief.swap) {
-            let at = self.rng.size(begin..=output.len() - 2);
-            output.swap(at, at + 1);
-        }
-        if self.rng.chance(mischief.urgent)
-            && let Some(segment) = output[begin..]
-                .iter_mut()
-                .find(|segment| !segment.payload.is_empty())
-        {
-            segment.flags = segment.flags.and(URG);
-            segment.urgent = self.rng.within(0..=0xffff) as u16;
-        }
-        let all_acknowledged = self.sender.in_flight() == 0;
-        let next = self.sender.seq(self.sender.next);
-        if all_acknowledged && self.sender.una > 0 && self.rng.chance(mischief.keepalive) {
-            let rubbish = self.rng.chance(500).then_some(0x5a);
-            output.push(Segment {
-                seq: next.wrapping_sub(1),
-                payload: rubbish.into_iter().collect(),
-                ..self.bare(Flags::ACK)
-            });
-        }
-        if self.sender.una > 1 && self.rng.chance(mischief.stale) {
-            let from = self.rng.within(0..=self.sender.una.min(self.sender.written) - 1);
-            let to = (from + self.mss).min(self.sender.una).min(self.sender.written);
-            output.push(self.data(Piece { from, to, fin: false }));
-        }
-        // Where no byte will ever be sent, so that no delay makes it exact.
-        let sent_all = all_acknowledged && !self.script.echo && self.sender.written == self.script.send;
-        let room = self.sender.edge.saturating_sub(self.sender.next);
-        if sent_all && room > 4 && self.rng.chance(mischief.inexact_reset) {
-            let seq = next.wrapping_add(self.rng.within(2..=room - 2) as u32);
-            output.push(Segment {
-                seq,
-                ..self.bare(Flags::RST)
-            });
-        }
-        if self.rng.chance(mischief.far_reset) {
-            let seq = next.wrapping_add(0x4000_0000);
-            output.push(Segment {
-                seq,
-                ..self.bare(Flags::RST)
-            });
-        }
-        if self.rng.chance(mischief.syn) {
-            // Before the connection's own, so that a late one does not begin a new connection after TIME_WAIT.
-            let seq = self.iss.wrapping_sub(self.rng.within(1..=1 << 29) as u32);
-            output.push(Segment {
-                seq,
-                ..self.syn(Flags::SYN)
-            });
-        }
-        if self.rng.chance(mischief.wild_ack) {
-            let ack = self.receiver.ack().wrapping_add(0x1000_0000);
-            output.push(Segment {
-                ack,
-                ..self.bare(Flags::ACK)
-            });
-        }
-        if self.rng.chance(mischief.beyond) {
-            // Further than any window reaches, as the engine may have opened it meanwhile.
-            let seq = self.sender.seq(self.sender.edge).wrapping_add(0x0100_0000);
-            let payload = vec![0xee; self.rng.size(1..=self.mss as usize)];
-            output.push(Segment {
-                seq,
-                payload,
-                ..self.bare(Flags::ACK)
-            });
-        }
-    }
-
     fn data(&self, piece: Piece) -> Segment {
         let mut flags = Flags::ACK;
         if piece.fin {
@@ -519,24 +379,6 @@ impl Peer {
             flags,
             window: self.receiver.window(self.scaled),
             sack,
-            ..Segment::EMPTY
-        }
-    }
-
-    fn syn(&self, flags: Flags) -> Segment {
-        let answers = flags.has(Flags::ACK);
-        let window = self.plan.receive_buffer.min(0xffff) as u16;
-        let ack = if answers { self.receiver.ack() } else { 0 };
-        Segment {
-            from: self.local,
-            to: self.remote,
-            seq: self.iss,
-            ack,
-            flags,
-            window,
-            mss: Some(self.plan.mss),
-            window_scale: self.plan.scale.filter(|_| !answers || self.scaled),
-            sack_permitted: self.plan.sack && (!answers || self.sack),
             ..Segment::EMPTY
         }
     }

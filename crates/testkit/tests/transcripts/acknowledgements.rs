@@ -1,10 +1,6 @@
 //! When the guest's data is acknowledged: with an answer where one comes at once (RFC 9293 section 3.8.6.3).
 
-use core::time::Duration;
-
-use pontoon_testkit::app::Script;
-use pontoon_testkit::frames::Segment;
-use pontoon_testkit::transcript::{DOWN, Given, UP};
+use super::*;
 
 /// A connection of an engine whose worker is awake.
 fn awake(script: Script) -> Given {
@@ -14,35 +10,20 @@ fn awake(script: Script) -> Given {
 }
 
 fn data(at: u64, len: usize) -> Segment {
-    Segment {
-        seq: 1001 + u32::try_from(at).unwrap(),
-        ack: 1,
-        payload: Given::guest_bytes(at, len),
-        ..UP
-    }
+    up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, len))
 }
 
 fn acknowledged(bytes: u32) -> Segment {
-    Segment {
-        seq: 1,
-        ack: 1001 + bytes,
-        ..DOWN
-    }
+    down(ACK, 1, 1001 + bytes)
 }
 
 #[test]
 fn an_answer_carries_it() {
-    let mut given = awake(Script {
-        echo: true,
-        ..Script::SINK
-    });
+    let mut given = awake(Script::echo());
     given.up(data(0, 100));
     given.pass(Duration::from_micros(20));
-    given.down(Segment {
-        payload: Given::server_bytes(0, 100),
-        ..acknowledged(100)
-    });
-    given.pass(Duration::from_millis(1));
+    given.down(acknowledged(100).carrying(Given::server_bytes(0, 100)));
+    given.pass(millis(1));
     given.quiet();
 }
 
@@ -59,7 +40,7 @@ fn without_an_answer_it_waits_for_50_us() {
     given.quiet();
     given.pass(Duration::from_micros(50));
     given.down(acknowledged(101));
-    given.pass(Duration::from_millis(1));
+    given.pass(millis(1));
     given.quiet();
 }
 
@@ -81,7 +62,7 @@ fn a_second_segment_is_not_kept_waiting() {
     given.quiet();
     given.up(data(100, 100));
     given.down(acknowledged(200));
-    given.pass(Duration::from_millis(1));
+    given.pass(millis(1));
     given.quiet();
 }
 

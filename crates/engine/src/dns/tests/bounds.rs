@@ -1,0 +1,139 @@
+//! What is too much, too long, or nonsense.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn out_of_descriptors_the_query_is_dropped() {
+    let mut bench = Bench::new(&[A, B]);
+    bench.world.host.opens.push_back(Failure::Exhausted);
+    let (moved, sent) = bench.ask(&query(1, "example.org"));
+    assert_eq!(moved, [("host_exhausted", 1), ("dns_queries", 1)]);
+    assert!(sent.is_empty());
+    bench.idle();
+}
+
+#[test]
+fn beyond_the_limit_the_newest_is_dropped() {
+    let mut bench = Bench::new(&[A]);
+    for n in 0..4_096 {
+        assert_eq!(bench.ask(&query(n, "example.org")).0, [("dns_queries", 1)]);
+    }
+    assert_eq!(
+        bench.ask(&query(5_000, "example.org")),
+        (vec![("dns_dropped", 1)], vec![])
+    );
+    let (socket, _, asked) = bench.sent().remove(0);
+    bench.answer(socket, A, &[answer(&asked, 0)]);
+    assert_eq!(bench.ask(&query(5_000, "example.org")).0, [("dns_queries", 1)]);
+    let (moved, sent) = bench.wait(SECOND * 6);
+    assert_eq!(
+        moved,
+        [("frames_down", 4_096), ("udp_down", 4_096), ("dns_failed", 4_096)]
+    );
+    assert_eq!(sent.len(), 4_096);
+    bench.sent();
+    bench.idle();
+}
+
+#[test]
+fn a_query_longer_than_udp_carries_is_sent_to_tcp() {
+    let mut bench = Bench::new(&[A]);
+    let mut question = query(1, "example.org");
+    let mut truncated = question.clone();
+    truncated[2..4].copy_from_slice(&[0x83, 0x80]);
+    question.resize(512, 0);
+    bench.ask(&question);
+    assert_eq!(bench.asked().2[2..], question[2..]);
+    question.resize(513, 0);
+    question[1] = 2;
+    truncated[1] = 2;
+    let (moved, sent) = bench.ask(&question);
+    assert_eq!(moved, [("frames_down", 1), ("udp_down", 1), ("dns_queries", 1)]);
+    assert_eq!(sent, [truncated]);
+}
+
+#[test]
+fn what_is_no_query_is_malformed() {
+    let mut bench = Bench::new(&[A]);
+    let whole = query(1, "example.org");
+    let with = |at: usize, byte: u8| {
+        let mut wrong = whole.clone();
+        wrong[at] = byte;
+        wrong
+    };
+    let mut cases: Vec<_> = (1..whole.len()).map(|len| whole[..len].to_vec()).collect();
+    cases.extend([
+        with(2, 0x81),
+        with(4, 1),
+        with(5, 2),
+        with(12, 64),
+        with(12, 0xc0),
+    ]);
+    let mut long = query(1, &["x".repeat(63).as_str(); 4].join("."));
+    cases.push(long.clone());
+    for wrong in cases {
+        assert_eq!(bench.ask(&wrong), (vec![("malformed", 1)], vec![]), "{wrong:?}");
+    }
+    // 255 bytes of name are the most (RFC 1035 section 2.3.4).
+    long.drain(12..14);
+    long[12] = 61;
+    assert_eq!(bench.ask(&long).0, [("dns_queries", 1)]);
+}
+
+#[test]
+fn a_flood_on_one_port_takes_turns_with_the_rest() {
+    let mut bench = Bench::new(&[A]);
+    bench.ask(&query(1, "example.org"));
+    let (socket, ..) = bench.asked();
+    let step = bench.answer(socket, A, &vec![vec![0; 20]; 40]);
+    assert_eq!(step, (vec![("dns_mismatched", 32)], vec![]));
+    let flow = bench.world.net.ready.pop_front().unwrap();
+    let step = bench.step(|forwarder, ctx| forwarder.handle_ready(flow, ctx));
+    assert_eq!(step, (vec![("dns_mismatched", 8)], vec![]));
+    assert!(bench.world.net.ready.is_empty());
+}
+
+#[test]
+fn events_of_an_earlier_life_are_ignored() {
+    let mut bench = Bench::new(&[A]);
+    bench.ask(&query(1, "example.org"));
+    let (socket, _, asked) = bench.asked();
+    let flow = bench.world.host.flow(socket);
+    bench.answer(socket, A, &[answer(&asked, 0)]);
+    bench.ask(&query(2, "example.org"));
+    assert_eq!(bench.world.host.flow(1).index, flow.index, "the slot lives again");
+    bench.world.host.queue_failure(1, Failure::Refused);
+    let step = bench.step(|forwarder, ctx| forwarder.handle_socket(flow, READABLE, ctx));
+    assert_eq!(step, (vec![], vec![]));
+    let step = bench.step(|forwarder, ctx| forwarder.handle_timeout(flow, ctx));
+    assert_eq!(step, (vec![], vec![]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    #[test]
+    fn nothing_that_anybody_says_panics(
+        header in proptest::collection::vec(prop_oneof![Just(0_u8), Just(1), any::<u8>()], 12),
+        rest in proptest::collection::vec(prop_oneof![Just(0_u8), 0..70_u8, any::<u8>()], 0..600),
+        said in proptest::collection::vec(any::<u8>(), 0..600),
+        fails: bool,
+    ) {
+        let mut bench = Bench::new(&[A, B]);
+        bench.ask(&[header, rest].concat());
+        if let Some((socket, to, asked)) = bench.sent().pop() {
+            let mut close = asked;
+            for (byte, other) in close.iter_mut().zip(&said).skip(2).step_by(7) {
+                *byte ^= other;
+            }
+            bench.answer(socket, &to.to_string(), &[said, close]);
+            if fails && bench.forwarder.pending() > 0 {
+                bench.refuse(socket, Failure::Other(5));
+            }
+        }
+        bench.wait(SECOND * 6);
+        bench.idle();
+    }
+}

@@ -1,0 +1,125 @@
+//! Errors about datagrams and echo requests, as the network or the host's own stack reported them to the socket: read
+//! from its queue, told to the guest as ICMP, and told apart from what is wrong with the send that met them.
+
+use core::net::IpAddr;
+
+use crate::ctx::{Ctx, Net};
+use crate::host::Problem;
+use crate::local::icmp_error::{self, Reason, Sent};
+use crate::{Failure, Transmit};
+
+/// What an error queue held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reported {
+    /// Errors that came from the network.
+    network: usize,
+    /// What the host's own stack said that the path takes, about something that was too big for it.
+    mtu: Option<u32>,
+    /// It may hold more.
+    pub(crate) more: bool,
+}
+
+/// Why something was not sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsent {
+    pub(crate) failure: Failure,
+    /// What the host said that the path takes.
+    pub(crate) mtu: Option<u32>,
+}
+
+/// One send, and another where the first met an error that an earlier one had left behind. `report` empties the
+/// socket's error queue.
+pub(crate) fn send<W>(
+    world: &mut W,
+    send: impl Fn(&mut W) -> Result<(), Failure>,
+    report: impl Fn(&mut W) -> Reported,
+) -> Result<(), Unsent> {
+    let Err(failure) = send(world) else {
+        return Ok(());
+    };
+    if matches!(
+        failure,
+        Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
+    ) {
+        return Err(Unsent { failure, mtu: None });
+    }
+    let Reported { network, mtu, .. } = report(world);
+    if network == 0 && failure != Failure::Refused {
+        return Err(Unsent { failure, mtu });
+    }
+    let Err(failure) = send(world) else {
+        return Ok(());
+    };
+    let Reported { mtu, .. } = report(world);
+    Err(Unsent { failure, mtu })
+}
+
+/// Reads an error queue, up to a bound for each turn: `next` takes an entry from it, `pass_on` is given what the network
+/// had to say about which bytes.
+pub(crate) fn report<W>(
+    world: &mut W,
+    next: impl Fn(&mut W, &mut [u8]) -> Option<Problem>,
+    pass_on: impl Fn(&mut W, &Problem, &[u8]),
+) -> Reported {
+    let mut reported = Reported::default();
+    let mut quote = [0; QUOTED];
+    for _ in 0..PROBLEMS {
+        let Some(problem) = next(world, &mut quote) else {
+            return reported;
+        };
+        match (problem.offender, problem.mtu) {
+            // The send that met it tells the guest, with what it sent at hand.
+            (None, Some(mtu)) => reported.mtu = Some(mtu),
+            (None, None) | (Some(_), _) => {
+                reported.network += 1;
+                let len = problem.payload_len.min(QUOTED);
+                pass_on(world, &problem, &quote[..len]);
+            }
+        }
+    }
+    reported.more = true;
+    reported
+}
+
+/// Tells the guest of a problem with what it `sent`, of which `data` is known.
+pub(crate) fn tell<H, T: Transmit>(problem: &Problem, sent: Sent, data: &[u8], ctx: &mut Ctx<'_, H, T>) {
+    let (guest, written) = (sent.source.ip(), sent.destination.ip());
+    if !is_error(guest, problem.kind) {
+        return;
+    }
+    let remote = problem.destination.ip();
+    let Some(speaker) = speaker(ctx.net, problem.offender, remote, written) else {
+        return;
+    };
+    let reason = Reason::Reported {
+        kind: problem.kind,
+        code: problem.code,
+        mtu: problem.mtu,
+    };
+    icmp_error::refuse_sent(ctx.net, ctx.link, speaker, reason, sent, data);
+}
+
+/// Whether an ICMP type is an error that is passed on: unreachable, time exceeded, parameter problem, and for IPv6 too
+/// big.
+fn is_error(family: IpAddr, kind: u8) -> bool {
+    match family {
+        IpAddr::V4(_) => matches!(kind, 3 | 11 | 12),
+        IpAddr::V6(_) => matches!(kind, 1..=4),
+    }
+}
+
+/// Who an error about a packet to `remote`, which the guest had written to `written`, comes from in the guest's eyes.
+/// The host itself, and whoever cannot be shown, is the gateway.
+fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr) -> Option<IpAddr> {
+    match offender {
+        Some(offender) if offender == remote => Some(written),
+        Some(offender) if !net.policy.owned.contains(&offender) => Some(net.policy.shown(offender)),
+        Some(_) | None => net.config.addresses.gateway(written),
+    }
+}
+
+/// Bytes of what was sent that an error quotes, at most.
+pub(crate) const QUOTED: usize = 512;
+
+/// Entries of one error queue that are read in one turn.
+const PROBLEMS: usize = 64;

@@ -1,0 +1,140 @@
+//! What well-behaved stacks never do, or seldom.
+
+use pontoon_wire::frame::Flags;
+
+use super::{Peer, Piece};
+use crate::frames::{Segment, URG};
+
+/// How often the scripted guest does each of these. Chances are per mille, of each time that it may.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mischief {
+    /// Two segments leave in the wrong order.
+    pub swap: u32,
+    /// A retransmission overlaps what was sent before, at other boundaries.
+    pub overlap: u32,
+    /// Data that was acknowledged long ago is sent again.
+    pub stale: u32,
+    /// Segments carry URG and a pointer.
+    pub urgent: u32,
+    /// A keepalive probe, with or without a byte of rubbish.
+    pub keepalive: u32,
+    /// A RST in the window but not at its left edge (RFC 5961 section 3: answered, not obeyed).
+    pub inexact_reset: u32,
+    /// A RST outside of the window.
+    pub far_reset: u32,
+    /// A SYN on the open connection (RFC 5961 section 4).
+    pub syn: u32,
+    /// An acknowledgement of data that was never sent (RFC 5961 section 5).
+    pub wild_ack: u32,
+    /// Data beyond the window.
+    pub beyond: u32,
+    /// Data is acknowledged by SACK, then dropped (RFC 2018 section 8 allows it).
+    pub renege: u32,
+}
+
+impl Mischief {
+    /// All of it.
+    pub const ALL: Self = Self {
+        swap: 50,
+        overlap: 300,
+        stale: 20,
+        urgent: 30,
+        keepalive: 20,
+        inexact_reset: 50,
+        far_reset: 10,
+        syn: 10,
+        wild_ack: 10,
+        beyond: 20,
+        renege: 10,
+    };
+}
+
+impl Peer {
+    /// A retransmission at other boundaries than the first time: it may begin before and end after.
+    pub(super) fn overlapped(&mut self, piece: Piece) -> Piece {
+        if piece.from == piece.to || !self.rng.chance(self.plan.mischief.overlap) {
+            return piece;
+        }
+        let from = piece.from - self.rng.within(0..=piece.from.min(self.mss / 2));
+        let most = self.sender.next.min(self.sender.written);
+        let to = self
+            .rng
+            .within(piece.from + 1..=most.min(from + self.mss).max(piece.from + 1));
+        let fin = self.sender.closed && to == self.sender.written && self.sender.next > to;
+        Piece { from, to, fin }
+    }
+
+    /// What else goes out with the segments from `begin` on.
+    pub(super) fn make_mischief(&mut self, begin: usize, output: &mut Vec<Segment>) {
+        let mischief = self.plan.mischief;
+        if output.len() > begin + 1 && self.rng.chance(mischief.swap) {
+            let at = self.rng.size(begin..=output.len() - 2);
+            output.swap(at, at + 1);
+        }
+        if self.rng.chance(mischief.urgent)
+            && let Some(segment) = output[begin..]
+                .iter_mut()
+                .find(|segment| !segment.payload.is_empty())
+        {
+            segment.flags = segment.flags.and(URG);
+            segment.urgent = self.rng.within(0..=0xffff) as u16;
+        }
+        let all_acknowledged = self.sender.in_flight() == 0;
+        let next = self.sender.seq(self.sender.next);
+        if all_acknowledged && self.sender.una > 0 && self.rng.chance(mischief.keepalive) {
+            let rubbish = self.rng.chance(500).then_some(0x5a);
+            output.push(Segment {
+                seq: next.wrapping_sub(1),
+                payload: rubbish.into_iter().collect(),
+                ..self.bare(Flags::ACK)
+            });
+        }
+        if self.sender.una > 1 && self.rng.chance(mischief.stale) {
+            let from = self.rng.within(0..=self.sender.una.min(self.sender.written) - 1);
+            let to = (from + self.mss).min(self.sender.una).min(self.sender.written);
+            output.push(self.data(Piece { from, to, fin: false }));
+        }
+        // Where no byte will ever be sent, so that no delay makes it exact.
+        let sent_all = all_acknowledged && !self.script.echo && self.sender.written == self.script.send;
+        let room = self.sender.edge.saturating_sub(self.sender.next);
+        if sent_all && room > 4 && self.rng.chance(mischief.inexact_reset) {
+            let seq = next.wrapping_add(self.rng.within(2..=room - 2) as u32);
+            output.push(Segment {
+                seq,
+                ..self.bare(Flags::RST)
+            });
+        }
+        if self.rng.chance(mischief.far_reset) {
+            let seq = next.wrapping_add(0x4000_0000);
+            output.push(Segment {
+                seq,
+                ..self.bare(Flags::RST)
+            });
+        }
+        if self.rng.chance(mischief.syn) {
+            // Before the connection's own, so that a late one does not begin a new connection after TIME_WAIT.
+            let seq = self.iss.wrapping_sub(self.rng.within(1..=1 << 29) as u32);
+            output.push(Segment {
+                seq,
+                ..self.syn(Flags::SYN)
+            });
+        }
+        if self.rng.chance(mischief.wild_ack) {
+            let ack = self.receiver.ack().wrapping_add(0x1000_0000);
+            output.push(Segment {
+                ack,
+                ..self.bare(Flags::ACK)
+            });
+        }
+        if self.rng.chance(mischief.beyond) {
+            // Further than any window reaches, as the engine may have opened it meanwhile.
+            let seq = self.sender.seq(self.sender.edge).wrapping_add(0x0100_0000);
+            let payload = vec![0xee; self.rng.size(1..=self.mss as usize)];
+            output.push(Segment {
+                seq,
+                payload,
+                ..self.bare(Flags::ACK)
+            });
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Either side closes or resets.
+
+use super::*;
+
+#[test]
+fn half_close_by_the_guest() {
+    let guest = Script::source(50_000);
+    let write = pace(1000, 3);
+    let host = Script {
+        write,
+        ..Script::sending(50_000)
+    };
+    for scenario in everywhere(&dial(guest, host)) {
+        check(scenario.run(true));
+    }
+}
+
+#[test]
+fn half_close_by_the_host() {
+    let write = pace(1000, 3);
+    let guest = Script {
+        write,
+        ..Script::sending(50_000)
+    };
+    for scenario in everywhere(&dial(guest, Script::source(50_000))) {
+        check(scenario.run(true));
+    }
+}
+
+#[test]
+fn both_close_at_once() {
+    for bytes in [0, 1, 5000] {
+        for scenario in everywhere(&dial(Script::source(bytes), Script::source(bytes))) {
+            check(scenario.run(true));
+        }
+    }
+}
+
+#[test]
+fn reset_by_the_guest() {
+    let guest = Script {
+        end: End::Reset(20_000),
+        ..Script::source(50_000)
+    };
+    for scenario in everywhere(&dial(guest, Script::sending(50_000))) {
+        let run = check(scenario.run(true));
+        assert_eq!(run.counters.tcp_reset_by_guest, 1);
+    }
+}
+
+#[test]
+fn reset_by_the_host() {
+    for after in [0, 1, 20_000, 50_000] {
+        let host = Script {
+            end: End::Reset(after),
+            ..Script::source(50_000)
+        };
+        for scenario in everywhere(&dial(Script::sending(50_000), host)) {
+            let run = check(scenario.run(true));
+            assert_eq!(run.counters.tcp_reset_by_host, 1, "{:?}", run.trace);
+        }
+    }
+}
+
+#[test]
+fn a_lost_fin_in_each_direction() {
+    for scenario in everywhere(&dial(Script::source(1000), Script::source(1000))) {
+        let ((up, lost_up), (down, lost_down)) = (
+            lose(1, |segment| segment.flags.has(FIN)),
+            lose(1, |segment| segment.flags.has(FIN)),
+        );
+        check(scenario.run_filtered(true, up, down));
+        assert_eq!(
+            (lost_up.load(Ordering::Relaxed), lost_down.load(Ordering::Relaxed)),
+            (1, 1)
+        );
+    }
+}
+
+#[test]
+fn time_wait_acknowledges_again() {
+    // The host closes first, so TIME_WAIT is the engine's; its acknowledgement of the guest's FIN is lost.
+    for scenario in everywhere(&dial(Script::SINK, Script::source(1000))) {
+        let fin = Arc::new(AtomicU32::new(0));
+        let seen = Arc::clone(&fin);
+        let up: Filter = Box::new(move |packet| {
+            if let Packet::Tcp(segment) = packet
+                && segment.flags.has(FIN)
+            {
+                seen.store(1, Ordering::Relaxed);
+            }
+            Verdict::Pass
+        });
+        let (down, lost) = lose(1, move |segment| {
+            fin.load(Ordering::Relaxed) == 1 && segment.flags == ACK && segment.span() == 0
+        });
+        check(scenario.run_filtered(true, Some(up), down));
+        assert_eq!(lost.load(Ordering::Relaxed), 1);
+    }
+}

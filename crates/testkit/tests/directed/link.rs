@@ -1,0 +1,54 @@
+//! Links that are full, reject, or cut.
+
+use super::*;
+
+/// What the link rejects is offered again, by the timer if nothing else happens.
+#[test]
+fn a_link_that_rejects_frames() {
+    let script = Script {
+        send: 200_000,
+        ..Script::echo()
+    };
+    for mut scenario in everywhere(&dial(script.clone(), Script::source(1_000_000))) {
+        let limits = &mut scenario.world.link.limits;
+        (limits.tso4, limits.tso6) = (false, false);
+        scenario.world.link.rejections = 150;
+        let run = check(scenario.run(false));
+        assert!(run.rejected > 0, "{:?}", run.counters);
+        assert_eq!(run.counters.link_refused, run.rejected);
+    }
+}
+
+/// Whatever finds no room goes on when there is room, not when some timer looks.
+#[test]
+fn a_link_that_is_often_full_costs_its_pauses_and_no_more() {
+    let plan = ScriptedPlan {
+        quick_ack: true,
+        receive_buffer: 1460,
+        scale: None,
+        ..ScriptedPlan::default()
+    };
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(plan),
+        dial(Script::SINK, Script::source(100_000)),
+    );
+    let link = &mut scenario.world.link;
+    (link.limits.tso4, link.refusals, link.pause) = (false, 300, Duration::from_micros(10));
+    let run = check(scenario.run(false));
+    assert!(run.counters.link_refused > 10, "{:?}", run.counters);
+    // A second of it is TIME_WAIT.
+    assert!(run.virtual_time < 2 * SECOND, "{:?}", run.virtual_time);
+}
+
+#[test]
+fn a_link_that_cuts_is_given_many_segments_in_a_frame() {
+    for v6 in [false, true] {
+        let connection = Connection {
+            v6,
+            ..dial(Script::SINK, Script::source(1_000_000))
+        };
+        let scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), connection);
+        let run = check(scenario.run(false));
+        assert!(run.counters.frames_down < 50, "{:?}", run.counters);
+    }
+}

@@ -1,0 +1,94 @@
+//! Connections that begin, or do not.
+
+use super::*;
+
+#[test]
+fn refused() {
+    for answer in [
+        Answer::Fail(Failure::Refused),
+        Answer::FailAfter(SECOND / 2, Failure::Refused),
+    ] {
+        for scenario in everywhere(&connection(
+            Opening::Guest(answer),
+            Script::source(10),
+            Script::SINK,
+        )) {
+            let run = check(scenario.run(true));
+            assert_eq!(
+                (run.counters.tcp_connect_failed, run.counters.icmp_errors_down),
+                (1, 0)
+            );
+        }
+    }
+}
+
+#[test]
+fn unreachable() {
+    for failure in [Failure::NetUnreachable, Failure::HostUnreachable] {
+        let opening = Opening::Guest(Answer::FailAfter(SECOND / 2, failure));
+        for scenario in everywhere(&connection(opening, Script::source(10), Script::SINK)) {
+            let run = check(scenario.run(true));
+            assert_eq!(
+                (run.counters.tcp_connect_failed, run.counters.icmp_errors_down),
+                (1, 1)
+            );
+        }
+    }
+}
+
+#[test]
+fn connect_timeout() {
+    for scenario in everywhere(&connection(
+        Opening::Guest(Answer::Never),
+        Script::source(10),
+        Script::SINK,
+    )) {
+        let run = check(scenario.run(true));
+        assert_eq!(run.counters.tcp_connect_failed, 1);
+    }
+}
+
+#[test]
+fn a_lost_syn_ack() {
+    for scenario in everywhere(&dial(Script::source(1000), Script::SINK)) {
+        let (down, lost) = lose(2, |segment| segment.flags.has(SYN));
+        check(scenario.run_filtered(true, None, down));
+        assert_eq!(lost.load(Ordering::Relaxed), 2);
+    }
+}
+
+#[test]
+fn a_client_of_a_published_port() {
+    for scenario in everywhere(&connection(
+        Opening::Host,
+        Script::echo(),
+        Script::source(100_000),
+    )) {
+        let run = check(scenario.run(true));
+        assert_eq!(run.counters.tcp_accepted, 1);
+    }
+}
+
+#[test]
+fn a_client_of_a_published_port_is_refused_by_the_guest() {
+    for scenario in everywhere(&connection(
+        Opening::HostToNobody,
+        Script::SINK,
+        Script::source(10),
+    )) {
+        check(scenario.run(true));
+    }
+}
+
+#[test]
+fn a_client_of_a_published_port_is_not_answered_by_the_guest() {
+    for scenario in everywhere(&connection(
+        Opening::HostToNobody,
+        Script::SINK,
+        Script::source(10),
+    )) {
+        let (down, lost) = lose(u32::MAX, |segment| segment.flags.has(SYN));
+        check(scenario.run_filtered(true, None, down));
+        assert!(lost.load(Ordering::Relaxed) >= 3);
+    }
+}

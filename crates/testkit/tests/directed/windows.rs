@@ -1,0 +1,120 @@
+//! Readers that are slow or stop, and the memory that holds what they do not read.
+
+use super::*;
+
+#[test]
+fn a_guest_that_stops_reading_for_a_minute() {
+    let guest = resting_a_minute(10_000);
+    for scenario in everywhere(&dial(guest, Script::source(3_000_000))) {
+        let run = check(scenario.run(false));
+        assert!(run.virtual_time > 60 * SECOND);
+    }
+}
+
+#[test]
+fn a_host_that_stops_reading_for_a_minute() {
+    let host = resting_a_minute(10_000);
+    for mut scenario in everywhere(&dial(Script::source(3_000_000), host)) {
+        scenario.world.host.send_buffer = 50_000;
+        let run = check(scenario.run(false));
+        assert!(run.virtual_time > 60 * SECOND);
+        assert!(run.counters.tcp_spilled_bytes > 0);
+    }
+}
+
+#[test]
+fn a_window_that_shuts_and_opens() {
+    let read = pace(700, 2);
+    let guest = Script { read, ..Script::SINK };
+    for v6 in [false, true] {
+        for plan in [
+            GuestPlan::Smol(2000, 2000),
+            GuestPlan::Scripted(ScriptedPlan {
+                receive_buffer: 2000,
+                scale: None,
+                ..ScriptedPlan::default()
+            }),
+        ] {
+            let connection = Connection {
+                v6,
+                ..dial(guest.clone(), Script::source(100_000))
+            };
+            check(Scenario::calm(plan, connection).run(false));
+        }
+    }
+}
+
+#[test]
+fn a_long_upload_widens_the_window_to_its_limit() {
+    let plan = ScriptedPlan {
+        send_buffer: 8 << 20,
+        ..ScriptedPlan::default()
+    };
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(plan),
+        dial(Script::source(16 << 20), Script::SINK),
+    );
+    scenario.world.host.send_buffer = 8 << 20;
+    check(scenario.run(false));
+}
+
+#[test]
+fn peeking_from_the_head_where_the_kernel_is_old() {
+    for mut scenario in everywhere(&dial(Script::SINK, Script::source(3_000_000))) {
+        scenario.world.host.peeks_at_offset = false;
+        scenario.world.host.receive_buffer = 4 << 20;
+        check(scenario.run(false));
+    }
+}
+
+#[test]
+fn many_flows_to_hosts_that_do_not_read_exhaust_the_pool_and_lose_nothing() {
+    let host = resting_a_minute(0);
+    let plan = ScriptedPlan {
+        quick_ack: true,
+        ..ScriptedPlan::default()
+    };
+    let first = dial(Script::source(100_000), host);
+    let mut scenario = Scenario::calm(GuestPlan::Scripted(plan), first.clone());
+    scenario.world.host.send_buffer = 4000;
+    scenario.connections = (0..700)
+        .map(|index| Connection {
+            port: 1000 + index,
+            ..first.clone()
+        })
+        .collect();
+    let run = check(scenario.run(false));
+    assert!(run.counters.tcp_spilled_bytes > 12 << 20, "{:?}", run.counters);
+    assert!(run.counters.tcp_pool_empty > 0, "{:?}", run.counters);
+}
+
+/// What little room a socket has is offered once the kernel says that it counts as writable.
+#[test]
+fn small_buffers_that_drain_slowly_while_the_pool_is_exhausted() {
+    let stalled = resting_a_minute(0);
+    let slow = Script {
+        read: Pace {
+            chunk: 2000,
+            every: SECOND / 4,
+        },
+        ..Script::SINK
+    };
+    let first = dial(Script::source(20_000), stalled);
+    let mut scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), first.clone());
+    scenario.connections = (0..800)
+        .map(|index| Connection {
+            port: 1000 + index,
+            host: if index < 600 {
+                first.host.clone()
+            } else {
+                slow.clone()
+            },
+            guest: Script::source(if index < 600 { 100_000 } else { 20_000 }),
+            ..first.clone()
+        })
+        .collect();
+    for send_buffer in [4000, 12_000] {
+        scenario.world.host.send_buffer = send_buffer;
+        check(scenario.run(false));
+    }
+}

@@ -1,0 +1,217 @@
+//! How connections end: FIN from either side, TIME_WAIT, resets.
+
+use super::*;
+
+/// Both directions are closed, ours first. The next numbers are 1002 and 2.
+fn time_wait() -> Given {
+    let mut given = Given::open(Script::source(0));
+    given.pass(millis(1));
+    given.up(up(FIN.and(ACK), 1001, 2));
+    assert_eq!(given.take().len(), 2, "our FIN, our last acknowledgement");
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
+    given.forget_counters();
+    given
+}
+
+#[test]
+fn the_guest_may_close_first_with_data_and_fin_in_one() {
+    let mut given = Given::open(Script::SINK);
+    let payload = Given::guest_bytes(0, 10);
+    given.up(up(ACK.and(FIN), 1001, 1).carrying(payload));
+    given.down(down(ACK, 1, 1012));
+    given.quiet();
+    given.pass(millis(1));
+    given.down(down(ACK.and(FIN), 1, 1012));
+    given.quiet();
+    given.up(up(ACK, 1012, 2));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+}
+
+#[test]
+fn the_host_may_close_first_and_time_wait_acknowledges_again() {
+    let mut given = Given::open(Script::source(100));
+    given.pass(millis(1));
+    let payload = Given::server_bytes(0, 100);
+    given.down(down(ACK.and(FIN), 1, 1001).carrying(payload));
+    given.quiet();
+    given.up(up(ACK, 1001, 102));
+    given.quiet();
+    let fin = up(ACK.and(FIN), 1001, 102);
+    given.up(fin.clone());
+    given.down(down(ACK, 102, 1002));
+    given.quiet();
+    assert_eq!(
+        (given.engine.flows(), given.host.open()),
+        (1, 0),
+        "TIME_WAIT without a socket"
+    );
+    // Our acknowledgement was lost.
+    given.up(fin);
+    given.down(down(ACK, 102, 1002));
+    given.quiet();
+    given.pass(Duration::from_secs(120));
+    given.quiet();
+    assert_eq!(given.engine.flows(), 0);
+}
+
+#[test]
+fn a_lost_fin_is_sent_again() {
+    let mut given = Given::open(Script::source(0));
+    given.pass(millis(1));
+    let fin = down(ACK.and(FIN), 1, 1001);
+    given.down(fin.clone());
+    given.quiet();
+    given.pass(Duration::from_secs(2));
+    given.down(fin);
+}
+
+#[test]
+fn oddities_in_time_wait() {
+    let mut given = time_wait();
+    ignores(&mut given, up(ACK, 1002, 2));
+    ignores(&mut given, up(RST, 1001, 0));
+    ignores(&mut given, up(RST, 1003, 0));
+    let data = up(ACK, 1001, 2).carrying(vec![0]);
+    // An old SYN, a SYN-ACK, old data, an old FIN: all acknowledged once more.
+    for late in [
+        up(SYN, 1002, 0),
+        up(SYN.and(ACK), 5000, 2),
+        data,
+        up(FIN.and(ACK), 1001, 2),
+    ] {
+        given.up(late);
+        given.down(down(ACK, 2, 1002));
+        given.quiet();
+        given.counted(one_each);
+    }
+    ends(&mut given, up(RST, 1002, 0));
+}
+
+/// The host refuses the second connection here, so that what opened it shows.
+#[test]
+fn a_later_syn_ends_time_wait() {
+    let mut given = time_wait();
+    given.up(up(SYN, 1003, 0));
+    let answer = given.take_one();
+    assert_eq!((answer.flags, answer.ack), (RST.and(ACK), 1004));
+    given.counted(|counters| {
+        one_each(counters);
+        counters.tcp_opened += 1;
+        counters.tcp_connect_failed += 1;
+    });
+    assert_eq!(given.engine.flows(), 0);
+}
+
+#[test]
+fn a_host_that_closes_and_then_resets() {
+    let mut given = Given::open(Script {
+        patience: Duration::from_secs(2),
+        ..Script::source(100)
+    });
+    given.pass(Duration::from_secs(1));
+    given.up(up(ACK, 1001, 102));
+    given.take();
+    given.forget_counters();
+    given.pass(Duration::from_secs(2));
+    given.down(down(RST.and(ACK), 102, 1001));
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_down += 1;
+        counters.tcp_reset_by_host += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
+/// The host has closed and will reset within two seconds, the link has no room for five. The next numbers are 1001 and
+/// 102.
+fn about_to_reset(host: HostPlan) -> Given {
+    let mut given = Given::new(any(), PLAIN, host);
+    let closes_and_resets = Script {
+        patience: Duration::from_secs(2),
+        ..Script::source(100)
+    };
+    given.host.serve(PORT, Answer::Now, closes_and_resets);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK, 1001, 1));
+    given.pass(Duration::from_secs(1));
+    given.up(up(ACK, 1001, 102));
+    given.take();
+    given.forget_counters();
+    given.link.fill(Duration::from_secs(5));
+    given
+}
+
+/// A guest that only listens would otherwise never hear of it.
+#[test]
+fn a_reset_waits_for_room_on_the_link() {
+    let mut given = about_to_reset(HostPlan::default());
+    given.pass(Duration::from_secs(4));
+    given.quiet();
+    given.counted(|counters| {
+        counters.link_refused += 1;
+        counters.tcp_reset_by_host += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
+    // Whatever comes meanwhile, the reset answers it.
+    for meanwhile in [
+        up(ACK, 1001, 102).carrying(Given::guest_bytes(0, 10)),
+        up(RST, 1001, 0),
+        Segment { seq: 5000, ..syn() },
+    ] {
+        ignores(&mut given, meanwhile);
+    }
+    given.event(flow(0, 0), TROUBLE);
+    given.pass(millis(999));
+    given.quiet();
+    given.counted(|_| {});
+    given.pass(millis(1));
+    given.down(down(RST.and(ACK), 102, 1001));
+    given.counted(|counters| counters.frames_down += 1);
+    assert_eq!((given.engine.flows(), given.engine.pool_in_use()), (0, 0));
+    given.pass(Duration::from_secs(600));
+    given.quiet();
+    given.counted(|_| {});
+}
+
+#[test]
+fn a_reset_that_finds_no_room_twice_waits_on() {
+    let mut given = about_to_reset(HostPlan::default());
+    given.pass(Duration::from_secs(4));
+    let now = START + Duration::from_secs(5);
+    given
+        .engine
+        .handle_link_ready(&mut given.link, &mut given.host, now);
+    given.quiet();
+    given.counted(|counters| {
+        counters.link_refused += 2;
+        counters.tcp_reset_by_host += 1;
+    });
+    assert!(given.engine.has_parked());
+    given.pass(Duration::from_secs(1));
+    given.down(down(RST.and(ACK), 102, 1001));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.engine.has_parked()), (0, false));
+}
+
+/// Its descriptor is free before the guest is told.
+#[test]
+fn a_connection_whose_reset_waits_feeds_a_starved_listener() {
+    let scarce = HostPlan {
+        descriptors: 1,
+        ..HostPlan::default()
+    };
+    let mut given = about_to_reset(scarce);
+    let at = START + Duration::from_secs(1);
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, at);
+    given.pass(Duration::from_secs(4));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (2, 1));
+    given.pass(Duration::from_secs(1));
+    given.down(down(RST.and(ACK), 102, 1001));
+    assert_eq!(given.take_one().from, (CLIENT, 5000).into());
+}

@@ -1,0 +1,77 @@
+//! Events of the host's sockets that say less than they should, say it twice, or come too late.
+
+use super::*;
+
+#[test]
+fn an_event_about_an_error_that_is_none_ends_nothing() {
+    for script in [Script::SINK, Script::source(0)] {
+        let mut given = Given::open(script);
+        given.pass(millis(1));
+        given.take();
+        given.forget_counters();
+        let error = Readiness {
+            error: true,
+            ..Readiness::default()
+        };
+        given.event(flow(0, 0), error);
+        given.pass(millis(1));
+        given.quiet();
+        given.counted(|_| {});
+        assert_eq!(given.engine.flows(), 1);
+    }
+}
+
+/// Linux says that there is something to read, too; the end alone would do.
+#[test]
+fn an_event_about_the_end_alone_is_enough() {
+    let mut given = Given::open(Script::source(0));
+    given.host.tick(START + millis(1));
+    assert!(!given.host.events().is_empty(), "the host's own event, lost");
+    let end = Readiness {
+        end: true,
+        ..Readiness::default()
+    };
+    given.event(flow(0, 0), end);
+    given.pass(Duration::ZERO);
+    given.down(down(FIN.and(ACK), 1, 1001));
+    given.quiet();
+}
+
+/// Two events before the flow's next turn line it up for one.
+#[test]
+fn a_flow_is_lined_up_once() {
+    let mut given = Given::serving(Script::sending(250_000));
+    given.up(Segment {
+        window_scale: Some(8),
+        ..syn()
+    });
+    given.down(Segment {
+        mss: Some(1460),
+        window_scale: Some(8),
+        ..down(SYN.and(ACK), 0, 1001)
+    });
+    given.up(up(ACK, 1001, 1));
+    given.host.tick(START + millis(1));
+    let ready = Readiness {
+        readable: true,
+        ..Readiness::default()
+    };
+    given.event(flow(0, 0), ready);
+    given.event(flow(0, 0), ready);
+    given.pass(millis(2));
+    let bytes = take_bytes(&mut given);
+    assert_eq!(bytes, 250_000);
+}
+
+#[test]
+fn events_for_connections_that_are_gone_do_nothing() {
+    let mut given = Given::open(Script::SINK);
+    given.forget_counters();
+    for (index, generation) in [(0, 1), (1, 0), (99_999, 0)] {
+        given.event(flow(index, generation), TROUBLE);
+    }
+    given.pass(millis(1));
+    given.quiet();
+    given.counted(|_| {});
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}

@@ -1,0 +1,104 @@
+//! How the guest's connections begin, and segments that nobody sane sends meanwhile.
+
+use super::*;
+
+/// Our SYN-ACK is out.
+fn syn_received() -> Given {
+    let mut given = Given::server();
+    given.up(syn());
+    given.down(syn_ack());
+    given.forget_counters();
+    given
+}
+
+#[test]
+fn a_syn_is_answered_only_when_the_host_connection_stands() {
+    let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
+    given.host.serve(PORT, Answer::After(millis(50)), Script::SINK);
+    given.up(syn());
+    given.pass(millis(49));
+    given.quiet();
+    // A SYN that is sent again meanwhile opens nothing.
+    given.up(syn());
+    given.pass(millis(2));
+    given.down(syn_ack());
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
+#[test]
+fn a_lost_syn_ack_is_sent_again_by_timer_and_by_a_second_syn() {
+    let mut given = Given::server();
+    let syn_ack = syn_ack();
+    given.up(syn());
+    given.down(syn_ack.clone());
+    given.up(syn());
+    given.down(syn_ack.clone());
+    given.quiet();
+    given.pass(Duration::from_secs(2));
+    given.down(syn_ack);
+}
+
+#[test]
+fn a_handshake_may_end_with_data_and_fin() {
+    let mut given = syn_received();
+    given.up(up(FIN.and(ACK), 1001, 1).carrying(Given::guest_bytes(0, 10)));
+    given.down(down(ACK, 1, 1012));
+    given.quiet();
+}
+
+#[test]
+fn only_an_exact_reset_ends_a_pending_connect() {
+    let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
+    given.host.serve(80, Answer::After(millis(50)), Script::SINK);
+    let syn = dial(1, 80);
+    given.up(syn.clone());
+    let other = Segment::between(syn.from, syn.to);
+    for (flags, seq) in [(ACK, 1001), (RST, 1000), (RST, 1002), (FIN.and(ACK), 1001)] {
+        given.up(other.clone().with(flags, seq, 0));
+    }
+    given.quiet();
+    // An event that tells of nothing.
+    given.event(flow(0, 0), Readiness::default());
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+    given.counted(|counters| {
+        counters.frames_up += 5;
+        counters.tcp_opened += 1;
+    });
+    given.up(other.with(RST, 1001, 0));
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.tcp_reset_by_guest += 1;
+    });
+    given.pass(millis(100));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
+#[test]
+fn oddities_before_the_handshake_ends() {
+    let mut given = syn_received();
+    ignores(&mut given, up(PSH, 1001, 0));
+    ignores(&mut given, up(ACK, 900_000, 1));
+    ignores(&mut given, up(RST, 900_000, 0));
+    ignores(&mut given, up(RST, 1000, 0));
+    for ack in [0, 2] {
+        given.up(up(ACK, 1001, ack));
+        given.down(down(RST, ack, 0));
+        given.quiet();
+        given.counted(one_each);
+    }
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+    ends(&mut given, up(RST, 1001, 0));
+}
+
+/// RFC 5961 section 3.2 and 4.2.
+#[test]
+fn intruders_before_the_handshake_ends_are_challenged() {
+    for intruder in [up(RST, 1002, 0), up(SYN, 1001, 0), up(SYN.and(ACK), 1001, 1)] {
+        challenges(&mut syn_received(), intruder);
+    }
+    let mut given = syn_received();
+    ignores(&mut given, up(ACK, 1001, 1));
+    challenges(&mut given, up(SYN.and(ACK), 1001, 1));
+}

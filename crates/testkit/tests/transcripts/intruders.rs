@@ -1,0 +1,109 @@
+//! Segments that somebody else may have made up: RFC 5961.
+
+use super::*;
+
+#[test]
+fn an_inexact_reset_is_challenged_and_an_exact_one_obeyed() {
+    let mut given = Given::open(Script::SINK);
+    challenges(&mut given, up(RST, 1002, 0));
+    ignores(&mut given, up(RST, 1001 + 0x4000_0000, 0));
+    assert_eq!(given.engine.flows(), 1);
+    ends(&mut given, up(RST, 1001, 0));
+    given.pass(millis(10));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}
+
+#[test]
+fn a_syn_on_an_open_connection_is_challenged() {
+    for seq in [1001, 1002, 5] {
+        let mut given = Given::open(Script::SINK);
+        let syn = Segment { seq, ..syn() };
+        challenges(&mut given, syn);
+        assert_eq!(given.engine.flows(), 1);
+    }
+}
+
+#[test]
+fn an_acknowledgement_of_the_future_is_challenged() {
+    let mut given = Given::open(Script::SINK);
+    let data = up(ACK, 1001, 2).carrying(Given::guest_bytes(0, 10));
+    challenges(&mut given, data);
+}
+
+#[test]
+fn acknowledgements_from_the_past_are_challenged() {
+    let mut given = Given::open(Script::SINK);
+    ignores(&mut given, up(ACK, 1001, 0));
+    ignores(&mut given, up(ACK, 1001, 1_u32.wrapping_sub(0xffff)));
+    challenges(&mut given, up(ACK, 1001, 0_u32.wrapping_sub(0xffff)));
+}
+
+/// RFC 5961 section 7.
+#[test]
+fn a_connection_challenges_twice_a_second_and_no_more() {
+    let mut given = Given::open(Script::SINK);
+    let wild = [
+        up(RST, 1002, 0),
+        up(SYN, 1001, 0),
+        up(ACK, 900_000, 1),
+        up(ACK, 1001, 2).carrying(Given::guest_bytes(0, 10)),
+    ];
+    for first in &wild {
+        challenges(&mut given, first.clone());
+        for another in &wild {
+            withholds(&mut given, another.clone());
+        }
+        given.pass(millis(499));
+        withholds(&mut given, first.clone());
+        given.pass(millis(1));
+    }
+}
+
+#[test]
+fn a_limit_on_challenges_is_the_connections_own() {
+    let mut given = Given::open(Script::SINK);
+    challenges(&mut given, up(RST, 1002, 0));
+    given.host.serve(PORT + 1, Answer::Now, Script::SINK);
+    let (guest, server) = ((GUEST_V4, 40_001).into(), (SERVER_V4, PORT + 1).into());
+    let up = |flags, seq, ack| Segment::between(guest, server).with(flags, seq, ack);
+    let down = |flags, seq, ack| Segment::between(server, guest).with(flags, seq, ack);
+    given.up(syn_between(guest, server));
+    given.down(Segment {
+        mss: Some(1460),
+        ..down(SYN.and(ACK), 0, 1001)
+    });
+    given.up(up(ACK, 1001, 1));
+    given.forget_counters();
+    given.up(up(RST, 1002, 0));
+    given.down(down(ACK, 1, 1001));
+    given.quiet();
+    given.counted(|counters| {
+        one_each(counters);
+        counters.tcp_challenges += 1;
+    });
+}
+
+/// It may be a repetition whose acknowledgement was lost: RFC 9293 section 3.10.7.4.
+#[test]
+fn data_outside_the_window_is_answered_each_time() {
+    let mut given = Given::open(Script::SINK);
+    let beyond = up(ACK, 900_000, 1).carrying(vec![0xee; 10]);
+    for _ in 0..3 {
+        challenges(&mut given, beyond.clone());
+    }
+    let data = up(FIN.and(ACK), 1001, 1).carrying(Given::guest_bytes(0, 10));
+    given.up(data.clone());
+    given.pass(millis(1));
+    given.take();
+    given.forget_counters();
+    for _ in 0..3 {
+        given.up(data.clone());
+        given.down(down(ACK, 2, 1012));
+        given.quiet();
+        given.counted(|counters| {
+            one_each(counters);
+            counters.tcp_challenges += 1;
+        });
+    }
+}

@@ -1,0 +1,165 @@
+//! Too many flows, too few descriptors.
+
+use super::*;
+
+fn at_most(max_flows: u32, config: Config) -> Config {
+    Config { max_flows, ..config }
+}
+
+fn descriptors(descriptors: usize) -> HostPlan {
+    HostPlan {
+        descriptors,
+        ..HostPlan::default()
+    }
+}
+
+#[test]
+fn flows_beyond_the_limit_are_refused() {
+    let mut given = given(at_most(2, config(1500)), HostPlan::default());
+    is_answered(&mut given, &dial(1, 80));
+    is_answered(&mut given, &dial(2, 81));
+    given.forget_counters();
+    is_refused(&mut given, &dial(3, 82));
+    given.counted(|counters| {
+        one_each(counters);
+        counters.flows_refused += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (2, 2));
+}
+
+#[test]
+fn the_oldest_in_time_wait_gives_way() {
+    let mut given = given(at_most(1, config(1500)), HostPlan::default());
+    closing_server(&mut given);
+    into_time_wait(&mut given, GUEST, SERVER);
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
+    given.forget_counters();
+    is_answered(&mut given, &dial(2, 81));
+    given.counted(|counters| {
+        one_each(counters);
+        counters.tcp_opened += 1;
+    });
+    assert_eq!(given.engine.flows(), 1);
+}
+
+#[test]
+fn new_flows_are_limited_by_the_second() {
+    let limited = Config {
+        max_flow_rate: Some(2),
+        ..config(1500)
+    };
+    let mut given = given(limited, HostPlan::default());
+    is_answered(&mut given, &dial(1, 80));
+    is_answered(&mut given, &dial(2, 81));
+    given.forget_counters();
+    is_refused(&mut given, &dial(3, 82));
+    given.counted(|counters| {
+        one_each(counters);
+        counters.flows_refused += 1;
+    });
+    given.pass(millis(1000));
+    given.take();
+    is_answered(&mut given, &dial(4, 83));
+}
+
+#[test]
+fn no_descriptor_for_a_connect() {
+    let mut given = given(config(1500), descriptors(0));
+    is_refused(&mut given, &dial(1, 80));
+    given.counted(|counters| {
+        one_each(counters);
+        counters.tcp_opened += 1;
+        counters.tcp_connect_failed += 1;
+        counters.host_exhausted += 1;
+    });
+    assert_eq!(given.engine.flows(), 0);
+}
+
+#[test]
+fn a_starved_listener_is_fed_when_a_connection_ends() {
+    let mut given = given(any(), descriptors(1));
+    let first = dial(1, 80);
+    is_answered(&mut given, &first);
+    given.forget_counters();
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, START);
+    given.pass(millis(1));
+    given.quiet();
+    given.counted(|counters| counters.host_exhausted += 1);
+    given.up(Segment::between(first.from, first.to).with(RST, 1001, 0));
+    let syn = given.take_one();
+    assert_eq!((syn.flags, syn.from), (SYN, (CLIENT, 5000).into()));
+    assert_eq!(syn.to, (GUEST_V4, 80).into());
+    given.counted(|counters| {
+        one_each(counters);
+        counters.tcp_reset_by_guest += 1;
+        counters.tcp_accepted += 1;
+    });
+}
+
+#[test]
+fn a_listener_that_starves_again_is_fed_once() {
+    let mut given = given(any(), descriptors(1));
+    let first = dial(1, 80);
+    is_answered(&mut given, &first);
+    given.forget_counters();
+    for client in 0..5 {
+        let peer = (CLIENT, 5000 + client).into();
+        let at = START + millis(u64::from(client));
+        given.host.connect_in(0, peer, 100 + client, Script::SINK, at);
+    }
+    given.pass(millis(10));
+    given.counted(|counters| counters.host_exhausted += 5);
+    given.up(Segment::between(first.from, first.to).with(RST, 1001, 0));
+    given.counted(|counters| {
+        one_each(counters);
+        counters.tcp_reset_by_guest += 1;
+        counters.tcp_accepted += 1;
+        counters.host_exhausted += 1;
+    });
+}
+
+/// A connection in TIME_WAIT has given its descriptor back.
+#[test]
+fn a_starved_listener_is_fed_by_time_wait() {
+    let mut given = given(any(), descriptors(1));
+    closing_server(&mut given);
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, START);
+    into_time_wait(&mut given, GUEST, SERVER);
+    let syn = given.take_one();
+    assert_eq!((syn.flags, syn.from), (SYN, (CLIENT, 5000).into()));
+    assert_eq!((given.engine.flows(), given.host.open()), (2, 1));
+}
+
+#[test]
+fn a_client_beyond_the_limit_is_reset() {
+    let mut given = given(at_most(1, any()), HostPlan::default());
+    is_answered(&mut given, &dial(1, 80));
+    given.forget_counters();
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 7, Script::SINK, START);
+    given.pass(millis(1));
+    given.quiet();
+    given.counted(|counters| counters.flows_refused += 1);
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
+#[test]
+fn time_wait_gives_way_to_a_client_whose_events_then_find_it() {
+    let mut given = given(at_most(1, any()), HostPlan::default());
+    closing_server(&mut given);
+    into_time_wait(&mut given, GUEST, SERVER);
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
+    let peer = (CLIENT, 5000).into();
+    given
+        .host
+        .connect_in(0, peer, 9, Script::source(100), START + millis(2));
+    given.pass(millis(2));
+    serves(&mut given, peer);
+}

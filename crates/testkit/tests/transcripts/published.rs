@@ -1,0 +1,139 @@
+//! Clients of published ports.
+
+use super::*;
+
+/// A client of a published port came: our SYN is out.
+fn syn_sent() -> (Given, Segment) {
+    let (guest, client) = ((GUEST_V4, 80).into(), (CLIENT, 5000).into());
+    let mut given = Given::new(any(), PLAIN, HostPlan::default());
+    given.host.connect_in(0, client, 7, Script::SINK, START);
+    given.pass(millis(1));
+    given.down(Segment {
+        mss: Some(1460),
+        window_scale: Some(8),
+        sack_permitted: true,
+        ..Segment::between(client, guest).with(SYN, 0, 0)
+    });
+    given.forget_counters();
+    (given, Segment::between(guest, client))
+}
+
+#[test]
+fn a_syn_ack_completes_our_handshake() {
+    let (mut given, up) = syn_sent();
+    given.up(up.clone().with(SYN.and(ACK), 500, 1));
+    given.down(Segment::between(up.to, up.from).with(ACK, 1, 501));
+    given.quiet();
+    given.counted(one_each);
+}
+
+#[test]
+fn oddities_while_our_syn_is_out() {
+    let (mut given, up) = syn_sent();
+    let of = |flags, seq, ack| up.clone().with(flags, seq, ack);
+    // A reset that acknowledges nothing, or something else; a SYN of the guest's own; no SYN at all.
+    for odd in [
+        of(RST, 500, 0),
+        of(RST.and(ACK), 500, 2),
+        of(RST.and(ACK), 500, 0),
+        of(SYN, 500, 0),
+        of(ACK, 500, 1),
+        of(PSH, 500, 0),
+    ] {
+        ignores(&mut given, odd);
+    }
+    for flags in [ACK, SYN.and(ACK)] {
+        given.up(of(flags, 500, 2));
+        given.down(Segment::between(up.to, up.from).with(RST, 2, 0));
+        given.quiet();
+        given.counted(one_each);
+    }
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+    ends(&mut given, of(RST.and(ACK), 500, 1));
+    given.pass(millis(1));
+    assert_eq!(given.host.outcomes()[&7], Some(Outcome::Reset));
+}
+
+#[test]
+fn clients_with_one_key_appear_apart() {
+    let mut given = given(
+        published(&[
+            Ipv4Addr::new(192, 0, 2, 1).into(),
+            Ipv4Addr::new(192, 0, 2, 2).into(),
+        ]),
+        HostPlan::default(),
+    );
+    let peer: SocketAddr = (CLIENT, 5000).into();
+    given.host.connect_in(0, peer, 7, Script::SINK, START);
+    given.host.connect_in(1, peer, 8, Script::SINK, START + millis(1));
+    given.pass(millis(2));
+    let out = given.take();
+    let [Packet::Tcp(first), Packet::Tcp(second)] = &out[..] else {
+        panic!("{out:?}");
+    };
+    assert_eq!(first.from, peer);
+    assert_eq!(second.from.ip(), IpAddr::from(config(1500).addresses.v4.gateway));
+    assert!(second.from.port() >= 1024);
+    given.counted(|counters| {
+        counters.frames_down += 2;
+        counters.tcp_accepted += 2;
+    });
+}
+
+#[test]
+fn a_client_that_cannot_be_shown_appears_as_the_gateway() {
+    let mut given = given(any(), HostPlan::default());
+    let peer = (Ipv4Addr::LOCALHOST, 5000).into();
+    given.host.connect_in(0, peer, 7, Script::SINK, START);
+    given.pass(millis(1));
+    let syn = given.take_one();
+    assert_eq!(syn.from.ip(), IpAddr::from(config(1500).addresses.v4.gateway));
+    assert!(syn.from.port() >= 1024);
+    assert_eq!((syn.flags, syn.to), (SYN, (GUEST_V4, 80).into()));
+}
+
+#[test]
+fn a_client_of_a_family_that_the_guest_lacks_is_reset() {
+    let mut no_v6 = published(&[SERVER_V6.into()]);
+    no_v6.addresses.v6 = None;
+    let mut given = Given::new(no_v6, PLAIN, HostPlan::default());
+    given
+        .host
+        .connect_in(0, (SERVER_V6, 5000).into(), 7, Script::SINK, START);
+    given.pass(millis(1));
+    given.quiet();
+    given.counted(|_| {});
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
+#[test]
+fn more_clients_than_one_turn_takes() {
+    let mut given = given(any(), HostPlan::default());
+    for port in 0..150 {
+        let peer = (CLIENT, 5000 + port).into();
+        given
+            .host
+            .connect_in(0, peer, 100 + port, Script::SINK, START + millis(1));
+    }
+    given.pass(millis(2));
+    assert_eq!(given.take().len(), 150);
+    given.counted(|counters| {
+        counters.frames_down += 150;
+        counters.tcp_accepted += 150;
+    });
+}
+
+#[test]
+fn a_client_may_reuse_its_port_while_we_are_in_time_wait() {
+    let mut given = given(any(), HostPlan::default());
+    let remote: SocketAddr = (SERVER_V4, PORT).into();
+    closing_server(&mut given);
+    into_time_wait(&mut given, (GUEST_V4, 80).into(), remote);
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
+    given
+        .host
+        .connect_in(0, remote, 9, Script::source(100), START + millis(2));
+    given.pass(millis(2));
+    serves(&mut given, remote);
+}

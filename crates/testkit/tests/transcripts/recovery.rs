@@ -1,0 +1,116 @@
+//! Data to the guest, and what it does not acknowledge: RFC 2018, 6298, 8985.
+
+use super::*;
+
+#[test]
+fn data_to_the_guest_is_counted_by_the_frame() {
+    let mut given = Given::open(Script::sending(4380));
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 3);
+    given.counted(|counters| counters.frames_down += 3);
+}
+
+#[test]
+fn a_hole_that_sack_shows_is_filled_and_nothing_else() {
+    let mut given = Given::open(Script::sending(14_600));
+    given.pass(millis(1));
+    let sent = given.take();
+    assert_eq!(sent.len(), 10);
+    // SACK blocks are absolute on the wire.
+    let Packet::Tcp(first) = &sent[0] else {
+        panic!("{sent:?}");
+    };
+    let at = |offset: u32| first.seq.wrapping_add(offset - 1);
+    for end in [2921, 4381, 14_601] {
+        given.up(Segment {
+            sack: vec![(at(1461), at(end))],
+            ..up(ACK, 1001, 1)
+        });
+    }
+    let payload = Given::server_bytes(0, 1460);
+    given.down(down(ACK, 1, 1001).carrying(payload));
+    given.quiet();
+}
+
+#[test]
+fn sack_blocks_that_cannot_be_show_no_hole() {
+    let mut given = Given::open(Script::sending(14_600));
+    given.pass(millis(1));
+    let sent = given.take();
+    let Some(Packet::Tcp(first)) = sent.first() else {
+        panic!("{sent:?}");
+    };
+    let at = |offset: u32| first.seq.wrapping_add(offset);
+    given.forget_counters();
+    for (begin, end) in [(5000, 5000), (9000, 5000), (1460, 14_601), (20_000, 30_000)] {
+        given.up(Segment {
+            sack: vec![(at(begin), at(end))],
+            window: 0xfff0,
+            ..up(ACK, 1001, 1)
+        });
+    }
+    given.quiet();
+    given.counted(|counters| counters.frames_up += 4);
+}
+
+/// A guest that already has what was sent would take an acknowledgement with an old number for an old segment, and
+/// ignore what it says (RFC 9293 section 3.10.7.4).
+#[test]
+fn an_acknowledgement_carries_the_next_number_even_after_a_timeout() {
+    let mut given = Given::open(Script::sending(4380));
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 3);
+    given.pass(Duration::from_secs(5));
+    given.take();
+    let payload = Given::guest_bytes(0, 10);
+    given.up(up(ACK, 1001, 1).carrying(payload));
+    given.down(down(ACK, 4381, 1011));
+}
+
+/// An acknowledgement moves the timer that was set before: what it left in flight has all the time of its own.
+#[test]
+fn a_timer_that_was_put_off_sends_nothing_again() {
+    let mut given = Given::open(Script::sending(2920));
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 2);
+    given.pass(millis(5));
+    given.forget_counters();
+    ignores(&mut given, up(ACK, 1001, 1461));
+    given.pass(millis(150));
+    given.quiet();
+    given.counted(|_| {});
+    given.pass(millis(1500));
+    assert!(!given.take().is_empty());
+}
+
+#[test]
+fn after_the_probe_of_a_tail_the_timeout_takes_its_time() {
+    let mut given = Given::open(Script::sending(2920));
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 2);
+    given.forget_counters();
+    given.pass(millis(150));
+    let probe = given.take_one();
+    assert_eq!(probe.payload, Given::server_bytes(1460, 1460));
+    given.counted(|counters| {
+        counters.frames_down += 1;
+        counters.tcp_retransmits += 1;
+    });
+}
+
+/// RFC 9293 section 3.8.3.
+#[test]
+fn a_guest_that_never_acknowledges_is_given_up() {
+    let mut given = Given::open(Script::sending(1000));
+    given.pass(Duration::from_secs(100));
+    assert_eq!(given.engine.flows(), 1);
+    given.forget_counters();
+    given.take();
+    given.pass(Duration::from_secs(3000));
+    let last = take_last(&mut given);
+    assert_eq!((last.flags, last.ack), (RST.and(ACK), 1001));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.engine.counters().tcp_reset_by_host, 1);
+    assert_eq!(given.engine.counters().tcp_timeouts, 12);
+}

@@ -1,0 +1,83 @@
+//! A guest whose window shuts: RFC 9293 section 3.8.6.
+
+use super::*;
+
+#[test]
+fn a_shut_window_is_probed_and_reopens() {
+    let mut given = Given::serving(Script::source(1000));
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(Segment {
+        window: 0,
+        ..up(ACK, 1001, 1)
+    });
+    given.pass(millis(1));
+    given.quiet();
+    given.pass(Duration::from_secs(5));
+    let probes = given.take();
+    assert!((2..=20).contains(&probes.len()), "{probes:?}");
+    for probe in probes {
+        let Packet::Tcp(probe) = probe else {
+            panic!("{probe:?}")
+        };
+        assert!(probe.payload.len() <= 1, "{probe:?}");
+    }
+    given.up(Segment {
+        window: 5000,
+        ..up(ACK, 1001, 1)
+    });
+    let payload = Given::server_bytes(0, 1000);
+    given.down(down(ACK.and(FIN), 1, 1001).carrying(payload));
+    given.quiet();
+}
+
+/// RFC 9293 section 3.8.6: a sender must be robust against a window that shrinks, and probe one that shrinks to nothing.
+#[test]
+fn a_window_that_shuts_over_data_in_flight_is_probed() {
+    let mut given = Given::open(Script::sending(1000));
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 1);
+    let shut = Segment {
+        window: 0,
+        payload: Given::guest_bytes(1, 1),
+        ..up(ACK, 1002, 1)
+    };
+    given.up(up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 1)));
+    given.up(shut);
+    given.take();
+    given.pass(Duration::from_secs(10));
+    let probes = given.take();
+    assert!((2..=20).contains(&probes.len()), "{probes:?}");
+    given.up(Segment {
+        window: 5000,
+        ..up(ACK, 1003, 1)
+    });
+    given.pass(Duration::from_secs(60));
+    let payload = Given::server_bytes(0, 1000);
+    given.down(down(ACK, 1, 1003).carrying(payload));
+}
+
+#[test]
+fn a_guest_that_shuts_its_window_and_falls_silent_is_given_up() {
+    let mut given = Given::open(Script::source(100));
+    for at in 0..2 {
+        given.up(Segment {
+            window: if at == 0 { 1000 } else { 0 },
+            payload: Given::guest_bytes(at, 1),
+            ..up(ACK, 1001 + at as u32, 1)
+        });
+    }
+    given.take();
+    given.pass(Duration::from_secs(100));
+    assert_eq!(given.engine.flows(), 1);
+    given.pass(Duration::from_secs(3000));
+    // An old number, so that the guest answers.
+    let probe = down(ACK, 0, 1003);
+    for _ in 0..12 {
+        given.down(probe.clone());
+    }
+    given.down(down(RST.and(ACK), 1, 1003));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}
