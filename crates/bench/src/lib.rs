@@ -8,3 +8,4 @@
 
 pub mod job;
 pub mod schema;
+pub mod stats;
