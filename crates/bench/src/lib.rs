@@ -7,5 +7,6 @@
 //! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
 
 pub mod job;
+pub mod report;
 pub mod schema;
 pub mod stats;
