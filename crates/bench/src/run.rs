@@ -99,12 +99,7 @@ impl Run {
         round: u32,
     ) -> Sample {
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let answer = self
-            .ask(host, question, stack, name, round)
-            .unwrap_or_else(|error| {
-                // The kernel's limits, not the stack's fault.
-                Answer::unreachable(format!("{error:#}"))
-            });
+        let answer = self.ask(host, question, stack, name, round);
         if matches!(answer.outcome, Outcome::Stalled { .. } | Outcome::Failed { .. }) {
             host.renew_servers();
         }
@@ -121,15 +116,15 @@ impl Run {
         }
     }
 
-    fn ask(
-        &self,
-        host: &mut Host,
-        question: &Question,
-        stack: &dyn Stack,
-        name: &str,
-        round: u32,
-    ) -> Result<Answer> {
-        let (congestion_control, ports) = host.prepare(question.congestion_control)?;
+    fn ask(&self, host: &mut Host, question: &Question, stack: &dyn Stack, name: &str, round: u32) -> Answer {
+        let congestion_control = match host.prepare(question.congestion_control) {
+            Ok(name) => name,
+            Err(error) => return Answer::unreachable(format!("{error:#}")),
+        };
+        let ports = match host.ports(&congestion_control) {
+            Ok(ports) => ports,
+            Err(error) => return Answer::failed(format!("{error:#}")),
+        };
         let asking = Asking {
             host,
             stack,
@@ -148,7 +143,7 @@ impl Run {
                 .filter(|sample| sample.stack == name && sample.round == round)
                 .collect(),
         };
-        Ok((question.ask)(&asking))
+        (question.ask)(&asking)
     }
 }
 

@@ -167,7 +167,7 @@ fn kind_of(name: &str) -> Option<&'static Kind> {
 /// The program that was asked for, or `usual` on `PATH`.
 fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
     if let Some(given) = &wanted.program {
-        return std::fs::canonicalize(given).with_context(|| format!("{} is not there", given.display()));
+        return existing(given);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -176,6 +176,14 @@ fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
         .with_context(|| {
             format!("{usual} is not on PATH (try: install {package}, or --against {usual}=/path)")
         })
+}
+
+/// An absolute path to a program. Links are kept: pasta goes by its name.
+fn existing(program: &Path) -> Result<PathBuf> {
+    if !program.is_file() {
+        bail!("{} is not there", program.display());
+    }
+    std::path::absolute(program).with_context(|| format!("{} is nowhere", program.display()))
 }
 
 /// The first line that `program --version` prints.

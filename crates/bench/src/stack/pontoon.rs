@@ -29,9 +29,7 @@ struct Pontoon {
 
 fn find(wanted: &Wanted) -> Result<Found> {
     let program = match &wanted.program {
-        Some(given) => {
-            std::fs::canonicalize(given).with_context(|| format!("{} is not there", given.display()))?
-        }
+        Some(given) => super::existing(given)?,
         None => std::env::current_exe().context("cannot find this program")?,
     };
     Ok(Found {

@@ -1,0 +1,49 @@
+//! What became of the plan.
+
+use crate::schema::{Cell, Outcome, Report};
+
+/// How many samples ended how. Stacks that are missing on this machine are not planned for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completeness {
+    /// Cells times stacks times the cells' rounds.
+    pub planned: usize,
+    pub measured: usize,
+    pub stalled: usize,
+    pub unreachable: usize,
+    pub failed: usize,
+}
+
+impl Completeness {
+    pub fn of(report: &Report) -> Self {
+        let stacks = report
+            .stacks
+            .iter()
+            .filter(|stack| stack.missing.is_none())
+            .count();
+        let rounds_of = |cell: &Cell| if cell.once { 1 } else { report.plan.rounds as usize };
+        let rounds: usize = report.cells.iter().map(rounds_of).sum();
+        let mut of = Self {
+            planned: rounds * stacks,
+            ..Self::default()
+        };
+        for sample in &report.samples {
+            match sample.outcome {
+                Outcome::Measured => of.measured += 1,
+                Outcome::Stalled { .. } => of.stalled += 1,
+                Outcome::Unreachable { .. } => of.unreachable += 1,
+                Outcome::Failed { .. } => of.failed += 1,
+            }
+        }
+        of
+    }
+
+    /// Samples that were taken, whatever came of them.
+    pub fn taken(&self) -> usize {
+        self.measured + self.stalled + self.unreachable + self.failed
+    }
+
+    /// Whether every planned sample was measured.
+    pub fn is_complete(&self) -> bool {
+        self.measured >= self.planned
+    }
+}
