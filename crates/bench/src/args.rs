@@ -103,6 +103,9 @@ pub(crate) struct Compare {
     /// The report of after
     #[arg(value_name = "B.json")]
     pub(crate) after: PathBuf,
+    /// Take one stack of each report, as if they were the same
+    #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1)]
+    pub(crate) stacks: Vec<String>,
     /// Write the comparison [default: to standard output]
     #[arg(long, value_name = "F.md")]
     pub(crate) output: Option<PathBuf>,

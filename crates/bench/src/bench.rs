@@ -127,8 +127,16 @@ fn finish(of: &Report, html: Option<&Path>) -> Result<u8> {
 }
 
 fn compare(arguments: &Compare) -> Result<u8> {
-    let before = report::read_json(&arguments.before)?;
-    let after = report::read_json(&arguments.after)?;
+    let mut before = report::read_json(&arguments.before)?;
+    let mut after = report::read_json(&arguments.after)?;
+    match arguments.stacks.as_slice() {
+        [] => {}
+        [old, new] => {
+            only(&mut before, old, new)?;
+            only(&mut after, new, new)?;
+        }
+        _ => bail!("--stacks takes two names (try: --stacks pontoon-old,pontoon)"),
+    }
     let text = report::compare(&before, &after);
     match &arguments.output {
         Some(path) => {
@@ -137,6 +145,19 @@ fn compare(arguments: &Compare) -> Result<u8> {
         None => print(&text)?,
     }
     Ok(0)
+}
+
+/// Leaves one stack in a report, under another name.
+fn only(report: &mut Report, stack: &str, name: &str) -> Result<()> {
+    report.stacks.retain(|one| one.name == stack);
+    report.samples.retain(|sample| sample.stack == stack);
+    let found = report.stacks.first_mut();
+    let found = found.with_context(|| format!("no stack {stack} in the report (try: pontoon bench list)"))?;
+    found.name = name.to_owned();
+    for sample in &mut report.samples {
+        sample.stack = name.to_owned();
+    }
+    Ok(())
 }
 
 fn list(arguments: &List) -> Result<u8> {

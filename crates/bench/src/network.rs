@@ -10,15 +10,19 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{getegid, geteuid};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::thread::{
+    CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities, configure_capability_in_ambient_set,
+    move_into_link_name_space, set_capabilities, unshare_unsafe,
+};
 
 pub(crate) mod resolver;
 
@@ -51,7 +55,7 @@ impl Network {
     pub(crate) fn new() -> Result<Self> {
         let outside = Namespace::new()?;
         let guest = Namespace::new()?;
-        ip(&format!(
+        let lines = format!(
             "link set lo up
              link add up0 type veth peer name out0 netns {}
              address add 198.51.100.1/24 dev up0
@@ -63,7 +67,8 @@ impl Network {
             outside.path(),
             guest.path(),
             best = BEST_MTU,
-        ))?;
+        );
+        ip_with(&lines, &[&outside, &guest])?;
         outside.enter(|| {
             ip("link set lo up
                 address add 198.51.100.2/24 dev out0
@@ -217,20 +222,39 @@ impl Namespace {
         })
     }
 
+    /// For a program that inherits it.
     fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 }
 
 /// Runs `lines` as commands of `ip` in the caller's namespace.
 fn ip(lines: &str) -> Result<()> {
-    let mut child = Command::new("ip")
+    ip_with(lines, &[])
+}
+
+/// The same, and it inherits `namespaces`.
+fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
+    let mut command = Command::new("ip");
+    command
         .args(["-batch", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot run ip (try: install iproute2)")?;
+        .stderr(Stdio::piped());
+    let inherited: Vec<RawFd> = namespaces
+        .iter()
+        .map(|namespace| namespace.0.as_raw_fd())
+        .collect();
+    let prepare = move || {
+        for fd in &inherited {
+            // SAFETY: `namespaces` are borrowed until the program has been started, so they are open.
+            fcntl_setfd(unsafe { BorrowedFd::borrow_raw(*fd) }, FdFlags::empty())?;
+        }
+        keep_net_admin()
+    };
+    // SAFETY: between fork and exec it makes some system calls, and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+    let mut child = command.spawn().context("cannot run ip (try: install iproute2)")?;
     let mut input = child.stdin.take().context("no pipe")?;
     for line in lines.lines() {
         writeln!(input, "{}", line.trim())?;
@@ -240,6 +264,17 @@ fn ip(lines: &str) -> Result<()> {
     let why = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "ip: {}", why.trim().replace('\n', "; "));
     Ok(())
+}
+
+/// Lets the next exec keep the right to configure networks, which a user other than root would lose.
+fn keep_net_admin() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.inheritable |= CapabilitySet::NET_ADMIN;
+    set_capabilities(None, sets)?;
+    Ok(configure_capability_in_ambient_set(
+        CapabilitySet::NET_ADMIN,
+        true,
+    )?)
 }
 
 fn output(arguments: &[&str]) -> Result<String> {
