@@ -12,7 +12,7 @@ use crate::job::Word;
 use crate::run::{self, Run};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{calibrate, load, machine, network, report, stack};
+use crate::{load, machine, network, report, stack};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -82,7 +82,7 @@ fn plan(arguments: &Measure) -> Run {
             stacks: entries.iter().map(|entry| entry.described.name.clone()).collect(),
         },
         machine: machine::describe(),
-        calibration: calibrate::calibrate(),
+        calibration: load::calibrate(),
         stacks: entries.iter().map(|entry| entry.described.clone()).collect(),
         cells: questions.iter().map(|question| question.cell.clone()).collect(),
         samples: Vec::new(),

@@ -8,7 +8,6 @@
 
 pub mod args;
 mod bench;
-mod calibrate;
 mod enclosure;
 mod host;
 pub mod job;

@@ -20,7 +20,7 @@ pub(super) const DOWN: Scenario = Scenario {
 const ETHERNET_MTU: u16 = 1500;
 
 /// Hashed once, untimed.
-const HASHED_BYTES: u64 = 256 << 20;
+const HASHED_BYTES: u64 = 64 << 20;
 /// For all of them, in seconds.
 const HASH_LENGTH: f64 = 10.0;
 
