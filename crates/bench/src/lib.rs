@@ -7,4 +7,5 @@
 //! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
 
 pub mod job;
+pub mod load;
 pub mod schema;
