@@ -95,6 +95,7 @@ impl Control {
     pub(crate) fn open(stage: &Stage) -> Result<Self, Word> {
         let patience = stage.patience();
         let socket = socket::connect(stage.at(stage.ports().control), patience)?;
+        socket.set_nodelay(true).map_err(failed)?;
         let ours = tcp_congestion(&socket).map_err(failed)?;
         let mut control = Self {
             lines: Lines::new(socket),

@@ -1,10 +1,11 @@
 //! Round trips while many connections are open and silent.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use pontoon_sys::tcp::reset_on_close;
 use rustix::event::PollFlags;
 
 use crate::job::{Ports, Word};
@@ -60,13 +61,7 @@ fn open(stage: &Stage, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, Wo
             .map(|index| {
                 let port = stage.ports().idle[index as usize % Ports::IDLE];
                 let left = deadline.saturating_duration_since(Instant::now());
-                let connected = match left {
-                    Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-                    left => TcpStream::connect_timeout(&stage.at(port), left),
-                };
-                connected
-                    .map(OwnedFd::from)
-                    .map_err(|error| refused(index, flows, &error))
+                connect(stage.at(port), left).map_err(|error| refused(index, flows, &error))
             })
             .collect::<Result<Vec<_>, Word>>()
     };
@@ -85,6 +80,16 @@ fn open(stage: &Stage, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, Wo
             .flatten()
             .collect())
     })
+}
+
+fn connect(to: SocketAddr, patience: Duration) -> io::Result<OwnedFd> {
+    if patience.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let socket = TcpStream::connect_timeout(&to, patience)?;
+    // So many in TIME-WAIT would be in the way of the next stack's.
+    reset_on_close(&socket)?;
+    Ok(socket.into())
 }
 
 fn refused(index: u32, flows: u32, error: &io::Error) -> Word {

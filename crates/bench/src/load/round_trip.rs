@@ -40,10 +40,9 @@ pub(crate) struct Pinger {
 
 impl Pinger {
     pub(crate) fn connect(stage: &Stage) -> Result<Self, Word> {
-        Ok(Self {
-            socket: socket::connect(stage.at(stage.ports().echo), stage.patience())?,
-            exchanged: 0,
-        })
+        let socket = socket::connect(stage.at(stage.ports().echo), stage.patience())?;
+        socket.set_nodelay(true).map_err(failed)?;
+        Ok(Self { socket, exchanged: 0 })
     }
 
     /// A byte there and the same byte back.

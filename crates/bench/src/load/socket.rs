@@ -73,16 +73,12 @@ pub(crate) fn stream_socket(address: SocketAddr, flags: SocketFlags) -> io::Resu
 /// # Errors
 /// `Unreachable`: there is nobody, or no descriptor or port left.
 pub(crate) fn connect(address: SocketAddr, patience: Duration) -> Result<TcpStream, Word> {
-    let socket = TcpStream::connect_timeout(&address, patience)
-        .map_err(|error| unreachable(format_args!("cannot connect to {address}: {error}")))?;
-    set_up(&socket, patience)
-        .map_err(|error| unreachable(format_args!("cannot set up a connection: {error}")))?;
-    Ok(socket)
-}
-
-fn set_up(socket: &TcpStream, patience: Duration) -> io::Result<()> {
-    bound_waits(socket, patience)?;
-    socket.set_nodelay(true)
+    let open = || {
+        let socket = TcpStream::connect_timeout(&address, patience)?;
+        bound_waits(&socket, patience)?;
+        Ok(socket)
+    };
+    open().map_err(|error: io::Error| unreachable(format_args!("cannot connect to {address}: {error}")))
 }
 
 /// A datagram socket that the server receives at.
