@@ -93,8 +93,8 @@ impl Network {
         };
         sysctl("net/ipv4/ping_group_range", &groups)?;
         guest.enter(|| sysctl("net/ipv4/ping_group_range", &groups))?;
-        sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
-        guest.enter(|| sysctl("net/ipv4/ip_local_port_range", "1024 65535"))?;
+        sysctl("net/ipv4/ip_local_port_range", "2048 65535")?;
+        guest.enter(|| sysctl("net/ipv4/ip_local_port_range", "2048 65535"))?;
         let path = format!("/proc/sys/{CONGESTION_CONTROL}");
         let default_congestion_control =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

@@ -43,6 +43,8 @@ fn ask(flows: u32, asking: &Asking<'_>) -> Answer {
         memory: true,
         ..Request::usual(asking, Job::IdleFlows { flows })
     });
+    // It is not idle.
+    answer.values.remove("wakeups_per_s");
     let without = asking
         .earlier
         .iter()

@@ -10,8 +10,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     questions: |_| vec![question()],
 };
 
-/// Outside the ranges from which kernels choose ports, and free: nobody else is in these namespaces.
-const PORT: u16 = 1023;
+/// Below the ranges from which kernels choose ports, and free: nobody else is in these namespaces.
+const PORT: u16 = 1080;
 
 fn question() -> Question {
     let ask = |asking: &Asking<'_>| {
