@@ -107,6 +107,9 @@ pub struct Cell {
     pub parameters: BTreeMap<String, String>,
     /// The name of the figure by which stacks are compared.
     pub figure: String,
+    /// Asked in the first round only.
+    #[serde(default)]
+    pub once: bool,
 }
 
 /// One measurement.

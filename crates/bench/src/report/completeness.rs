@@ -1,11 +1,11 @@
 //! What became of the plan.
 
-use crate::schema::{Outcome, Report};
+use crate::schema::{Cell, Outcome, Report};
 
 /// How many samples ended how. Stacks that are missing on this machine are not planned for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completeness {
-    /// Cells times stacks times rounds.
+    /// Cells times stacks times rounds, or once where a cell is asked once.
     pub planned: usize,
     pub measured: usize,
     pub stalled: usize,
@@ -20,8 +20,9 @@ impl Completeness {
             .iter()
             .filter(|stack| stack.missing.is_none())
             .count();
+        let rounds = |cell: &Cell| if cell.once { 1 } else { report.plan.rounds as usize };
         let mut of = Self {
-            planned: report.cells.len() * stacks * report.plan.rounds as usize,
+            planned: report.cells.iter().map(rounds).sum::<usize>() * stacks,
             ..Self::default()
         };
         for sample in &report.samples {

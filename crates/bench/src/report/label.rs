@@ -133,15 +133,21 @@ fn parameter_words(name: &str, value: &str) -> String {
     match name {
         "streams" => counted("stream"),
         "clients" => counted("client"),
-        "flows" => counted("idle connection"),
-        "pending" => counted("pending connection"),
+        "flows" => format!("{} open", grouped(value)),
+        "pending" => format!("{} pending", grouped(value)),
         "segments" => counted("segment"),
         "size" => format!("{value} bytes"),
+        "check" if value == "hash" => "everything hashed".to_owned(),
+        "receiver" => format!("receiver {value}"),
         "mtu" if value == "best" => "best MTU".to_owned(),
         "mtu" => format!("MTU {value}"),
         "congestion" | "congestion_control" => value.to_owned(),
         _ => format!("{name} {value}"),
     }
+}
+
+fn grouped(value: &str) -> String {
+    value.parse().map_or(value.to_owned(), number::count)
 }
 
 /// Title and parameters.
@@ -206,6 +212,7 @@ mod tests {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
             figure: "mbps".to_owned(),
+            once: false,
         };
         assert_eq!(cell(&of), "TCP up, 4 streams, bbr, best MTU");
         of.parameters.clear();

@@ -8,7 +8,8 @@ mod significance;
 
 use super::summary::Summary;
 
-pub(super) use outcomes::{outcome, outcomes};
+pub(super) use outcomes::{losses, outcome, outcomes};
+pub(super) use overhead::{OWN_SHARE, own_shares};
 
 /// About the run as a whole.
 pub(super) fn of_run(summary: &Summary<'_>) -> Vec<String> {

@@ -26,7 +26,7 @@ pub(super) fn of_run(report: &Report) -> Vec<String> {
     if of.measured < of.taken() {
         let parts: Vec<_> = [
             (of.stalled, "stalled"),
-            (of.unreachable, "could not be done here"),
+            (of.unreachable, "were not possible"),
             (of.failed, "failed"),
         ]
         .into_iter()
@@ -82,12 +82,37 @@ pub(in crate::report) fn outcomes(entry: &Entry<'_>) -> Vec<String> {
     kinds.into_iter().map(sentence).collect()
 }
 
+/// `2 of 7 stalled`: how many of a figure's samples are missing from it; none where none are, or all.
+pub(in crate::report) fn losses(entry: &Entry<'_>) -> Option<String> {
+    let count = |is: fn(&Outcome) -> bool| entry.samples.iter().filter(|sample| is(&sample.outcome)).count();
+    let kinds = [
+        (
+            count(|outcome| matches!(outcome, Outcome::Stalled { .. })),
+            "stalled",
+        ),
+        (
+            count(|outcome| matches!(outcome, Outcome::Unreachable { .. })),
+            "not possible",
+        ),
+        (
+            count(|outcome| matches!(outcome, Outcome::Failed { .. })),
+            "failed",
+        ),
+    ];
+    let words: Vec<_> = kinds
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} of {} {what}", entry.samples.len()))
+        .collect();
+    (entry.is_measured() && !words.is_empty()).then(|| words.join(", "))
+}
+
 /// Why there is no figure, in a word or three.
 pub(in crate::report) fn outcome(entry: &Entry<'_>) -> String {
     match entry.samples.last().map(|sample| &sample.outcome) {
         None => "not run".to_owned(),
         Some(Outcome::Stalled { at_byte }) => format!("stalled at byte {}", number::count(*at_byte)),
-        Some(Outcome::Unreachable { .. }) => "cannot be done here".to_owned(),
+        Some(Outcome::Unreachable { .. }) => "not possible".to_owned(),
         Some(Outcome::Failed { .. }) => "failed".to_owned(),
         Some(Outcome::Measured) => "no such figure".to_owned(),
     }

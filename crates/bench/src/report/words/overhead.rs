@@ -1,7 +1,7 @@
 //! How much of a figure is the harness's own work.
 
 use crate::report::number;
-use crate::report::summary::{CellSummary, Summary};
+use crate::report::summary::{CellSummary, Entry, Summary};
 use crate::schema::Calibration;
 
 /// Under this share it is not worth a word in a scenario's notes.
@@ -39,11 +39,28 @@ pub(super) fn of_cells(cells: &[&CellSummary<'_>], calibration: &Calibration) ->
     let worth = largest.filter(|&(share, ..)| share >= WORTH_SAYING);
     let note = worth.map(|(share, of_what, cell, stack)| {
         format!(
-            "The harness's own work is up to {} of {of_what} (`{cell}`, {stack}).",
+            "The harness's own work, as calibrated, is up to {} of {of_what} (`{cell}`, {stack}).",
             number::percent(share)
         )
     });
     note.into_iter().collect()
+}
+
+pub(in crate::report) const OWN_SHARE: &str = "the harness's own work";
+
+/// The harness's share of every stack's figure; none of metrics that it does not work for.
+pub(in crate::report) fn own_shares(of: &CellSummary<'_>, calibration: &Calibration) -> Option<Vec<String>> {
+    share(&of.cell.figure, 1.0, calibration)?;
+    let shown = |entry: &Entry<'_>| {
+        let (share, of_what) = share(&of.cell.figure, entry.spread?.median, calibration)?;
+        Some(format!("{} of {of_what}", number::percent(share)))
+    };
+    Some(
+        of.entries
+            .iter()
+            .map(|entry| shown(entry).unwrap_or_default())
+            .collect(),
+    )
 }
 
 /// The harness's share of a figure, and of what it is a share.
@@ -53,13 +70,13 @@ fn share(figure: &str, median: f64, calibration: &Calibration) -> Option<(f64, &
             let mib_per_s = median * 1e6 / 8.0 / f64::from(1 << 20);
             Some((
                 mib_per_s * calibration.stamp_ns_per_mib * 1e-9,
-                "one CPU at each end, for stamps",
+                "a CPU at each end",
             ))
         }
         // A transaction begins and ends with a look at the clock.
         "p50_us" | "p99_us" if median > 0.0 => {
             let own_us = (2.0 * calibration.clock_ns + calibration.record_ns) / 1e3;
-            Some((own_us / median, "a transaction's time, for clock and record"))
+            Some((own_us / median, "a transaction"))
         }
         _ => None,
     }
