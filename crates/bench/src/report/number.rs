@@ -32,13 +32,18 @@ pub(super) fn count(value: u64) -> String {
 /// Two decimals below ten: `1.22`, `12.3`, `140`.
 pub(super) fn factor(value: f64) -> String {
     match value {
-        value if value >= 9.995 || value < 0.0995 => figure(value),
+        value if !(0.0995..9.995).contains(&value) => figure(value),
         value => format!("{value:.2}"),
     }
 }
 
 pub(super) fn factors(interval: Interval) -> String {
-    format!("{}-{}", factor(interval.low), factor(interval.high))
+    // One that ends beside 1 must not seem to end there.
+    let bound = |value: f64| match factor(value) {
+        rounded if rounded == "1.00" && value != 1.0 => format!("{value:.4}"),
+        rounded => rounded,
+    };
+    format!("{}-{}", bound(interval.low), bound(interval.high))
 }
 
 pub(super) fn percent(share: f64) -> String {
@@ -100,12 +105,19 @@ mod tests {
     #[test]
     fn factors_and_shares_are_short() {
         assert_eq!(
-            [0.004, 0.7, 1.219, 12.34, 1400.0].map(factor),
-            ["0.00400", "0.70", "1.22", "12.3", "1,400"]
+            [0.004, 0.7, 1.0031, 1.219, 12.34, 1400.0].map(factor),
+            ["0.00400", "0.70", "1.00", "1.22", "12.3", "1,400"]
         );
         assert_eq!(
             [0.0, 0.0001, 0.0213, 0.4].map(percent),
             ["0.0 %", "0.0100 %", "2.1 %", "40 %"]
+        );
+        assert_eq!(
+            factors(Interval {
+                low: 1.0031,
+                high: 2.0
+            }),
+            "1.0031-2.00"
         );
         assert_eq!(count(1_234_567), "1,234,567");
     }

@@ -224,17 +224,14 @@ impl Entry<'_> {
     }
 }
 
-/// Median with extremes; the median alone where there is nothing else.
+/// Median with extremes; the median alone where all are equal.
 pub(super) fn spread(spread: &Spread) -> String {
     let median = number::figure(spread.median);
-    match spread.count {
-        1 => median,
-        _ => format!(
-            "{median} [{}-{}]",
-            number::figure(spread.min),
-            number::figure(spread.max)
-        ),
+    if spread.min == spread.max {
+        return median;
     }
+    let (min, max) = (number::figure(spread.min), number::figure(spread.max));
+    format!("{median} [{min}-{max}]")
 }
 
 pub(super) fn verdict(ratio: &Ratio, metric: Metric) -> Verdict {

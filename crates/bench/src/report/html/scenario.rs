@@ -28,7 +28,7 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
             @if let Some(question) = label::question(name) { p { (question) } }
             (plots(&cells, &summary.stacks))
             details {
-                summary { "The figures" }
+                summary { "The figures in a table" }
                 (table(summary, &cells))
             }
             (notes(&words::of_scenario(summary, name)))
