@@ -224,6 +224,7 @@ fn what_figures_do_not_say_is_said_in_words() {
     }
     let few = report::markdown(&Fixture::default().rounds(5).build());
     assert!(few.contains("Too few rounds: with 5"));
+    assert!(!few.contains("too few rounds to tell"));
     assert!(!few.contains(", better") && !few.contains(", worse"));
 }
 

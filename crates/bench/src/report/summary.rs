@@ -53,7 +53,7 @@ impl Verdict {
             Self::Worse => "worse",
             Self::Different => "different",
             Self::NotSignificant => "not significant",
-            Self::TooFew => "too few rounds to say",
+            Self::TooFew => "too few rounds",
         }
     }
 }

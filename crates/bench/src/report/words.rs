@@ -24,7 +24,7 @@ pub(super) fn of_run(summary: &Summary<'_>) -> Vec<String> {
 pub(super) fn of_scenario(summary: &Summary<'_>, scenario: &str) -> Vec<String> {
     let cells: Vec<_> = summary.cells_of(scenario).collect();
     let mut notes = outcomes::of_cells(&cells);
-    notes.extend(significance::of_cells(&cells));
+    notes.extend(significance::of_cells(&cells, summary.report.plan.rounds));
     notes.extend(comparability::of_cells(&cells));
     notes.extend(overhead::of_cells(&cells, &summary.report.calibration));
     notes

@@ -79,12 +79,13 @@ fn bar(axis: &Axis, spread: &Spread, class: &str) -> Markup {
     html! { rect class=(class) x=(px(from)) y="4" width=(px((to - from).max(1.0))) height="14" rx="2" {} }
 }
 
-/// From the least to the most, with an open end where the axis is too short.
+/// From the least to the most, thick between the quartiles, with an arrow where the axis is too short.
 fn whisker(axis: &Axis, spread: &Spread) -> Markup {
     let (from, to) = (axis.at(spread.min), axis.at(spread.max));
     html! {
         @if spread.count > 1 {
             line class="whisker" x1=(px(from)) x2=(px(to)) y1="11" y2="11" {}
+            line class="quartiles" x1=(px(axis.at(spread.low))) x2=(px(axis.at(spread.high))) y1="11" y2="11" {}
             line class="whisker" x1=(px(from)) x2=(px(from)) y1="7" y2="15" {}
             @if axis.contains(spread.max) {
                 line class="whisker" x1=(px(to)) x2=(px(to)) y1="7" y2="15" {}
