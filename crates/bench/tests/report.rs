@@ -216,12 +216,14 @@ fn what_figures_do_not_say_is_said_in_words() {
             "too few rounds to tell from veth: pasta",
             "congestion control (client, server) differs: pasta with cubic, bbr; ",
             "the guest's MTU differs: ",
-            "of a CPU at each end (",
+            "of a CPU, both ends together (",
             "of a transaction (",
         ] {
             assert!(text.contains(words), "{words}");
         }
     }
+    let slow = with(of, |of| of.calibration.stamp_ns_per_mib *= 4.0);
+    assert!(report::markdown(&slow).contains("That holds the fastest stacks back"));
     let few = report::markdown(&Fixture::default().rounds(5).build());
     assert!(few.contains("Too few rounds: with 5"));
     assert!(!few.contains("too few rounds to tell"));

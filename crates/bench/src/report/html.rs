@@ -132,7 +132,8 @@ fn how_to_read(report: &Report) -> Markup {
             ul {
                 li {
                     b { "Bars" } " are medians over the rounds. A whisker goes from the least to the most, or ends in an arrow \
-                     where that is beyond the plot; half of the rounds are in its thick part."
+                     where that is beyond the plot; half of the rounds are in its thick part. A bar \
+                     with a gap is much longer than the plot."
                 }
                 li {
                     b { "0.70 × veth (0.66-0.75)" } " compares within each round: the median of the rounds' ratios, and the \

@@ -169,6 +169,7 @@ pub(super) fn metric(name: &str) -> String {
         "per_s" => "per second".to_owned(),
         "lossless_per_s" => "per second with under 0.1 % lost".to_owned(),
         "loss" => "share lost".to_owned(),
+        "errors" => "errors".to_owned(),
         "bytes_per_flow" => "bytes per connection".to_owned(),
         "start_us" => "to the end of `true`, µs".to_owned(),
         "first_byte_us" => "to the first byte, µs".to_owned(),

@@ -66,8 +66,9 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> 
             .iter()
             .map(|entry| row(of, entry, metric, stacks))
             .collect();
-        // All cells have the same axis.
-        let entries = cells.iter().flat_map(|of| &of.entries);
+        // Cells that show the same have the same axis.
+        let alike = |other: &&&CellSummary<'_>| metric != of.cell.figure || other.cell.figure == metric;
+        let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
         let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
         let is_worth_it = metric == of.cell.figure || rows.iter().any(|row| row.bar.is_some());
         let caption = format!("{}{}", label::metric(metric), direction(summary::metric(metric)));

@@ -42,14 +42,21 @@ pub(super) fn of_run(report: &Report) -> Vec<String> {
     notes
 }
 
+/// One note for all stacks of a cell that ended in the same way.
 pub(super) fn of_cells(cells: &[&CellSummary<'_>]) -> Vec<String> {
     let mut notes = Vec::new();
     for CellSummary { cell, entries, .. } in cells {
-        for entry in entries.iter().filter(|entry| !entry.samples.is_empty()) {
+        let mut alike: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for entry in entries {
             for what in outcomes(entry) {
-                notes.push(format!("`{}`: {} {what}.", cell.name, entry.stack.name));
+                alike.entry(what).or_default().push(entry.stack.name.clone());
             }
         }
+        notes.extend(
+            alike
+                .iter()
+                .map(|(what, names)| format!("`{}`: {} {what}.", cell.name, list(names))),
+        );
     }
     notes
 }

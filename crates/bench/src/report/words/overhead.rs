@@ -6,6 +6,12 @@ use crate::schema::Calibration;
 
 /// Under this share it is not worth a word in a scenario's notes.
 const WORTH_SAYING: f64 = 0.001;
+/// From this share of a CPU on, the harness holds a fast stack back.
+const TOO_MUCH: f64 = 0.5;
+
+/// What a share is of. Stamps are written at one end and checked at the other.
+const CPU: &str = "a CPU, both ends together";
+const TRANSACTION: &str = "a transaction";
 
 pub(super) fn of_run(summary: &Summary<'_>) -> Vec<String> {
     let Calibration {
@@ -38,8 +44,14 @@ pub(super) fn of_cells(cells: &[&CellSummary<'_>], calibration: &Calibration) ->
     let largest = shares.max_by(|left, right| left.0.total_cmp(&right.0));
     let worth = largest.filter(|&(share, ..)| share >= WORTH_SAYING);
     let note = worth.map(|(share, of_what, cell, stack)| {
+        let more = match of_what {
+            CPU if share >= TOO_MUCH => {
+                " That holds the fastest stacks back: they are faster than they look."
+            }
+            _ => "",
+        };
         format!(
-            "The harness's own work, as calibrated, is up to {} of {of_what} (`{cell}`, {stack}).",
+            "The harness's own work, as calibrated, is up to {} of {of_what} (`{cell}`, {stack}).{more}",
             number::percent(share)
         )
     });
@@ -68,15 +80,12 @@ fn share(figure: &str, median: f64, calibration: &Calibration) -> Option<(f64, &
     match figure {
         "mbps" => {
             let mib_per_s = median * 1e6 / 8.0 / f64::from(1 << 20);
-            Some((
-                mib_per_s * calibration.stamp_ns_per_mib * 1e-9,
-                "a CPU at each end",
-            ))
+            Some((mib_per_s * calibration.stamp_ns_per_mib * 1e-9, CPU))
         }
         // A transaction begins and ends with a look at the clock.
         "p50_us" | "p99_us" if median > 0.0 => {
             let own_us = (2.0 * calibration.clock_ns + calibration.record_ns) / 1e3;
-            Some((own_us / median, "a transaction"))
+            Some((own_us / median, TRANSACTION))
         }
         _ => None,
     }
