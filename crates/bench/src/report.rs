@@ -22,4 +22,4 @@ pub use completeness::Completeness;
 pub use html::html;
 pub use json::{read_json, write_json};
 pub use markdown::markdown;
-pub use void_box::void_box;
+pub use void_box::{VOID_BOX_FIELDS, VoidBoxField, void_box};

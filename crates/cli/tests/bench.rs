@@ -1,5 +1,10 @@
 //! `pontoon bench` as a whole, on this machine: it needs user namespaces (or root) and `ip`.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "all of this is tests; clippy knows only the functions marked so"
+)]
+
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

@@ -54,15 +54,17 @@ struct Both<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn method(&self) -> &'static str {
-        if self.interleaved {
+    fn method(&self) -> String {
+        let method = if self.interleaved {
             "The runs overlap in time, so they are taken as interleaved, and compared round by round: a ratio is the median \
              of the rounds' ratios, B to A, with its 95 % interval."
         } else {
             "A ratio is B to A, the median of all ratios between a sample of B and one of A (Hodges-Lehmann), with the \
              95 % interval of two independent samples. The interval knows nothing of a machine that was slower on one of \
-             the days; \"beside\" a control, which was measured in both, does."
-        }
+             the days. \"Beside the control\" are a stack's ratios to veth or direct in each round of B, compared with those \
+             of A; where there is one, it gives the verdict."
+        };
+        format!("{method} One in twenty of equal things is called different by chance.")
     }
 
     fn section(&self, scenario: &str) -> String {
@@ -105,6 +107,7 @@ impl<'a> Pair<'a> {
             both.measured(),
         ) {
             (Some(ratio), _) => words(summary::verdict(ratio, of.metric), of.metric).to_owned(),
+            (None, [true, true]) if entry.spread == both.right.1.spread => "equal".to_owned(),
             (None, [true, true]) => "not comparable".to_owned(),
             (None, [true, false]) => "only A was measured".to_owned(),
             (None, [false, true]) => "only B was measured".to_owned(),

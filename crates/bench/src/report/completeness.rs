@@ -5,7 +5,7 @@ use crate::schema::{Cell, Outcome, Report};
 /// How many samples ended how. Stacks that are missing on this machine are not planned for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completeness {
-    /// Cells times stacks times the cells' rounds.
+    /// Cells times stacks times rounds, or once where a cell is asked once.
     pub planned: usize,
     pub measured: usize,
     pub stalled: usize,
@@ -20,10 +20,9 @@ impl Completeness {
             .iter()
             .filter(|stack| stack.missing.is_none())
             .count();
-        let rounds_of = |cell: &Cell| if cell.once { 1 } else { report.plan.rounds as usize };
-        let rounds: usize = report.cells.iter().map(rounds_of).sum();
+        let rounds = |cell: &Cell| if cell.once { 1 } else { report.plan.rounds as usize };
         let mut of = Self {
-            planned: rounds * stacks,
+            planned: report.cells.iter().map(rounds).sum::<usize>() * stacks,
             ..Self::default()
         };
         for sample in &report.samples {

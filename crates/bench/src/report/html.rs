@@ -4,7 +4,7 @@ mod scenario;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::schema::Report;
+use crate::schema::{Better, Metric, Report};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 
 use super::summary::{CellSummary, Entry, Summary, Verdict};
@@ -77,7 +77,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
                         tr {
                             th {
                                 a href={ "#" (of.cell.scenario) } { (label::cell(of.cell)) }
-                                small { (code(&label::metric(&of.cell.figure))) (direction(of)) }
+                                small { (code(&label::metric(&of.cell.figure))) (direction(of.metric)) }
                             }
                             @for entry in &of.entries { (headline_figure(of, entry)) }
                         }
@@ -97,6 +97,7 @@ fn headline_figure(of: &CellSummary<'_>, entry: &Entry<'_>) -> Markup {
             @if let Some((ratio, baseline)) = ratio {
                 small { (number::factor(ratio.median)) " × " (baseline.name) }
             }
+            @if let Some(losses) = words::losses(entry) { small class="loss" { (losses) } }
         }
     }
 }
@@ -110,10 +111,10 @@ fn class(verdict: Option<Verdict>) -> &'static str {
 }
 
 /// Which way is better.
-fn direction(of: &CellSummary<'_>) -> &'static str {
-    match of.metric.better {
-        Some(crate::schema::Better::Higher) => "; more is better",
-        Some(crate::schema::Better::Lower) => "; less is better",
+fn direction(metric: Metric) -> &'static str {
+    match metric.better {
+        Some(Better::Higher) => "; more is better",
+        Some(Better::Lower) => "; less is better",
         None => "",
     }
 }
@@ -129,16 +130,26 @@ fn how_to_read(report: &Report) -> Markup {
                 b { "Up" } " is from the guest, inside the namespace, to the host; " b { "down" } " is back."
             }
             ul {
-                li { b { "Bars" } " are medians over the rounds; a whisker goes from the least to the most." }
+                li {
+                    b { "Bars" } " are medians over the rounds. A whisker goes from the least to the most, or ends in an arrow \
+                     where that is beyond the plot; half of the rounds are in its thick part. A bar \
+                     with a gap is much longer than the plot."
+                }
                 li {
                     b { "0.70 × veth (0.66-0.75)" } " compares within each round: the median of the rounds' ratios, and the \
                      interval that holds the true one with " (format!("{:.0}", CONFIDENCE * 100.0)) " % confidence. An \
                      interval with 1 in it says nothing, and is called not significant, or marked ≈. It takes "
-                    (LEAST_PAIRS) " rounds; here are " (report.plan.rounds) "."
+                    (LEAST_PAIRS) " rounds; here are " (report.plan.rounds) ". What is significantly "
+                    span class="better" { "better" } " or " span class="worse" { "worse" } " is coloured."
                 }
                 li {
                     b { "Distributions" } " show every transaction of every round: the share that took no longer than so \
-                     long. Further left is faster; a long way from 50 % to 99 % is a slow tail."
+                     long. Further left is faster. The axis is stretched towards both ends, so that the slowest one in \
+                     a hundred, above 99 %, can be seen."
+                }
+                li {
+                    b { "Losses" } " of datagrams rise from none where a stack cannot keep up; the dashed line is 0.1 %, the \
+                     most that counts as lossless. Both axes are logarithmic."
                 }
                 li {
                     b { "CPU" } " has two parts: dark, the stack's own processes; light, the whole machine, with the kernel \

@@ -70,7 +70,8 @@ fn write_whole(report: &Report, path: &Path) -> Result<()> {
     out.flush()?;
     drop(out);
     temporary.as_file().sync_all()?;
-    temporary.persist(path)?;
+    // The error would keep the temporary file for as long as it lives.
+    temporary.persist(path).map_err(|error| error.error)?;
     fs::File::open(directory)?.sync_all()?;
     Ok(())
 }

@@ -133,15 +133,21 @@ fn parameter_words(name: &str, value: &str) -> String {
     match name {
         "streams" => counted("stream"),
         "clients" => counted("client"),
-        "flows" => counted("idle connection"),
-        "pending" => counted("pending connection"),
+        "flows" => format!("{} open", grouped(value)),
+        "pending" => format!("{} pending", grouped(value)),
         "segments" => counted("segment"),
         "size" => format!("{value} bytes"),
+        "check" if value == "hash" => "everything hashed".to_owned(),
+        "receiver" => format!("receiver {value}"),
         "mtu" if value == "best" => "best MTU".to_owned(),
         "mtu" => format!("MTU {value}"),
         "congestion" | "congestion_control" => value.to_owned(),
         _ => format!("{name} {value}"),
     }
+}
+
+fn grouped(value: &str) -> String {
+    value.parse().map_or(value.to_owned(), number::count)
 }
 
 /// Title and parameters.
@@ -163,6 +169,7 @@ pub(super) fn metric(name: &str) -> String {
         "per_s" => "per second".to_owned(),
         "lossless_per_s" => "per second with under 0.1 % lost".to_owned(),
         "loss" => "share lost".to_owned(),
+        "errors" => "errors".to_owned(),
         "bytes_per_flow" => "bytes per connection".to_owned(),
         "start_us" => "to the end of `true`, µs".to_owned(),
         "first_byte_us" => "to the first byte, µs".to_owned(),

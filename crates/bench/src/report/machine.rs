@@ -2,7 +2,7 @@
 
 use crate::schema::Report;
 
-use super::number;
+use super::{number, words};
 
 /// One sentence under the title.
 pub(super) fn sentence(report: &Report) -> String {
@@ -12,13 +12,13 @@ pub(super) fn sentence(report: &Report) -> String {
         .as_ref()
         .map(|what| format!(", a virtual machine ({what})"));
     format!(
-        "{}, {} CPUs{}, Linux {}, {}. Medians of {} rounds of {} s, every stack once in each round.",
+        "{}, {} CPUs{}, Linux {}, {}. Medians of {} of {} s, every stack once in each round.",
         machine.cpu,
         machine.cpus,
         virtual_machine.unwrap_or_default(),
         machine.kernel,
         date(report.began),
-        report.plan.rounds,
+        words::counted(report.plan.rounds as usize, "round"),
         report.plan.duration,
     )
 }

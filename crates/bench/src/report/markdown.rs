@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::schema::Report;
 
 use super::machine;
-use super::summary::{self, CellSummary, Summary};
+use super::summary::{self, CellSummary, Entry, Summary};
 use super::{label, words};
 
 /// The whole report. Medians with extremes, ratios with intervals, and notes in words.
@@ -29,7 +29,11 @@ pub fn markdown(report: &Report) -> String {
 fn headline(summary: &Summary<'_>) -> String {
     let row = |of: &&CellSummary<'_>| {
         let name = format!("{}: {}", label::cell(of.cell), label::metric(&of.cell.figure));
-        let figures = of.entries.iter().map(|entry| of.headline(entry));
+        let figure = |entry| match words::losses(entry) {
+            Some(losses) => format!("{} ({losses})", of.headline(entry)),
+            None => of.headline(entry),
+        };
+        let figures = of.entries.iter().map(figure);
         std::iter::once(name).chain(figures).collect()
     };
     let rows: Vec<Vec<String>> = summary.headlines().iter().map(row).collect();
@@ -57,21 +61,26 @@ fn section(summary: &Summary<'_>, scenario: &str) -> String {
         &header("median [least-most]", summary),
         &main.collect::<Vec<Vec<String>>>(),
     );
-    let beside = cells.iter().flat_map(|of| {
-        let row = move |metric| {
-            let figure =
-                |entry: &summary::Entry<'_>| entry.spread_of(metric).map(|spread| summary::spread(&spread));
-            let figures = of.entries.iter().map(|entry| figure(entry).unwrap_or_default());
-            std::iter::once(row_name(of, metric)).chain(figures).collect()
-        };
-        of.other_metrics().into_iter().map(row)
-    });
-    let beside: Vec<Vec<String>> = beside.collect();
+    let beside: Vec<_> = cells.iter().flat_map(|of| beside(of, summary)).collect();
     if !beside.is_empty() {
         let table = table(&header("median [least-most]", summary), &beside);
         out += &format!("<details><summary>Beside it</summary>\n\n{table}</details>\n\n");
     }
     out + &bullets(&words::of_scenario(summary, scenario))
+}
+
+/// All other metrics, and the harness's share of the figure.
+fn beside(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
+    let row = |metric| {
+        let spread = |entry: &Entry<'_>| entry.spread_of(metric).map(|spread| summary::spread(&spread));
+        let figures = of.entries.iter().map(|entry| spread(entry).unwrap_or_default());
+        std::iter::once(row_name(of, metric)).chain(figures).collect()
+    };
+    let own = words::own_shares(of, &summary.report.calibration).map(|shares| {
+        let name = format!("`{}`: {}", of.cell.name, words::OWN_SHARE);
+        std::iter::once(name).chain(shares).collect()
+    });
+    of.other_metrics().into_iter().map(row).chain(own).collect()
 }
 
 fn row_name(of: &CellSummary<'_>, metric: &str) -> String {

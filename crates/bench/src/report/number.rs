@@ -10,18 +10,19 @@ pub(super) fn figure(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    let magnitude = significant_magnitude(value);
-    let unit = 10f64.powi(magnitude - 2);
-    let rounded = (value / unit).round() * unit;
-    let decimals = (2 - magnitude).clamp(0, 9) as usize;
-    grouped(&format!("{rounded:.decimals$}"))
+    significant(value, 3)
 }
 
-/// The power of ten of the first digit, after rounding to three.
-fn significant_magnitude(value: f64) -> i32 {
+/// `value` must be finite and not zero.
+fn significant(value: f64, digits: i32) -> String {
+    let unit = |magnitude: i32| 10f64.powi(magnitude + 1 - digits);
     let magnitude = value.abs().log10().floor() as i32;
-    let rounded = (value.abs() / 10f64.powi(magnitude - 2)).round();
-    magnitude + i32::from(rounded >= 1000.0)
+    // 9.996 is 10.0, not 10.00.
+    let carried = (value.abs() / unit(magnitude)).round() >= 10f64.powi(digits);
+    let magnitude = magnitude + i32::from(carried);
+    let rounded = (value / unit(magnitude)).round() * unit(magnitude);
+    let decimals = (digits - 1 - magnitude).clamp(0, 9) as usize;
+    grouped(&format!("{rounded:.decimals$}"))
 }
 
 /// Whole, thousands in groups.
@@ -29,16 +30,23 @@ pub(super) fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// Two decimals below ten: `1.22`, `12.3`, `140`.
+/// Two decimals or two significant digits below ten: `0.046`, `1.22`, `12.3`, `140`.
 pub(super) fn factor(value: f64) -> String {
     match value {
-        value if value >= 9.995 || value < 0.0995 => figure(value),
+        value if value >= 9.995 => figure(value),
+        value if value > 0.0 && value < 0.0995 => significant(value, 2),
+        0.0 => "0".to_owned(),
         value => format!("{value:.2}"),
     }
 }
 
 pub(super) fn factors(interval: Interval) -> String {
-    format!("{}-{}", factor(interval.low), factor(interval.high))
+    // One that ends beside 1 must not seem to end there.
+    let bound = |value: f64| match factor(value) {
+        rounded if rounded == "1.00" && value != 1.0 => format!("{value:.4}"),
+        rounded => rounded,
+    };
+    format!("{}-{}", bound(interval.low), bound(interval.high))
 }
 
 pub(super) fn percent(share: f64) -> String {
@@ -100,12 +108,19 @@ mod tests {
     #[test]
     fn factors_and_shares_are_short() {
         assert_eq!(
-            [0.004, 0.7, 1.219, 12.34, 1400.0].map(factor),
-            ["0.00400", "0.70", "1.22", "12.3", "1,400"]
+            [0.004, 0.7, 1.0031, 1.219, 12.34, 1400.0].map(factor),
+            ["0.0040", "0.70", "1.00", "1.22", "12.3", "1,400"]
         );
         assert_eq!(
             [0.0, 0.0001, 0.0213, 0.4].map(percent),
             ["0.0 %", "0.0100 %", "2.1 %", "40 %"]
+        );
+        assert_eq!(
+            factors(Interval {
+                low: 1.0031,
+                high: 2.0
+            }),
+            "1.0031-2.00"
         );
         assert_eq!(count(1_234_567), "1,234,567");
     }

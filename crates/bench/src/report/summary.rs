@@ -7,7 +7,7 @@ use crate::stats::{Difference, Ratio, Spread};
 
 use super::{label, number, words};
 
-/// Every cell with every stack that took part.
+/// Every cell that was asked at all, with every stack that took part.
 pub(super) struct Summary<'a> {
     pub(super) report: &'a Report,
     pub(super) stacks: Vec<&'a Stack>,
@@ -53,7 +53,7 @@ impl Verdict {
             Self::Worse => "worse",
             Self::Different => "different",
             Self::NotSignificant => "not significant",
-            Self::TooFew => "too few rounds to say",
+            Self::TooFew => "too few rounds",
         }
     }
 }
@@ -74,10 +74,11 @@ impl<'a> Summary<'a> {
         }
         let cell = |cell: &'a Cell| {
             let of = |stack: &&'a Stack| samples.remove(&(&*cell.name, &*stack.name)).unwrap_or_default();
-            let taken = stacks.iter().map(of).collect();
-            CellSummary::of(cell, &stacks, taken)
+            let taken: Vec<_> = stacks.iter().map(of).collect();
+            let was_asked = taken.iter().any(|samples| !samples.is_empty());
+            was_asked.then(|| CellSummary::of(cell, &stacks, taken))
         };
-        let cells = report.cells.iter().map(cell).collect();
+        let cells = report.cells.iter().filter_map(cell).collect();
         Self {
             report,
             stacks,
@@ -224,17 +225,14 @@ impl Entry<'_> {
     }
 }
 
-/// Median with extremes; the median alone where there is nothing else.
+/// Median with extremes; the median alone where all are equal.
 pub(super) fn spread(spread: &Spread) -> String {
     let median = number::figure(spread.median);
-    match spread.count {
-        1 => median,
-        _ => format!(
-            "{median} [{}-{}]",
-            number::figure(spread.min),
-            number::figure(spread.max)
-        ),
+    if spread.min == spread.max {
+        return median;
     }
+    let (min, max) = (number::figure(spread.min), number::figure(spread.max));
+    format!("{median} [{min}-{max}]")
 }
 
 pub(super) fn verdict(ratio: &Ratio, metric: Metric) -> Verdict {

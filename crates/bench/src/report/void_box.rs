@@ -12,15 +12,22 @@ use crate::stats;
 use super::summary::measured;
 
 /// A field of void-box's report, and where it comes from.
-pub(super) struct Field {
-    pub(super) name: &'static str,
-    pub(super) cell: &'static str,
-    pub(super) metric: &'static str,
-    pub(super) meaning: &'static str,
+pub struct VoidBoxField {
+    pub name: &'static str,
+    /// The cell of ours that is measured for it.
+    pub cell: &'static str,
+    /// The value of that cell's samples.
+    pub metric: &'static str,
+    pub meaning: &'static str,
 }
 
-const fn field(name: &'static str, cell: &'static str, metric: &'static str, meaning: &'static str) -> Field {
-    Field {
+const fn field(
+    name: &'static str,
+    cell: &'static str,
+    metric: &'static str,
+    meaning: &'static str,
+) -> VoidBoxField {
+    VoidBoxField {
         name,
         cell,
         metric,
@@ -29,7 +36,7 @@ const fn field(name: &'static str, cell: &'static str, metric: &'static str, mea
 }
 
 /// Their fields in the order of their report. Ours is always the median over the rounds.
-pub(super) const FIELDS: &[Field] = &[
+pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
     field(
         "tcp_bulk_throughput_g2h_mbps",
         "tcp-up/1/cubic/best",
@@ -101,13 +108,13 @@ pub(super) fn headline(report: &Report) -> BTreeMap<String, Value> {
 }
 
 fn backend(report: &Report, stack: &Stack) -> BTreeMap<String, Value> {
-    let median = |field: &Field| {
+    let median = |field: &VoidBoxField| {
         let values: Vec<f64> = measured(report, field.cell, &stack.name)
             .filter_map(|sample| sample.values.get(field.metric).copied())
             .collect();
         (field.name.to_owned(), json!(stats::median(&values)))
     };
-    let mut object: BTreeMap<_, _> = FIELDS.iter().map(median).collect();
+    let mut object: BTreeMap<_, _> = VOID_BOX_FIELDS.iter().map(median).collect();
     object.insert("backend".to_owned(), json!(stack.name));
     object
 }

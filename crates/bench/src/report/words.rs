@@ -8,7 +8,8 @@ mod significance;
 
 use super::summary::Summary;
 
-pub(super) use outcomes::{outcome, outcomes};
+pub(super) use outcomes::{losses, outcome, outcomes};
+pub(super) use overhead::{OWN_SHARE, own_shares};
 
 /// About the run as a whole.
 pub(super) fn of_run(summary: &Summary<'_>) -> Vec<String> {
@@ -23,7 +24,7 @@ pub(super) fn of_run(summary: &Summary<'_>) -> Vec<String> {
 pub(super) fn of_scenario(summary: &Summary<'_>, scenario: &str) -> Vec<String> {
     let cells: Vec<_> = summary.cells_of(scenario).collect();
     let mut notes = outcomes::of_cells(&cells);
-    notes.extend(significance::of_cells(&cells));
+    notes.extend(significance::of_cells(&cells, summary.report.plan.rounds));
     notes.extend(comparability::of_cells(&cells));
     notes.extend(overhead::of_cells(&cells, &summary.report.calibration));
     notes
@@ -39,7 +40,7 @@ fn list(words: &[String]) -> String {
 }
 
 /// `1 sample`, `2 samples`.
-fn counted(count: usize, noun: &str) -> String {
+pub(super) fn counted(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{} {noun}s", super::number::count(count as u64)),

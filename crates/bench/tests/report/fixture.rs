@@ -29,37 +29,38 @@ type Planned = (
 const CELLS: &[Planned] = &[
     (
         "tcp-up",
-        &[("streams", "1"), ("congestion", "cubic"), ("mtu", "best")],
+        &[("streams", "1"), ("congestion_control", "cubic"), ("mtu", "best")],
         "mbps",
         17_300.0,
     ),
     (
         "tcp-up",
-        &[("streams", "4"), ("congestion", "cubic"), ("mtu", "best")],
+        &[("streams", "4"), ("congestion_control", "cubic"), ("mtu", "best")],
         "mbps",
         33_000.0,
     ),
     (
         "tcp-up",
-        &[("streams", "1"), ("congestion", "cubic"), ("mtu", "1500")],
+        &[("streams", "1"), ("congestion_control", "cubic"), ("mtu", "1500")],
         "mbps",
         16_100.0,
     ),
     (
         "tcp-up",
-        &[("streams", "1"), ("congestion", "bbr"), ("mtu", "best")],
+        &[("streams", "1"), ("congestion_control", "bbr"), ("mtu", "best")],
         "mbps",
         17_500.0,
     ),
+    ("tcp-up", &[("check", "hash")], "errors", 0.0),
     (
         "tcp-down",
-        &[("streams", "1"), ("congestion", "cubic"), ("mtu", "best")],
+        &[("streams", "1"), ("congestion_control", "cubic"), ("mtu", "best")],
         "mbps",
         15_000.0,
     ),
     (
         "tcp-down",
-        &[("streams", "4"), ("congestion", "cubic"), ("mtu", "best")],
+        &[("streams", "4"), ("congestion_control", "cubic"), ("mtu", "best")],
         "mbps",
         31_000.0,
     ),
@@ -83,6 +84,7 @@ pub(crate) struct Fixture {
     rounds: u32,
     stacks: &'static [(&'static str, Role, f64, f64, f64)],
     seed: u64,
+    scenarios: Option<&'static [&'static str]>,
 }
 
 impl Default for Fixture {
@@ -91,6 +93,7 @@ impl Default for Fixture {
             rounds: 7,
             stacks: STACKS,
             seed: 1,
+            scenarios: None,
         }
     }
 }
@@ -107,16 +110,25 @@ impl Fixture {
         }
     }
 
+    pub(crate) fn scenarios(self, scenarios: &'static [&'static str]) -> Self {
+        Self {
+            scenarios: Some(scenarios),
+            ..self
+        }
+    }
+
     pub(crate) fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
     pub(crate) fn build(self) -> Report {
         let mut random = Random(ChaCha8Rng::seed_from_u64(self.seed));
-        let cells: Vec<Cell> = CELLS.iter().map(cell).collect();
+        let asked = |planned: &&Planned| self.scenarios.is_none_or(|names| names.contains(&planned.0));
+        let planned: Vec<_> = CELLS.iter().filter(asked).collect();
+        let cells: Vec<Cell> = planned.iter().map(|planned| cell(planned)).collect();
         let mut samples = Vec::new();
-        for (cell, planned) in cells.iter().zip(CELLS) {
-            for round in 0..self.rounds {
+        for (cell, planned) in cells.iter().zip(planned) {
+            for round in 0..if cell.once { 1 } else { self.rounds } {
                 // What the machine does to all stacks of a round.
                 let machine = random.about(1.0, 0.15);
                 for stack in self.stacks {
@@ -141,7 +153,7 @@ impl Fixture {
             plan: Plan {
                 rounds: self.rounds,
                 duration: 1.0,
-                scenarios: cells.iter().map(|cell| cell.scenario.clone()).collect(),
+                scenarios: vec!["full".to_owned()],
                 stacks: self.stacks.iter().map(|stack| stack.0.to_owned()).collect(),
             },
             machine: Machine {
@@ -196,7 +208,7 @@ fn cell(&(scenario, parameters, figure, _): &Planned) -> Cell {
             .map(|&(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
         figure: figure.to_owned(),
-        once: false,
+        once: parameters.contains(&("check", "hash")),
     }
 }
 
@@ -296,7 +308,7 @@ fn sample(
     if outcome != Outcome::Measured {
         (values, histograms, trials) = Default::default();
     }
-    let control = cell.parameters.get("congestion").cloned();
+    let control = cell.parameters.get("congestion_control").cloned();
     Sample {
         cell: cell.name.clone(),
         stack: stack.to_owned(),

@@ -17,21 +17,18 @@ const COSTS: &[(&str, &str)] = &[
     ("cpu_per_datagram_us", "machine_cpu_per_datagram_us"),
 ];
 
+/// Metrics that are plotted beside a cell's figure where there are any.
+const BESIDE: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
+
 pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
     let cells: Vec<_> = summary.cells_of(name).collect();
     html! {
         section id=(name) {
             h2 { (label::title(name)) }
             @if let Some(question) = label::question(name) { p { (question) } }
-            div class="plots" { (figures(summary, &cells)) }
-            @let curves: Vec<_> = cells.iter().flat_map(|of| curves(of, &summary.stacks)).collect();
-            @if !curves.is_empty() { div class="plots" { @for curve in curves { (curve) } } }
-            @for &(part, whole) in COSTS {
-                @let costs = costs(&cells, &summary.stacks, part, whole);
-                @if !costs.is_empty() { div class="plots" { @for cost in costs { (cost) } } }
-            }
+            (plots(&cells, &summary.stacks))
             details {
-                summary { "The figures" }
+                summary { "The figures in a table" }
                 (table(summary, &cells))
             }
             (notes(&words::of_scenario(summary, name)))
@@ -39,31 +36,74 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
     }
 }
 
-fn figures(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
+/// With curves a row per cell: bars, curves, CPU. Without them all bars, then all CPU, which takes less room.
+fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
+    let cells: Vec<_> = cells.iter().copied().filter(|of| !of.cell.once).collect();
+    let bars: Vec<_> = cells.iter().map(|of| bars(of, &cells, stacks)).collect();
+    let curves: Vec<_> = cells.iter().map(|of| curves(of, stacks)).collect();
+    let costs: Vec<_> = cells.iter().map(|of| costs(of, &cells, stacks)).collect();
     html! {
-        @for of in cells {
-            // Cells with the same metric have the same axis.
-            @let alike = cells.iter().filter(|other| other.cell.figure == of.cell.figure);
-            @let spreads = alike.flat_map(|of| of.entries.iter().filter_map(|entry| entry.spread));
-            @let rows = of.entries.iter().map(|entry| row(of, entry, &summary.stacks)).collect();
-            @let caption = format!("{}{}", label::metric(&of.cell.figure), direction(of));
-            (plot(&parameters(of), &caption, &Bars { rows, end: Bars::end(spreads) }.markup()))
+        @if curves.iter().all(Vec::is_empty) {
+            div class="plots" { @for plot in bars.into_iter().flatten() { (plot) } }
+            div class="plots" { @for plot in costs.into_iter().flatten() { (plot) } }
+        } @else {
+            @for ((bars, curves), costs) in bars.into_iter().zip(curves).zip(costs) {
+                div class="plots" {
+                    @for plot in bars.into_iter().chain(curves).chain(costs) { (plot) }
+                }
+            }
         }
     }
 }
 
-fn row(of: &CellSummary<'_>, entry: &Entry<'_>, stacks: &[&Stack]) -> Row {
+/// The figure, and others that are worth a plot.
+fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+    let metrics = std::iter::once(&*of.cell.figure)
+        .chain(BESIDE.iter().copied().filter(|&name| name != of.cell.figure));
+    let plot = |metric: &str| {
+        let rows: Vec<_> = of
+            .entries
+            .iter()
+            .map(|entry| row(of, entry, metric, stacks))
+            .collect();
+        // Cells that show the same have the same axis.
+        let alike = |other: &&&CellSummary<'_>| metric != of.cell.figure || other.cell.figure == metric;
+        let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
+        let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
+        let is_worth_it = metric == of.cell.figure || rows.iter().any(|row| row.bar.is_some());
+        let caption = format!("{}{}", label::metric(metric), direction(summary::metric(metric)));
+        is_worth_it.then(|| plot(&parameters(of), &caption, &Bars { rows, end }.markup()))
+    };
+    metrics.filter_map(plot).collect()
+}
+
+fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack]) -> Row {
+    let name = entry.stack.name.clone();
+    let tint = plot::tint(stacks, entry.stack);
+    if metric != of.cell.figure {
+        let bar = entry.spread_of(metric);
+        let figure = bar.map_or_else(|| "-".to_owned(), |spread| number::figure(spread.median));
+        let tip = bar.map_or(name.clone(), |bar| format!("{name}: {}", summary::spread(&bar)));
+        return Row {
+            name,
+            tint,
+            bar,
+            whole: None,
+            figure,
+            remark: String::new(),
+            tip,
+        };
+    }
     let ratio = entry.to_baseline.zip(of.baseline);
+    let ratio = ratio.map(|(ratio, to)| format!("{} × {}", number::factor(ratio.median), to.name));
     Row {
-        name: entry.stack.name.clone(),
-        tint: plot::tint(stacks, entry.stack),
+        tint,
         bar: entry.spread,
         whole: None,
         figure: of.headline(entry),
-        remark: ratio.map_or(String::new(), |(ratio, to)| {
-            format!("{} × {}", number::factor(ratio.median), to.name)
-        }),
-        tip: format!("{}: {}", entry.stack.name, of.lines(entry).join("; ")),
+        remark: words::losses(entry).or(ratio).unwrap_or_default(),
+        tip: format!("{name}: {}", of.lines(entry).join("; ")),
+        name,
     }
 }
 
@@ -75,7 +115,7 @@ fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
         let curves = plot::distribution(of, stacks, name)?;
         Some(plot(
             &parameters(of),
-            "share of all transactions that took",
+            "share of the transactions that took no longer",
             &curves,
         ))
     });
@@ -84,24 +124,23 @@ fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
     distributions.chain(losses).collect()
 }
 
-fn costs(cells: &[&CellSummary<'_>], stacks: &[&Stack], part: &str, whole: &str) -> Vec<Markup> {
-    let wholes = cells
-        .iter()
-        .flat_map(|of| of.entries.iter().filter_map(|entry| entry.spread_of(whole)));
-    let parts = cells
-        .iter()
-        .flat_map(|of| of.entries.iter().filter_map(|entry| entry.spread_of(part)));
-    let end = Bars::end(wholes.chain(parts));
-    let caption = format!("{}; light: the whole machine", label::metric(part));
-    let cell = |of: &&CellSummary<'_>| {
+fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+    let plot = |&(part, whole): &(&str, &str)| {
+        let entries = || cells.iter().flat_map(|of| &of.entries);
+        let spreads = entries().flat_map(|entry| [entry.spread_of(part), entry.spread_of(whole)]);
         let rows: Vec<_> = of
             .entries
             .iter()
             .filter_map(|entry| cost(entry, stacks, part, whole))
             .collect();
-        (!rows.is_empty()).then(|| plot(&parameters(of), &caption, &Bars { rows, end }.markup()))
+        let caption = format!("{}; light: the whole machine", label::metric(part));
+        let bars = Bars {
+            end: Bars::end(spreads.flatten()),
+            rows,
+        };
+        (!bars.rows.is_empty()).then(|| plot(&parameters(of), &caption, &bars.markup()))
     };
-    cells.iter().filter_map(cell).collect()
+    COSTS.iter().filter_map(plot).collect()
 }
 
 fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option<Row> {
@@ -153,6 +192,12 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                             th { (code(&format!("`{}`", of.cell.name))) small { (code(&label::metric(&of.cell.figure))) } }
                             @for entry in &of.entries {
                                 td { @for line in of.lines(entry) { div { (line) } } }
+                            }
+                        }
+                        @if let Some(shares) = words::own_shares(of, &summary.report.calibration) {
+                            tr {
+                                th { small { (words::OWN_SHARE) } }
+                                @for share in shares { td { (share) } }
                             }
                         }
                         @for metric in of.other_metrics() {

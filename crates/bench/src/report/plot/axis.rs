@@ -16,6 +16,8 @@ pub(super) struct Axis {
 enum Scale {
     Linear,
     Logarithmic,
+    /// Of a share p: ln(p / (1 - p)), which gives both tails room.
+    Logistic,
 }
 
 impl Axis {
@@ -44,6 +46,18 @@ impl Axis {
         }
     }
 
+    /// `from` and `to` must be between 0 and 1.
+    pub(super) fn logistic(from: f64, to: f64, start: f64, end: f64) -> Self {
+        Self {
+            scale: Scale::Logistic,
+            from,
+            to,
+            start,
+            end,
+            label: |share| trimmed(share * 100.0) + " %",
+        }
+    }
+
     pub(super) fn labelled(self, label: fn(f64) -> String) -> Self {
         Self { label, ..self }
     }
@@ -51,10 +65,12 @@ impl Axis {
     /// Values beyond an end are put there.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = value.clamp(self.from, self.to);
-        let share = match self.scale {
-            Scale::Linear => (value - self.from) / (self.to - self.from),
-            Scale::Logarithmic => (value / self.from).ln() / (self.to / self.from).ln(),
+        let scaled = |value: f64| match self.scale {
+            Scale::Linear => value,
+            Scale::Logarithmic => value.ln(),
+            Scale::Logistic => (value / (1.0 - value)).ln(),
         };
+        let share = (scaled(value) - scaled(self.from)) / (scaled(self.to) - scaled(self.from));
         self.start + share * (self.end - self.start)
     }
 
@@ -67,6 +83,7 @@ impl Axis {
         let values = match self.scale {
             Scale::Linear => self.even_ticks(),
             Scale::Logarithmic => self.decade_ticks(),
+            Scale::Logistic => vec![0.01, 0.1, 0.5, 0.9, 0.99, 0.999],
         };
         let inside = values.into_iter().filter(|&value| self.contains(value));
         inside
@@ -108,13 +125,16 @@ fn short(value: f64) -> String {
         value if value >= 1e4 => (value / 1e3, "k"),
         value => (value, ""),
     };
+    trimmed(value) + suffix
+}
+
+/// Three significant digits at most.
+pub(super) fn trimmed(value: f64) -> String {
     let text = number::figure(value);
-    let text = if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        &text
-    };
-    format!("{text}{suffix}")
+    if !text.contains('.') {
+        return text;
+    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -144,6 +164,13 @@ mod tests {
         let axis = Axis::log(10.0, 1000.0, 50.0, 150.0);
         let seen = [1.0, 10.0, 100.0, 1e9].map(|value| axis.at(value).round());
         assert_eq!(seen, [50.0, 50.0, 100.0, 150.0]);
+    }
+
+    #[test]
+    fn shares_have_room_at_both_ends() {
+        let axis = Axis::logistic(0.01, 0.99, 0.0, 100.0);
+        assert_eq!(labels(&axis), ["1 %", "10 %", "50 %", "90 %", "99 %"]);
+        assert!(axis.at(0.99) - axis.at(0.9) > axis.at(0.6) - axis.at(0.5));
     }
 
     #[test]

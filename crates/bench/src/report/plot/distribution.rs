@@ -8,8 +8,9 @@ use super::{Axis, BOTTOM, Curve, Curves, HEIGHT, TOP, tint};
 use crate::report::summary::CellSummary;
 use crate::schema::{Histogram, Outcome, Stack};
 
-/// The plot ends where all but one in a thousand of the slowest stack's times are in it.
-const SHOWN: f64 = 0.999;
+/// Shares at the ends of the plot.
+const LEAST: f64 = 0.01;
+const MOST: f64 = 0.999;
 
 /// Of the histograms named `name`, all rounds together; none where no stack has any.
 pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], name: &str) -> Option<Markup> {
@@ -23,7 +24,7 @@ pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], n
         let histograms: Vec<_> = measured
             .filter_map(|sample| sample.histograms.get(name))
             .collect();
-        let points = cumulative(&histograms);
+        let points = shown(&cumulative(&histograms));
         if let (Some(histogram), false) = (histograms.first(), points.is_empty()) {
             unit = &histogram.unit;
             curves.push(Curve {
@@ -33,19 +34,12 @@ pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], n
             });
         }
     }
-    let from = curves
-        .iter()
-        .filter_map(|curve| curve.points.first())
-        .map(|point| point.0)
-        .reduce(f64::min)?;
-    let to = curves
-        .iter()
-        .map(|curve| quantile(&curve.points, SHOWN))
-        .fold(from, f64::max);
+    let values = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+    let (from, to) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
     let plot = Curves {
         x: Curves::x_axis(from, to),
-        y: Axis::linear(0.0, 1.0, HEIGHT - BOTTOM, TOP).labelled(|share| format!("{:.0} %", share * 100.0)),
-        x_title: format!("{} or less (logarithmic)", unit.replace("us", "µs")),
+        y: Axis::logistic(LEAST, MOST, HEIGHT - BOTTOM, TOP),
+        x_title: format!("{} (logarithmic)", unit.replace("us", "µs")),
         guides: vec![0.5, 0.99],
         curves,
         dots: false,
@@ -70,7 +64,33 @@ fn cumulative(histograms: &[&Histogram]) -> Vec<(f64, f64)> {
     points.filter(|&(value, _)| value > 0.0).collect()
 }
 
-fn quantile(points: &[(f64, f64)], share: f64) -> f64 {
-    let at = points.iter().find(|point| point.1 >= share).or(points.last());
-    at.map_or(0.0, |point| point.0)
+/// From the last value below [`LEAST`] to the first beyond [`MOST`].
+fn shown(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let start = points.partition_point(|point| point.1 < LEAST);
+    let end = points.partition_point(|point| point.1 < MOST);
+    let shown = &points[start..points.len().min(end + 1)];
+    let first = shown.first().map(|point| (point.0, LEAST));
+    first.into_iter().chain(shown.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_added_up_and_tails_cut_off() {
+        let histogram = |counts| Histogram {
+            unit: "us".to_owned(),
+            counts,
+        };
+        let [first, second] = [
+            vec![(0.0, 1), (20.0, 499)],
+            vec![(20.0, 1), (30.0, 498), (50.0, 1)],
+        ]
+        .map(histogram);
+        let points = cumulative(&[&first, &second]);
+        assert_eq!(points, [(20.0, 0.501), (30.0, 0.999), (50.0, 1.0)]);
+        assert_eq!(shown(&points), [(20.0, LEAST), (20.0, 0.501), (30.0, 0.999)]);
+        assert_eq!(shown(&[]), []);
+    }
 }

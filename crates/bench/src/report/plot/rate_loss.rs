@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use maud::Markup;
 
+use super::axis::trimmed;
 use super::{Axis, BOTTOM, Curve, Curves, HEIGHT, TOP, tint};
-use crate::report::{number, summary::CellSummary};
+use crate::report::summary::{CellSummary, Entry};
 use crate::schema::{Outcome, Stack, Trial};
 use crate::stats;
 
@@ -18,7 +19,7 @@ const POINTS_PER_DECADE: f64 = 10.0;
 
 /// None where no stack was searched.
 pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&Stack]) -> Option<Markup> {
-    let curve = |entry: &crate::report::summary::Entry<'_>| {
+    let curve = |entry: &Entry<'_>| {
         let measured = entry
             .samples
             .iter()
@@ -38,14 +39,9 @@ pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&Stack]) -> O
         x: Curves::x_axis(from, to),
         y: Axis::log(NONE, 1.0, HEIGHT - BOTTOM, TOP).labelled(|loss| match loss {
             loss if loss < 1.5 * NONE => "none".to_owned(),
-            loss => format!(
-                "{} %",
-                number::figure(loss * 100.0)
-                    .trim_end_matches('0')
-                    .trim_end_matches('.')
-            ),
+            loss => trimmed(loss * 100.0) + " %",
         }),
-        x_title: "datagrams sent per second (logarithmic); share lost".to_owned(),
+        x_title: "datagrams sent per second (logarithmic)".to_owned(),
         guides: vec![ALLOWED],
         curves,
         dots: true,

@@ -26,7 +26,7 @@ pub(super) fn of_run(report: &Report) -> Vec<String> {
     if of.measured < of.taken() {
         let parts: Vec<_> = [
             (of.stalled, "stalled"),
-            (of.unreachable, "could not be done here"),
+            (of.unreachable, "were not possible"),
             (of.failed, "failed"),
         ]
         .into_iter()
@@ -42,14 +42,21 @@ pub(super) fn of_run(report: &Report) -> Vec<String> {
     notes
 }
 
+/// One note for all stacks of a cell that ended in the same way.
 pub(super) fn of_cells(cells: &[&CellSummary<'_>]) -> Vec<String> {
     let mut notes = Vec::new();
     for CellSummary { cell, entries, .. } in cells {
-        for entry in entries.iter().filter(|entry| !entry.samples.is_empty()) {
+        let mut alike: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for entry in entries {
             for what in outcomes(entry) {
-                notes.push(format!("`{}`: {} {what}.", cell.name, entry.stack.name));
+                alike.entry(what).or_default().push(entry.stack.name.clone());
             }
         }
+        notes.extend(
+            alike
+                .iter()
+                .map(|(what, names)| format!("`{}`: {} {what}.", cell.name, list(names))),
+        );
     }
     notes
 }
@@ -82,12 +89,37 @@ pub(in crate::report) fn outcomes(entry: &Entry<'_>) -> Vec<String> {
     kinds.into_iter().map(sentence).collect()
 }
 
+/// `2 of 7 stalled`: how many of a figure's samples are missing from it; none where none are, or all.
+pub(in crate::report) fn losses(entry: &Entry<'_>) -> Option<String> {
+    let count = |is: fn(&Outcome) -> bool| entry.samples.iter().filter(|sample| is(&sample.outcome)).count();
+    let kinds = [
+        (
+            count(|outcome| matches!(outcome, Outcome::Stalled { .. })),
+            "stalled",
+        ),
+        (
+            count(|outcome| matches!(outcome, Outcome::Unreachable { .. })),
+            "not possible",
+        ),
+        (
+            count(|outcome| matches!(outcome, Outcome::Failed { .. })),
+            "failed",
+        ),
+    ];
+    let words: Vec<_> = kinds
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} of {} {what}", entry.samples.len()))
+        .collect();
+    (entry.is_measured() && !words.is_empty()).then(|| words.join(", "))
+}
+
 /// Why there is no figure, in a word or three.
 pub(in crate::report) fn outcome(entry: &Entry<'_>) -> String {
     match entry.samples.last().map(|sample| &sample.outcome) {
         None => "not run".to_owned(),
         Some(Outcome::Stalled { at_byte }) => format!("stalled at byte {}", number::count(*at_byte)),
-        Some(Outcome::Unreachable { .. }) => "cannot be done here".to_owned(),
+        Some(Outcome::Unreachable { .. }) => "not possible".to_owned(),
         Some(Outcome::Failed { .. }) => "failed".to_owned(),
         Some(Outcome::Measured) => "no such figure".to_owned(),
     }

@@ -23,8 +23,8 @@ pub(super) fn of_run(summary: &Summary<'_>) -> Vec<String> {
         ));
     } else if ratios().count() > 1 {
         notes.push(format!(
-            "Every comparison has {:.0} % confidence of its own. Of the {} in this report, up to {:.0} may call two equal \
-             stacks different by chance.",
+            "Every comparison has {:.0} % confidence of its own. Of the {} in this report, at most about {:.0} would be \
+             called significant if all stacks were equal.",
             CONFIDENCE * 100.0,
             ratios().count(),
             (ratios().count() as f64 * (1.0 - CONFIDENCE)).ceil(),
@@ -39,10 +39,13 @@ pub(super) fn of_run(summary: &Summary<'_>) -> Vec<String> {
     notes
 }
 
-pub(super) fn of_cells(cells: &[&CellSummary<'_>]) -> Vec<String> {
+/// Too few rounds in the whole run are said once, by [`of_run`].
+pub(super) fn of_cells(cells: &[&CellSummary<'_>], rounds: u32) -> Vec<String> {
     let mut notes = Vec::new();
     for of in cells {
-        let Some(baseline) = of.baseline else { continue };
+        let Some(baseline) = of.baseline.filter(|_| !of.cell.once) else {
+            continue;
+        };
         let with = |verdict| {
             let ratios = of
                 .entries
@@ -65,7 +68,7 @@ pub(super) fn of_cells(cells: &[&CellSummary<'_>]) -> Vec<String> {
                 list(&equal)
             ));
         }
-        if !few.is_empty() {
+        if !few.is_empty() && rounds as usize >= LEAST_PAIRS {
             notes.push(format!(
                 "`{name}`: too few rounds to tell from {to}: {}.",
                 list(&few)
