@@ -233,6 +233,12 @@ pub const METRICS: &[Metric] = &[
         "1/s",
         "highest rate with under 0.1 % of the datagrams lost",
     ),
+    Metric {
+        name: "sent_per_s",
+        unit: "1/s",
+        better: None,
+        meaning: "datagrams sent per second",
+    },
     lower("loss", "ratio", "datagrams sent and not received"),
     lower("errors", "count", "transactions that failed"),
     lower(

@@ -18,7 +18,7 @@ pub(super) fn of_run(report: &Report) -> Vec<String> {
     let of = Completeness::of(report);
     if of.taken() < of.planned {
         notes.push(format!(
-            "The run is not complete: {} of {} planned samples were taken. The same command resumes it.",
+            "The run is not complete: {} of {} planned samples were taken. The same command with `--resume` goes on.",
             number::count(of.taken() as u64),
             number::count(of.planned as u64),
         ));
