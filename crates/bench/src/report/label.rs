@@ -168,6 +168,7 @@ pub(super) fn metric(name: &str) -> String {
         "p99_us" => "99th percentile, µs".to_owned(),
         "per_s" => "per second".to_owned(),
         "lossless_per_s" => "per second with under 0.1 % lost".to_owned(),
+        "sent_per_s" => "sent per second".to_owned(),
         "loss" => "share lost".to_owned(),
         "errors" => "errors".to_owned(),
         "bytes_per_flow" => "bytes per connection".to_owned(),
