@@ -5,9 +5,11 @@
 //! that child; the child dies with us, however we die.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::process::{
     Pid, Signal, WaitOptions, getegid, geteuid, kill_process, set_parent_process_death_signal, waitpid,
@@ -83,13 +85,34 @@ fn begin(directory: &Path, signals: &Blocked) -> Result<Enclosure> {
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.context("cannot make a mount namespace")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .context("/ stays shared")?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let flags = MountFlags::NOSUID;
     mount("proc", "/proc", "proc", flags | MountFlags::NOEXEC, None).context("cannot mount /proc")?;
-    mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=0755,size=256m"))
+    mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=0755,size=1g"))
         .with_context(|| format!("cannot mount a tmpfs on {}", directory.display()))?;
+    open_tun(directory)?;
     Ok(Enclosure {
         programs: directory.to_owned(),
     })
+}
+
+/// Where no udev has opened /dev/net/tun to users, puts one in its place that is open, as stacks run as users.
+fn open_tun(directory: &Path) -> Result<()> {
+    const TUN: &str = "/dev/net/tun";
+    let closed = std::fs::metadata(TUN).is_ok_and(|tun| tun.permissions().mode() & 0o006 != 0o006);
+    if !closed || !geteuid().is_root() {
+        return Ok(());
+    }
+    let ours = directory.join("tun");
+    // Linux: Documentation/networking/tuntap.rst.
+    mknodat(
+        CWD,
+        &ours,
+        FileType::CharacterDevice,
+        Mode::RUSR | Mode::WUSR,
+        makedev(10, 200),
+    )?;
+    std::fs::set_permissions(&ours, PermissionsExt::from_mode(0o666))?;
+    mount_bind(&ours, TUN).context("cannot mount on /dev/net/tun")
 }
 
 impl Enclosure {
@@ -104,7 +127,7 @@ impl Enclosure {
         }
         std::fs::copy(program, &to)
             .with_context(|| format!("cannot copy {} to {}", program.display(), to.display()))?;
-        std::fs::set_permissions(&to, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o755))?;
         Ok(to)
     }
 
@@ -116,7 +139,7 @@ impl Enclosure {
         let directory = self.programs.join("open");
         if !directory.exists() {
             std::fs::create_dir(&directory)?;
-            std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
+            std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o1777))?;
         }
         let path = directory.join(name);
         let _ = std::fs::remove_file(&path);

@@ -79,8 +79,8 @@ pub(crate) struct Question {
     pub(crate) ask: Box<dyn Fn(&Asking<'_>) -> Answer>,
 }
 
-/// To start a stack and end it, with some slack, in seconds.
-const OVERHEAD: f64 = 0.6;
+/// To start a stack, warm up, and end it, in seconds.
+const OVERHEAD: f64 = 0.4;
 
 impl Question {
     /// A question that one job answers, in the usual way.

@@ -17,6 +17,9 @@ const CONNECTS_PER_SECOND: f64 = 1000.0;
 /// What to expect of one that is not.
 const USUAL_CONNECTS_PER_SECOND: f64 = 8000.0;
 
+/// More take minutes where a stack is slow, so they are opened in one round only.
+const REPEATED: u32 = 10_000;
+
 fn questions(profile: Profile) -> Vec<Question> {
     let flows: &[u32] = profile.pick(&[0, 10_000], &[0, 10_000, 100_000]);
     flows.iter().map(|flows| question(*flows)).collect()
@@ -31,9 +34,14 @@ fn question(flows: u32) -> Question {
         Unit::Transaction,
         move |asking| ask(flows, asking),
     );
-    Question {
+    let question = Question {
         cost: (question.cost.0, question.cost.1 + opening),
         ..question
+    };
+    if flows > REPEATED {
+        question.once()
+    } else {
+        question
     }
 }
 

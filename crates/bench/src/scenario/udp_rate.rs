@@ -25,7 +25,7 @@ fn questions(profile: Profile) -> Vec<Question> {
 fn question(size: u16) -> Question {
     let parameters = [("size", &*size.to_string())];
     Question {
-        cost: (1.0 + f64::from(STEPS) / 2.0, f64::from(STEPS + 1) * 0.5),
+        cost: (1.0 + f64::from(STEPS) / 2.0, f64::from(STEPS + 1) * 0.3),
         ..Question::new(&SCENARIO, &parameters, "per_s", Unit::Datagram, move |asking| {
             ask(size, asking)
         })
@@ -42,7 +42,7 @@ fn ask(size: u16, asking: &Asking<'_>) -> Answer {
     answer.trials.push(flood);
     let mut lossless = (flood.loss < TOLERANCE).then_some(received_per_s(flood));
     let (mut low, mut high) = (0.0, flood.sent_per_s);
-    let mut rate = received_per_s(flood) * 0.9;
+    let mut rate = (received_per_s(flood) * 0.9).max(1.0);
     for _ in 0..STEPS {
         if low == 0.0 && lossless.is_some() {
             break;
@@ -78,11 +78,10 @@ fn ask(size: u16, asking: &Asking<'_>) -> Answer {
 
 /// What became of a measurement's datagrams.
 fn trial(answer: &Answer) -> Option<Trial> {
-    let loss = *answer.values.get("loss").filter(|_| answer.is_measured())?;
-    let received = *answer.values.get("per_s")?;
-    (loss < 1.0).then(|| Trial {
-        sent_per_s: received / (1.0 - loss),
-        loss,
+    let value = |name| answer.values.get(name).filter(|_| answer.is_measured()).copied();
+    Some(Trial {
+        sent_per_s: value("sent_per_s")?,
+        loss: value("loss")?,
     })
 }
 
