@@ -39,7 +39,7 @@ fn measure(arguments: Measure) -> Result<u8> {
     {
         if arguments.resume {
             run.resume(path)?;
-        } else if report::read_json(path).is_ok_and(|earlier| !run::is_complete(&earlier)) {
+        } else if report::read_json(path).is_ok_and(|earlier| run::is_partial(&earlier)) {
             bail!(
                 "{} holds a run that is not complete (try: --resume, or remove it)",
                 path.display()
@@ -54,6 +54,9 @@ fn measure(arguments: Measure) -> Result<u8> {
     if run::is_complete(&run.report) {
         return finish(&run.report, arguments.html.as_deref());
     }
+    // Before minutes are spent on what cannot be kept.
+    run.write()?;
+    write_page(&run.report, arguments.html.as_deref())?;
     enclosed(|enclosure: &Enclosure| {
         let result = run
             .execute(enclosure)
@@ -120,10 +123,17 @@ fn command_line() -> String {
 /// Prints the table and writes the page.
 fn finish(of: &Report, html: Option<&Path>) -> Result<u8> {
     print(&report::markdown(of))?;
-    if let Some(path) = html {
-        std::fs::write(path, report::html(of)).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_page(of, html)?;
     Ok(if run::has_bad_samples(of) { BAD_SAMPLES } else { 0 })
+}
+
+fn write_page(of: &Report, path: Option<&Path>) -> Result<()> {
+    match path {
+        Some(path) => {
+            std::fs::write(path, report::html(of)).with_context(|| format!("cannot write {}", path.display()))
+        }
+        None => Ok(()),
+    }
 }
 
 fn compare(arguments: &Compare) -> Result<u8> {

@@ -207,7 +207,10 @@ struct Blocked(libc::sigset_t);
 impl Blocked {
     fn new() -> Result<Self> {
         // SAFETY: `sigset_t` is plain C data, initialised by `sigemptyset` before it is read; no pointer is kept.
+        // SIG_DFL is a valid disposition.
         let set = unsafe {
+            // Ignored (by whoever started us), children would vanish without a status.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
             for signal in [

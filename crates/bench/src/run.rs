@@ -62,6 +62,17 @@ impl Run {
         Ok(())
     }
 
+    /// Writes what is known so far, where it is wanted.
+    ///
+    /// # Errors
+    /// As [`report::write_json`].
+    pub(crate) fn write(&self) -> Result<()> {
+        match &self.output {
+            Some(path) => report::write_json(&self.report, path),
+            None => Ok(()),
+        }
+    }
+
     /// Makes the measurements that are left. The caller is alone in new namespaces.
     ///
     /// # Errors
@@ -82,9 +93,7 @@ impl Run {
             progress.report(&sample, &question.cell.figure, question.seconds(duration));
             self.report.samples.push(sample);
             self.report.ended = now();
-            if let Some(path) = &self.output {
-                report::write_json(&self.report, path)?;
-            }
+            self.write()?;
         }
         progress.finish();
         Ok(())
@@ -150,6 +159,11 @@ impl Run {
 /// Whether a report has all samples of its plan.
 pub(crate) fn is_complete(report: &Report) -> bool {
     plan::left(report).is_empty()
+}
+
+/// Whether a report has some of them.
+pub(crate) fn is_partial(report: &Report) -> bool {
+    !report.samples.is_empty() && !is_complete(report)
 }
 
 /// Whether something in a report stalled or failed.

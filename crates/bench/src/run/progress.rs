@@ -17,7 +17,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn start(total: usize, cost: f64) -> Self {
-        eprintln!("{total} measurements, about {}", people(cost));
+        say(&format!("{total} measurements, about {}\n", people(cost)));
         Self {
             begun: Instant::now(),
             total,
@@ -46,12 +46,7 @@ impl Progress {
             self.line(&text);
         } else {
             self.clear();
-            eprintln!(
-                "[{}/{}, {} left] {text}",
-                self.done,
-                self.total,
-                people(self.left())
-            );
+            say(&format!("{}\n", self.place(&text)));
         }
     }
 
@@ -60,22 +55,26 @@ impl Progress {
     }
 
     fn line(&self, text: &str) {
-        let line = format!(
-            "[{}/{}, {} left] {text}",
-            self.done,
-            self.total,
-            people(self.left())
-        );
+        let line = self.place(text);
         let width =
             rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| usize::from(size.ws_col));
         let line: String = line.chars().take(width.saturating_sub(1)).collect();
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+        say(&format!("\r\x1b[K{line}"));
     }
 
     fn clear(&self) {
         if self.terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            say("\r\x1b[K");
         }
+    }
+
+    fn place(&self, text: &str) -> String {
+        format!(
+            "[{}/{}, {} left] {text}",
+            self.done,
+            self.total,
+            people(self.left())
+        )
     }
 
     /// Seconds, at the pace so far.
@@ -87,6 +86,11 @@ impl Progress {
         };
         self.cost_left * pace
     }
+}
+
+/// Whoever listened may be gone.
+fn say(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn outcome(sample: &Sample, figure: &str) -> String {

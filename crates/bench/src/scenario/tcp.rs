@@ -78,10 +78,14 @@ fn hash(scenario: &Scenario, direction: Direction) -> Question {
         bytes: HASHED_BYTES,
     };
     let ask = move |asking: &Asking<'_>| -> Answer {
-        asking.request(Request {
+        let mut answer = asking.request(Request {
             duration: HASH_LENGTH,
             ..Request::usual(asking, job.clone())
-        })
+        });
+        if answer.is_measured() {
+            answer.set("errors", 0.0);
+        }
+        answer
     };
     Question {
         cost: (0.0, 2.0),

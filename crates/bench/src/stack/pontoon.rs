@@ -32,8 +32,13 @@ fn find(wanted: &Wanted) -> Result<Found> {
         Some(given) => super::existing(given)?,
         None => std::env::current_exe().context("cannot find this program")?,
     };
+    let mut version = super::version(&program)?;
+    // Builds of one version differ.
+    if wanted.program.is_some() {
+        version = format!("{version} ({})", program.display());
+    }
     Ok(Found {
-        version: super::version(&program)?,
+        version,
         stack: Box::new(Pontoon {
             name: wanted.name.clone(),
             program,
