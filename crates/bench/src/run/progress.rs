@@ -57,8 +57,10 @@ impl Progress {
     fn line(&self, text: &str) {
         let line = self.place(text);
         let width =
-            rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| usize::from(size.ws_col));
-        let line: String = line.chars().take(width.saturating_sub(1)).collect();
+            rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        // Some terminals do not know.
+        let width = if width == 0 { 80 } else { width };
+        let line: String = line.chars().take(width - 1).collect();
         say(&format!("\r\x1b[K{line}"));
     }
 
