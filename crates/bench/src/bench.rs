@@ -159,10 +159,12 @@ fn compare(arguments: &Compare) -> Result<u8> {
 
 /// Leaves one stack in a report, under another name.
 fn only(report: &mut Report, stack: &str, name: &str) -> Result<()> {
+    let names: Vec<_> = report.stacks.iter().map(|one| one.name.clone()).collect();
     report.stacks.retain(|one| one.name == stack);
     report.samples.retain(|sample| sample.stack == stack);
-    let found = report.stacks.first_mut();
-    let found = found.with_context(|| format!("no stack {stack} in the report (try: pontoon bench list)"))?;
+    let Some(found) = report.stacks.first_mut() else {
+        bail!("no stack {stack} in the report (try: {})", names.join(", "));
+    };
     found.name = name.to_owned();
     for sample in &mut report.samples {
         sample.stack = name.to_owned();

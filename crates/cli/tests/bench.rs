@@ -306,3 +306,36 @@ fn an_interrupt_leaves_nothing() {
         .collect();
     assert_eq!(left, ["pontoon"]);
 }
+
+#[test]
+fn two_builds_of_pontoon_are_compared_round_by_round() {
+    let place = Place::new();
+    let measured = run(&mut place.bench(
+        "rr --rounds 2 --duration 0.2 --against pontoon-old=pontoon --variant event=--io=event --output r.json",
+    ));
+    assert_eq!(measured.status.code(), Some(0), "{}", complaint(&measured));
+    let stacks: Vec<_> = place
+        .report()
+        .stacks
+        .into_iter()
+        .map(|stack| stack.name)
+        .collect();
+    assert_eq!(stacks, ["pontoon-old", "pontoon", "pontoon-event"]);
+
+    let compared = run(&mut place.bench("compare r.json r.json --stacks pontoon-old,pontoon"));
+    assert_eq!(compared.status.code(), Some(0), "{}", complaint(&compared));
+    let text = String::from_utf8_lossy(&compared.stdout);
+    assert!(text.contains("compared round by round"), "{text}");
+    assert_eq!(
+        text.lines().filter(|line| line.starts_with("| `rr`")).count(),
+        1,
+        "{text}"
+    );
+    let unknown = run(&mut place.bench("compare r.json r.json --stacks pontoon-old,veth"));
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(
+        complaint(&unknown).contains("no stack veth"),
+        "{}",
+        complaint(&unknown)
+    );
+}
