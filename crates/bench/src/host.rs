@@ -1,7 +1,9 @@
 //! The host that stacks lead to: its network, its servers, and the client's program.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -9,12 +11,15 @@ use anyhow::{Context, Result};
 
 use crate::enclosure::Enclosure;
 use crate::job::Ports;
-use crate::network::{LOOPBACK_MTU, Network, resolver};
+use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
 
 /// Verbs of the program that the harness starts.
 pub(crate) const SERVER: &str = "bench-server";
 pub(crate) const CLIENT: &str = "bench-client";
 pub(crate) const TOUCH: &str = "bench-touch";
+
+/// Ports to publish: for users, and below those from which the host's kernel chooses.
+const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;
 
 pub(crate) struct Host {
     pub(crate) enclosure: Enclosure,
@@ -23,6 +28,8 @@ pub(crate) struct Host {
     pub(crate) client: PathBuf,
     /// Why no names are answered here.
     pub(crate) no_resolver: Option<String>,
+    /// The port that was published last.
+    published: Cell<u16>,
     /// By the congestion control that their listening sockets were born with.
     servers: BTreeMap<String, Server>,
 }
@@ -48,6 +55,7 @@ impl Host {
             enclosure,
             network,
             no_resolver: resolver.err().map(|error| format!("{error:#}")),
+            published: Cell::new(PUBLISHED.start),
             servers: BTreeMap::new(),
         })
     }
@@ -73,6 +81,18 @@ impl Host {
         let ports = server.ports;
         self.servers.insert(congestion_control.to_owned(), server);
         Ok(ports)
+    }
+
+    /// A port of the host that nobody has used for a minute: until then the last connections to it are in TIME-WAIT,
+    /// and it cannot be bound.
+    pub(crate) fn port_to_publish(&self) -> u16 {
+        let next = self.published.get() + 1;
+        self.published.set(if next < PUBLISHED.end {
+            next
+        } else {
+            PUBLISHED.start
+        });
+        self.published.get()
     }
 
     /// Processes that stay between measurements.

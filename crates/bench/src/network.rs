@@ -93,8 +93,9 @@ impl Network {
         };
         sysctl("net/ipv4/ping_group_range", &groups)?;
         guest.enter(|| sysctl("net/ipv4/ping_group_range", &groups))?;
-        sysctl("net/ipv4/ip_local_port_range", "2048 65535")?;
-        guest.enter(|| sysctl("net/ipv4/ip_local_port_range", "2048 65535"))?;
+        let ports = format!("{FIRST_LOCAL_PORT} 65535");
+        sysctl("net/ipv4/ip_local_port_range", &ports)?;
+        guest.enter(|| sysctl("net/ipv4/ip_local_port_range", &ports))?;
         let path = format!("/proc/sys/{CONGESTION_CONTROL}");
         let default_congestion_control =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -156,6 +157,9 @@ impl Network {
         Ok(())
     }
 }
+
+/// Kernels choose ports from here up: more than usual, so that short connections do not use them up.
+pub(crate) const FIRST_LOCAL_PORT: u16 = 2048;
 
 /// The kernel's own, of loopbacks.
 pub(crate) const LOOPBACK_MTU: u32 = 65536;

@@ -143,7 +143,7 @@ impl Run {
             unit: question.unit,
             wish: Wish {
                 mtu: question.mtu,
-                publish: question.publish,
+                publish: question.publish.then(|| host.port_to_publish()),
             },
             earlier: self
                 .report

@@ -71,8 +71,8 @@ pub(crate) struct Question {
     pub(crate) mtu: Option<u16>,
     /// Of both ends; none is the machine's.
     pub(crate) congestion_control: Option<&'static str>,
-    /// A TCP port of the guest that must be published.
-    pub(crate) publish: Option<u16>,
+    /// Whether a TCP port of the guest must be published.
+    pub(crate) publish: bool,
     pub(crate) unit: Unit,
     /// What it takes, as lengths of a measurement and seconds beyond.
     pub(crate) cost: (f64, f64),
@@ -121,7 +121,7 @@ impl Question {
             },
             mtu: None,
             congestion_control: None,
-            publish: None,
+            publish: false,
             unit,
             cost: (1.0, OVERHEAD),
             ask: Box::new(ask),

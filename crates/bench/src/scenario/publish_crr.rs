@@ -1,7 +1,7 @@
 //! The same as `crr` inbound: the host connects to a port that the guest publishes on the host's loopback.
 
 use crate::job::Job;
-use crate::run::asking::Asking;
+use crate::run::asking::{Answer, Asking};
 use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -10,18 +10,16 @@ pub(super) const SCENARIO: Scenario = Scenario {
     questions: |_| vec![question()],
 };
 
-/// Below the ranges from which kernels choose ports, and free: nobody else is in these namespaces.
-const PORT: u16 = 1080;
-
 fn question() -> Question {
-    let ask = |asking: &Asking<'_>| {
-        asking.client(Job::PublishConnect {
+    let ask = |asking: &Asking<'_>| match asking.wish.publish {
+        Some(port) => asking.client(Job::PublishConnect {
             address: asking.place().published,
-            port: PORT,
-        })
+            port,
+        }),
+        None => Answer::failed("no port is published"),
     };
     Question {
-        publish: Some(PORT),
+        publish: true,
         ..Question::new(&SCENARIO, &[("clients", "1")], "p50_us", Unit::Transaction, ask)
     }
 }
