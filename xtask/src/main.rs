@@ -1,17 +1,20 @@
-//! Chores of the workspace: `cargo xtask test` is everything that CI does.
+//! Chores of the workspace: `cargo xtask test` is everything that CI does, `cargo xtask bench-ab` compares revisions.
 
+mod bench_ab;
 mod need;
 mod step;
 mod test;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
         Some("test") if arguments.len() == 1 => test::run(),
+        Some("bench-ab") if arguments.len() > 1 => bench_ab::run(&arguments[1..]),
         _ => {
-            eprintln!("usage: cargo xtask test");
+            eprintln!("usage: cargo xtask test\n       {}", bench_ab::USAGE);
             return ExitCode::from(2);
         }
     };
@@ -23,4 +26,8 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

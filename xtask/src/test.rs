@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{need, step};
+use crate::{need, step, workspace};
 
 /// The unprivileged user of the end-to-end list, made when root finds none.
 const USER: &str = "pontoon-test";
@@ -79,10 +79,6 @@ fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
     command
-}
-
-fn workspace() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// Copies the programs to where every user can run them.

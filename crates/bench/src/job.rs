@@ -69,20 +69,29 @@ pub struct Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ports {
-    /// TCP: takes a [`Job`] as a line of JSON, does the server's part, and answers with a [`Word`].
+    /// TCP: the conversation about a job; it begins with the job and lasts as long.
     pub control: u16,
-    /// TCP: takes bytes and checks their stamps.
+    /// TCP: takes the job's number from the conversation (eight bytes), then stamped bytes, which it checks and counts.
     pub sink: u16,
-    /// TCP: sends stamped bytes until the peer closes.
+    /// TCP: takes the job's number, then sends stamped bytes until the peer closes.
     pub source: u16,
     /// TCP: sends back what comes.
     pub echo: u16,
     /// TCP: takes a byte, sends it back, closes; served in the accepting thread.
     pub connect: u16,
-    /// UDP: counts datagrams.
+    /// TCP: keep silent connections while a job wants them. Several, as one has fewer than a client has ports.
+    pub idle: [u16; Self::IDLE],
+    /// UDP: counts datagrams that begin with the job's number.
     pub datagram_sink: u16,
+    /// UDP: the same, taking runs of them (`UDP_GRO`).
+    pub datagram_run_sink: u16,
     /// UDP: sends datagrams back.
     pub datagram_echo: u16,
+}
+
+impl Ports {
+    /// Ports for silent connections.
+    pub const IDLE: usize = 8;
 }
 
 /// What a client says.

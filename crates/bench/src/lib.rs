@@ -6,5 +6,19 @@
 //! ([`schema::Sample`]) after each. [`load`] is the one server and the one client program behind every figure.
 //! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
 
+pub mod args;
+mod bench;
+mod enclosure;
+mod host;
 pub mod job;
+pub mod load;
+mod machine;
+mod network;
+pub mod report;
+mod run;
+mod scenario;
 pub mod schema;
+mod stack;
+pub mod stats;
+
+pub use bench::{bench, client, server, touch};

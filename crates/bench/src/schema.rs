@@ -19,6 +19,9 @@ pub struct Report {
     pub began: u64,
     /// Seconds since 1970, of the last sample.
     pub ended: u64,
+    /// The command line that made it, quoted for a shell.
+    #[serde(default)]
+    pub command: String,
     pub plan: Plan,
     pub machine: Machine,
     pub calibration: Calibration,
@@ -72,12 +75,27 @@ pub struct Calibration {
 pub struct Stack {
     /// As in `--against`, or the name of a variant.
     pub name: String,
+    #[serde(default)]
+    pub role: Role,
     pub version: String,
     /// How it was started, with `CLIENT` in the client's place.
     pub command: String,
     /// Why it is not part of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
+}
+
+/// What a stack is in a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The kernel's own path, `direct` or `veth`: what others are measured against.
+    Kernel,
+    /// Pontoon, with some flags or of some revision.
+    Pontoon,
+    /// A stack of somebody else.
+    #[default]
+    Peer,
 }
 
 /// A scenario with its parameters.
@@ -89,6 +107,9 @@ pub struct Cell {
     pub parameters: BTreeMap<String, String>,
     /// The name of the figure by which stacks are compared.
     pub figure: String,
+    /// Asked in the first round only.
+    #[serde(default)]
+    pub once: bool,
 }
 
 /// One measurement.
@@ -104,7 +125,19 @@ pub struct Sample {
     pub values: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,
+    /// What a search for the highest lossless rate tried, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<Trial>,
     pub conditions: Conditions,
+}
+
+/// A rate at which datagrams were sent, and what came of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Datagrams sent per second.
+    pub sent_per_s: f64,
+    /// Share of them that was not received.
+    pub loss: f64,
 }
 
 /// How a measurement ended.
@@ -200,6 +233,12 @@ pub const METRICS: &[Metric] = &[
         "1/s",
         "highest rate with under 0.1 % of the datagrams lost",
     ),
+    Metric {
+        name: "sent_per_s",
+        unit: "1/s",
+        better: None,
+        meaning: "datagrams sent per second",
+    },
     lower("loss", "ratio", "datagrams sent and not received"),
     lower("errors", "count", "transactions that failed"),
     lower(

@@ -27,6 +27,14 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run a command in a network namespace of its own, without privileges
     Run(Box<Run>),
+    /// Compare network stacks on this machine
+    Bench(Box<pontoon_bench::args::Bench>),
+    #[command(hide = true)]
+    BenchServer(pontoon_bench::args::Server),
+    #[command(hide = true)]
+    BenchClient(pontoon_bench::args::Client),
+    #[command(hide = true)]
+    BenchTouch(pontoon_bench::args::Touch),
 }
 
 /// Examples first, then the options, one line each.

@@ -17,5 +17,20 @@ fn main() -> ExitCode {
     };
     match cli.verb {
         args::Verb::Run(arguments) => run::run(*arguments),
+        args::Verb::Bench(arguments) => end(pontoon_bench::bench(*arguments)),
+        args::Verb::BenchServer(arguments) => end(pontoon_bench::server(&arguments)),
+        args::Verb::BenchClient(arguments) => end(pontoon_bench::client(&arguments)),
+        args::Verb::BenchTouch(arguments) => end(pontoon_bench::touch(&arguments)),
+    }
+}
+
+/// A status, or an error in one line.
+fn end(result: anyhow::Result<u8>) -> ExitCode {
+    match result {
+        Ok(status) => status.into(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

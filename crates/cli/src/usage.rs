@@ -44,5 +44,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         Some(ContextValue::Strings(several)) => several.first().map(String::as_str),
         _ => None,
     };
-    format!("{what} (try: {})", suggested.unwrap_or("pontoon run --help"))
+    let verb = std::env::args().nth(1).filter(|verb| verb == "bench");
+    let help = format!("pontoon {} --help", verb.as_deref().unwrap_or("run"));
+    format!("{what} (try: {})", suggested.unwrap_or(&help))
 }

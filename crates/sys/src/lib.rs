@@ -4,6 +4,7 @@
 //! with the bare [`Errno`](rustix::io::Errno); what is called at set-up answers with an `io::Error` that says more.
 
 pub mod address;
+pub mod batch;
 pub mod bind;
 pub mod caps;
 pub mod cmsg;

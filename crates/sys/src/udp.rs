@@ -68,6 +68,14 @@ pub fn push_segment(control: &mut SendControl, size: u16) {
     control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
 }
 
+/// Makes every send many datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
+///
+/// # Errors
+/// ENOPROTOOPT: this kernel has no such thing.
+pub fn set_segment(socket: impl AsFd, size: u16) -> Result<(), Errno> {
+    option::set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, size.into())
+}
+
 /// Sends from `source` where the socket is bound to a wildcard.
 pub fn push_source(control: &mut SendControl, source: IpAddr) {
     match source {

@@ -4,6 +4,7 @@ fn parse(words: &[&str]) -> Run {
     let words = ["pontoon", "run"].iter().chain(words);
     match Cli::try_parse_from(words).unwrap().verb {
         Verb::Run(run) => *run,
+        other => panic!("{other:?}"),
     }
 }
 

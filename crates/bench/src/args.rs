@@ -1,0 +1,232 @@
+//! What can be said behind `pontoon bench`. Parsing performs no work.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, value_parser};
+
+use crate::scenario::{Profile, SCENARIOS};
+use crate::stack::{self, Wanted};
+
+/// Examples first, then the options, one line each.
+const HELP: &str = "\
+{about}
+
+  pontoon bench                                           everything, quickly, against whatever is installed
+  pontoon bench rr tcp-up --against veth,pasta            two scenarios, two stacks beside pontoon
+  pontoon bench --variant poll='--io poll' crr            pontoon twice
+  pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    programs of your choice
+  pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
+  pontoon bench compare A.json B.json                     what changed
+  pontoon bench list                                      scenarios, cells, and stacks found here
+
+{usage-heading} {usage}
+
+{options}
+
+A table goes to standard output, progress to standard error. Everything happens in namespaces that end with the run;
+root is not needed. The exit status is 0 where everything was measured (or cannot be, and the table says why), 3 where
+something stalled or failed, 1 where we failed, 2 for wrong usage.
+";
+
+#[derive(Args, Debug)]
+#[command(
+    help_template = HELP,
+    override_usage = "pontoon bench [OPTIONS] [SCENARIO...]",
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
+pub struct Bench {
+    #[command(subcommand)]
+    pub(crate) verb: Option<Verb>,
+    #[command(flatten)]
+    pub(crate) measure: Measure,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Compare two reports
+    Compare(Compare),
+    /// List scenarios, cells, and stacks found here
+    List(List),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Measure {
+    /// Scenarios [default: all]
+    #[arg(value_name = "SCENARIO", value_parser = scenario, hide = true)]
+    pub(crate) scenarios: Vec<String>,
+    #[command(flatten)]
+    pub(crate) stacks: Stacks,
+    /// Times that each cell is measured [default: 3 or 7]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Seconds of a measurement [default: 0.6 or 1]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) duration: Option<f64>,
+    /// Write the report, after every measurement
+    #[arg(long, value_name = "F.json")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write a page with plots, at the end
+    #[arg(long, value_name = "F.html")]
+    pub(crate) html: Option<PathBuf>,
+    /// Go on with the run of which --output holds a part
+    #[arg(long, requires = "output")]
+    pub(crate) resume: bool,
+}
+
+/// Who takes part in what.
+#[derive(Args, Debug)]
+pub(crate) struct Stacks {
+    /// Stacks beside pontoon: NAME[=PROGRAM] [default: all that are known]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
+    pub(crate) against: Vec<Wanted>,
+    /// Pontoon once more, with flags for 'run'
+    #[arg(long, value_name = "NAME='FLAGS'", value_parser = variant)]
+    pub(crate) variant: Vec<Wanted>,
+    /// quick (ten minutes) or full (two hours)
+    #[arg(
+        long,
+        value_name = "PROFILE",
+        value_enum,
+        default_value = "quick",
+        hide_possible_values = true
+    )]
+    pub(crate) profile: Profile,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Compare {
+    /// The report of before
+    #[arg(value_name = "A.json")]
+    pub(crate) before: PathBuf,
+    /// The report of after
+    #[arg(value_name = "B.json")]
+    pub(crate) after: PathBuf,
+    /// Take one stack of each report, as if they were the same
+    #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1)]
+    pub(crate) stacks: Vec<String>,
+    /// Write the comparison [default: to standard output]
+    #[arg(long, value_name = "F.md")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    #[command(flatten)]
+    pub(crate) stacks: Stacks,
+}
+
+/// `bench-server`: the one server.
+#[derive(Args, Debug)]
+pub struct Server {
+    pub(crate) listen: IpAddr,
+}
+
+/// `bench-client`: the one client.
+#[derive(Args, Debug)]
+pub struct Client {
+    /// Of this network namespace, from now on.
+    #[arg(long)]
+    pub(crate) congestion_control: Option<String>,
+    pub(crate) server: IpAddr,
+    /// A [`crate::job::Order`] as JSON.
+    pub(crate) order: String,
+}
+
+/// `bench-touch`: one byte there and back.
+#[derive(Args, Debug)]
+pub struct Touch {
+    pub(crate) server: IpAddr,
+    pub(crate) port: u16,
+}
+
+impl Stacks {
+    /// All of them, pontoon among them.
+    pub(crate) fn wanted(&self) -> Vec<Wanted> {
+        let plain = |name: &str| Wanted {
+            name: name.to_owned(),
+            program: None,
+            flags: Vec::new(),
+        };
+        let mut wanted = self.against.clone();
+        if wanted.is_empty() {
+            wanted = stack::kinds().map(plain).collect();
+        }
+        if !wanted.iter().any(|one| one.name == PONTOON) {
+            wanted.push(plain(PONTOON));
+        }
+        let variants = match self.profile {
+            Profile::Full if self.variant.is_empty() => &["event", "poll"][..],
+            Profile::Full | Profile::Quick => &[],
+        };
+        wanted.extend(variants.iter().map(|mode| Wanted {
+            flags: vec!["--io".to_owned(), (*mode).to_owned()],
+            ..plain(&format!("{PONTOON}-{mode}"))
+        }));
+        wanted.extend(self.variant.iter().cloned());
+        wanted
+    }
+}
+
+const PONTOON: &str = "pontoon";
+
+fn scenario(text: &str) -> Result<String, String> {
+    if SCENARIOS.iter().any(|scenario| scenario.name == text) {
+        return Ok(text.to_owned());
+    }
+    Err("no such scenario (try: pontoon bench list)".into())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not a number of seconds from 0.05 to 600".into()),
+    }
+}
+
+fn against(text: &str) -> Result<Wanted, String> {
+    let (name, program) = match text.split_once('=') {
+        Some((name, program)) => (name, Some(PathBuf::from(program))),
+        None => (text, None),
+    };
+    if !stack::is_known(name) {
+        let kinds: Vec<_> = stack::kinds().collect();
+        return Err(format!(
+            "not a stack's name: {}, or one of them with something behind it, such as pasta-debian \
+             (try: pontoon bench list)",
+            kinds.join(", ")
+        ));
+    }
+    Ok(Wanted {
+        name: file_name(name)?,
+        program,
+        flags: Vec::new(),
+    })
+}
+
+fn variant(text: &str) -> Result<Wanted, String> {
+    let (name, flags) = text.split_once('=').ok_or("not of the form NAME='FLAGS'")?;
+    let name = if name.starts_with(PONTOON) {
+        name.to_owned()
+    } else {
+        format!("{PONTOON}-{name}")
+    };
+    Ok(Wanted {
+        name: file_name(&name)?,
+        program: None,
+        flags: flags.split_whitespace().map(str::to_owned).collect(),
+    })
+}
+
+/// A name that can be a file's and a column's.
+fn file_name(name: &str) -> Result<String, String> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if name.is_empty() || !name.chars().all(fits) {
+        return Err("a stack's name has letters, digits, '-', '_' and '.'".into());
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+use clap::Parser;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    bench: Bench,
+}
+
+fn parse(line: &str) -> Result<Bench, clap::Error> {
+    Line::try_parse_from(line.split(' ')).map(|line| line.bench)
+}
+
+fn names(line: &str) -> Vec<String> {
+    let bench = parse(line).unwrap();
+    bench
+        .measure
+        .stacks
+        .wanted()
+        .into_iter()
+        .map(|one| one.name)
+        .collect()
+}
+
+#[test]
+fn pontoon_takes_part_unless_it_is_named_anyway() {
+    assert_eq!(names("bench --against veth,pasta"), ["veth", "pasta", "pontoon"]);
+    assert_eq!(names("bench --against pontoon=/x,veth"), ["pontoon", "veth"]);
+    assert!(names("bench").contains(&"slirp4netns".to_owned()));
+}
+
+#[test]
+fn variants_are_pontoons() {
+    assert_eq!(
+        names("bench --against veth --variant poll=--io=poll"),
+        ["veth", "pontoon", "pontoon-poll"]
+    );
+    assert_eq!(
+        names("bench --against veth --profile full"),
+        ["veth", "pontoon", "pontoon-event", "pontoon-poll"]
+    );
+}
+
+#[test]
+fn wrong_words_are_refused_with_advice() {
+    for line in [
+        "bench nonsense",
+        "bench --against passt",
+        "bench --variant poll",
+        "bench --duration 0",
+        "bench --rounds 0",
+        "bench --resume",
+        "bench compare a.json",
+        "bench rr list",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+    let error = parse("bench nonsense").unwrap_err().to_string();
+    assert!(error.contains("try: pontoon bench list"), "{error}");
+}
+
+#[test]
+fn scenarios_and_subcommands() {
+    assert_eq!(
+        parse("bench rr tcp-up").unwrap().measure.scenarios,
+        ["rr", "tcp-up"]
+    );
+    assert!(matches!(parse("bench list").unwrap().verb, Some(Verb::List(_))));
+    assert!(matches!(
+        parse("bench compare a b --output c").unwrap().verb,
+        Some(Verb::Compare(_))
+    ));
+}

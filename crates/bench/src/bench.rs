@@ -1,0 +1,244 @@
+//! The verbs.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::{Bench, Client, Compare, List, Measure, Server, Stacks, Touch, Verb};
+use crate::enclosure::{Enclosure, enclosed};
+use crate::job::Word;
+use crate::run::{self, Run};
+use crate::scenario::{Question, SCENARIOS};
+use crate::schema::{Plan, Report, VERSION};
+use crate::{load, machine, network, report, stack};
+
+/// Exit status where a sample stalled or failed.
+const BAD_SAMPLES: u8 = 3;
+
+/// `pontoon bench`.
+///
+/// # Errors
+/// What failed, on what, and what to try.
+pub fn bench(arguments: Bench) -> Result<u8> {
+    match arguments.verb {
+        None => measure(arguments.measure),
+        Some(Verb::Compare(compare)) => self::compare(&compare),
+        Some(Verb::List(list)) => self::list(&list),
+    }
+}
+
+fn measure(arguments: Measure) -> Result<u8> {
+    let mut run = plan(&arguments);
+    if !run.entries.iter().any(|entry| entry.stack.is_some()) {
+        bail!("no stack is there (try: pontoon bench list)");
+    }
+    if let Some(path) = &arguments.output
+        && path.exists()
+    {
+        if arguments.resume {
+            run.resume(path)?;
+        } else if report::read_json(path).is_ok_and(|earlier| run::is_partial(&earlier)) {
+            bail!(
+                "{} holds a run that is not complete (try: --resume, or remove it)",
+                path.display()
+            );
+        }
+    }
+    for entry in &run.entries {
+        if let Some(why) = &entry.described.missing {
+            eprintln!("without {}: {why}", entry.described.name);
+        }
+    }
+    if run::is_complete(&run.report) {
+        return finish(&run.report, arguments.html.as_deref());
+    }
+    // Before minutes are spent on what cannot be kept.
+    run.write()?;
+    write_page(&run.report, arguments.html.as_deref())?;
+    enclosed(|enclosure: &Enclosure| {
+        let result = run
+            .execute(enclosure)
+            .and_then(|()| finish(&run.report, arguments.html.as_deref()));
+        result.unwrap_or_else(|error| {
+            eprintln!("error: {error:#}");
+            1
+        })
+    })
+}
+
+fn plan(arguments: &Measure) -> Run {
+    let profile = arguments.stacks.profile;
+    let entries = stack::find(&arguments.stacks.wanted());
+    let questions = questions(&arguments.stacks, &arguments.scenarios);
+    let report = Report {
+        version: VERSION,
+        generator: concat!("pontoon bench ", env!("CARGO_PKG_VERSION")).to_owned(),
+        began: run::now(),
+        ended: run::now(),
+        command: command_line(),
+        plan: Plan {
+            rounds: arguments.rounds.unwrap_or(profile.pick(3, 7)),
+            duration: arguments.duration.unwrap_or(profile.pick(0.6, 1.0)),
+            scenarios: arguments.scenarios.clone(),
+            stacks: entries.iter().map(|entry| entry.described.name.clone()).collect(),
+        },
+        machine: machine::describe(),
+        calibration: load::calibrate(),
+        stacks: entries.iter().map(|entry| entry.described.clone()).collect(),
+        cells: questions.iter().map(|question| question.cell.clone()).collect(),
+        samples: Vec::new(),
+        backends: Vec::new(),
+    };
+    Run {
+        questions,
+        entries,
+        report,
+        output: arguments.output.clone(),
+    }
+}
+
+/// Of the scenarios that were named, or of all.
+fn questions(stacks: &Stacks, named: &[String]) -> Vec<Question> {
+    SCENARIOS
+        .iter()
+        .filter(|scenario| named.is_empty() || named.iter().any(|name| name == scenario.name))
+        .flat_map(|scenario| (scenario.questions)(stacks.profile))
+        .collect()
+}
+
+fn command_line() -> String {
+    let quoted = std::env::args().map(|word| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:".contains(letter);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Prints the table and writes the page.
+fn finish(of: &Report, html: Option<&Path>) -> Result<u8> {
+    print(&report::markdown(of))?;
+    write_page(of, html)?;
+    Ok(if run::has_bad_samples(of) { BAD_SAMPLES } else { 0 })
+}
+
+fn write_page(of: &Report, path: Option<&Path>) -> Result<()> {
+    match path {
+        Some(path) => {
+            std::fs::write(path, report::html(of)).with_context(|| format!("cannot write {}", path.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn compare(arguments: &Compare) -> Result<u8> {
+    let mut before = report::read_json(&arguments.before)?;
+    let mut after = report::read_json(&arguments.after)?;
+    match arguments.stacks.as_slice() {
+        [] => {}
+        [old, new] => {
+            only(&mut before, old, new)?;
+            only(&mut after, new, new)?;
+        }
+        _ => bail!("--stacks takes two names (try: --stacks pontoon-old,pontoon)"),
+    }
+    let text = report::compare(&before, &after);
+    match &arguments.output {
+        Some(path) => {
+            std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?
+        }
+        None => print(&text)?,
+    }
+    Ok(0)
+}
+
+/// Leaves one stack in a report, under another name.
+fn only(report: &mut Report, stack: &str, name: &str) -> Result<()> {
+    let names: Vec<_> = report.stacks.iter().map(|one| one.name.clone()).collect();
+    report.stacks.retain(|one| one.name == stack);
+    report.samples.retain(|sample| sample.stack == stack);
+    let Some(found) = report.stacks.first_mut() else {
+        bail!("no stack {stack} in the report (try: {})", names.join(", "));
+    };
+    found.name = name.to_owned();
+    for sample in &mut report.samples {
+        sample.stack = name.to_owned();
+    }
+    Ok(())
+}
+
+fn list(arguments: &List) -> Result<u8> {
+    let mut text = String::new();
+    for scenario in SCENARIOS {
+        text += &format!("{:<12} {}\n", scenario.name, scenario.about);
+        for question in (scenario.questions)(arguments.stacks.profile) {
+            text += &format!("    {}\n", question.cell.name);
+        }
+    }
+    text += "\n";
+    for entry in stack::find(&arguments.stacks.wanted()) {
+        let stack = entry.described;
+        match stack.missing {
+            None => {
+                text += &format!(
+                    "{:<12} {}\n             {}\n",
+                    stack.name, stack.version, stack.command
+                )
+            }
+            Some(why) => text += &format!("{:<12} missing: {why}\n", stack.name),
+        }
+    }
+    print(&text)?;
+    Ok(0)
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")
+}
+
+/// `pontoon bench-server`.
+///
+/// # Errors
+/// As [`load::serve`].
+pub fn server(arguments: &Server) -> Result<u8> {
+    load::serve(arguments.listen)?;
+    Ok(0)
+}
+
+/// `pontoon bench-client`.
+///
+/// # Errors
+/// As [`load::work`].
+pub fn client(arguments: &Client) -> Result<u8> {
+    let order = serde_json::from_str(&arguments.order).context("no order")?;
+    if let Some(name) = &arguments.congestion_control
+        && let Err(error) = network::set_congestion_control(name)
+    {
+        let word = Word::Unreachable {
+            why: format!("{error:#}"),
+        };
+        print(&format!("{}\n", serde_json::to_string(&word)?))?;
+        return Ok(0);
+    }
+    load::work(arguments.server, order)?;
+    Ok(0)
+}
+
+/// `pontoon bench-touch`: says a line when a byte came back.
+///
+/// # Errors
+/// The server is not reached.
+pub fn touch(arguments: &Touch) -> Result<u8> {
+    let mut stream = TcpStream::connect((arguments.server, arguments.port))?;
+    stream.write_all(&[1])?;
+    stream.read_exact(&mut [0])?;
+    print("back\n")?;
+    Ok(0)
+}

@@ -1,0 +1,250 @@
+//! Namespaces of the harness's own, in which everything happens.
+//!
+//! A child is process 1 of a PID namespace, with a network and a mount namespace (and, for a user without privileges, a
+//! user namespace that maps this user to itself). Nothing of the machine is changed, and whatever runs inside dies with
+//! that child; the child dies with us, however we die.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getegid, geteuid, kill_process, set_parent_process_death_signal, waitpid,
+};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// Status of a run that a signal ended, plus the signal's number.
+const SIGNALLED: u8 = 128;
+
+/// Where, inside, programs lie that every user may run.
+#[derive(Clone, Debug)]
+pub(crate) struct Enclosure {
+    pub(crate) programs: PathBuf,
+}
+
+/// Runs `inside` enclosed, and returns its exit status.
+///
+/// # Errors
+/// Namespaces cannot be made here, or there is more than one thread.
+pub(crate) fn enclosed(inside: impl FnOnce(&Enclosure) -> u8) -> Result<u8> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    ensure!(threads == 1, "the harness has {threads} threads before it begins");
+    unshare()?;
+    let directory = Directory::new()?;
+    let signals = Blocked::new()?;
+    // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = match begin(&directory.0, &signals) {
+                Ok(enclosure) => inside(&enclosure),
+                Err(error) => {
+                    eprintln!("error: cannot set up the harness's namespaces: {error:#}");
+                    1
+                }
+            };
+            // Nothing of the parent's that is further up the stack may run in the child.
+            std::process::exit(status.into())
+        }
+        pid => {
+            let child = Pid::from_raw(pid).context("cannot fork")?;
+            Ok(attend(child, &signals))
+        }
+    }
+}
+
+fn unshare() -> Result<()> {
+    let mut flags = UnshareFlags::NEWNET | UnshareFlags::NEWPID;
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    if user != 0 {
+        flags |= UnshareFlags::NEWUSER;
+    }
+    // SAFETY: there is one thread, and nothing that was opened before belongs to a namespace.
+    unsafe { unshare_unsafe(flags) }.map_err(|error| match error {
+        rustix::io::Errno::PERM | rustix::io::Errno::NOSPC | rustix::io::Errno::INVAL => anyhow::anyhow!(
+            "cannot make namespaces: {error} (try: as root, or allow user namespaces: \
+             sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0)"
+        ),
+        _ => anyhow::anyhow!("cannot make namespaces: {error}"),
+    })?;
+    if user != 0 {
+        std::fs::write("/proc/self/setgroups", "deny").context("cannot write /proc/self/setgroups")?;
+        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1")).context("cannot write uid_map")?;
+        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1")).context("cannot write gid_map")?;
+    }
+    Ok(())
+}
+
+/// Process 1: its own /proc, and a place for programs.
+fn begin(directory: &Path, signals: &Blocked) -> Result<Enclosure> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    signals.release()?;
+    // SAFETY: there is one thread.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.context("cannot make a mount namespace")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .context("/ stays shared")?;
+    let flags = MountFlags::NOSUID;
+    mount("proc", "/proc", "proc", flags | MountFlags::NOEXEC, None).context("cannot mount /proc")?;
+    mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=0755,size=1g"))
+        .with_context(|| format!("cannot mount a tmpfs on {}", directory.display()))?;
+    open_tun(directory)?;
+    Ok(Enclosure {
+        programs: directory.to_owned(),
+    })
+}
+
+/// Where no udev has opened /dev/net/tun to users, puts one in its place that is open, as stacks run as users.
+fn open_tun(directory: &Path) -> Result<()> {
+    const TUN: &str = "/dev/net/tun";
+    let closed = std::fs::metadata(TUN).is_ok_and(|tun| tun.permissions().mode() & 0o006 != 0o006);
+    if !closed || !geteuid().is_root() {
+        return Ok(());
+    }
+    let ours = directory.join("tun");
+    // Linux: Documentation/networking/tuntap.rst.
+    mknodat(
+        CWD,
+        &ours,
+        FileType::CharacterDevice,
+        Mode::RUSR | Mode::WUSR,
+        makedev(10, 200),
+    )?;
+    std::fs::set_permissions(&ours, PermissionsExt::from_mode(0o666))?;
+    mount_bind(&ours, TUN).context("cannot mount on /dev/net/tun")
+}
+
+impl Enclosure {
+    /// A copy of `program` that every user may run, named `name`; made once.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is no memory.
+    pub(crate) fn publish(&self, program: &Path, name: &str) -> Result<PathBuf> {
+        let to = self.programs.join(name);
+        if to.exists() {
+            return Ok(to);
+        }
+        std::fs::copy(program, &to)
+            .with_context(|| format!("cannot copy {} to {}", program.display(), to.display()))?;
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o755))?;
+        Ok(to)
+    }
+
+    /// A path at which every user may make a file named `name`; whatever was there is gone.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn open_place(&self, name: &str) -> Result<PathBuf> {
+        let directory = self.programs.join("open");
+        if !directory.exists() {
+            std::fs::create_dir(&directory)?;
+            std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o1777))?;
+        }
+        let path = directory.join(name);
+        let _ = std::fs::remove_file(&path);
+        Ok(path)
+    }
+
+    /// Puts `text` in the place of `/etc/resolv.conf`.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub(crate) fn replace_resolv_conf(&self, text: &str) -> Result<()> {
+        let ours = self.programs.join("resolv.conf");
+        std::fs::write(&ours, text)?;
+        let target = std::fs::canonicalize("/etc/resolv.conf").context("there is no /etc/resolv.conf")?;
+        mount_bind(&ours, &target).with_context(|| format!("cannot mount on {}", target.display()))
+    }
+}
+
+/// Waits for process 1's end; a signal that would end us kills it, and with it everything inside.
+fn attend(child: Pid, signals: &Blocked) -> u8 {
+    let mut killed = None;
+    loop {
+        match waitpid(Some(child), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => {
+                let by_signal = status
+                    .terminating_signal()
+                    .map(|number| number + i32::from(SIGNALLED));
+                let status = killed.or(status.exit_status()).or(by_signal);
+                return status.and_then(|status| u8::try_from(status).ok()).unwrap_or(1);
+            }
+            Ok(None) => {}
+            Err(_) => return 1,
+        }
+        match signals.wait() {
+            Some(libc::SIGCHLD) | None => {}
+            Some(number) => {
+                killed = Some(number + i32::from(SIGNALLED));
+                // It cannot be another's id: it is not waited for yet.
+                let _ = kill_process(child, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// An empty directory, removed at the end. Inside, a file system of its own is mounted on it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("pontoon-bench.{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Signals that would end us, and SIGCHLD, held back so that they can be waited for.
+struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    fn new() -> Result<Self> {
+        // SAFETY: `sigset_t` is plain C data, initialised by `sigemptyset` before it is read; no pointer is kept.
+        // SIG_DFL is a valid disposition.
+        let set = unsafe {
+            // Ignored (by whoever started us), children would vanish without a status.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in [
+                libc::SIGINT,
+                libc::SIGTERM,
+                libc::SIGHUP,
+                libc::SIGQUIT,
+                libc::SIGCHLD,
+            ] {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            set
+        };
+        let blocked = Self(set);
+        blocked.mask(libc::SIG_BLOCK)?;
+        Ok(blocked)
+    }
+
+    fn release(&self) -> Result<()> {
+        self.mask(libc::SIG_UNBLOCK)
+    }
+
+    fn mask(&self, how: libc::c_int) -> Result<()> {
+        // SAFETY: the set is initialised, and the old mask is not asked for.
+        if unsafe { libc::sigprocmask(how, &raw const self.0, std::ptr::null_mut()) } < 0 {
+            bail!("cannot change the signal mask: {}", io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// The next one.
+    fn wait(&self) -> Option<i32> {
+        // SAFETY: the set is initialised; nothing but the number is asked for.
+        let number = unsafe { libc::sigwaitinfo(&raw const self.0, std::ptr::null_mut()) };
+        (number > 0).then_some(number)
+    }
+}

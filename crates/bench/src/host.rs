@@ -1,0 +1,129 @@
+//! The host that stacks lead to: its network, its servers, and the client's program.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::enclosure::Enclosure;
+use crate::job::Ports;
+use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
+
+/// Verbs of the program that the harness starts.
+pub(crate) const SERVER: &str = "bench-server";
+pub(crate) const CLIENT: &str = "bench-client";
+pub(crate) const TOUCH: &str = "bench-touch";
+
+/// Ports to publish: for users, and below those from which the host's kernel chooses.
+const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;
+
+pub(crate) struct Host {
+    pub(crate) enclosure: Enclosure,
+    pub(crate) network: Network,
+    /// This program, where every user may run it.
+    pub(crate) client: PathBuf,
+    /// Why no names are answered here.
+    pub(crate) no_resolver: Option<String>,
+    /// The port that was published last.
+    published: Cell<u16>,
+    /// By the congestion control that their listening sockets were born with.
+    servers: BTreeMap<String, Server>,
+}
+
+struct Server {
+    child: Child,
+    ports: Ports,
+}
+
+impl Host {
+    /// Builds it; the caller is alone in new namespaces.
+    ///
+    /// # Errors
+    /// Something is missing on the machine.
+    pub(crate) fn new(enclosure: Enclosure) -> Result<Self> {
+        let network = Network::new()?;
+        let resolver = enclosure
+            .replace_resolv_conf("nameserver 127.0.0.1\n")
+            .and_then(|()| resolver::start());
+        let this = std::env::current_exe().context("cannot find this program")?;
+        Ok(Self {
+            client: enclosure.publish(&this, "bench")?,
+            enclosure,
+            network,
+            no_resolver: resolver.err().map(|error| format!("{error:#}")),
+            published: Cell::new(PUBLISHED.start),
+            servers: BTreeMap::new(),
+        })
+    }
+
+    /// Prepares the host for a measurement with a congestion control, or the machine's, and returns its name.
+    ///
+    /// # Errors
+    /// The congestion control is not to be had.
+    pub(crate) fn prepare(&self, congestion_control: Option<&str>) -> Result<String> {
+        self.network.set_loopback_mtu(LOOPBACK_MTU)?;
+        self.network.set_congestion_control(congestion_control)
+    }
+
+    /// Where the servers are whose sockets have the congestion control that the host was prepared with.
+    ///
+    /// # Errors
+    /// A server does not start.
+    pub(crate) fn ports(&mut self, congestion_control: &str) -> Result<Ports> {
+        if let Some(server) = self.servers.get(congestion_control) {
+            return Ok(server.ports);
+        }
+        let server = Server::start()?;
+        let ports = server.ports;
+        self.servers.insert(congestion_control.to_owned(), server);
+        Ok(ports)
+    }
+
+    /// A port of the host that nobody has used for a minute: until then the last connections to it are in TIME-WAIT,
+    /// and it cannot be bound.
+    pub(crate) fn port_to_publish(&self) -> u16 {
+        let next = self.published.get() + 1;
+        self.published.set(if next < PUBLISHED.end {
+            next
+        } else {
+            PUBLISHED.start
+        });
+        self.published.get()
+    }
+
+    /// Processes that stay between measurements.
+    pub(crate) fn standing(&self) -> Vec<u32> {
+        self.servers.values().map(|server| server.child.id()).collect()
+    }
+
+    /// Ends the servers, one of which something has gone wrong with. New ones start when they are needed.
+    pub(crate) fn renew_servers(&mut self) {
+        self.servers.clear();
+    }
+}
+
+impl Server {
+    fn start() -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args([SERVER, "0.0.0.0"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the server")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut line)?;
+        let ports = serde_json::from_str(&line).context("the server did not say its ports")?;
+        Ok(Self { child, ports })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,116 @@
+//! The load: one server and one client program, the same for every stack.
+//!
+//! A client opens a *session* over the server's control port ([`control`]), which lasts as long as that connection and
+//! takes with it whatever the client opened. Everything is counted where it arrives: the client asks the server for
+//! *marks*, a count and the server's clock at one moment, and a figure is the difference of two. Nothing is polled and
+//! nothing sleeps between a request and its answer; every wait has an end, three times the measurement's duration.
+//!
+//! One file is one job, with both of its ends.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::job::{Job, Order, Word};
+
+mod blackhole;
+mod calibrate;
+mod connect;
+mod control;
+mod datagram_round_trip;
+mod datagrams;
+mod descriptors;
+mod fault;
+mod flow;
+mod fork;
+mod hash;
+mod idle_flows;
+mod latency;
+mod names;
+mod ping;
+mod publish;
+mod round_trip;
+mod server;
+mod session;
+mod socket;
+mod stage;
+mod stamp;
+mod stream;
+mod tally;
+
+pub use calibrate::calibrate;
+pub use fault::{Fault, Sound};
+pub use server::Server;
+
+use stage::Stage;
+
+/// Serves clients on `listen`: says the [`Ports`](crate::job::Ports) in a line of JSON on the standard output, and
+/// returns when the standard input ends.
+///
+/// # Errors
+/// A port cannot be opened, or the standard output is gone.
+pub fn serve(listen: IpAddr) -> Result<()> {
+    let server = Server::start::<Sound>(listen).with_context(|| format!("cannot listen on {listen}"))?;
+    say(&server.ports())?;
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok(())
+}
+
+/// Does what is ordered, against the server at `server`, and says [`Word`]s. Call it while there is one thread.
+///
+/// # Errors
+/// The standard output or input is gone.
+pub fn work(server: IpAddr, order: Order) -> Result<()> {
+    if let Err(word) = Stage::new(server, order).and_then(|mut stage| perform(&mut stage)) {
+        say(&word)?;
+    }
+    Ok(())
+}
+
+fn perform(stage: &mut Stage) -> Result<(), Word> {
+    match stage.job().clone() {
+        Job::Stream { direction, streams } => stream::run(stage, direction, streams),
+        Job::Hash { direction, bytes } => hash::run(stage, direction, bytes),
+        Job::RoundTrip => round_trip::run(stage),
+        Job::Connect { clients } => connect::run(stage, clients),
+        Job::PublishConnect { port, .. } => publish::run(stage, port),
+        Job::Datagrams { size, rate } => datagrams::run(stage, size, rate),
+        Job::SegmentedDatagrams { size, segments, gro } => {
+            datagrams::run_segmented(stage, size, segments, gro)
+        }
+        Job::DatagramRoundTrip => datagram_round_trip::run(stage),
+        Job::Blackhole { pending, address } => blackhole::run(stage, pending, address),
+        Job::IdleFlows { flows } => idle_flows::run(stage, flows),
+        Job::Names { resolver } => names::run(stage, resolver),
+        Job::Echo { address } => ping::run(stage, address),
+        Job::Idle => stage.idle(),
+    }
+}
+
+/// A line of JSON on the standard output.
+fn say(what: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&line)?;
+    out.flush()
+}
+
+fn failed(why: impl Display) -> Word {
+    Word::Failed { why: why.to_string() }
+}
+
+fn unreachable(why: impl Display) -> Word {
+    Word::Unreachable { why: why.to_string() }
+}
+
+/// What an error on a connection says when `at_byte` bytes (or transactions) had got through.
+fn stalled_or_failed(error: &io::Error, at_byte: u64) -> Word {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Word::Stalled { at_byte },
+        _ => failed(format_args!("connection lost at byte {at_byte}: {error}")),
+    }
+}

@@ -1,0 +1,66 @@
+//! Round trips while connections are being made to somebody who never answers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, connect};
+
+use crate::job::Word;
+
+use super::control::Control;
+use super::latency;
+use super::round_trip::Pinger;
+use super::stage::Stage;
+use super::{descriptors, failed, socket, unreachable};
+
+/// Discard (RFC 863): where there is anybody, nobody listens.
+const PORT: u16 = 9;
+
+/// Descriptors of this process that are not pending connections.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// The client's side. There is no other: nobody answers.
+pub(crate) fn run(stage: &mut Stage, pending: u32, address: IpAddr) -> Result<(), Word> {
+    descriptors::allow(u64::from(pending) + OTHER_DESCRIPTORS)?;
+    let control = Control::open(stage)?;
+    let mut pinger = Pinger::connect(stage)?;
+    let to = SocketAddr::new(address, PORT);
+    let connections = (0..pending)
+        .map(|_| attempt(to))
+        .collect::<Result<Vec<_>, Word>>()?;
+    let all_pending = || match ended(&connections, PollFlags::OUT)? {
+        0 => Ok(()),
+        count => Err(format!("{count} of {pending} connections to {to} ended")),
+    };
+    latency::run(stage.warm_up(), || pinger.exchange())?;
+    all_pending().map_err(unreachable)?;
+    stage.begin()?;
+    let sheet = latency::run(stage.duration(), || pinger.exchange())?;
+    all_pending().map_err(failed)?;
+    stage.end(latency::findings(&[sheet], control.congestion_control())?)
+}
+
+fn attempt(to: SocketAddr) -> Result<OwnedFd, Word> {
+    let begin = || {
+        let socket = socket::stream_socket(to, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        match connect(&socket, &to) {
+            Err(Errno::INPROGRESS) => Ok(Ok(socket)),
+            Ok(()) => Ok(Err("somebody answers".to_owned())),
+            Err(error) => Err(error.into()),
+        }
+    };
+    begin()
+        .unwrap_or_else(|error: std::io::Error| Err(error.to_string()))
+        .map_err(|why| unreachable(format_args!("no pending connection to {to}: {why}")))
+}
+
+/// How many of `connections` have one of `events`, or an error.
+pub(crate) fn ended(connections: &[OwnedFd], events: PollFlags) -> Result<usize, String> {
+    let mut polled: Vec<_> = connections
+        .iter()
+        .map(|socket| PollFd::new(socket, events))
+        .collect();
+    poll(&mut polled, Some(&Timespec::default())).map_err(|error| error.to_string())
+}

@@ -1,0 +1,52 @@
+//! What the load itself costs.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use crate::schema::Calibration;
+
+use super::latency;
+use super::stamp::{BUFFER, Checker, stamp};
+
+/// Measures the clock, the stamps, and the histograms, in a few milliseconds.
+#[must_use]
+pub fn calibrate() -> Calibration {
+    let mut histogram = latency::histogram();
+    Calibration {
+        clock_ns: average(100_000, |_| {
+            black_box(Instant::now());
+        }),
+        stamp_ns_per_mib: stamps(1_000),
+        record_ns: average(100_000, |turn| {
+            latency::record(&mut histogram, Duration::from_nanos(turn.into()));
+        }),
+    }
+}
+
+/// Of `turns` calls, in nanoseconds.
+fn average(turns: u32, mut call: impl FnMut(u32)) -> f64 {
+    let began = Instant::now();
+    for turn in 0..turns {
+        call(turn);
+    }
+    began.elapsed().as_nanos() as f64 / f64::from(turns)
+}
+
+/// Of writing and checking the stamps of 1 MiB, in nanoseconds, where the bytes are in the cache as they are right after
+/// they were received.
+fn stamps(turns: u32) -> f64 {
+    let mut buffer = vec![0; BUFFER];
+    let mut checker = Checker::new();
+    let mut spent = Duration::ZERO;
+    for _ in 0..turns {
+        let before = Instant::now();
+        stamp(&mut buffer, checker.position());
+        spent += before.elapsed();
+        checker.room().copy_from_slice(&buffer);
+        let before = Instant::now();
+        let right = checker.check(BUFFER);
+        spent += before.elapsed();
+        assert_eq!(right, Ok(()));
+    }
+    spent.as_nanos() as f64 / f64::from(turns) * (1 << 20) as f64 / BUFFER as f64
+}

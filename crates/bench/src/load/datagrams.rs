@@ -1,0 +1,238 @@
+//! Datagrams one way, at a rate or flat out, counted by the server.
+
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, send, sendmmsg};
+
+use crate::job::{Findings, Word};
+
+use super::control::{Control, Mark};
+use super::stage::Stage;
+use super::{failed, socket, stalled_or_failed, unreachable};
+
+/// Messages of one call.
+const BATCH: usize = 64;
+
+/// Without a datagram for so long, none are left on the way.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How often the client asks what has arrived when it has sent all.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How often a sender that keeps a rate wakes up.
+const TICK: Duration = Duration::from_micros(100);
+
+/// What a sender that was late makes up for; more than that would be a flood of its own.
+const BACKLOG: Duration = Duration::from_millis(5);
+
+/// Bytes that name the session.
+const TAG: usize = 8;
+
+/// The client's side of single datagrams.
+pub(crate) fn run(stage: &mut Stage, size: u16, rate: Option<f64>) -> Result<(), Word> {
+    let socket = socket::datagram_client(stage.at(stage.ports().datagram_sink), stage.patience())?;
+    let mut payload = payload(size, 1)?;
+    measure(stage, |session, duration| {
+        tag(&mut payload, size, session);
+        let iov = [IoSlice::new(&payload)];
+        let mut controls: Vec<_> = (0..BATCH).map(|_| SendAncillaryBuffer::default()).collect();
+        let mut messages: Vec<_> = controls
+            .iter_mut()
+            .map(|control| MMsgHdr::new(&iov, control))
+            .collect();
+        send_for(duration, rate, |due| {
+            let due = due.min(BATCH);
+            sendmmsg(&socket, &mut messages[..due], SendFlags::empty())
+        })
+    })
+}
+
+/// The client's side of `segments` datagrams in each send.
+pub(crate) fn run_segmented(stage: &mut Stage, size: u16, segments: u16, gro: bool) -> Result<(), Word> {
+    let port = if gro {
+        stage.ports().datagram_run_sink
+    } else {
+        stage.ports().datagram_sink
+    };
+    let socket = socket::datagram_client(stage.at(port), stage.patience())?;
+    pontoon_sys::udp::set_segment(&socket, size)
+        .map_err(|error| unreachable(format_args!("no UDP_SEGMENT of {size}: {error}")))?;
+    let mut payload = payload(size, segments)?;
+    measure(stage, |session, duration| {
+        tag(&mut payload, size, session);
+        send_for(duration, None, |_| {
+            send(&socket, &payload, SendFlags::empty())?;
+            Ok(segments.into())
+        })
+    })
+}
+
+fn payload(size: u16, segments: u16) -> Result<Vec<u8>, Word> {
+    if usize::from(size) < TAG {
+        return Err(failed(format_args!("datagrams have {TAG} bytes at least")));
+    }
+    Ok(vec![b'd'; usize::from(size) * usize::from(segments)])
+}
+
+fn tag(payload: &mut [u8], size: u16, session: [u8; TAG]) {
+    for datagram in payload.chunks_exact_mut(size.into()) {
+        datagram[..TAG].copy_from_slice(&session);
+    }
+}
+
+/// What a sender did.
+struct Sent {
+    count: u64,
+    seconds: f64,
+}
+
+fn measure(
+    stage: &mut Stage,
+    mut send: impl FnMut([u8; TAG], Duration) -> Result<Sent, Word>,
+) -> Result<(), Word> {
+    let mut control = Control::open(stage)?;
+    // Nobody's, so that what of the warm-up is still on its way is not counted.
+    send([0; TAG], stage.warm_up())?;
+    stage.begin()?;
+    let sent = send(control.session(), stage.duration())?;
+    let received = drain(&mut control, sent.count, stage.patience())?;
+    if received.count > sent.count {
+        return Err(failed(format_args!(
+            "{} datagrams sent and {} received",
+            sent.count, received.count
+        )));
+    }
+    // Neither a queue that drains later nor a burst that came early makes the rate better than it was.
+    let seconds = sent.seconds.max(received.seconds);
+    stage.end(Findings {
+        values: [
+            ("per_s", received.count as f64 / seconds),
+            ("sent_per_s", sent.count as f64 / sent.seconds),
+            ("loss", 1.0 - received.count as f64 / sent.count as f64),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into(),
+        ..Findings::default()
+    })
+}
+
+/// Waits until all have arrived, or no more do.
+fn drain(control: &mut Control, sent: u64, patience: Duration) -> Result<Mark, Word> {
+    let began = Instant::now();
+    let (mut mark, mut moved) = (control.mark(0)?, began);
+    while mark.count < sent && moved.elapsed() < QUIET && began.elapsed() < patience {
+        std::thread::sleep(LOOK);
+        let next = control.mark(0)?;
+        if next.count != mark.count {
+            moved = Instant::now();
+        }
+        mark = next;
+    }
+    Ok(mark)
+}
+
+/// Sends for `duration`: `send` is told how many are due, and says how many it sent.
+fn send_for(
+    duration: Duration,
+    rate: Option<f64>,
+    mut send: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<Sent, Word> {
+    let began = Instant::now();
+    let mut tokens = rate.map(|rate| Tokens::new(rate, began)).transpose()?;
+    let mut count = 0;
+    loop {
+        let now = Instant::now();
+        if now - began >= duration {
+            let seconds = (now - began).as_secs_f64();
+            return Ok(Sent { count, seconds });
+        }
+        let due = tokens.as_mut().map_or(BATCH, |tokens| tokens.due(now));
+        if due == 0 {
+            std::thread::sleep(TICK);
+            continue;
+        }
+        match send(due) {
+            Ok(sent) => {
+                count += sent as u64;
+                if let Some(tokens) = &mut tokens {
+                    tokens.spend(sent);
+                }
+            }
+            // About datagrams sent before: a full queue, a port not reachable for a moment.
+            Err(Errno::NOBUFS | Errno::CONNREFUSED | Errno::INTR) => {}
+            Err(error) if count == 0 => {
+                return Err(unreachable(format_args!("cannot send such datagrams: {error}")));
+            }
+            Err(error) => return Err(stalled_or_failed(&error.into(), count)),
+        }
+    }
+}
+
+/// The clock of a rate: a datagram may leave at each tick, and late ones may follow.
+struct Tokens {
+    interval: f64,
+    /// Ticks up to here are spent.
+    spent: Instant,
+}
+
+impl Tokens {
+    fn new(rate: f64, now: Instant) -> Result<Self, Word> {
+        if !(rate.is_finite() && rate > 0.0) {
+            return Err(failed(format_args!("a rate of {rate} per second")));
+        }
+        Ok(Self {
+            interval: rate.recip(),
+            spent: now,
+        })
+    }
+
+    fn due(&mut self, now: Instant) -> usize {
+        let backlog = BACKLOG.max(Duration::from_secs_f64(self.interval * 2.0));
+        if now - self.spent > backlog {
+            self.spent = now - backlog;
+        }
+        ((now - self.spent).as_secs_f64() / self.interval) as usize
+    }
+
+    fn spend(&mut self, count: usize) {
+        self.spent += Duration::from_secs_f64(self.interval * count as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_kept_and_what_is_late_is_capped() {
+        let began = Instant::now();
+        let mut tokens = Tokens::new(100_000.0, began).ok().unwrap();
+        assert_eq!(tokens.due(began), 0);
+        let later = began + Duration::from_micros(1005);
+        assert_eq!(tokens.due(later), 100);
+        tokens.spend(64);
+        assert_eq!(tokens.due(later), 36);
+        tokens.spend(36);
+        assert_eq!(tokens.due(began + Duration::from_micros(1009)), 0);
+        // One less where the quotient is rounded down.
+        assert!((499..=500).contains(&tokens.due(began + Duration::from_secs(1))));
+    }
+
+    #[test]
+    fn a_slow_rate_is_kept_too() {
+        let began = Instant::now();
+        let mut tokens = Tokens::new(10.0, began).ok().unwrap();
+        assert_eq!(tokens.due(began + Duration::from_millis(99)), 0);
+        assert_eq!(tokens.due(began + Duration::from_millis(101)), 1);
+        assert!((1..=2).contains(&tokens.due(began + Duration::from_secs(100))));
+    }
+
+    #[test]
+    fn a_rate_that_is_none_is_refused() {
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(Tokens::new(rate, Instant::now()).is_err());
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! All bytes of a transfer, hashed at both ends.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+
+use blake3::{Hash, Hasher, OutputReader};
+
+use crate::job::{Direction, Findings, Word};
+
+use super::control::Control;
+use super::fault::{Fault, Sound};
+use super::flow::Flow;
+use super::stage::Stage;
+use super::stamp::BUFFER;
+use super::{failed, socket, stalled_or_failed};
+
+/// Bytes that look like chance, and are the same for the same seed.
+fn content(seed: u64) -> OutputReader {
+    Hasher::new().update(&seed.to_le_bytes()).finalize_xof()
+}
+
+/// Sends `bytes` bytes, and returns their hash.
+pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash, Word> {
+    let (mut hasher, mut content) = (Hasher::new(), content(seed));
+    let mut buffer = vec![0; BUFFER];
+    let mut position = 0;
+    while position < bytes {
+        let len = usize::try_from(bytes - position).map_or(BUFFER, |left| left.min(BUFFER));
+        let part = &mut buffer[..len];
+        content.fill(part);
+        hasher.update(part);
+        F::spoil(part);
+        F::hold(position);
+        (&flow.socket)
+            .write_all(part)
+            .map_err(|error| stalled_or_failed(&error, position))?;
+        position += len as u64;
+        flow.set_moved(position);
+    }
+    flow.socket.shutdown(Shutdown::Write).map_err(failed)?;
+    Ok(hasher.finalize())
+}
+
+/// Receives to the end, which has to be after `bytes` bytes, and returns their hash.
+pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Word> {
+    let mut hasher = Hasher::new();
+    let mut buffer = vec![0; BUFFER];
+    let mut position = 0;
+    loop {
+        F::hold(position);
+        match (&flow.socket).read(&mut buffer) {
+            Ok(0) if position == bytes => return Ok(hasher.finalize()),
+            Ok(0) => {
+                return Err(failed(format_args!(
+                    "the end came after {position} of {bytes} bytes"
+                )));
+            }
+            Ok(len) => {
+                F::spoil(&mut buffer[..len]);
+                hasher.update(&buffer[..len]);
+                position += len as u64;
+                flow.set_moved(position);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(stalled_or_failed(&error, position)),
+        }
+    }
+}
+
+/// The client's side.
+pub(crate) fn run(stage: &mut Stage, direction: Direction, bytes: u64) -> Result<(), Word> {
+    let mut control = Control::open(stage)?;
+    let port = match direction {
+        Direction::Up => stage.ports().sink,
+        Direction::Down => stage.ports().source,
+    };
+    let mut socket = socket::connect(stage.at(port), stage.patience())?;
+    socket.write_all(&control.session()).map_err(failed)?;
+    let flow = Flow::new(socket);
+    stage.begin()?;
+    let ours = match direction {
+        Direction::Up => send::<Sound>(&flow, u64::from_le_bytes(control.session()), bytes),
+        Direction::Down => receive::<Sound>(&flow, bytes),
+    }?;
+    let theirs = control.hash(flow.moved())?;
+    let ours = ours.to_hex();
+    if *ours != *theirs {
+        return Err(failed(format_args!(
+            "{bytes} bytes with hash {ours} at this end and {theirs} at the other"
+        )));
+    }
+    stage.end(Findings {
+        congestion_control: control.congestion_control(),
+        ..Findings::default()
+    })
+}

@@ -1,0 +1,209 @@
+//! Transactions one after the other, and how long each takes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::job::{Findings, Word};
+use crate::schema;
+
+use super::failed;
+use super::stage::Stage;
+
+/// Nanoseconds; about 18 minutes, longer than any patience.
+const LONGEST: u64 = 1 << 40;
+
+/// Significant decimal digits, while there is more to be computed.
+const DIGITS: u8 = 3;
+
+/// A transaction without an answer.
+pub(crate) enum Miss {
+    /// It counts as an error.
+    Counts(String),
+    /// There can be no other.
+    Ends(Word),
+}
+
+/// What one process measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sheet {
+    /// Nanoseconds, and how often.
+    counts: Vec<(u64, u64)>,
+    errors: u64,
+    last_error: Option<String>,
+    /// From the first transaction's start to the last one's end.
+    seconds: f64,
+}
+
+/// The whole job of most clients: warms up, then measures.
+pub(crate) fn measure(
+    stage: &mut Stage,
+    congestion_control: Option<[String; 2]>,
+    mut transaction: impl FnMut() -> Result<(), Miss>,
+) -> Result<(), Word> {
+    run(stage.warm_up(), &mut transaction)?;
+    stage.begin()?;
+    let sheet = run(stage.duration(), &mut transaction)?;
+    stage.end(findings(&[sheet], congestion_control)?)
+}
+
+/// Runs transactions for `duration`.
+///
+/// # Errors
+/// A transaction that ends it.
+pub(crate) fn run(
+    duration: Duration,
+    mut transaction: impl FnMut() -> Result<(), Miss>,
+) -> Result<Sheet, Word> {
+    let mut histogram = histogram();
+    let (mut errors, mut last_error) = (0, None);
+    let began = Instant::now();
+    let mut before = began;
+    while before - began < duration {
+        let result = transaction();
+        let now = Instant::now();
+        match result {
+            Ok(()) => record(&mut histogram, now - before),
+            Err(Miss::Counts(why)) => {
+                errors += 1;
+                last_error = Some(why);
+            }
+            Err(Miss::Ends(word)) => return Err(word),
+        }
+        before = now;
+    }
+    let counts = histogram.iter_recorded();
+    Ok(Sheet {
+        counts: counts
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect(),
+        errors,
+        last_error,
+        seconds: (before - began).as_secs_f64(),
+    })
+}
+
+/// What the sheets of all processes say together.
+///
+/// # Errors
+/// `Failed`: nothing ever succeeded.
+pub(crate) fn findings(sheets: &[Sheet], congestion_control: Option<[String; 2]>) -> Result<Findings, Word> {
+    let mut histogram = histogram();
+    let mut per_second = 0.0;
+    for sheet in sheets {
+        let before = histogram.len();
+        for (value, count) in &sheet.counts {
+            histogram.saturating_record_n(*value, *count);
+        }
+        // Each by its own clock: processes do not end at one moment.
+        per_second += (histogram.len() - before) as f64 / sheet.seconds;
+    }
+    let errors: u64 = sheets.iter().map(|sheet| sheet.errors).sum();
+    if histogram.is_empty() {
+        let why = sheets.iter().find_map(|sheet| sheet.last_error.as_deref());
+        let why = why.unwrap_or("no time for any");
+        return Err(failed(format_args!(
+            "no transaction of {errors} succeeded: {why}"
+        )));
+    }
+    let quantile = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+    Ok(Findings {
+        values: [
+            ("p50_us", quantile(0.5)),
+            ("p99_us", quantile(0.99)),
+            ("per_s", per_second),
+            ("errors", errors as f64),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into(),
+        histograms: [("latency".to_owned(), rounded(&histogram))].into(),
+        congestion_control,
+    })
+}
+
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(LONGEST, DIGITS).expect("the bounds are constants that it accepts")
+}
+
+pub(crate) fn record(histogram: &mut Histogram<u64>, time: Duration) {
+    histogram.saturating_record(time.as_nanos() as u64);
+}
+
+fn rounded(histogram: &Histogram<u64>) -> schema::Histogram {
+    let mut counts = BTreeMap::<u64, u64>::new();
+    for step in histogram.iter_recorded() {
+        *counts.entry(two_digits(step.value_iterated_to())).or_default() += step.count_at_value();
+    }
+    schema::Histogram {
+        unit: "us".to_owned(),
+        counts: counts
+            .into_iter()
+            .map(|(value, count)| (value as f64 / 1e3, count))
+            .collect(),
+    }
+}
+
+/// Rounds to two significant decimal digits.
+fn two_digits(value: u64) -> u64 {
+    let last = 10_u64.pow(value.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    (value + last / 2) / last * last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_digits_are_kept() {
+        let rounded = [0, 9, 14, 99, 104, 105, 996, 123_456_789].map(two_digits);
+        assert_eq!(rounded, [0, 9, 14, 99, 100, 110, 1000, 120_000_000]);
+    }
+
+    #[test]
+    fn sheets_add_up() {
+        let sheet = |value, seconds| Sheet {
+            counts: vec![(value, 100)],
+            errors: 1,
+            last_error: Some("refused".to_owned()),
+            seconds,
+        };
+        let found = findings(&[sheet(20_000, 1.0), sheet(40_000, 2.0)], None).unwrap();
+        assert_eq!(found.values["per_s"], 150.0);
+        assert_eq!(found.values["errors"], 2.0);
+        assert!((20.0..20.1).contains(&found.values["p50_us"]), "{found:?}");
+        assert!((40.0..40.1).contains(&found.values["p99_us"]), "{found:?}");
+        assert_eq!(found.histograms["latency"].counts, [(20.0, 100), (40.0, 100)]);
+    }
+
+    #[test]
+    fn a_transaction_without_an_answer_counts_as_an_error() {
+        let mut turn = 0;
+        let sheet = run(Duration::from_millis(20), || {
+            turn += 1;
+            std::thread::sleep(Duration::from_millis(1));
+            match turn % 2 {
+                0 => Err(Miss::Counts("no answer".to_owned())),
+                _ => Ok(()),
+            }
+        })
+        .unwrap();
+        let answered: u64 = sheet.counts.iter().map(|(_, count)| count).sum();
+        assert_eq!(answered + sheet.errors, turn);
+        assert_eq!(sheet.errors, turn / 2);
+        assert!(sheet.seconds >= 0.02);
+    }
+
+    #[test]
+    fn nothing_but_errors_is_no_figure() {
+        let sheet = run(Duration::from_millis(1), || {
+            Err(Miss::Counts("refused".to_owned()))
+        })
+        .unwrap();
+        let Err(Word::Failed { why }) = findings(&[sheet], None) else {
+            panic!("a figure out of nothing");
+        };
+        assert!(why.ends_with("succeeded: refused"), "{why}");
+    }
+}

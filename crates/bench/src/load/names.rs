@@ -1,0 +1,84 @@
+//! Names asked of a resolver (RFC 1035).
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::SystemTime;
+
+use crate::job::Word;
+
+use super::datagram_round_trip::{DEADLINE, exchange};
+use super::latency;
+use super::socket;
+use super::stage::Stage;
+
+const PORT: u16 = 53;
+
+/// The client's side. There is no other: the resolver is the stack's.
+pub(crate) fn run(stage: &mut Stage, resolver: IpAddr) -> Result<(), Word> {
+    run_at(stage, SocketAddr::new(resolver, PORT))
+}
+
+fn run_at(stage: &mut Stage, resolver: SocketAddr) -> Result<(), Word> {
+    let socket = socket::datagram_client(resolver, DEADLINE)?;
+    let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let mut turn = 0_u64;
+    latency::measure(stage, None, || {
+        turn += 1;
+        // No cache knows it, not of an earlier run either.
+        let query = query(turn as u16, &format!("n{turn}-{since_1970:x}"));
+        exchange(&socket, &query, |answer| answers(answer, &query))
+    })
+}
+
+/// Asks for the address of `label.bench.test`, recursion desired.
+fn query(id: u16, label: &str) -> Vec<u8> {
+    let mut query = Vec::with_capacity(64);
+    query.extend(id.to_be_bytes());
+    query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in [label, "bench", "test"] {
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
+    }
+    // The root; type A, class IN.
+    query.extend([0, 0, 1, 0, 1]);
+    query
+}
+
+/// Whether `answer` is a response to `query`: no such name is an answer too, a refusal or a failure is none.
+fn answers(answer: &[u8], query: &[u8]) -> bool {
+    const NO_ERROR: u8 = 0;
+    const NO_SUCH_NAME: u8 = 3;
+    answer.len() >= query.len()
+        && answer[..2] == query[..2]
+        && answer[2] & 0x80 != 0
+        && matches!(answer[3] & 0xf, NO_ERROR | NO_SUCH_NAME)
+        && answer[12..query.len()] == query[12..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_as_rfc_1035_has_it() {
+        let expected =
+            b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x02n1\x05bench\x04test\x00\x00\x01\x00\x01";
+        assert_eq!(query(0x1234, "n1"), expected);
+    }
+
+    #[test]
+    fn only_its_own_answer_counts() {
+        let query = query(7, "n1");
+        let mut answer = query.clone();
+        assert!(!answers(&answer, &query), "a query is no answer");
+        answer[2] |= 0x80;
+        assert!(answers(&answer, &query));
+        answer[3] = 3;
+        assert!(answers(&answer, &query), "no such name");
+        answer[3] = 2;
+        assert!(!answers(&answer, &query), "a failure");
+        answer[3] = 0;
+        answer[1] = 8;
+        assert!(!answers(&answer, &query), "another's");
+        assert!(!answers(&[], &query));
+    }
+}

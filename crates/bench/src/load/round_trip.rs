@@ -1,0 +1,65 @@
+//! One byte there, one byte back.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::job::Word;
+
+use super::control::Control;
+use super::fault::Fault;
+use super::latency::{self, Miss};
+use super::stage::Stage;
+use super::{failed, socket, stalled_or_failed};
+
+/// Sends back what comes, until the client closes.
+pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
+    let mut buffer = vec![0; 64 << 10];
+    if socket.set_nodelay(true).is_err() {
+        return;
+    }
+    while let Ok(len @ 1..) = socket.read(&mut buffer) {
+        F::delay();
+        if socket.write_all(&buffer[..len]).is_err() {
+            return;
+        }
+    }
+}
+
+/// The client's side.
+pub(crate) fn run(stage: &mut Stage) -> Result<(), Word> {
+    let control = Control::open(stage)?;
+    let mut pinger = Pinger::connect(stage)?;
+    latency::measure(stage, control.congestion_control(), || pinger.exchange())
+}
+
+/// A connection to the echo port.
+pub(crate) struct Pinger {
+    socket: TcpStream,
+    exchanged: u64,
+}
+
+impl Pinger {
+    pub(crate) fn connect(stage: &Stage) -> Result<Self, Word> {
+        let socket = socket::connect(stage.at(stage.ports().echo), stage.patience())?;
+        socket.set_nodelay(true).map_err(failed)?;
+        Ok(Self { socket, exchanged: 0 })
+    }
+
+    /// A byte there and the same byte back.
+    pub(crate) fn exchange(&mut self) -> Result<(), Miss> {
+        let sent = [self.exchanged as u8];
+        let mut back = [0];
+        self.socket
+            .write_all(&sent)
+            .and_then(|()| self.socket.read_exact(&mut back))
+            .map_err(|error| Miss::Ends(stalled_or_failed(&error, self.exchanged)))?;
+        if back != sent {
+            return Err(Miss::Ends(failed(format_args!(
+                "byte {} came back as {back:?} instead of {sent:?}",
+                self.exchanged
+            ))));
+        }
+        self.exchanged += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! The server: every port, and the threads behind them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::job::{Job, Ports};
+
+use super::fault::Fault;
+use super::session::{Session, Shared, converse};
+use super::{connect, datagram_round_trip, flow::Flow, hash, round_trip, socket, stream, tally};
+
+/// After an accept that failed for want of descriptors.
+const RESPITE: Duration = Duration::from_millis(10);
+
+/// A server, on threads that live as long as the process.
+#[derive(Debug)]
+pub struct Server {
+    ports: Ports,
+}
+
+impl Server {
+    /// Opens the ports on `listen`, and serves them.
+    ///
+    /// # Errors
+    /// An address that is not this machine's, or a limit of descriptors or threads.
+    pub fn start<F: Fault>(listen: IpAddr) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let shared = &shared;
+        let tcp = || {
+            let listener = socket::listener(SocketAddr::new(listen, 0))?;
+            let port = listener.local_addr()?.port();
+            Ok::<_, io::Error>((listener, port))
+        };
+        let udp = || {
+            let socket = socket::datagram_server(listen)?;
+            let port = socket.local_addr()?.port();
+            Ok::<_, io::Error>((socket, port))
+        };
+
+        let (listener, control) = tcp()?;
+        each(listener, shared, |shared, socket| {
+            // The client is gone, which ends its session.
+            let _ = converse(shared, socket);
+        })?;
+        let (listener, sink) = tcp()?;
+        each(listener, shared, take::<F>)?;
+        let (listener, source) = tcp()?;
+        each(listener, shared, give::<F>)?;
+        let (listener, echo) = tcp()?;
+        each(listener, shared, |_, socket| round_trip::answer::<F>(&socket))?;
+        let (listener, connect) = tcp()?;
+        connect::serve::<F>(&Arc::new(listener))?;
+        let mut idle = [0; Ports::IDLE];
+        for port in &mut idle {
+            let (listener, chosen) = tcp()?;
+            *port = chosen;
+            let shared = Arc::clone(shared);
+            thread("idle", move || accept(&listener, |socket| shared.keep(socket)))?;
+        }
+
+        let (socket, datagram_sink) = udp()?;
+        datagrams(socket, shared, |shared, socket| {
+            match tally::count::<F>(shared, socket) {}
+        })?;
+        let (socket, datagram_run_sink) = udp()?;
+        // Without the option the kernel hands over single datagrams, which count as well.
+        let _ = pontoon_sys::udp::coalesce(&socket);
+        datagrams(socket, shared, |shared, socket| {
+            match tally::count_runs::<F>(shared, socket) {}
+        })?;
+        let (socket, datagram_echo) = udp()?;
+        datagrams(socket, shared, |_, socket| {
+            match datagram_round_trip::answer::<F>(socket) {}
+        })?;
+
+        Ok(Self {
+            ports: Ports {
+                control,
+                sink,
+                source,
+                echo,
+                connect,
+                idle,
+                datagram_sink,
+                datagram_run_sink,
+                datagram_echo,
+            },
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn ports(&self) -> Ports {
+        self.ports
+    }
+}
+
+/// Receives what a client sends.
+fn take<F: Fault>(shared: &Shared, socket: TcpStream) {
+    bulk(shared, socket, |session, flow| match session.job {
+        Job::Hash { bytes, .. } => flow.end(hash::receive::<F>(flow, bytes)),
+        _ => flow.end(Err(stream::receive::<F>(flow))),
+    });
+}
+
+/// Sends what a client receives.
+fn give<F: Fault>(shared: &Shared, socket: TcpStream) {
+    bulk(shared, socket, |session, flow| match session.job {
+        Job::Hash { bytes, .. } => flow.end(hash::send::<F>(flow, session.id, bytes)),
+        _ => flow.end(Err(stream::send::<F>(flow))),
+    });
+}
+
+fn bulk(shared: &Shared, socket: TcpStream, work: impl Fn(&Session, &Flow)) {
+    if let Some((session, flow)) = shared.join(socket) {
+        work(&session, &flow);
+        flow.close();
+    }
+}
+
+/// Serves each connection on a thread of its own.
+fn each(
+    listener: TcpListener,
+    shared: &Arc<Shared>,
+    serve: impl Fn(&Shared, TcpStream) + Clone + Send + 'static,
+) -> io::Result<()> {
+    socket::keep_alive(&listener)?;
+    let shared = Arc::clone(shared);
+    thread("accept", move || {
+        accept(&listener, |socket| {
+            let (serve, shared) = (serve.clone(), Arc::clone(&shared));
+            // Without a thread the connection closes, which the client will notice.
+            let _ = thread("serve", move || serve(&shared, socket));
+        });
+    })
+}
+
+fn accept(listener: &TcpListener, serve: impl Fn(TcpStream)) {
+    loop {
+        match listener.accept() {
+            Ok((socket, _)) => serve(socket),
+            Err(_) => std::thread::sleep(RESPITE),
+        }
+    }
+}
+
+fn datagrams(
+    socket: UdpSocket,
+    shared: &Arc<Shared>,
+    serve: impl Fn(&Shared, &UdpSocket) + Send + 'static,
+) -> io::Result<()> {
+    let shared = Arc::clone(shared);
+    thread("datagrams", move || serve(&shared, &socket))
+}
+
+pub(crate) fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)?;
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Sockets as the jobs want them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use pontoon_sys::Family;
+use rustix::net::sockopt::{
+    Timeout, set_ipv6_v6only, set_socket_keepalive, set_socket_recv_buffer_size, set_socket_timeout,
+    set_tcp_keepidle, set_tcp_keepintvl,
+};
+use rustix::net::{SocketFlags, SocketType, bind, listen, socket_with};
+
+use crate::job::Word;
+
+use super::unreachable;
+
+/// Connections that wait to be accepted, as many as `net.core.somaxconn` allows.
+const BACKLOG: i32 = 65535;
+
+/// As netload and iperf3 ask for; the kernel gives at most `net.core.rmem_max`.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// A listener on `address`, at a port of the kernel's choice where the port is 0.
+pub(crate) fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = stream_socket(address, SocketFlags::CLOEXEC)?;
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A listener on `port` of every address, of both families where there are two.
+pub(crate) fn listener_everywhere(port: u16) -> io::Result<TcpListener> {
+    let address = SocketAddr::new(Family::V6.unspecified(), port);
+    let dual = stream_socket(address, SocketFlags::CLOEXEC).and_then(|socket| {
+        set_ipv6_v6only(&socket, false)?;
+        bind(&socket, &address)?;
+        Ok(socket)
+    });
+    match dual {
+        Ok(socket) => {
+            listen(&socket, BACKLOG)?;
+            Ok(socket.into())
+        }
+        Err(_) => listener(SocketAddr::new(Family::V4.unspecified(), port)),
+    }
+}
+
+/// Makes the kernel give up a connection whose other end has vanished without a word. Accepted sockets inherit it.
+pub(crate) fn keep_alive(socket: impl AsFd) -> io::Result<()> {
+    set_socket_keepalive(&socket, true)?;
+    set_tcp_keepidle(&socket, Duration::from_secs(60))?;
+    set_tcp_keepintvl(&socket, Duration::from_secs(10))?;
+    Ok(())
+}
+
+/// Bounds every wait of a blocking socket, connecting included. Accepted sockets inherit it.
+pub(crate) fn bound_waits(socket: impl AsFd, patience: Duration) -> io::Result<()> {
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    Ok(())
+}
+
+/// A socket not yet connected, of `address`'s family.
+pub(crate) fn stream_socket(address: SocketAddr, flags: SocketFlags) -> io::Result<OwnedFd> {
+    let domain = Family::of(address.ip()).domain();
+    Ok(socket_with(domain, SocketType::STREAM, flags, None)?)
+}
+
+/// A connection, made before anything is measured, whose waits end after `patience`.
+///
+/// # Errors
+/// `Unreachable`: there is nobody, or no descriptor or port left.
+pub(crate) fn connect(address: SocketAddr, patience: Duration) -> Result<TcpStream, Word> {
+    let open = || {
+        let socket = TcpStream::connect_timeout(&address, patience)?;
+        bound_waits(&socket, patience)?;
+        Ok(socket)
+    };
+    open().map_err(|error: io::Error| unreachable(format_args!("cannot connect to {address}: {error}")))
+}
+
+/// A datagram socket that the server receives at.
+pub(crate) fn datagram_server(listen: IpAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((listen, 0))?;
+    set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
+    Ok(socket)
+}
+
+/// A datagram socket connected to `address`, whose waits end after `patience`.
+///
+/// # Errors
+/// `Unreachable`: there is no way there.
+pub(crate) fn datagram_client(address: SocketAddr, patience: Duration) -> Result<UdpSocket, Word> {
+    let open = || {
+        let socket = UdpSocket::bind((Family::of(address.ip()).unspecified(), 0))?;
+        socket.connect(address)?;
+        bound_waits(&socket, patience)?;
+        Ok(socket)
+    };
+    open().map_err(|error: io::Error| unreachable(format_args!("cannot send to {address}: {error}")))
+}

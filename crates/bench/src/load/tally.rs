@@ -1,0 +1,87 @@
+//! Counting datagrams where they arrive.
+
+use std::convert::Infallible;
+use std::net::UdpSocket;
+use std::time::Instant;
+
+use pontoon_sys::batch::Batch;
+use pontoon_sys::udp::Beside;
+
+use super::control::Mark;
+use super::fault::Fault;
+use super::session::{Shared, lock};
+
+/// Messages of one receive.
+const BATCH: usize = 64;
+
+/// Bytes kept of a datagram; the rest is not looked at.
+const ONE: usize = 2048;
+
+/// Bytes of the longest run of datagrams that `UDP_GRO` makes.
+const RUN: usize = 65536;
+
+/// Datagrams of one session. The first eight bytes of each name it.
+#[derive(Default)]
+pub(crate) struct Tally {
+    session: u64,
+    count: u64,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Tally {
+    pub(crate) fn of(session: u64) -> Self {
+        Self {
+            session,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        let between = self.first.zip(self.last).map(|(first, last)| last - first);
+        Mark {
+            count: self.count,
+            seconds: between.unwrap_or_default().as_secs_f64(),
+        }
+    }
+
+    fn add(&mut self, datagram: &[u8]) {
+        let session = datagram.first_chunk().map(|tag| u64::from_le_bytes(*tag));
+        self.count += u64::from(session == Some(self.session));
+    }
+}
+
+/// Counts what arrives, one datagram a message.
+pub(crate) fn count<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
+    receive::<F>(shared, socket, ONE)
+}
+
+/// Counts what arrives in runs of datagrams (`UDP_GRO`), for which the socket has been set up.
+pub(crate) fn count_runs<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
+    receive::<F>(shared, socket, RUN)
+}
+
+fn receive<F: Fault>(shared: &Shared, socket: &UdpSocket, room: usize) -> Infallible {
+    let mut batch = Batch::new(BATCH, room);
+    loop {
+        // Errors are about datagrams that were sent, and none are.
+        let Ok(messages) = batch.receive(socket) else {
+            continue;
+        };
+        let now = Instant::now();
+        let mut tally = lock(&shared.tally);
+        let before = tally.count;
+        for index in 0..messages {
+            let (bytes, control) = batch.message(index);
+            let stride = Beside::decode(control).stride.unwrap_or(bytes.len()).max(1);
+            for datagram in bytes.chunks_mut(stride) {
+                F::spoil(datagram);
+                tally.add(datagram);
+            }
+        }
+        if tally.count != before {
+            tally.first.get_or_insert(now);
+            tally.last = Some(now);
+        }
+    }
+}

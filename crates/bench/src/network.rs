@@ -1,0 +1,298 @@
+//! The network around the harness's host: the only one that a measurement touches.
+//!
+//! ```text
+//! guest of veth ---- host (the enclosure's namespace) ---- outside
+//!      .2  10.77.0.0/24 .1                .1  198.51.100.0/24  .2, 203.0.113.2
+//! ```
+//!
+//! The host's default route leads outside, where one address answers echo requests and every other swallows whatever
+//! is sent to it. Servers are on the host.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{
+    CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities, configure_capability_in_ambient_set,
+    move_into_link_name_space, set_capabilities, unshare_unsafe,
+};
+
+pub(crate) mod resolver;
+
+/// The host, as the guest of `veth` sees it.
+pub(crate) const VETH_HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
+/// The guest of `veth`.
+pub(crate) const VETH_GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+/// Answers echo requests, one hop from the host.
+pub(crate) const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2));
+/// Never answers.
+pub(crate) const BLACKHOLE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 99));
+
+const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
+
+/// Host and outside; they last as long as this value.
+pub(crate) struct Network {
+    _outside: Namespace,
+    guest: Namespace,
+    /// Of a namespace that nobody has touched, which is the machine's.
+    default_congestion_control: String,
+    loopback_mtu: Cell<u32>,
+    veth_mtu: Cell<u32>,
+}
+
+impl Network {
+    /// Builds it in the caller's network namespace, which is new.
+    ///
+    /// # Errors
+    /// `ip` is missing, or the kernel lacks veth.
+    pub(crate) fn new() -> Result<Self> {
+        let outside = Namespace::new()?;
+        let guest = Namespace::new()?;
+        let lines = format!(
+            "link set lo up
+             link add up0 type veth peer name out0 netns {}
+             address add 198.51.100.1/24 dev up0
+             link set up0 up
+             route add default via 198.51.100.2
+             link add veth0 mtu {best} type veth peer name eth0 mtu {best} netns {}
+             address add {VETH_HOST}/24 dev veth0
+             link set veth0 up",
+            outside.path(),
+            guest.path(),
+            best = BEST_MTU,
+        );
+        ip_with(&lines, &[&outside, &guest])?;
+        outside.enter(|| {
+            ip("link set lo up
+                address add 198.51.100.2/24 dev out0
+                address add 203.0.113.2/32 dev lo
+                link set out0 up
+                route add 10.77.0.0/24 via 198.51.100.1")
+        })?;
+        guest.enter(|| {
+            ip(&format!(
+                "link set lo up
+                 address add {VETH_GUEST}/24 dev eth0
+                 link set eth0 up
+                 route add default via {VETH_HOST}"
+            ))
+        })?;
+        sysctl("net/ipv4/ip_forward", "1")?;
+        // Any user may ping, as far as there are users here.
+        let groups = if geteuid().is_root() {
+            "0 2147483647".to_owned()
+        } else {
+            format!("{0} {0}", getegid().as_raw())
+        };
+        sysctl("net/ipv4/ping_group_range", &groups)?;
+        guest.enter(|| sysctl("net/ipv4/ping_group_range", &groups))?;
+        let ports = format!("{FIRST_LOCAL_PORT} 65535");
+        sysctl("net/ipv4/ip_local_port_range", &ports)?;
+        guest.enter(|| sysctl("net/ipv4/ip_local_port_range", &ports))?;
+        let path = format!("/proc/sys/{CONGESTION_CONTROL}");
+        let default_congestion_control =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        Ok(Self {
+            _outside: outside,
+            guest,
+            default_congestion_control: default_congestion_control.trim().to_owned(),
+            loopback_mtu: Cell::new(LOOPBACK_MTU),
+            veth_mtu: Cell::new(BEST_MTU),
+        })
+    }
+
+    /// Sets the congestion control of sockets to come, on the host and in the guest of `veth`; none is the machine's.
+    /// Returns its name.
+    ///
+    /// # Errors
+    /// The kernel does not have it.
+    pub(crate) fn set_congestion_control(&self, name: Option<&str>) -> Result<String> {
+        let name = name.unwrap_or(&self.default_congestion_control);
+        set_congestion_control(name)?;
+        self.guest.enter(|| set_congestion_control(name))?;
+        Ok(name.to_owned())
+    }
+
+    /// Sets the MTU of the host's loopback.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn set_loopback_mtu(&self, mtu: u32) -> Result<()> {
+        if self.loopback_mtu.replace(mtu) != mtu {
+            ip(&format!("link set lo mtu {mtu}"))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the MTU between the host and the guest of `veth`, both ways.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn set_veth_mtu(&self, mtu: u32) -> Result<()> {
+        if self.veth_mtu.replace(mtu) != mtu {
+            ip(&format!("link set veth0 mtu {mtu}"))?;
+            self.guest.enter(|| ip(&format!("link set eth0 mtu {mtu}")))?;
+        }
+        Ok(())
+    }
+
+    /// Makes `command` run in the guest of `veth`.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn inside_guest(&self, command: &mut Command) -> Result<()> {
+        let namespace = self.guest.0.try_clone()?;
+        let enter = move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into)
+        };
+        // SAFETY: between fork and exec it makes one system call and touches no memory but its own.
+        unsafe { command.pre_exec(enter) };
+        Ok(())
+    }
+}
+
+/// Kernels choose ports from here up: more than usual, so that short connections do not use them up.
+pub(crate) const FIRST_LOCAL_PORT: u16 = 2048;
+
+/// The kernel's own, of loopbacks.
+pub(crate) const LOOPBACK_MTU: u32 = 65536;
+
+/// The largest MTU of the stacks that translate, and veth's where a cell asks for the best.
+pub(crate) const BEST_MTU: u32 = 65520;
+
+/// Sets the congestion control of sockets to come in the caller's network namespace.
+///
+/// # Errors
+/// The kernel does not have it, or it is not for this user.
+pub(crate) fn set_congestion_control(name: &str) -> Result<()> {
+    let path = format!("/proc/sys/{CONGESTION_CONTROL}");
+    if std::fs::read_to_string(&path).is_ok_and(|current| current.trim() == name) {
+        return Ok(());
+    }
+    std::fs::write(path, name).with_context(|| format!("congestion control {name} is not to be had"))
+}
+
+/// The interface towards `address` in the network namespace of process `pid`: its MTU and its queue's length.
+///
+/// # Errors
+/// The process is gone.
+pub(crate) fn interface_of(pid: u32, address: IpAddr) -> Result<(u32, u32)> {
+    let namespace = Namespace(File::open(format!("/proc/{pid}/ns/net"))?);
+    namespace.enter(|| {
+        let route = output(&["-o", "route", "get", &address.to_string()])?;
+        let device = word_after(&route, "dev").context("no route")?.to_owned();
+        let link = output(&["-o", "link", "show", "dev", &device])?;
+        let number = |key| word_after(&link, key)?.trim_end_matches('\\').parse().ok();
+        Ok((
+            number("mtu").context("no MTU")?,
+            number("qlen").unwrap_or_default(),
+        ))
+    })
+}
+
+fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let mut words = text.split([' ', '\\', '\n']).skip_while(|word| *word != key);
+    words.nth(1)
+}
+
+/// A network namespace that lives as long as this value and what runs inside.
+struct Namespace(File);
+
+impl Namespace {
+    fn new() -> Result<Self> {
+        let made = std::thread::spawn(|| -> Result<Self> {
+            // SAFETY: only descriptors are shared with other threads, and NEWNET takes none of them away.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+            Ok(Self(File::open("/proc/thread-self/ns/net")?))
+        });
+        made.join().unwrap_or_else(|_| bail!("a thread panicked"))
+    }
+
+    /// Runs `inside` on a thread in this namespace.
+    fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
+                inside()
+            });
+            thread.join().unwrap_or_else(|_| bail!("a thread panicked"))
+        })
+    }
+
+    /// For a program that inherits it.
+    fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    }
+}
+
+/// Runs `lines` as commands of `ip` in the caller's namespace.
+fn ip(lines: &str) -> Result<()> {
+    ip_with(lines, &[])
+}
+
+/// The same, and it inherits `namespaces`.
+fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
+    let mut command = Command::new("ip");
+    command
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let inherited: Vec<RawFd> = namespaces
+        .iter()
+        .map(|namespace| namespace.0.as_raw_fd())
+        .collect();
+    let prepare = move || {
+        for fd in &inherited {
+            // SAFETY: `namespaces` are borrowed until the program has been started, so they are open.
+            fcntl_setfd(unsafe { BorrowedFd::borrow_raw(*fd) }, FdFlags::empty())?;
+        }
+        keep_net_admin()
+    };
+    // SAFETY: between fork and exec it makes some system calls, and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+    let mut child = command.spawn().context("cannot run ip (try: install iproute2)")?;
+    let mut input = child.stdin.take().context("no pipe")?;
+    for line in lines.lines() {
+        writeln!(input, "{}", line.trim())?;
+    }
+    drop(input);
+    let output = child.wait_with_output()?;
+    let why = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ip: {}", why.trim().replace('\n', "; "));
+    Ok(())
+}
+
+/// Lets the next exec keep the right to configure networks, which a user other than root would lose.
+fn keep_net_admin() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.inheritable |= CapabilitySet::NET_ADMIN;
+    set_capabilities(None, sets)?;
+    Ok(configure_capability_in_ambient_set(
+        CapabilitySet::NET_ADMIN,
+        true,
+    )?)
+}
+
+fn output(arguments: &[&str]) -> Result<String> {
+    let output = Command::new("ip").args(arguments).output()?;
+    ensure!(
+        output.status.success(),
+        "ip {}: {}",
+        arguments.join(" "),
+        output.status
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Writes a sysctl of the caller's network namespace.
+fn sysctl(path: &str, value: &str) -> Result<()> {
+    std::fs::write(format!("/proc/sys/{path}"), value).with_context(|| format!("cannot write sysctl {path}"))
+}

@@ -1,0 +1,233 @@
+//! Two reports side by side, say of two revisions or two machines, as Markdown.
+//!
+//! The samples of two runs are not pairs: what the machine did in one's third round it did not do in the other's. So each
+//! figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]), and a difference between the runs
+//! that is not the stack's is looked for with a control: veth, or direct, measured in both. Where there is one, the stack's
+//! ratio *to the control* in each round of one run is compared with the same of the other.
+//!
+//! Runs that overlap in time were interleaved, as `cargo xtask bench-ab` does it; their rounds are pairs after all
+//! ([`Ratio::paired`]).
+
+mod differences;
+
+use std::collections::BTreeMap;
+
+use crate::schema::{Metric, Report};
+use crate::stats::Ratio;
+
+use super::markdown::{bullets, table};
+use super::summary::{self, CellSummary, Entry, Summary, Verdict};
+use super::{label, machine, number};
+
+/// `left` is called A and `right` B; ratios are B to A.
+pub fn compare(left: &Report, right: &Report) -> String {
+    let pair = Pair {
+        left: &Summary::of(left),
+        right: &Summary::of(right),
+        interleaved: overlap(left, right),
+    };
+    let mut out = String::from("# Two reports side by side\n\n");
+    out += &format!("A: {} ({})\n\n", machine::sentence(left), left.generator);
+    out += &format!("B: {} ({})\n\n", machine::sentence(right), right.generator);
+    out += &bullets(&differences::warnings(left, right));
+    out += &format!("{}\n\n", pair.method());
+    for scenario in pair.left.scenarios() {
+        out += &pair.section(scenario);
+    }
+    out + &bullets(&pair.alone())
+}
+
+fn overlap(left: &Report, right: &Report) -> bool {
+    left.began < right.ended && right.began < left.ended
+}
+
+struct Pair<'a> {
+    left: &'a Summary<'a>,
+    right: &'a Summary<'a>,
+    interleaved: bool,
+}
+
+/// A stack in a cell of both reports.
+struct Both<'a> {
+    left: (&'a CellSummary<'a>, &'a Entry<'a>),
+    right: (&'a CellSummary<'a>, &'a Entry<'a>),
+}
+
+impl<'a> Pair<'a> {
+    fn method(&self) -> String {
+        let method = if self.interleaved {
+            "The runs overlap in time, so they are taken as interleaved, and compared round by round: a ratio is the median \
+             of the rounds' ratios, B to A, with its 95 % interval."
+        } else {
+            "A ratio is B to A, the median of all ratios between a sample of B and one of A (Hodges-Lehmann), with the \
+             95 % interval of two independent samples. The interval knows nothing of a machine that was slower on one of \
+             the days. \"Beside the control\" are a stack's ratios to veth or direct in each round of B, compared with those \
+             of A; where there is one, it gives the verdict."
+        };
+        format!("{method} One in twenty of equal things is called different by chance.")
+    }
+
+    fn section(&self, scenario: &str) -> String {
+        let both: Vec<_> = self
+            .both()
+            .filter(|both| both.left.0.cell.scenario == scenario)
+            .collect();
+        if both.is_empty() {
+            return String::new();
+        }
+        let header = [
+            "cell",
+            "stack",
+            "A",
+            "B",
+            "B / A",
+            "beside the control",
+            "verdict",
+        ]
+        .map(str::to_owned);
+        let rows: Vec<_> = both.iter().map(|both| self.row(both)).collect();
+        let moved: Vec<_> = both.iter().filter_map(|both| self.moved(both)).collect();
+        format!(
+            "## {}\n\n{}{}",
+            label::title(scenario),
+            table(&header, &rows),
+            bullets(&moved)
+        )
+    }
+
+    fn row(&self, both: &Both<'a>) -> Vec<String> {
+        let (of, entry) = both.left;
+        let figure = |entry: &Entry<'_>| match &entry.spread {
+            Some(spread) => summary::spread(spread),
+            None => super::words::outcome(entry),
+        };
+        let (ratio, beside) = (self.ratio(both), self.beside_control(both));
+        let verdict = match (
+            beside.as_ref().map(|(_, ratio)| ratio).or(ratio.as_ref()),
+            both.measured(),
+        ) {
+            (Some(ratio), _) => words(summary::verdict(ratio, of.metric), of.metric).to_owned(),
+            (None, [true, true]) if entry.spread == both.right.1.spread => "equal".to_owned(),
+            (None, [true, true]) => "not comparable".to_owned(),
+            (None, [true, false]) => "only A was measured".to_owned(),
+            (None, [false, true]) => "only B was measured".to_owned(),
+            (None, [false, false]) => "neither was measured".to_owned(),
+        };
+        vec![
+            format!("`{}`: {}", of.cell.name, label::metric(&of.cell.figure)),
+            entry.stack.name.clone(),
+            figure(entry),
+            figure(both.right.1),
+            ratio.as_ref().map(shown).unwrap_or_default(),
+            beside
+                .map(|(control, ratio)| format!("{} ({control})", shown(&ratio)))
+                .unwrap_or_default(),
+            verdict,
+        ]
+    }
+
+    /// A control that is not the same in both runs.
+    fn moved(&self, both: &Both<'_>) -> Option<String> {
+        let (of, entry) = both.left;
+        let ratio = self.ratio(both).filter(|_| of.baseline == Some(entry.stack))?;
+        let verdict = summary::verdict(&ratio, of.metric);
+        (!matches!(verdict, Verdict::NotSignificant | Verdict::TooFew)).then(|| {
+            format!(
+                "`{}`: {} itself is {} in B than in A ({}): the machine was not the same. Trust the column beside it.",
+                of.cell.name,
+                entry.stack.name,
+                words(verdict, of.metric),
+                shown(&ratio),
+            )
+        })
+    }
+
+    fn ratio(&self, both: &Both<'_>) -> Option<Ratio> {
+        let metric = &both.left.0.cell.figure;
+        if self.interleaved {
+            return summary::paired(both.right.1, both.left.1, metric);
+        }
+        let values = |entry: &Entry<'_>| {
+            summary::values(&entry.samples, metric)
+                .map(|(_, value)| value)
+                .collect()
+        };
+        let (left, right): (Vec<_>, Vec<_>) = (values(both.left.1), values(both.right.1));
+        Ratio::unpaired(&right, &left)
+    }
+
+    /// None for the control itself, and where the runs are interleaved, for then it adds only noise.
+    fn beside_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
+        let control = |(of, entry): (&'a CellSummary<'a>, &Entry<'_>)| {
+            let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
+            let control = of.entries.iter().find(|entry| entry.stack == baseline)?;
+            let to: BTreeMap<u32, f64> = summary::values(&control.samples, &of.cell.figure).collect();
+            let rounds = summary::values(&entry.samples, &of.cell.figure);
+            let ratios =
+                rounds.filter_map(|(round, value)| Some(value / to.get(&round).filter(|&&to| to > 0.0)?));
+            Some((&*baseline.name, ratios.collect::<Vec<f64>>()))
+        };
+        let ((name, left), (other, right)) = (control(both.left)?, control(both.right)?);
+        let ratio = Ratio::unpaired(&right, &left)?;
+        (name == other && !self.interleaved).then_some((name, ratio))
+    }
+
+    fn both(&self) -> impl Iterator<Item = Both<'a>> {
+        let (left, right) = (self.left, self.right);
+        let cells = left.cells.iter().filter_map(|of| Some((of, find(right, of)?)));
+        cells.flat_map(|(left, right)| {
+            left.entries.iter().filter_map(move |entry| {
+                let other = right
+                    .entries
+                    .iter()
+                    .find(|other| other.stack.name == entry.stack.name)?;
+                Some(Both {
+                    left: (left, entry),
+                    right: (right, other),
+                })
+            })
+        })
+    }
+
+    /// What only one report has.
+    fn alone(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (name, has, lacks) in [("A", self.left, self.right), ("B", self.right, self.left)] {
+            let cells = has.cells.iter().filter(|of| find(lacks, of).is_none());
+            notes.extend(cells.map(|of| format!("Only {name} has the cell `{}`.", of.cell.name)));
+            let known = |name: &str| lacks.stacks.iter().any(|stack| stack.name == name);
+            let stacks = has.stacks.iter().filter(|stack| !known(&stack.name));
+            notes.extend(stacks.map(|stack| format!("Only {name} has the stack {}.", stack.name)));
+        }
+        notes
+    }
+}
+
+impl Both<'_> {
+    fn measured(&self) -> [bool; 2] {
+        [self.left, self.right].map(|(_, entry)| entry.is_measured())
+    }
+}
+
+/// The same question, answered by the same figure.
+fn find<'a>(summary: &'a Summary<'a>, like: &CellSummary<'_>) -> Option<&'a CellSummary<'a>> {
+    let same = |of: &&CellSummary<'_>| of.cell.name == like.cell.name && of.cell.figure == like.cell.figure;
+    summary.cells.iter().find(same)
+}
+
+fn shown(ratio: &Ratio) -> String {
+    let interval = ratio
+        .interval
+        .map(|interval| format!(" ({})", number::factors(interval)));
+    number::factor(ratio.median) + &interval.unwrap_or_default()
+}
+
+fn words(verdict: Verdict, metric: Metric) -> &'static str {
+    let is_speed = ["Mbit/s", "1/s", "us"].contains(&metric.unit);
+    match verdict {
+        Verdict::Better if is_speed => "faster",
+        Verdict::Worse if is_speed => "slower",
+        Verdict::NotSignificant => "no significant difference",
+        other => other.word(),
+    }
+}

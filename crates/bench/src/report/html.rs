@@ -1,0 +1,224 @@
+//! A report as one HTML page that needs nothing else: no network, no script, no second file.
+
+mod scenario;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::schema::{Better, Metric, Report};
+use crate::stats::{CONFIDENCE, LEAST_PAIRS};
+
+use super::summary::{CellSummary, Entry, Summary, Verdict};
+use super::{Completeness, label, machine, number, words};
+
+/// The whole page.
+pub fn html(report: &Report) -> String {
+    let summary = Summary::of(report);
+    let title = "User-mode network stacks side by side";
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(include_str!("html/style.css"))) }
+            }
+            body {
+                header {
+                    h1 { (title) }
+                    p { (machine::sentence(report)) }
+                    (headline(&summary))
+                    (notes(&words::of_run(&summary)))
+                }
+                (how_to_read(report))
+                main {
+                    @for name in summary.scenarios() { (scenario::section(&summary, name)) }
+                }
+                footer {
+                    (how_it_was_measured(report))
+                    (stacks(report))
+                    (machine_table(report))
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// Notes as a list; text between backticks is code.
+fn notes(notes: &[String]) -> Markup {
+    html! {
+        @if !notes.is_empty() {
+            ul class="notes" { @for note in notes { li { (code(note)) } } }
+        }
+    }
+}
+
+fn code(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+fn headline(summary: &Summary<'_>) -> Markup {
+    html! {
+        div class="wide" {
+            table class="headline" {
+                thead {
+                    tr {
+                        th { "median" }
+                        @for stack in &summary.stacks { th { (stack.name) small { (label::role(stack)) } } }
+                    }
+                }
+                tbody {
+                    @for of in summary.headlines() {
+                        tr {
+                            th {
+                                a href={ "#" (of.cell.scenario) } { (label::cell(of.cell)) }
+                                small { (code(&label::metric(&of.cell.figure))) (direction(of.metric)) }
+                            }
+                            @for entry in &of.entries { (headline_figure(of, entry)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn headline_figure(of: &CellSummary<'_>, entry: &Entry<'_>) -> Markup {
+    let ratio = entry.to_baseline.zip(of.baseline);
+    let verdict = ratio.map(|(ratio, _)| of.verdict(&ratio));
+    html! {
+        td class=(class(verdict)) {
+            @if entry.is_measured() { (of.headline(entry)) } @else { span class="none" { (words::outcome(entry)) } }
+            @if let Some((ratio, baseline)) = ratio {
+                small { (number::factor(ratio.median)) " × " (baseline.name) }
+            }
+            @if let Some(losses) = words::losses(entry) { small class="loss" { (losses) } }
+        }
+    }
+}
+
+fn class(verdict: Option<Verdict>) -> &'static str {
+    match verdict {
+        Some(Verdict::Better) => "better",
+        Some(Verdict::Worse) => "worse",
+        Some(Verdict::Different | Verdict::NotSignificant | Verdict::TooFew) | None => "",
+    }
+}
+
+/// Which way is better.
+fn direction(metric: Metric) -> &'static str {
+    match metric.better {
+        Some(Better::Higher) => "; more is better",
+        Some(Better::Lower) => "; less is better",
+        None => "",
+    }
+}
+
+fn how_to_read(report: &Report) -> Markup {
+    html! {
+        section class="prose" {
+            h2 { "How to read this" }
+            p {
+                "Each column is a way out of a network namespace. " b { "direct" } " is no namespace at all, the host's \
+                 loopback; " b { "veth" } " is the kernel's own virtual cable, which only root may lay: what can be had at \
+                 best. The others are programs that any user may start. "
+                b { "Up" } " is from the guest, inside the namespace, to the host; " b { "down" } " is back."
+            }
+            ul {
+                li {
+                    b { "Bars" } " are medians over the rounds. A whisker goes from the least to the most, or ends in an arrow \
+                     where that is beyond the plot; half of the rounds are in its thick part. A bar \
+                     with a gap is much longer than the plot."
+                }
+                li {
+                    b { "0.70 × veth (0.66-0.75)" } " compares within each round: the median of the rounds' ratios, and the \
+                     interval that holds the true one with " (format!("{:.0}", CONFIDENCE * 100.0)) " % confidence. An \
+                     interval with 1 in it says nothing, and is called not significant, or marked ≈. It takes "
+                    (LEAST_PAIRS) " rounds; here are " (report.plan.rounds) ". What is significantly "
+                    span class="better" { "better" } " or " span class="worse" { "worse" } " is coloured."
+                }
+                li {
+                    b { "Distributions" } " show every transaction of every round: the share that took no longer than so \
+                     long. Further left is faster. The axis is stretched towards both ends, so that the slowest one in \
+                     a hundred, above 99 %, can be seen."
+                }
+                li {
+                    b { "Losses" } " of datagrams rise from none where a stack cannot keep up; the dashed line is 0.1 %, the \
+                     most that counts as lossless. Both axes are logarithmic."
+                }
+                li {
+                    b { "CPU" } " has two parts: dark, the stack's own processes; light, the whole machine, with the kernel \
+                     and with the load generator, which is the same for all."
+                }
+            }
+        }
+    }
+}
+
+fn how_it_was_measured(report: &Report) -> Markup {
+    let of = Completeness::of(report);
+    html! {
+        section class="prose" {
+            h2 { "How it was measured" }
+            p {
+                "One server and one client program for all stacks. The server accepts in a blocking call and answers from the \
+                 same thread; a round trip waits for its answer; every stream's bytes carry their position and are checked. \
+                 Each measurement has a warm-up that is thrown away, and a deadline of three times its length, so a stack \
+                 that hangs is reported as stalled. In each round every stack has its turn, so that a machine that gets \
+                 slower gets slower for all of them. " (number::count(of.measured as u64)) " of "
+                (number::count(of.planned as u64)) " planned samples were measured."
+            }
+            @if !report.command.is_empty() {
+                p { "This command does it again:" }
+                pre { (report.command) }
+            }
+        }
+    }
+}
+
+fn stacks(report: &Report) -> Markup {
+    html! {
+        section {
+            h2 { "Stacks" }
+            div class="wide" {
+                table {
+                    thead { tr { th { "stack" } th { "what it is" } th { "version" } th { "started with" } } }
+                    tbody {
+                        @for stack in &report.stacks {
+                            tr {
+                                th { (stack.name) }
+                                td { (label::role(stack)) }
+                                td { (stack.version) }
+                                @match &stack.missing {
+                                    Some(why) => td { "not part of this run: " (why) },
+                                    None => td { code { (stack.command) } },
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn machine_table(report: &Report) -> Markup {
+    html! {
+        section {
+            h2 { "Machine" }
+            div class="wide" {
+                table {
+                    tbody {
+                        @for (name, value) in machine::facts(report) { tr { th { (name) } td { (value) } } }
+                    }
+                }
+            }
+            p class="remark" { "Written by " (report.generator) "." }
+        }
+    }
+}

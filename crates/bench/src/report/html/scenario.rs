@@ -1,0 +1,216 @@
+//! One scenario's section: bars, distributions, CPU, the table behind them, and notes.
+
+use std::collections::BTreeSet;
+
+use maud::{Markup, html};
+
+use super::{code, direction, notes};
+use crate::report::plot::{self, Bars, Row};
+use crate::report::summary::{self, CellSummary, Entry, Summary};
+use crate::report::{label, number, words};
+use crate::schema::Stack;
+
+/// CPU time of the stack and of the machine, by what it is spent on.
+const COSTS: &[(&str, &str)] = &[
+    ("cpu_per_gbit_s", "machine_cpu_per_gbit_s"),
+    ("cpu_per_transaction_us", "machine_cpu_per_transaction_us"),
+    ("cpu_per_datagram_us", "machine_cpu_per_datagram_us"),
+];
+
+/// Metrics that are plotted beside a cell's figure where there are any.
+const BESIDE: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
+
+pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
+    let cells: Vec<_> = summary.cells_of(name).collect();
+    html! {
+        section id=(name) {
+            h2 { (label::title(name)) }
+            @if let Some(question) = label::question(name) { p { (question) } }
+            (plots(&cells, &summary.stacks))
+            details {
+                summary { "The figures in a table" }
+                (table(summary, &cells))
+            }
+            (notes(&words::of_scenario(summary, name)))
+        }
+    }
+}
+
+/// With curves a row per cell: bars, curves, CPU. Without them all bars, then all CPU, which takes less room.
+fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
+    let cells: Vec<_> = cells.iter().copied().filter(|of| !of.cell.once).collect();
+    let bars: Vec<_> = cells.iter().map(|of| bars(of, &cells, stacks)).collect();
+    let curves: Vec<_> = cells.iter().map(|of| curves(of, stacks)).collect();
+    let costs: Vec<_> = cells.iter().map(|of| costs(of, &cells, stacks)).collect();
+    html! {
+        @if curves.iter().all(Vec::is_empty) {
+            div class="plots" { @for plot in bars.into_iter().flatten() { (plot) } }
+            div class="plots" { @for plot in costs.into_iter().flatten() { (plot) } }
+        } @else {
+            @for ((bars, curves), costs) in bars.into_iter().zip(curves).zip(costs) {
+                div class="plots" {
+                    @for plot in bars.into_iter().chain(curves).chain(costs) { (plot) }
+                }
+            }
+        }
+    }
+}
+
+/// The figure, and others that are worth a plot.
+fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+    let metrics = std::iter::once(&*of.cell.figure)
+        .chain(BESIDE.iter().copied().filter(|&name| name != of.cell.figure));
+    let plot = |metric: &str| {
+        let rows: Vec<_> = of
+            .entries
+            .iter()
+            .map(|entry| row(of, entry, metric, stacks))
+            .collect();
+        // Cells that show the same have the same axis.
+        let alike = |other: &&&CellSummary<'_>| metric != of.cell.figure || other.cell.figure == metric;
+        let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
+        let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
+        let is_worth_it = metric == of.cell.figure || rows.iter().any(|row| row.bar.is_some());
+        let caption = format!("{}{}", label::metric(metric), direction(summary::metric(metric)));
+        is_worth_it.then(|| plot(&parameters(of), &caption, &Bars { rows, end }.markup()))
+    };
+    metrics.filter_map(plot).collect()
+}
+
+fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack]) -> Row {
+    let name = entry.stack.name.clone();
+    let tint = plot::tint(stacks, entry.stack);
+    if metric != of.cell.figure {
+        let bar = entry.spread_of(metric);
+        let figure = bar.map_or_else(|| "-".to_owned(), |spread| number::figure(spread.median));
+        let tip = bar.map_or(name.clone(), |bar| format!("{name}: {}", summary::spread(&bar)));
+        return Row {
+            name,
+            tint,
+            bar,
+            whole: None,
+            figure,
+            remark: String::new(),
+            tip,
+        };
+    }
+    let ratio = entry.to_baseline.zip(of.baseline);
+    let ratio = ratio.map(|(ratio, to)| format!("{} × {}", number::factor(ratio.median), to.name));
+    Row {
+        tint,
+        bar: entry.spread,
+        whole: None,
+        figure: of.headline(entry),
+        remark: words::losses(entry).or(ratio).unwrap_or_default(),
+        tip: format!("{name}: {}", of.lines(entry).join("; ")),
+        name,
+    }
+}
+
+/// Distributions of all that has a histogram, and losses by rate.
+fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
+    let samples = of.entries.iter().flat_map(|entry| &entry.samples);
+    let names: BTreeSet<_> = samples.flat_map(|sample| sample.histograms.keys()).collect();
+    let distributions = names.into_iter().filter_map(|name| {
+        let curves = plot::distribution(of, stacks, name)?;
+        Some(plot(
+            &parameters(of),
+            "share of the transactions that took no longer",
+            &curves,
+        ))
+    });
+    let losses = plot::rate_loss(of, stacks);
+    let losses = losses.map(|curves| plot(&parameters(of), "share of the datagrams lost", &curves));
+    distributions.chain(losses).collect()
+}
+
+fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+    let plot = |&(part, whole): &(&str, &str)| {
+        let entries = || cells.iter().flat_map(|of| &of.entries);
+        let spreads = entries().flat_map(|entry| [entry.spread_of(part), entry.spread_of(whole)]);
+        let rows: Vec<_> = of
+            .entries
+            .iter()
+            .filter_map(|entry| cost(entry, stacks, part, whole))
+            .collect();
+        let caption = format!("{}; light: the whole machine", label::metric(part));
+        let bars = Bars {
+            end: Bars::end(spreads.flatten()),
+            rows,
+        };
+        (!bars.rows.is_empty()).then(|| plot(&parameters(of), &caption, &bars.markup()))
+    };
+    COSTS.iter().filter_map(plot).collect()
+}
+
+fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option<Row> {
+    let (bar, whole) = (entry.spread_of(part), entry.spread_of(whole));
+    let figure = number::figure(bar.or(whole)?.median);
+    let of = bar
+        .and(whole)
+        .map(|whole| format!("of {}", number::figure(whole.median)));
+    let all = if bar.is_none() { "machine" } else { "" };
+    Some(Row {
+        name: entry.stack.name.clone(),
+        tint: plot::tint(stacks, entry.stack),
+        tip: format!("{}: {figure} {}", entry.stack.name, of.as_deref().unwrap_or(all)),
+        bar,
+        whole,
+        figure,
+        remark: of.unwrap_or_else(|| all.to_owned()),
+    })
+}
+
+fn parameters(of: &CellSummary<'_>) -> String {
+    let parameters = label::parameters(of.cell);
+    if parameters.is_empty() {
+        label::title(&of.cell.scenario).to_owned()
+    } else {
+        parameters
+    }
+}
+
+fn plot(title: &str, caption: &str, plot: &Markup) -> Markup {
+    html! {
+        figure {
+            figcaption { b { (title) } span class="remark" { (code(caption)) } }
+            (plot)
+        }
+    }
+}
+
+fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
+    html! {
+        div class="wide" {
+            table {
+                thead {
+                    tr { th { "median [least-most]" } @for stack in &summary.stacks { th { (stack.name) } } }
+                }
+                tbody {
+                    @for of in cells {
+                        tr class="first" {
+                            th { (code(&format!("`{}`", of.cell.name))) small { (code(&label::metric(&of.cell.figure))) } }
+                            @for entry in &of.entries {
+                                td { @for line in of.lines(entry) { div { (line) } } }
+                            }
+                        }
+                        @if let Some(shares) = words::own_shares(of, &summary.report.calibration) {
+                            tr {
+                                th { small { (words::OWN_SHARE) } }
+                                @for share in shares { td { (share) } }
+                            }
+                        }
+                        @for metric in of.other_metrics() {
+                            tr {
+                                th { small { (label::metric(metric)) } }
+                                @for entry in &of.entries {
+                                    td { @if let Some(spread) = entry.spread_of(metric) { (summary::spread(&spread)) } }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

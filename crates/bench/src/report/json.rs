@@ -1,0 +1,77 @@
+//! The report file.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{BufReader, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::schema::{Report, VERSION};
+
+/// Writes a report so that `path` holds a whole one at any moment, before and after a crash: into a temporary file
+/// beside it, synchronised, then renamed. `backends`, and void-box's fields at the first level, are made anew.
+///
+/// # Errors
+/// The directory cannot be written to, or the disk is full; `path` is then as it was.
+pub fn write_json(report: &Report, path: &Path) -> Result<()> {
+    write_whole(report, path).with_context(|| format!("cannot write the report {}", path.display()))
+}
+
+/// # Errors
+/// The file cannot be read, is not a report, or is one of another version than [`VERSION`].
+pub fn read_json(path: &Path) -> Result<Report> {
+    let open = || -> Result<Report> {
+        let value: Value = serde_json::from_reader(BufReader::new(File::open(path)?))?;
+        let Tag { version } = Tag::deserialize(&value).context("it is not a report of pontoon bench")?;
+        if version != VERSION {
+            bail!("it has version {version}, and this program reads version {VERSION}");
+        }
+        Ok(serde_json::from_value(value)?)
+    };
+    open().with_context(|| format!("cannot read the report {}", path.display()))
+}
+
+#[derive(Deserialize)]
+struct Tag {
+    version: u32,
+}
+
+/// A report with void-box's fields of one stack beside its own.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(flatten)]
+    headline: BTreeMap<String, Value>,
+}
+
+fn write_whole(report: &Report, path: &Path) -> Result<()> {
+    let report = &Report {
+        backends: super::void_box(report),
+        ..report.clone()
+    };
+    let headline = super::void_box::headline(report);
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let temporary = tempfile::Builder::new()
+        .prefix(".pontoon-bench")
+        // Less the umask, as any other file; a temporary file is otherwise its owner's alone.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)?;
+    let mut out = BufWriter::new(&temporary);
+    serde_json::to_writer(&mut out, &Written { report, headline })?;
+    out.write_all(b"\n")?;
+    out.flush()?;
+    drop(out);
+    temporary.as_file().sync_all()?;
+    // The error would keep the temporary file for as long as it lives.
+    temporary.persist(path).map_err(|error| error.error)?;
+    fs::File::open(directory)?.sync_all()?;
+    Ok(())
+}

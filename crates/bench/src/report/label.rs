@@ -1,0 +1,233 @@
+//! Titles for scenarios, and labels for cells, metrics and stacks, for readers who do not know the bench.
+
+use crate::schema::{Cell, METRICS, Role, Stack};
+
+use super::number;
+
+/// What a scenario asks.
+pub(super) struct Scenario {
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    pub(super) question: &'static str,
+}
+
+const fn scenario(name: &'static str, title: &'static str, question: &'static str) -> Scenario {
+    Scenario {
+        name,
+        title,
+        question,
+    }
+}
+
+const SCENARIOS: &[Scenario] = &[
+    scenario(
+        "tcp-up",
+        "TCP up",
+        "How fast do bytes flow from the guest to the host? All of them are checked on arrival.",
+    ),
+    scenario(
+        "tcp-down",
+        "TCP down",
+        "How fast do bytes flow from the host to the guest? All of them are checked on arrival.",
+    ),
+    scenario(
+        "rr",
+        "TCP round trip",
+        "How long does one byte take to the server and back, on an open connection?",
+    ),
+    scenario(
+        "crr",
+        "TCP connect, request, response, close",
+        "How long does a whole short connection take?",
+    ),
+    scenario(
+        "publish-crr",
+        "Inbound connection",
+        "How long does a short connection take from the host to a published port of the guest?",
+    ),
+    scenario(
+        "udp-rate",
+        "UDP rate",
+        "How many datagrams per second arrive, and how many can be sent before some are lost?",
+    ),
+    scenario(
+        "udp-gso",
+        "UDP with segmentation offload",
+        "How many datagrams per second arrive if many go in one send?",
+    ),
+    scenario(
+        "udp-rr",
+        "UDP round trip",
+        "How long does a datagram take to the server and back?",
+    ),
+    scenario(
+        "blackhole",
+        "Round trip beside pending connections",
+        "Do connections that nobody answers slow the others down?",
+    ),
+    scenario(
+        "idle-flows",
+        "Idle connections",
+        "What does an open, silent connection cost in memory and in others' latency?",
+    ),
+    scenario(
+        "dns",
+        "Names",
+        "How many names per second does the guest's resolver answer?",
+    ),
+    scenario("icmp-rr", "Ping", "How long does an ICMP echo take to come back?"),
+    scenario(
+        "startup",
+        "Start",
+        "How long until a command runs behind the stack?",
+    ),
+    scenario("idle", "Idle", "What does the stack cost while nothing happens?"),
+];
+
+/// The cells that stand for their scenario in the headline table. Of other scenarios it is the first cell.
+const HEADLINES: &[&str] = &[
+    "tcp-up/1/cubic/best",
+    "tcp-down/1/cubic/best",
+    "crr/1",
+    "publish-crr/1",
+    "udp-rate/64",
+    "blackhole/1000",
+    "idle-flows/10000",
+];
+
+pub(super) fn title(scenario: &str) -> &str {
+    known(scenario).map_or(scenario, |known| known.title)
+}
+
+pub(super) fn question(scenario: &str) -> Option<&'static str> {
+    known(scenario).map(|known| known.question)
+}
+
+fn known(name: &str) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name)
+}
+
+pub(super) fn is_headline(cell: &str) -> bool {
+    HEADLINES.contains(&cell)
+}
+
+/// What tells a cell from the others of its scenario: `1 stream, cubic, best MTU`. Empty if nothing does.
+pub(super) fn parameters(cell: &Cell) -> String {
+    let rest = cell.name.strip_prefix(&cell.scenario).unwrap_or(&cell.name);
+    let parts = rest.split('/').filter(|part| !part.is_empty());
+    let words: Vec<_> = parts
+        .map(|part| {
+            let parameter = cell.parameters.iter().find(|(_, value)| *value == part);
+            parameter.map_or(part.to_owned(), |(name, value)| parameter_words(name, value))
+        })
+        .collect();
+    words.join(", ")
+}
+
+fn parameter_words(name: &str, value: &str) -> String {
+    let counted = |noun: &str| match value.parse() {
+        Ok(1) => format!("1 {noun}"),
+        Ok(count) => format!("{} {noun}s", number::count(count)),
+        Err(_) => format!("{value} {noun}s"),
+    };
+    match name {
+        "streams" => counted("stream"),
+        "clients" => counted("client"),
+        "flows" => format!("{} open", grouped(value)),
+        "pending" => format!("{} pending", grouped(value)),
+        "segments" => counted("segment"),
+        "size" => format!("{value} bytes"),
+        "check" if value == "hash" => "everything hashed".to_owned(),
+        "receiver" => format!("receiver {value}"),
+        "mtu" if value == "best" => "best MTU".to_owned(),
+        "mtu" => format!("MTU {value}"),
+        "congestion" | "congestion_control" => value.to_owned(),
+        _ => format!("{name} {value}"),
+    }
+}
+
+fn grouped(value: &str) -> String {
+    value.parse().map_or(value.to_owned(), number::count)
+}
+
+/// Title and parameters.
+pub(super) fn cell(cell: &Cell) -> String {
+    let (title, parameters) = (title(&cell.scenario), parameters(cell));
+    if parameters.is_empty() {
+        title.to_owned()
+    } else {
+        format!("{title}, {parameters}")
+    }
+}
+
+/// Name of a metric in a table: short, with its unit.
+pub(super) fn metric(name: &str) -> String {
+    match name {
+        "mbps" => "Mbit/s".to_owned(),
+        "p50_us" => "median, µs".to_owned(),
+        "p99_us" => "99th percentile, µs".to_owned(),
+        "per_s" => "per second".to_owned(),
+        "lossless_per_s" => "per second with under 0.1 % lost".to_owned(),
+        "sent_per_s" => "sent per second".to_owned(),
+        "loss" => "share lost".to_owned(),
+        "errors" => "errors".to_owned(),
+        "bytes_per_flow" => "bytes per connection".to_owned(),
+        "start_us" => "to the end of `true`, µs".to_owned(),
+        "first_byte_us" => "to the first byte, µs".to_owned(),
+        "wakeups_per_s" => "wake-ups per second".to_owned(),
+        "pss_bytes" => "proportional memory, bytes".to_owned(),
+        "rss_bytes" => "resident memory, bytes".to_owned(),
+        "stack_cpu_s" => "CPU of the stack, s".to_owned(),
+        "machine_cpu_s" => "CPU of the machine, s".to_owned(),
+        "cpu_per_gbit_s" => "CPU of the stack per Gbit, s".to_owned(),
+        "cpu_per_transaction_us" => "CPU of the stack per transaction, µs".to_owned(),
+        "cpu_per_datagram_us" => "CPU of the stack per datagram, µs".to_owned(),
+        "machine_cpu_per_gbit_s" => "CPU of the machine per Gbit, s".to_owned(),
+        "machine_cpu_per_transaction_us" => "CPU of the machine per transaction, µs".to_owned(),
+        "machine_cpu_per_datagram_us" => "CPU of the machine per datagram, µs".to_owned(),
+        _ => {
+            let known = METRICS.iter().find(|metric| metric.name == name);
+            known.map_or(name.to_owned(), |metric| format!("{name}, {}", metric.unit))
+        }
+    }
+}
+
+pub(super) fn role(stack: &Stack) -> &'static str {
+    match stack.role {
+        Role::Kernel => "the kernel's own path",
+        Role::Pontoon => "pontoon",
+        Role::Peer => "peer",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_read_in_the_order_of_the_cells_name() {
+        let parameters = [("streams", "4"), ("mtu", "best"), ("congestion", "bbr")];
+        let mut of = Cell {
+            name: "tcp-up/4/bbr/best".to_owned(),
+            scenario: "tcp-up".to_owned(),
+            parameters: parameters
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            figure: "mbps".to_owned(),
+            once: false,
+        };
+        assert_eq!(cell(&of), "TCP up, 4 streams, bbr, best MTU");
+        of.parameters.clear();
+        assert_eq!(cell(&of), "TCP up, 4, bbr, best");
+        of.name = "tcp-up".to_owned();
+        assert_eq!(cell(&of), "TCP up");
+    }
+
+    #[test]
+    fn every_metric_has_a_label_of_its_own() {
+        let mut labels: Vec<_> = METRICS.iter().map(|known| metric(known.name)).collect();
+        labels.sort();
+        labels.dedup();
+        assert_eq!(labels.len(), METRICS.len());
+    }
+}

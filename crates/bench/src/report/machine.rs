@@ -1,0 +1,99 @@
+//! Where and how a report was made.
+
+use crate::schema::Report;
+
+use super::{number, words};
+
+/// One sentence under the title.
+pub(super) fn sentence(report: &Report) -> String {
+    let machine = &report.machine;
+    let virtual_machine = machine
+        .virtual_machine
+        .as_ref()
+        .map(|what| format!(", a virtual machine ({what})"));
+    format!(
+        "{}, {} CPUs{}, Linux {}, {}. Medians of {} of {} s, every stack once in each round.",
+        machine.cpu,
+        machine.cpus,
+        virtual_machine.unwrap_or_default(),
+        machine.kernel,
+        date(report.began),
+        words::counted(report.plan.rounds as usize, "round"),
+        report.plan.duration,
+    )
+}
+
+/// Names and values, in a fixed order.
+pub(super) fn facts(report: &Report) -> Vec<(String, String)> {
+    let machine = &report.machine;
+    let mut facts = vec![
+        ("kernel", machine.kernel.clone()),
+        ("CPU", format!("{} × {}", machine.cpus, machine.cpu)),
+        (
+            "memory",
+            format!(
+                "{} GiB",
+                number::figure(machine.memory_bytes as f64 / f64::from(1 << 30))
+            ),
+        ),
+        (
+            "virtual machine",
+            machine.virtual_machine.clone().unwrap_or_else(|| "no".to_owned()),
+        ),
+        ("default congestion control", machine.congestion_control.clone()),
+        ("descriptors, hard limit", number::count(machine.descriptors_hard)),
+        ("user id", machine.user_id.to_string()),
+        ("began", date(report.began)),
+        (
+            "took",
+            format!(
+                "{} min",
+                number::figure(report.ended.saturating_sub(report.began) as f64 / 60.0)
+            ),
+        ),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect::<Vec<_>>();
+    facts.extend(
+        machine
+            .sysctls
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone())),
+    );
+    facts
+}
+
+/// `2026-11-21`, UTC. Days to a date by the algorithm of Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms"
+/// (civil_from_days), which counts years from March so that leap days come last.
+fn date(seconds: u64) -> String {
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let seen = [0, 951_782_399, 951_782_400, 1_735_689_599, 1_795_219_200].map(date);
+        assert_eq!(
+            seen,
+            [
+                "1970-01-01",
+                "2000-02-28",
+                "2000-02-29",
+                "2024-12-31",
+                "2026-11-21"
+            ]
+        );
+    }
+}

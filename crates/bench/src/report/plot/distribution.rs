@@ -1,0 +1,96 @@
+//! How a cell's times are distributed: which share took no longer than so long.
+
+use std::collections::BTreeMap;
+
+use maud::Markup;
+
+use super::{Axis, BOTTOM, Curve, Curves, HEIGHT, TOP, tint};
+use crate::report::summary::CellSummary;
+use crate::schema::{Histogram, Outcome, Stack};
+
+/// Shares at the ends of the plot.
+const LEAST: f64 = 0.01;
+const MOST: f64 = 0.999;
+
+/// Of the histograms named `name`, all rounds together; none where no stack has any.
+pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], name: &str) -> Option<Markup> {
+    let mut unit = "";
+    let mut curves = Vec::new();
+    for entry in &of.entries {
+        let measured = entry
+            .samples
+            .iter()
+            .filter(|sample| sample.outcome == Outcome::Measured);
+        let histograms: Vec<_> = measured
+            .filter_map(|sample| sample.histograms.get(name))
+            .collect();
+        let points = shown(&cumulative(&histograms));
+        if let (Some(histogram), false) = (histograms.first(), points.is_empty()) {
+            unit = &histogram.unit;
+            curves.push(Curve {
+                name: entry.stack.name.clone(),
+                tint: tint(stacks, entry.stack),
+                points,
+            });
+        }
+    }
+    let values = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+    let (from, to) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
+    let plot = Curves {
+        x: Curves::x_axis(from, to),
+        y: Axis::logistic(LEAST, MOST, HEIGHT - BOTTOM, TOP),
+        x_title: format!("{} (logarithmic)", unit.replace("us", "µs")),
+        guides: vec![0.5, 0.99],
+        curves,
+        dots: false,
+    };
+    Some(plot.markup())
+}
+
+/// Values with the share of values that are no larger. Logarithms need positive ones; zero is a clock's coarseness, and
+/// shown at the next value.
+fn cumulative(histograms: &[&Histogram]) -> Vec<(f64, f64)> {
+    // Positive floats sort as their bits do.
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    for &(value, count) in histograms.iter().flat_map(|histogram| &histogram.counts) {
+        *counts.entry(value.max(0.0).to_bits()).or_default() += count;
+    }
+    let total: u64 = counts.values().sum();
+    let mut seen = 0;
+    let points = counts.into_iter().map(|(bits, count)| {
+        seen += count;
+        (f64::from_bits(bits), seen as f64 / total as f64)
+    });
+    points.filter(|&(value, _)| value > 0.0).collect()
+}
+
+/// From the last value below [`LEAST`] to the first beyond [`MOST`].
+fn shown(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let start = points.partition_point(|point| point.1 < LEAST);
+    let end = points.partition_point(|point| point.1 < MOST);
+    let shown = &points[start..points.len().min(end + 1)];
+    let first = shown.first().map(|point| (point.0, LEAST));
+    first.into_iter().chain(shown.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_added_up_and_tails_cut_off() {
+        let histogram = |counts| Histogram {
+            unit: "us".to_owned(),
+            counts,
+        };
+        let [first, second] = [
+            vec![(0.0, 1), (20.0, 499)],
+            vec![(20.0, 1), (30.0, 498), (50.0, 1)],
+        ]
+        .map(histogram);
+        let points = cumulative(&[&first, &second]);
+        assert_eq!(points, [(20.0, 0.501), (30.0, 0.999), (50.0, 1.0)]);
+        assert_eq!(shown(&points), [(20.0, LEAST), (20.0, 0.501), (30.0, 0.999)]);
+        assert_eq!(shown(&[]), []);
+    }
+}

@@ -1,0 +1,69 @@
+//! How many datagrams are lost at which rate.
+
+use std::collections::BTreeMap;
+
+use maud::Markup;
+
+use super::axis::trimmed;
+use super::{Axis, BOTTOM, Curve, Curves, HEIGHT, TOP, tint};
+use crate::report::summary::{CellSummary, Entry};
+use crate::schema::{Outcome, Stack, Trial};
+use crate::stats;
+
+/// Under this share a loss is drawn as none: one in a hundred thousand.
+const NONE: f64 = 1e-5;
+/// The loss that the search for the highest lossless rate allows.
+const ALLOWED: f64 = 1e-3;
+/// Trials whose rates differ by less than a tenth of a decade are one point.
+const POINTS_PER_DECADE: f64 = 10.0;
+
+/// None where no stack was searched.
+pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&Stack]) -> Option<Markup> {
+    let curve = |entry: &Entry<'_>| {
+        let measured = entry
+            .samples
+            .iter()
+            .filter(|sample| sample.outcome == Outcome::Measured);
+        let points = points(measured.flat_map(|sample| &sample.trials));
+        let curve = Curve {
+            name: entry.stack.name.clone(),
+            tint: tint(stacks, entry.stack),
+            points,
+        };
+        (!curve.points.is_empty()).then_some(curve)
+    };
+    let curves: Vec<_> = of.entries.iter().filter_map(curve).collect();
+    let rates = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+    let (from, to) = (rates().reduce(f64::min)?, rates().reduce(f64::max)?);
+    let plot = Curves {
+        x: Curves::x_axis(from, to),
+        y: Axis::log(NONE, 1.0, HEIGHT - BOTTOM, TOP).labelled(|loss| match loss {
+            loss if loss < 1.5 * NONE => "none".to_owned(),
+            loss => trimmed(loss * 100.0) + " %",
+        }),
+        x_title: "datagrams sent per second (logarithmic)".to_owned(),
+        guides: vec![ALLOWED],
+        curves,
+        dots: true,
+    };
+    Some(plot.markup())
+}
+
+/// Medians of trials at about the same rate, by rate.
+fn points<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<(f64, f64)> {
+    let mut near: BTreeMap<i64, Vec<&Trial>> = BTreeMap::new();
+    for trial in trials.filter(|trial| trial.sent_per_s > 0.0) {
+        let bucket = (trial.sent_per_s.log10() * POINTS_PER_DECADE).round() as i64;
+        near.entry(bucket).or_default().push(trial);
+    }
+    let of = |trials: &Vec<&Trial>, of: fn(&Trial) -> f64| {
+        stats::median(&trials.iter().map(|trial| of(trial)).collect::<Vec<_>>())
+    };
+    let point = |trials: Vec<&Trial>| {
+        Some((
+            of(&trials, |trial| trial.sent_per_s)?,
+            of(&trials, |trial| trial.loss)?,
+        ))
+    };
+    near.into_values().filter_map(point).collect()
+}

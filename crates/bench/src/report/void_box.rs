@@ -1,0 +1,118 @@
+//! void-box's names for a run's figures, so that its `bench-compare-pasta.py` reads a report.
+//!
+//! The names are theirs, the measurements are ours: one server and one client program, blocking accept, a true round trip.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::schema::{Report, Role, Stack};
+use crate::stats;
+
+use super::summary::measured;
+
+/// A field of void-box's report, and where it comes from.
+pub struct VoidBoxField {
+    pub name: &'static str,
+    /// The cell of ours and the metric of its samples; none where no scenario measures it.
+    pub source: Option<(&'static str, &'static str)>,
+    pub meaning: &'static str,
+}
+
+const fn field(
+    name: &'static str,
+    cell: &'static str,
+    metric: &'static str,
+    meaning: &'static str,
+) -> VoidBoxField {
+    VoidBoxField {
+        name,
+        source: Some((cell, metric)),
+        meaning,
+    }
+}
+
+/// Their fields in the order of their report. Ours is always the median over the rounds.
+pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
+    VoidBoxField {
+        name: "tcp_bulk_throughput_g2h_mbps",
+        source: None,
+        meaning: "always null: theirs is a transfer into a receive buffer of 4 KiB, and no scenario of ours is that",
+    },
+    field(
+        "tcp_throughput_g2h_mbps",
+        "tcp-up/1/cubic/best",
+        "mbps",
+        "Mbit/s from guest to host, one connection, the content checked",
+    ),
+    field(
+        "tcp_throughput_h2g_mbps",
+        "tcp-down/1/cubic/best",
+        "mbps",
+        "Mbit/s from host to guest, one connection, the content checked",
+    ),
+    field(
+        "tcp_rr_latency_us_p50",
+        "rr",
+        "p50_us",
+        "microseconds for a byte there and back; theirs does not wait for the answer",
+    ),
+    field(
+        "tcp_rr_latency_us_p99",
+        "rr",
+        "p99_us",
+        "the same, 99th percentile",
+    ),
+    field(
+        "tcp_crr_latency_us_p50",
+        "crr/1",
+        "p50_us",
+        "microseconds to connect, send a byte, receive it back and close; theirs contains the 10 ms sleep of its server",
+    ),
+    field(
+        "udp_dns_qps",
+        "dns",
+        "per_s",
+        "names resolved per second, one after the other",
+    ),
+    field(
+        "icmp_rr_latency_us_p50",
+        "icmp-rr",
+        "p50_us",
+        "microseconds for an ICMP echo and its reply",
+    ),
+    field(
+        "tcp_rx_latency_us_p50",
+        "publish-crr/1",
+        "p50_us",
+        "microseconds for an inbound connection through a published port: connect, a byte there and back, close",
+    ),
+];
+
+/// One object per stack: `backend`, the stack's name, and void-box's fields; null where nothing was measured.
+pub fn void_box(report: &Report) -> Vec<BTreeMap<String, Value>> {
+    let present = report.stacks.iter().filter(|stack| stack.missing.is_none());
+    present.map(|stack| backend(report, stack)).collect()
+}
+
+/// The object of the stack that the report is about: the first pontoon, or else the first stack.
+pub(super) fn headline(report: &Report) -> BTreeMap<String, Value> {
+    let mut present = report.stacks.iter().filter(|stack| stack.missing.is_none());
+    let first = present.clone().next();
+    let about = present.find(|stack| stack.role == Role::Pontoon).or(first);
+    about.map(|stack| backend(report, stack)).unwrap_or_default()
+}
+
+fn backend(report: &Report, stack: &Stack) -> BTreeMap<String, Value> {
+    let median = |(cell, metric)| {
+        let samples = measured(report, cell, &stack.name);
+        let values: Vec<f64> = samples
+            .filter_map(|sample| sample.values.get(metric).copied())
+            .collect();
+        stats::median(&values)
+    };
+    let field = |field: &VoidBoxField| (field.name.to_owned(), json!(field.source.and_then(median)));
+    let mut object: BTreeMap<_, _> = VOID_BOX_FIELDS.iter().map(field).collect();
+    object.insert("backend".to_owned(), json!(stack.name));
+    object
+}

@@ -1,0 +1,126 @@
+//! Readings before and after a measurement, and what lies between.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::processes::{Processes, Use};
+
+/// The machine's clocks and counters at one moment.
+pub(super) struct Moment {
+    at: Instant,
+    wall: SystemTime,
+    cpu: Cpu,
+    /// Of the stack's processes; none where there are none.
+    stack: Option<Use>,
+}
+
+/// What went on between two moments.
+pub(super) struct Interval {
+    pub(super) seconds: f64,
+    /// CPU seconds of the whole machine.
+    pub(super) machine_cpu_s: f64,
+    /// CPU seconds of the stack.
+    pub(super) stack_cpu_s: Option<f64>,
+    pub(super) switches: Option<u64>,
+    /// Share of CPU time.
+    pub(super) steal: f64,
+    pub(super) clock_drift_us: f64,
+}
+
+impl Moment {
+    /// Now, but for the stack.
+    pub(super) fn of_machine() -> Self {
+        Self {
+            at: Instant::now(),
+            wall: SystemTime::now(),
+            cpu: Cpu::read(),
+            stack: None,
+        }
+    }
+
+    /// Now.
+    pub(super) fn of_stack(processes: &Processes) -> Self {
+        let stack = processes.stack();
+        Self {
+            stack: (!stack.is_empty()).then(|| Use::activity(&stack)),
+            ..Self::of_machine()
+        }
+    }
+
+    /// From this moment to `end`.
+    pub(super) fn until(&self, end: &Self) -> Interval {
+        let elapsed = end.at - self.at;
+        let wall = end.wall.duration_since(self.wall).unwrap_or_default();
+        let used = self.stack.zip(end.stack);
+        let busy = end.cpu.busy.saturating_sub(self.cpu.busy);
+        let stolen = end.cpu.steal.saturating_sub(self.cpu.steal);
+        let idle = end.cpu.idle.saturating_sub(self.cpu.idle);
+        let ticks = busy + stolen + idle;
+        Interval {
+            seconds: elapsed.as_secs_f64(),
+            machine_cpu_s: seconds(busy),
+            stack_cpu_s: used.map(|(begin, end)| (end.cpu_s - begin.cpu_s).max(0.0)),
+            switches: used.map(|(begin, end)| end.switches.saturating_sub(begin.switches)),
+            steal: if ticks == 0 {
+                0.0
+            } else {
+                stolen as f64 / ticks as f64
+            },
+            clock_drift_us: (wall.as_secs_f64() - elapsed.as_secs_f64()).abs() * 1e6,
+        }
+    }
+}
+
+/// CPUs that are busy over the next 50 ms.
+pub(super) fn busy_cpus() -> f64 {
+    let begin = Moment::of_machine();
+    std::thread::sleep(Duration::from_millis(50));
+    let interval = begin.until(&Moment::of_machine());
+    interval.machine_cpu_s / interval.seconds
+}
+
+/// The first line of /proc/stat, in ticks.
+struct Cpu {
+    busy: u64,
+    idle: u64,
+    steal: u64,
+}
+
+impl Cpu {
+    fn read() -> Self {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self::parse(text.lines().next().unwrap_or_default())
+    }
+
+    /// Fields as in proc_stat(5); guest time is part of user time.
+    fn parse(line: &str) -> Self {
+        let fields: Vec<u64> = line
+            .split_whitespace()
+            .skip(1)
+            .map_while(|field| field.parse().ok())
+            .collect();
+        let field = |index: usize| fields.get(index).copied().unwrap_or_default();
+        Self {
+            busy: field(0) + field(1) + field(2) + field(5) + field(6),
+            idle: field(3) + field(4),
+            steal: field(7),
+        }
+    }
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_is_everything_but_idle_waiting_and_stolen() {
+        let cpu = Cpu::parse("cpu  1 2 4 8 16 32 64 128 256 512");
+        assert_eq!(
+            (cpu.busy, cpu.idle, cpu.steal),
+            (1 + 2 + 4 + 32 + 64, 8 + 16, 128)
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! What the processes of a stack use: everything in our PID namespace that is neither ours nor the client's.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::host::{CLIENT, TOUCH};
+
+/// One process in /proc.
+struct Process {
+    parent: u32,
+    arguments: Vec<String>,
+}
+
+/// Processes by id, at one moment.
+pub(super) struct Processes(BTreeMap<u32, Process>);
+
+/// Sums over a stack's processes. Memory is in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Use {
+    pub(super) cpu_s: f64,
+    pub(super) switches: u64,
+    pub(super) rss: u64,
+    /// None where the kernel does not let us read it.
+    pub(super) pss: Option<u64>,
+}
+
+impl Processes {
+    /// All that live but this one and `standing`.
+    pub(super) fn living(standing: &[u32]) -> Self {
+        let Ok(entries) = std::fs::read_dir("/proc") else {
+            return Self(BTreeMap::new());
+        };
+        let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let ours = |id: &u32| *id == std::process::id() || standing.contains(id);
+        let living = ids
+            .filter(|id| !ours(id))
+            .filter_map(|id| Some((id, Process::read(id)?)));
+        Self(living.collect())
+    }
+
+    /// The load client.
+    pub(super) fn client(&self) -> Option<u32> {
+        let is_client = |process: &Process| {
+            process
+                .arguments
+                .get(1)
+                .is_some_and(|verb| verb == CLIENT || verb == TOUCH)
+        };
+        self.0
+            .iter()
+            .find(|(_, process)| is_client(process))
+            .map(|(id, _)| *id)
+    }
+
+    /// Without the client and what it started.
+    pub(super) fn stack(&self) -> Vec<u32> {
+        let client = self.client();
+        let is_client = |mut id: u32| {
+            loop {
+                if Some(id) == client {
+                    return true;
+                }
+                match self.0.get(&id) {
+                    Some(process) => id = process.parent,
+                    None => return false,
+                }
+            }
+        };
+        self.0.keys().copied().filter(|id| !is_client(*id)).collect()
+    }
+
+    pub(super) fn kill(&self) {
+        for id in self.0.keys() {
+            if let Some(id) = Pid::from_raw(id.cast_signed()) {
+                let _ = kill_process(id, Signal::KILL);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Process {
+    /// None where it is gone or dead.
+    fn read(id: u32) -> Option<Self> {
+        let stat = stat(id)?;
+        if stat[0] == "Z" {
+            return None;
+        }
+        let arguments = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let arguments = arguments.split(|byte| *byte == 0).take(2);
+        Some(Self {
+            parent: stat[1].parse().ok()?,
+            arguments: arguments
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect(),
+        })
+    }
+}
+
+/// The fields of a process's `stat` behind its name.
+fn stat(id: u32) -> Option<Vec<String>> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name may hold anything, but ends at the last parenthesis.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    Some(rest.split(' ').map(str::to_owned).collect())
+}
+
+impl Use {
+    /// CPU time and context switches up to now; what is gone counts nothing.
+    pub(super) fn activity(ids: &[u32]) -> Self {
+        let mut sum = Self::default();
+        for id in ids {
+            let tasks = std::fs::read_dir(format!("/proc/{id}/task"))
+                .into_iter()
+                .flatten();
+            for task in tasks.filter_map(Result::ok).map(|task| task.path()) {
+                sum.cpu_s += running_seconds(task.join("schedstat"));
+                let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+                sum.switches += number(&status, "voluntary_ctxt_switches:").unwrap_or_default();
+                sum.switches += number(&status, "nonvoluntary_ctxt_switches:").unwrap_or_default();
+            }
+        }
+        sum
+    }
+
+    /// As [`Use::activity`], and memory, which costs more to read.
+    pub(super) fn all(ids: &[u32]) -> Self {
+        let mut sum = Self {
+            pss: Some(0),
+            ..Self::activity(ids)
+        };
+        for id in ids {
+            let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+            sum.rss += number(&status, "VmRSS:").unwrap_or_default() * 1024;
+            let pss = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup")).ok();
+            let pss = pss.and_then(|text| number(&text, "Pss:"));
+            sum.pss = sum.pss.zip(pss).map(|(sum, pss)| sum + pss * 1024);
+        }
+        sum
+    }
+}
+
+/// What `schedstat` says of a thread's time on a CPU. It is kept in nanoseconds, where `stat` has hundredths of seconds.
+fn running_seconds(path: PathBuf) -> f64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let nanoseconds = text.split(' ').next().and_then(|first| first.parse::<u64>().ok());
+    nanoseconds.unwrap_or_default() as f64 / 1e9
+}
+
+/// The number in the line that begins with `key`.
+fn number(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn processes(list: &[(u32, u32, &[&str])]) -> Processes {
+        let process = |(id, parent, arguments): &(u32, u32, &[&str])| {
+            let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+            (
+                *id,
+                Process {
+                    parent: *parent,
+                    arguments,
+                },
+            )
+        };
+        Processes(list.iter().map(process).collect())
+    }
+
+    #[test]
+    fn the_client_and_its_children_are_not_the_stack() {
+        let all = processes(&[
+            (10, 1, &["pontoon", "run"]),
+            (11, 10, &["pontoon", "run"]),
+            (12, 10, &["/tmp/x/bench", "bench-client"]),
+            (13, 12, &["/tmp/x/bench", "bench-client"]),
+            (20, 1, &["slirp4netns", "--configure"]),
+        ]);
+        assert_eq!(all.client(), Some(12));
+        assert_eq!(all.stack(), [10, 11, 20]);
+    }
+
+    #[test]
+    fn our_own_process_has_used_something() {
+        let ours = Use::all(&[std::process::id()]);
+        assert!(
+            ours.rss > 100_000 && ours.pss.is_some_and(|pss| pss > 0) && ours.cpu_s > 0.0,
+            "{ours:?}"
+        );
+    }
+}

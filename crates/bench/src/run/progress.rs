@@ -1,0 +1,125 @@
+//! What is going on, on standard error: one line that changes, or, where nobody watches, a line for each sample.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use crate::schema::{METRICS, Outcome, Sample};
+
+pub(super) struct Progress {
+    begun: Instant,
+    total: usize,
+    done: usize,
+    /// Estimated seconds, of what is done and of what is not.
+    cost_done: f64,
+    cost_left: f64,
+    terminal: bool,
+}
+
+impl Progress {
+    pub(super) fn start(total: usize, cost: f64) -> Self {
+        say(&format!("{total} measurements, about {}\n", people(cost)));
+        Self {
+            begun: Instant::now(),
+            total,
+            done: 0,
+            cost_done: 0.0,
+            cost_left: cost,
+            terminal: std::io::stderr().is_terminal(),
+        }
+    }
+
+    /// Before a measurement.
+    pub(super) fn announce(&self, cell: &str, stack: &str) {
+        if self.terminal {
+            self.line(&format!("{cell} {stack} ..."));
+        }
+    }
+
+    /// After a measurement that was estimated at `cost` seconds.
+    pub(super) fn report(&mut self, sample: &Sample, figure: &str, cost: f64) {
+        self.done += 1;
+        self.cost_done += cost;
+        self.cost_left = (self.cost_left - cost).max(0.0);
+        let text = format!("{} {}: {}", sample.cell, sample.stack, outcome(sample, figure));
+        let bad = matches!(sample.outcome, Outcome::Stalled { .. } | Outcome::Failed { .. });
+        if self.terminal && !bad {
+            self.line(&text);
+        } else {
+            self.clear();
+            say(&format!("{}\n", self.place(&text)));
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        self.clear();
+    }
+
+    fn line(&self, text: &str) {
+        let line = self.place(text);
+        let width =
+            rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        // Some terminals do not know.
+        let width = if width == 0 { 80 } else { width };
+        let line: String = line.chars().take(width - 1).collect();
+        say(&format!("\r\x1b[K{line}"));
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            say("\r\x1b[K");
+        }
+    }
+
+    fn place(&self, text: &str) -> String {
+        format!(
+            "[{}/{}, {} left] {text}",
+            self.done,
+            self.total,
+            people(self.left())
+        )
+    }
+
+    /// Seconds, at the pace so far.
+    fn left(&self) -> f64 {
+        let pace = if self.done < 3 {
+            1.0
+        } else {
+            self.begun.elapsed().as_secs_f64() / self.cost_done
+        };
+        self.cost_left * pace
+    }
+}
+
+/// Whoever listened may be gone.
+fn say(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn outcome(sample: &Sample, figure: &str) -> String {
+    match &sample.outcome {
+        Outcome::Measured => {
+            let unit = METRICS
+                .iter()
+                .find(|metric| metric.name == figure)
+                .map_or("", |metric| metric.unit);
+            match sample.values.get(figure) {
+                Some(value) if *value >= 100.0 => format!("{value:.0} {unit}"),
+                Some(value) => format!("{value:.3} {unit}"),
+                None => "done".to_owned(),
+            }
+        }
+        Outcome::Stalled { at_byte } => format!("stalled at byte {at_byte}"),
+        Outcome::Unreachable { why } => format!("not reachable: {why}"),
+        Outcome::Failed { why } => format!("failed: {why}"),
+    }
+}
+
+/// `45 s`, `12 min`, `1 h 40 min`.
+pub(super) fn people(seconds: f64) -> String {
+    let duration = Duration::from_secs_f64(seconds.max(0.0));
+    match duration.as_secs() {
+        whole @ 0..=99 => format!("{whole} s"),
+        whole @ 100..=5999 => format!("{} min", whole.div_ceil(60)),
+        whole => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}

@@ -1,0 +1,25 @@
+//! How long it takes to connect, send a byte, get one back, and close; and how often several clients can do so.
+
+use crate::job::Job;
+use crate::scenario::{Profile, Question, Scenario, Unit};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "crr",
+    about: "connect, request, response, close",
+    questions,
+};
+
+fn questions(profile: Profile) -> Vec<Question> {
+    let clients: &[u16] = profile.pick(&[1, 8], &[1, 2, 4, 8]);
+    let question = |clients: &u16| {
+        Question::job(
+            &SCENARIO,
+            &[("clients", &clients.to_string())],
+            // One client waits, several fill the machine.
+            if *clients == 1 { "p50_us" } else { "per_s" },
+            Unit::Transaction,
+            Job::Connect { clients: *clients },
+        )
+    };
+    clients.iter().map(question).collect()
+}

@@ -1,0 +1,14 @@
+//! How long an echo request takes to a host one hop behind ours, and back.
+
+use crate::job::Job;
+use crate::network::OUTSIDE;
+use crate::scenario::{Question, Scenario, Unit};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "icmp-rr",
+    about: "round trip of an ICMP echo to a neighbour of the host",
+    questions: |_| {
+        let job = Job::Echo { address: OUTSIDE };
+        vec![Question::job(&SCENARIO, &[], "p50_us", Unit::Transaction, job)]
+    },
+};

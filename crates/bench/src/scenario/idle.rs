@@ -1,0 +1,29 @@
+//! What a stack costs while nothing happens.
+
+use crate::job::Job;
+use crate::run::asking::{Asking, Request};
+use crate::scenario::{Question, Scenario, Unit};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "idle",
+    about: "wake-ups, CPU and memory while nothing happens",
+    questions: |_| vec![question()],
+};
+
+/// At least, in seconds: timers of a second or two should be seen.
+const LENGTH: f64 = 3.0;
+
+fn question() -> Question {
+    let ask = |asking: &Asking<'_>| {
+        asking.request(Request {
+            duration: asking.duration.max(LENGTH),
+            memory: true,
+            ..Request::usual(asking, Job::Idle)
+        })
+    };
+    let question = Question::new(&SCENARIO, &[], "wakeups_per_s", Unit::Nothing, ask);
+    Question {
+        cost: (0.0, question.cost.1 + LENGTH),
+        ..question
+    }
+}

@@ -1,0 +1,94 @@
+//! How many bits per second of TCP, up and down: over one connection or several, at the stack's best MTU and at
+//! Ethernet's, with two congestion controls. Once per stack and direction, everything is hashed at both ends.
+
+use crate::job::{Direction, Job};
+use crate::run::asking::{Answer, Asking, Request};
+use crate::scenario::{Profile, Question, Scenario, Unit};
+
+pub(super) const UP: Scenario = Scenario {
+    name: "tcp-up",
+    about: "Mbit/s of TCP from the guest to the host",
+    questions: |profile| questions(&UP, Direction::Up, profile),
+};
+
+pub(super) const DOWN: Scenario = Scenario {
+    name: "tcp-down",
+    about: "Mbit/s of TCP from the host to the guest",
+    questions: |profile| questions(&DOWN, Direction::Down, profile),
+};
+
+const ETHERNET_MTU: u16 = 1500;
+
+/// Hashed once, untimed.
+const HASHED_BYTES: u64 = 64 << 20;
+/// For all of them, in seconds.
+const HASH_LENGTH: f64 = 10.0;
+
+/// Streams, congestion control, MTU.
+type Parameters = (u16, &'static str, Option<u16>);
+
+const QUICK: &[Parameters] = &[
+    (1, "cubic", None),
+    (4, "cubic", None),
+    (1, "bbr", None),
+    (1, "cubic", Some(ETHERNET_MTU)),
+];
+
+const FULL: &[Parameters] = &[
+    (1, "cubic", None),
+    (4, "cubic", None),
+    (16, "cubic", None),
+    (1, "bbr", None),
+    (4, "bbr", None),
+    (16, "bbr", None),
+    (1, "cubic", Some(ETHERNET_MTU)),
+    (4, "cubic", Some(ETHERNET_MTU)),
+    (16, "cubic", Some(ETHERNET_MTU)),
+    (1, "bbr", Some(ETHERNET_MTU)),
+    (4, "bbr", Some(ETHERNET_MTU)),
+    (16, "bbr", Some(ETHERNET_MTU)),
+];
+
+fn questions(scenario: &Scenario, direction: Direction, profile: Profile) -> Vec<Question> {
+    let timed = profile.pick(QUICK, FULL).iter();
+    let timed = timed.map(|(streams, congestion_control, mtu)| Question {
+        mtu: *mtu,
+        congestion_control: Some(congestion_control),
+        ..Question::job(
+            scenario,
+            &[
+                ("streams", &streams.to_string()),
+                ("congestion_control", congestion_control),
+                ("mtu", &mtu.map_or("best".to_owned(), |mtu| mtu.to_string())),
+            ],
+            "mbps",
+            Unit::Gbit,
+            Job::Stream {
+                direction,
+                streams: *streams,
+            },
+        )
+    });
+    timed.chain([hash(scenario, direction)]).collect()
+}
+
+fn hash(scenario: &Scenario, direction: Direction) -> Question {
+    let job = Job::Hash {
+        direction,
+        bytes: HASHED_BYTES,
+    };
+    let ask = move |asking: &Asking<'_>| -> Answer {
+        let mut answer = asking.request(Request {
+            duration: HASH_LENGTH,
+            ..Request::usual(asking, job.clone())
+        });
+        if answer.is_measured() {
+            answer.set("errors", 0.0);
+        }
+        answer
+    };
+    Question {
+        cost: (0.0, 2.0),
+        ..Question::new(scenario, &[("check", "hash")], "errors", Unit::Nothing, ask).once()
+    }
+}

@@ -1,0 +1,51 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::schema::METRICS;
+
+fn all(profile: Profile) -> Vec<Question> {
+    SCENARIOS
+        .iter()
+        .flat_map(|scenario| (scenario.questions)(profile))
+        .collect()
+}
+
+#[test]
+fn every_cell_has_a_name_of_its_own_and_a_known_figure() {
+    for profile in [Profile::Quick, Profile::Full] {
+        let cells: Vec<_> = all(profile).into_iter().map(|question| question.cell).collect();
+        let names: BTreeSet<_> = cells.iter().map(|cell| &cell.name).collect();
+        assert_eq!(names.len(), cells.len());
+        for cell in &cells {
+            assert!(
+                METRICS.iter().any(|metric| metric.name == cell.figure),
+                "{}",
+                cell.figure
+            );
+        }
+    }
+    assert!(
+        all(Profile::Full)
+            .iter()
+            .any(|question| question.cell.name == "tcp-up/1/cubic/best")
+    );
+}
+
+#[test]
+fn the_quick_profile_is_part_of_the_full_one() {
+    let names = |profile| {
+        all(profile)
+            .into_iter()
+            .map(|question| question.cell.name)
+            .collect::<BTreeSet<_>>()
+    };
+    assert!(names(Profile::Quick).is_subset(&names(Profile::Full)));
+}
+
+#[test]
+fn what_is_done_follows_from_the_figures() {
+    let values = BTreeMap::from([("mbps".to_owned(), 4000.0), ("per_s".to_owned(), 10.0)]);
+    assert_eq!(Unit::Gbit.done(&values, 0.5), Some(2.0));
+    assert_eq!(Unit::Transaction.done(&values, 0.5), Some(5.0));
+    assert_eq!(Unit::Nothing.done(&values, 0.5), None);
+}

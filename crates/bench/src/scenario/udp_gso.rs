@@ -1,0 +1,23 @@
+//! How many datagrams per second arrive when the sender hands many to the kernel at once.
+
+use crate::job::Job;
+use crate::scenario::{Question, Scenario, Unit};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "udp-gso",
+    about: "datagrams per second of a sender with UDP_SEGMENT, to receivers with and without UDP_GRO",
+    questions: |_| vec![question("gro", true), question("plain", false)],
+};
+
+/// In one send: 56,000 bytes.
+const SEGMENTS: u16 = 40;
+const SIZE: u16 = 1400;
+
+fn question(receiver: &str, gro: bool) -> Question {
+    let job = Job::SegmentedDatagrams {
+        size: SIZE,
+        segments: SEGMENTS,
+        gro,
+    };
+    Question::job(&SCENARIO, &[("receiver", receiver)], "per_s", Unit::Datagram, job)
+}

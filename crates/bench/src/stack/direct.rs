@@ -1,0 +1,49 @@
+//! No namespace at all: the host's loopback.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use crate::host::Host;
+use crate::schema::Role;
+
+pub(super) const KIND: Kind = Kind {
+    name: "direct",
+    role: Role::Kernel,
+    find,
+};
+
+struct Direct;
+
+fn find(_: &Wanted) -> Result<Found> {
+    Ok(Found {
+        version: super::version_of_kernel(),
+        stack: Box::new(Direct),
+    })
+}
+
+impl Stack for Direct {
+    fn place(&self) -> Place {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Place {
+            server: loopback,
+            resolver: loopback,
+            published: loopback,
+        }
+    }
+
+    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+        if let Some(mtu) = wish.mtu {
+            host.network.set_loopback_mtu(mtu.into())?;
+        }
+        let (program, arguments) = program.split_first().context("no program")?;
+        Started::alone(Command::new(program).args(arguments))
+    }
+
+    fn command(&self) -> String {
+        "CLIENT".to_owned()
+    }
+}

@@ -1,0 +1,79 @@
+//! pasta, of the passt project, in the form in which container engines start it.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use crate::host::Host;
+use crate::schema::Role;
+
+pub(super) const KIND: Kind = Kind {
+    name: "pasta",
+    role: Role::Peer,
+    find,
+};
+
+const COMMAND: &[&str] = &[
+    "--config-net",
+    "--quiet",
+    "--dns-forward",
+    "198.51.100.53",
+    "-u",
+    "none",
+    "-T",
+    "none",
+    "-U",
+    "none",
+];
+/// The host's gateway, copied into the guest, where it stands for the host's loopback.
+const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
+const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 53));
+
+struct Pasta {
+    program: PathBuf,
+    flags: Vec<String>,
+}
+
+fn find(wanted: &Wanted) -> Result<Found> {
+    let program = super::program(wanted, "pasta", "passt")?;
+    let mut version = super::version(&program)?;
+    // Debian 12 packages a build that does not know its version.
+    if version.ends_with("unknown version") {
+        version = format!("{version} ({})", program.display());
+    }
+    Ok(Found {
+        version,
+        stack: Box::new(Pasta {
+            program,
+            flags: wanted.flags.clone(),
+        }),
+    })
+}
+
+impl Stack for Pasta {
+    fn place(&self) -> Place {
+        Place {
+            server: GATEWAY,
+            resolver: DNS,
+            published: Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+
+    fn start(&self, _: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+        let mut command = super::unprivileged(&self.program);
+        command.args(COMMAND).args(&self.flags);
+        let published = wish.publish.map(|port| format!("127.0.0.1/{port}"));
+        command.args(["-t", published.as_deref().unwrap_or("none")]);
+        if let Some(mtu) = wish.mtu {
+            command.args(["--mtu", &mtu.to_string()]);
+        }
+        Started::alone(command.arg("--").args(program))
+    }
+
+    fn command(&self) -> String {
+        super::words(&[&["pasta"], COMMAND, &["-t", "none"]].concat(), &self.flags)
+    }
+}

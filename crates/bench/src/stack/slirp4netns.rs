@@ -1,0 +1,182 @@
+//! slirp4netns: joins a namespace that somebody else holds, here the client itself.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use crate::host::Host;
+use crate::schema::Role;
+
+pub(super) const KIND: Kind = Kind {
+    name: "slirp4netns",
+    role: Role::Peer,
+    find,
+};
+
+const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
+const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
+
+/// Its best: the default of 1500 is slow.
+const BEST_MTU: u16 = 65520;
+
+/// How long it may take to stand.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits for a line on standard input, then becomes the command.
+const HOLDER: &[&str] = &[
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--net",
+    "--",
+    "sh",
+    "-c",
+    "read -r go; exec \"$@\"",
+    "sh",
+];
+
+struct Slirp4netns {
+    program: PathBuf,
+    flags: Vec<String>,
+}
+
+fn find(wanted: &Wanted) -> Result<Found> {
+    let program = super::program(wanted, "slirp4netns", "slirp4netns")?;
+    Ok(Found {
+        version: super::version(&program)?,
+        stack: Box::new(Slirp4netns {
+            program,
+            flags: wanted.flags.clone(),
+        }),
+    })
+}
+
+impl Stack for Slirp4netns {
+    fn place(&self) -> Place {
+        Place {
+            server: GATEWAY,
+            resolver: DNS,
+            published: Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+
+    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+        let mut holder = super::unprivileged(HOLDER[0]);
+        let mut guest = super::spawn(holder.args(&HOLDER[1..]).args(program))?;
+        wait_for_namespaces(&guest)?;
+
+        let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut command = super::unprivileged(&self.program);
+        command
+            .args(["--configure", "--mtu", &wish.mtu.unwrap_or(BEST_MTU).to_string()])
+            .args(["--ready-fd", &theirs.as_raw_fd().to_string()])
+            .args(&self.flags);
+        let socket = wish
+            .publish
+            .map(|_| host.enclosure.open_place("slirp4netns.sock"))
+            .transpose()?;
+        if let Some(path) = &socket {
+            command.arg("--api-socket").arg(path);
+        }
+        command.arg(guest.id().to_string()).arg("tap0");
+        let inherit = move || fcntl_setfd(&theirs, FdFlags::empty()).map_err(Into::into);
+        // SAFETY: between fork and exec it makes one system call, on a descriptor that the closure owns.
+        unsafe { command.pre_exec(inherit) };
+        let mut helper = super::spawn(&mut command)?;
+        // Our copy of the pipe's end, which would keep it open.
+        drop(command);
+
+        if let Err(error) = stands(&ready) {
+            let _ = helper.kill();
+            let mut said = String::new();
+            let _ = helper
+                .stderr
+                .take()
+                .map(|mut stderr| stderr.read_to_string(&mut said));
+            let last = said.lines().next_back().unwrap_or_default();
+            return Err(error.context(format!("slirp4netns: {last}")));
+        }
+        if let (Some(path), Some(port)) = (&socket, wish.publish) {
+            publish(path, port)?;
+        }
+        guest.stdin.as_mut().context("no pipe")?.write_all(b"go\n")?;
+        Ok(Started {
+            guest,
+            helpers: vec![helper],
+        })
+    }
+
+    fn command(&self) -> String {
+        let flags: String = self.flags.iter().map(|flag| format!(" {flag}")).collect();
+        format!(
+            "unshare --user --map-root-user --net -- CLIENT; \
+             slirp4netns --configure --mtu {BEST_MTU}{flags} PID tap0"
+        )
+    }
+}
+
+/// Waits until the holder is in namespaces of its own and root there.
+fn wait_for_namespaces(holder: &Child) -> Result<()> {
+    let ours = std::fs::read_link("/proc/self/ns/net")?;
+    let directory = PathBuf::from(format!("/proc/{}", holder.id()));
+    let begun = Instant::now();
+    loop {
+        let theirs = std::fs::read_link(directory.join("ns/net")).unwrap_or_else(|_| ours.clone());
+        let map = std::fs::read_to_string(directory.join("uid_map")).unwrap_or_default();
+        if theirs != ours && map.split_whitespace().next() == Some("0") {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < PATIENCE, "unshare made no namespaces");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Waits for the byte that says that the network stands.
+fn stands(ready: &std::os::fd::OwnedFd) -> Result<()> {
+    let patience = Timespec {
+        tv_sec: PATIENCE.as_secs().cast_signed(),
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(ready, PollFlags::IN)], Some(&patience))?;
+    let mut byte = [0];
+    match rustix::io::read(ready, &mut byte) {
+        Ok(1) => Ok(()),
+        _ => bail!("the network does not stand"),
+    }
+}
+
+/// Asks on its socket for a port of the host's loopback.
+fn publish(socket: &Path, port: u16) -> Result<()> {
+    let mut stream = UnixStream::connect(socket).context("cannot reach slirp4netns's socket")?;
+    let request = serde_json::json!({
+        "execute": "add_hostfwd",
+        "arguments": {
+            "proto": "tcp", "host_addr": "127.0.0.1", "host_port": port,
+            "guest_addr": GUEST.to_string(), "guest_port": port,
+        },
+    });
+    stream.write_all(request.to_string().as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(
+        answer.contains("\"return\""),
+        "slirp4netns published nothing: {}",
+        answer.trim()
+    );
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! The kernel's own way: a veth pair between the host and a namespace.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use crate::host::Host;
+use crate::network::{BEST_MTU, VETH_GUEST, VETH_HOST};
+use crate::schema::Role;
+
+pub(super) const KIND: Kind = Kind {
+    name: "veth",
+    role: Role::Kernel,
+    find,
+};
+
+struct Veth;
+
+fn find(_: &Wanted) -> Result<Found> {
+    Ok(Found {
+        version: super::version_of_kernel(),
+        stack: Box::new(Veth),
+    })
+}
+
+impl Stack for Veth {
+    fn place(&self) -> Place {
+        Place {
+            server: VETH_HOST,
+            resolver: VETH_HOST,
+            published: VETH_GUEST,
+        }
+    }
+
+    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+        host.network.set_veth_mtu(wish.mtu.map_or(BEST_MTU, u32::from))?;
+        let (program, arguments) = program.split_first().context("no program")?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        host.network.inside_guest(&mut command)?;
+        Started::alone(&mut command)
+    }
+
+    fn command(&self) -> String {
+        "nsenter --net=GUEST CLIENT".to_owned()
+    }
+}

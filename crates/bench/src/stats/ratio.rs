@@ -1,0 +1,207 @@
+//! By what factor one thing is larger than another.
+
+use super::{quantile, rank, sorted};
+
+/// A factor with its interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    pub median: f64,
+    /// None where there are too few values for any interval of [`super::CONFIDENCE`].
+    pub interval: Option<Interval>,
+    /// Pairs of measurements behind it; for [`Ratio::unpaired`] the smaller of both samples.
+    pub count: usize,
+}
+
+/// Covers the true factor with at least [`super::CONFIDENCE`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    pub low: f64,
+    pub high: f64,
+}
+
+/// What a ratio says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    Larger,
+    Smaller,
+    /// The interval contains 1.
+    NotSignificant,
+    /// There is no interval.
+    TooFew,
+}
+
+impl Ratio {
+    /// Of values that were taken pair by pair, say in the same round: the median of their ratios, and the order
+    /// statistics around it.
+    ///
+    /// Pairing takes out what both have in common, a machine that is slow for a minute. The interval asks only that the
+    /// ratios of different rounds are independent and have the same median; not that they are symmetric, which the
+    /// narrower one of Wilcoxon and Hodges-Lehmann needs and which a stack with a fast and a slow mode breaks.
+    ///
+    /// Pairs without a positive divisor are left out; none if no pair is left.
+    pub fn paired(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
+        let ratios: Vec<f64> = pairs
+            .into_iter()
+            .filter(|&(of, to)| of >= 0.0 && to > 0.0)
+            .map(|(of, to)| of / to)
+            .collect();
+        let count = ratios.len();
+        Self::of_sorted(&sorted(&ratios), rank::of_median(count), count)
+    }
+
+    /// Of two samples taken at different times: the Hodges-Lehmann estimate, the median of all ratios between a value of
+    /// one and a value of the other, with the interval that belongs to the Mann-Whitney test.
+    ///
+    /// It asks that both samples are independent and spread alike but for the factor. A machine that is slower in one of
+    /// both runs is not in the interval: nothing in two separate runs can tell that from a slower stack.
+    ///
+    /// None where a sample is empty or has a value that is not positive.
+    pub fn unpaired(of: &[f64], to: &[f64]) -> Option<Self> {
+        let usable = |values: &[f64]| values.iter().all(|&value| value > 0.0);
+        if !usable(of) || !usable(to) {
+            return None;
+        }
+        let ratios: Vec<f64> = of
+            .iter()
+            .flat_map(|of| to.iter().map(move |to| of / to))
+            .collect();
+        let rank = rank::of_shift(of.len(), to.len());
+        Self::of_sorted(&sorted(&ratios), rank, of.len().min(to.len()))
+    }
+
+    pub fn difference(&self) -> Difference {
+        match self.interval {
+            None => Difference::TooFew,
+            Some(interval) if interval.low > 1.0 => Difference::Larger,
+            Some(interval) if interval.high < 1.0 => Difference::Smaller,
+            Some(_) => Difference::NotSignificant,
+        }
+    }
+
+    /// Ratios are averaged in the logarithm, so that the ratio the other way round is the reciprocal.
+    fn of_sorted(ratios: &[f64], rank: Option<usize>, count: usize) -> Option<Self> {
+        if ratios.is_empty() {
+            return None;
+        }
+        let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+        let median = quantile(&logarithms, 0.5);
+        Some(Self {
+            // The logarithm of zero is infinite, and two infinities have no average.
+            median: if median.is_nan() { 0.0 } else { median.exp() },
+            interval: rank.map(|rank| Interval {
+                low: ratios[rank - 1],
+                high: ratios[ratios.len() - rank],
+            }),
+            count,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+    #[test]
+    fn seven_pairs_are_bounded_by_their_extremes() {
+        let pairs = [1.2, 1.1, 1.3, 1.15, 1.25, 1.05, 1.4].map(|ratio| (ratio * 8.0, 8.0));
+        let ratio = Ratio::paired(pairs).unwrap();
+        assert!((ratio.median - 1.2).abs() < 1e-12);
+        let interval = ratio.interval.unwrap();
+        assert!((interval.low - 1.05).abs() < 1e-12 && (interval.high - 1.4).abs() < 1e-12);
+        assert_eq!(ratio.difference(), Difference::Larger);
+    }
+
+    #[test]
+    fn five_pairs_are_too_few_and_no_pair_is_nothing() {
+        let ratio = Ratio::paired([(2.0, 1.0); 5]).unwrap();
+        assert_eq!(ratio.difference(), Difference::TooFew);
+        assert_eq!(Ratio::paired([]), None);
+        assert_eq!(Ratio::paired([(1.0, 0.0)]), None);
+        assert_eq!(Ratio::unpaired(&[], &[1.0]), None);
+        assert_eq!(Ratio::unpaired(&[1.0], &[0.0]), None);
+    }
+
+    #[test]
+    fn a_numerator_of_zero_is_a_ratio() {
+        let ratio = Ratio::paired([(0.0, 2.0); 8]).unwrap();
+        assert_eq!((ratio.median, ratio.difference()), (0.0, Difference::Smaller));
+    }
+
+    proptest! {
+        #[test]
+        fn neither_unit_nor_order_matters(
+            mut pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 1..30),
+            scale in prop::sample::select(vec![1.0 / 1024.0, 0.5, 8.0, 4096.0]),
+        ) {
+            let (of, to): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+            let (paired, unpaired) = (Ratio::paired(pairs.clone()), Ratio::unpaired(&of, &to));
+            pairs.reverse();
+            let scaled: Vec<_> = pairs.iter().map(|&(of, to)| (of * scale, to * scale)).collect();
+            let (of, to): (Vec<_>, Vec<_>) = scaled.iter().copied().unzip();
+            prop_assert_eq!(Ratio::paired(scaled), paired);
+            prop_assert_eq!(Ratio::unpaired(&of, &to), unpaired);
+        }
+
+        #[test]
+        fn the_other_way_round_is_the_reciprocal(pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 6..30)) {
+            let there = Ratio::paired(pairs.clone()).unwrap();
+            let back = Ratio::paired(pairs.into_iter().map(|(of, to)| (to, of))).unwrap();
+            prop_assert!((there.median * back.median - 1.0).abs() < 1e-9);
+            let (there, back) = (there.interval.unwrap(), back.interval.unwrap());
+            prop_assert!((there.low * back.high - 1.0).abs() < 1e-9 && (there.high * back.low - 1.0).abs() < 1e-9);
+        }
+    }
+
+    const RUNS: u32 = 4000;
+    const FACTOR: f64 = 1.3;
+
+    /// Skewed, and twice as slow in a fifth of the rounds.
+    fn noise(random: &mut ChaCha8Rng) -> f64 {
+        let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let slow = if uniform() < 0.2 { 2.0 } else { 1.0 };
+        slow * (1.0 - 0.3 * (1.0 - uniform()).ln())
+    }
+
+    fn coverage(mut ratio: impl FnMut(&mut ChaCha8Rng) -> Ratio) -> f64 {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let covered = (0..RUNS).filter(|_| {
+            let interval = ratio(&mut random).interval.unwrap();
+            (interval.low..=interval.high).contains(&FACTOR)
+        });
+        covered.count() as f64 / f64::from(RUNS)
+    }
+
+    #[test]
+    fn paired_intervals_cover_what_they_say() {
+        // The exact coverages are those of the binomial distribution; 4000 runs scatter by 0.003.
+        for (rounds, exact) in [(6, 0.969), (7, 0.984), (9, 0.961), (12, 0.961), (25, 0.957)] {
+            let seen = coverage(|random| {
+                let round = |_| {
+                    let machine = 1.0 + noise(random);
+                    (FACTOR * machine * noise(random), machine * noise(random))
+                };
+                Ratio::paired((0..rounds).map(round)).unwrap()
+            });
+            assert!((seen - exact).abs() < 0.012, "{rounds} rounds: {seen}");
+        }
+    }
+
+    #[test]
+    fn unpaired_intervals_cover_what_they_say() {
+        for (left, right, exact) in [(4, 4, 0.971), (7, 7, 0.962), (7, 5, 0.952), (15, 15, 0.955)] {
+            let seen = coverage(|random| {
+                let of: Vec<_> = (0..left).map(|_| FACTOR * noise(random)).collect();
+                let to: Vec<_> = (0..right).map(|_| noise(random)).collect();
+                Ratio::unpaired(&of, &to).unwrap()
+            });
+            assert!(
+                seen > 0.95 - 0.012 && (seen - exact).abs() < 0.015,
+                "{left} and {right}: {seen}"
+            );
+        }
+    }
+}

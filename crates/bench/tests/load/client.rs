@@ -1,0 +1,128 @@
+//! The two programs.
+
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use pontoon_bench::job::{Findings, Job, Order, Ports, Word};
+use pontoon_bench::load::{Fault, Server, Sound};
+
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+pub(crate) const DURATION: f64 = 0.4;
+
+/// A program whose output is read line by line, and which is killed in the end.
+pub(crate) struct Program {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Program {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(program())
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    pub(crate) fn client(server: IpAddr, ports: Ports, job: Job, duration: f64) -> Self {
+        let order = Order {
+            job,
+            ports,
+            warm_up: 0.05,
+            duration,
+        };
+        let order = serde_json::to_string(&order).unwrap();
+        Self::start(&["client", &server.to_string(), &order])
+    }
+
+    pub(crate) fn server() -> (Self, Ports) {
+        let mut server = Self::start(&["server", "127.0.0.1"]);
+        let ports = serde_json::from_str(&server.line().unwrap()).unwrap();
+        (server, ports)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line, or none at the end.
+    pub(crate) fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.pop().map(|_| line)
+    }
+
+    pub(crate) fn word(&mut self) -> Word {
+        let line = self.line().expect("a word");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// Ends its standard input. It has to end by itself, well, and without another word.
+    pub(crate) fn release(mut self) {
+        drop(self.child.stdin.take());
+        assert_eq!(self.line(), None);
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Built by `cargo test` beside this program.
+fn program() -> PathBuf {
+    let ours = std::env::current_exe().unwrap();
+    let program = ours.ancestors().nth(2).unwrap().join("examples/load");
+    assert!(program.exists(), "cargo test -p pontoon-bench builds {program:?}");
+    program
+}
+
+/// Starts a server with a fault, in this process.
+pub(crate) fn faulty<F: Fault>() -> Ports {
+    Server::start::<F>(LOOPBACK).unwrap().ports()
+}
+
+/// The last word on `job` with a server that has the fault.
+pub(crate) fn last_word_with<F: Fault>(job: Job) -> Word {
+    last_word(LOOPBACK, faulty::<F>(), job)
+}
+
+pub(crate) fn last_word(server: IpAddr, ports: Ports, job: Job) -> Word {
+    let mut client = Program::client(server, ports, job, DURATION);
+    let mut word = client.word();
+    if word == Word::Begin {
+        word = client.word();
+    }
+    client.release();
+    word
+}
+
+/// What is found on `job` without any fault.
+pub(crate) fn findings(job: Job) -> Findings {
+    findings_with::<Sound>(job)
+}
+
+pub(crate) fn findings_with<F: Fault>(job: Job) -> Findings {
+    found(last_word_with::<F>(job))
+}
+
+pub(crate) fn found(word: Word) -> Findings {
+    match word {
+        Word::End(findings) => findings,
+        other => panic!("{other:?}"),
+    }
+}

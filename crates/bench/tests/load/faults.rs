@@ -1,0 +1,155 @@
+//! What is planted in the server is noticed by the client.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pontoon_bench::job::{Direction, Job, Word};
+use pontoon_bench::load::Fault;
+
+use crate::client::{findings_with, last_word_with};
+
+/// Answers after 20 ms.
+struct Slow;
+
+impl Fault for Slow {
+    fn delay() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Gets one block of 512 bytes in a hundred wrong.
+struct Corrupt;
+
+impl Fault for Corrupt {
+    fn spoil(bytes: &mut [u8]) {
+        thread_local!(static BLOCKS: Cell<u32> = const { Cell::new(0) });
+        for block in bytes.chunks_mut(512) {
+            let count = BLOCKS.replace(BLOCKS.get() + 1);
+            if count % 100 == 99 {
+                block.iter_mut().for_each(|byte| *byte ^= 0xff);
+            }
+        }
+    }
+}
+
+const STOP: u64 = 1 << 20;
+
+/// Neither sends nor receives past [`STOP`].
+struct Deaf;
+
+impl Fault for Deaf {
+    fn hold(position: u64) {
+        if position >= STOP {
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+/// The same on one connection only.
+struct HalfDeaf;
+
+impl Fault for HalfDeaf {
+    fn hold(position: u64) {
+        static TAKEN: AtomicBool = AtomicBool::new(false);
+        if position >= STOP && !TAKEN.swap(true, Ordering::Relaxed) {
+            Deaf::hold(position);
+        }
+    }
+}
+
+#[test]
+fn a_slow_answer_is_seen() {
+    for job in [
+        Job::RoundTrip,
+        Job::Connect { clients: 1 },
+        Job::Connect { clients: 4 },
+        Job::DatagramRoundTrip,
+        Job::IdleFlows { flows: 10 },
+    ] {
+        let findings = findings_with::<Slow>(job.clone());
+        assert!(
+            (20_000.0..200_000.0).contains(&findings.values["p50_us"]),
+            "{job:?}: {findings:?}"
+        );
+        // Four threads answer connections.
+        assert!(findings.values["per_s"] <= 200.0, "{job:?}: {findings:?}");
+    }
+}
+
+#[test]
+fn a_wrong_block_of_a_stream_is_seen() {
+    for direction in [Direction::Up, Direction::Down] {
+        for streams in [1, 4] {
+            let word = last_word_with::<Corrupt>(Job::Stream { direction, streams });
+            let Word::Failed { why } = &word else {
+                panic!("{direction:?} {streams}: {word:?}");
+            };
+            assert!(why.contains("wrong stamp in the block at byte"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_block_of_a_hashed_transfer_is_seen() {
+    for direction in [Direction::Up, Direction::Down] {
+        let bytes = 1_000_000;
+        let word = last_word_with::<Corrupt>(Job::Hash { direction, bytes });
+        let Word::Failed { why } = &word else {
+            panic!("{direction:?}: {word:?}");
+        };
+        assert!(why.contains("hash"), "{why}");
+    }
+}
+
+#[test]
+fn lost_datagrams_are_counted() {
+    let findings = findings_with::<Corrupt>(Job::Datagrams {
+        size: 64,
+        rate: Some(5000.0),
+    });
+    let loss = findings.values["loss"];
+    assert!((0.009..0.011).contains(&loss), "{findings:?}");
+}
+
+#[test]
+fn a_stall_is_told_with_its_position() {
+    for direction in [Direction::Up, Direction::Down] {
+        for job in [
+            Job::Stream {
+                direction,
+                streams: 1,
+            },
+            Job::Hash {
+                direction,
+                bytes: 100 << 20,
+            },
+        ] {
+            let began = Instant::now();
+            let word = last_word_with::<Deaf>(job.clone());
+            let Word::Stalled { at_byte } = word else {
+                panic!("{job:?}: {word:?}");
+            };
+            // A hash that is being sent has the bytes of all buffers behind it.
+            assert!(
+                (STOP - (256 << 10)..64 * STOP).contains(&at_byte),
+                "{job:?}: {at_byte}"
+            );
+            assert!(began.elapsed() < Duration::from_secs(8), "{job:?}");
+        }
+    }
+}
+
+#[test]
+fn one_stalled_stream_is_not_averaged_away() {
+    let word = last_word_with::<HalfDeaf>(Job::Stream {
+        direction: Direction::Up,
+        streams: 4,
+    });
+    assert!(
+        matches!(word, Word::Stalled { at_byte } if at_byte >= STOP),
+        "{word:?}"
+    );
+}

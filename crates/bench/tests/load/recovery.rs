@@ -1,0 +1,133 @@
+//! What is left of those that died.
+
+use std::fs::read_dir;
+use std::time::{Duration, Instant};
+
+use pontoon_bench::job::{Direction, Job, Ports, Word};
+
+use crate::client::{LOOPBACK, Program, last_word};
+
+/// Threads and descriptors of a process.
+fn holdings(pid: u32) -> (usize, usize) {
+    let count = |what| read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    (count("task"), count("fd"))
+}
+
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(5), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn assert_healthy(server: &Program, ports: Ports, before: (usize, usize)) {
+    let word = last_word(LOOPBACK, ports, Job::RoundTrip);
+    assert!(matches!(word, Word::End(_)), "{word:?}");
+    let pid = server.pid();
+    wait_for("threads or descriptors are left", || holdings(pid) == before);
+}
+
+fn jobs() -> Vec<Job> {
+    let stream = |direction| Job::Stream {
+        direction,
+        streams: 4,
+    };
+    vec![
+        stream(Direction::Up),
+        stream(Direction::Down),
+        Job::Hash {
+            direction: Direction::Down,
+            bytes: 1 << 40,
+        },
+        Job::RoundTrip,
+        Job::Connect { clients: 3 },
+        Job::IdleFlows { flows: 300 },
+        Job::Datagrams { size: 64, rate: None },
+        Job::DatagramRoundTrip,
+    ]
+}
+
+#[test]
+fn a_server_outlives_killed_clients() {
+    let (server, ports) = Program::server();
+    let before = holdings(server.pid());
+    for job in jobs() {
+        let mut client = Program::client(LOOPBACK, ports, job, 60.0);
+        assert_eq!(client.word(), Word::Begin);
+        client.kill();
+        assert_healthy(&server, ports, before);
+    }
+    server.release();
+}
+
+#[test]
+fn a_server_does_not_grow() {
+    let (server, ports) = Program::server();
+    let before = holdings(server.pid());
+    for job in jobs() {
+        // A hash of so many bytes is never done.
+        if matches!(job, Job::Hash { .. }) {
+            continue;
+        }
+        for _ in 0..2 {
+            let word = last_word(LOOPBACK, ports, job.clone());
+            assert!(matches!(word, Word::End(_)), "{job:?}: {word:?}");
+        }
+    }
+    assert_healthy(&server, ports, before);
+}
+
+#[test]
+fn the_processes_of_a_killed_client_die() {
+    let (_server, ports) = Program::server();
+    let mut client = Program::client(LOOPBACK, ports, Job::Connect { clients: 3 }, 60.0);
+    assert_eq!(client.word(), Word::Begin);
+    let pid = client.pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let children: Vec<_> = children.split_whitespace().map(str::to_owned).collect();
+    assert_eq!(children.len(), 3);
+    client.kill();
+    // Who reaps them is not ours to say.
+    let alive = |pid: &String| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|state| state.starts_with(['R', 'S', 'D']))
+    };
+    wait_for("a process is left", || !children.iter().any(alive));
+}
+
+#[test]
+fn a_client_outlives_a_killed_server() {
+    for job in jobs() {
+        let (server, ports) = Program::server();
+        let mut client = Program::client(LOOPBACK, ports, job.clone(), 1.0);
+        assert_eq!(client.word(), Word::Begin);
+        server.kill();
+        let word = client.word();
+        let expected = match job {
+            // What had been answered until then stands, if anything had; the rest are errors.
+            Job::Connect { .. } | Job::DatagramRoundTrip => {
+                matches!(&word, Word::End(found) if found.values["errors"] > 0.0)
+                    || matches!(word, Word::Failed { .. })
+            }
+            _ => matches!(word, Word::Failed { .. }),
+        };
+        assert!(expected, "{job:?}: {word:?}");
+    }
+}
+
+#[test]
+fn a_client_without_a_server_says_so() {
+    let (server, ports) = Program::server();
+    server.kill();
+    for job in jobs() {
+        let word = last_word(LOOPBACK, ports, job.clone());
+        let expected = match job {
+            Job::DatagramRoundTrip => matches!(word, Word::Failed { .. }),
+            _ => matches!(word, Word::Unreachable { .. }),
+        };
+        assert!(expected, "{job:?}: {word:?}");
+    }
+}

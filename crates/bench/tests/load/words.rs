@@ -1,0 +1,106 @@
+//! The conversation is as documented.
+
+use std::collections::BTreeSet;
+
+use pontoon_bench::job::{Direction, Job, Ports, Word};
+use pontoon_bench::load::Sound;
+use pontoon_bench::schema::METRICS;
+
+use crate::client::{DURATION, LOOPBACK, Program, faulty, found};
+
+/// A client's lines.
+fn lines(job: Job) -> Vec<String> {
+    let mut client = Program::client(LOOPBACK, faulty::<Sound>(), job, DURATION);
+    let mut lines = vec![client.line().unwrap()];
+    if lines[0] == r#"{"word":"begin"}"# {
+        lines.push(client.line().unwrap());
+    }
+    client.release();
+    lines
+}
+
+#[test]
+fn begin_and_end_are_lines_of_json() {
+    let lines = lines(Job::RoundTrip);
+    assert_eq!(lines[0], r#"{"word":"begin"}"#);
+    let end: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
+    let keys: Vec<_> = end.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["congestion_control", "histograms", "values", "word"]);
+    assert_eq!(end["word"], "end");
+    assert_eq!(end["histograms"]["latency"]["unit"], "us");
+    assert!(end["histograms"]["latency"]["counts"][0][1].is_u64());
+}
+
+#[test]
+fn other_words_are_lines_of_json() {
+    for (word, line) in [
+        (Word::Stalled { at_byte: 5 }, r#"{"word":"stalled","at_byte":5}"#),
+        (
+            Word::Unreachable { why: "w".to_owned() },
+            r#"{"word":"unreachable","why":"w"}"#,
+        ),
+        (
+            Word::Failed { why: "w".to_owned() },
+            r#"{"word":"failed","why":"w"}"#,
+        ),
+    ] {
+        assert_eq!(serde_json::to_string(&word).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Word>(line).unwrap(), word);
+    }
+    let lines = lines(Job::Blackhole {
+        pending: 1,
+        address: LOOPBACK,
+    });
+    assert!(
+        lines[0].starts_with(r#"{"word":"unreachable","why":""#),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn every_value_is_a_metric_of_the_schema() {
+    let metrics: BTreeSet<_> = METRICS.iter().map(|metric| metric.name).collect();
+    for job in [
+        Job::Stream {
+            direction: Direction::Up,
+            streams: 1,
+        },
+        Job::Connect { clients: 2 },
+        Job::Datagrams { size: 64, rate: None },
+    ] {
+        let line = lines(job).pop().unwrap();
+        for name in found(serde_json::from_str(&line).unwrap()).values.keys() {
+            assert!(metrics.contains(&**name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_server_says_its_ports_and_ends_with_its_input() {
+    let mut server = Program::start(&["server", "127.0.0.1"]);
+    let ports: Ports = serde_json::from_str(&server.line().unwrap()).unwrap();
+    assert_ne!(ports.control, 0);
+    server.release();
+}
+
+/// What is measured ends at `End`, and what was opened stays until the client is released.
+#[test]
+fn a_client_stays_until_it_is_released() {
+    let job = Job::IdleFlows { flows: 100 };
+    let mut client = Program::client(LOOPBACK, faulty::<Sound>(), job, DURATION);
+    assert_eq!(client.word(), Word::Begin);
+    assert!(matches!(client.word(), Word::End(_)));
+    let open = std::fs::read_dir(format!("/proc/{}/fd", client.pid()))
+        .unwrap()
+        .count();
+    assert!(open > 100, "{open}");
+    client.release();
+}
+
+#[test]
+fn nonsense_is_refused() {
+    for seconds in [-1.0, f64::MAX] {
+        let mut client = Program::client(LOOPBACK, faulty::<Sound>(), Job::Idle, seconds);
+        assert!(matches!(client.word(), Word::Failed { .. }));
+    }
+}

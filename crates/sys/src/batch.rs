@@ -1,0 +1,140 @@
+//! Many datagrams in one call (recvmmsg(2)).
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+use crate::option::last_error;
+use crate::udp::CONTROL;
+
+/// Room for the datagrams of one call.
+#[derive(Debug)]
+pub struct Batch {
+    headers: Vec<libc::mmsghdr>,
+    /// Named by `headers`, so it stays where it is.
+    _iovecs: Vec<libc::iovec>,
+    /// `room` bytes for each message; named by `iovecs`.
+    bytes: Vec<u8>,
+    /// [`CONTROL`] bytes for each message; named by `headers`.
+    control: Vec<u8>,
+    room: usize,
+    /// Messages of the last call.
+    received: usize,
+}
+
+impl Batch {
+    /// For at most `messages` of `room` bytes; what is longer is cut.
+    #[must_use]
+    pub fn new(messages: usize, room: usize) -> Self {
+        let mut bytes = vec![0; messages * room];
+        let mut control = vec![0; messages * CONTROL];
+        let at = bytes.as_mut_ptr();
+        let mut iovecs: Vec<_> = (0..messages)
+            .map(|index| libc::iovec {
+                iov_base: at.wrapping_add(index * room).cast(),
+                iov_len: room,
+            })
+            .collect();
+        let (iovec, at) = (iovecs.as_mut_ptr(), control.as_mut_ptr());
+        let headers = (0..messages)
+            .map(|index| {
+                // SAFETY: `mmsghdr` is plain C data for which all-zero bytes are a value: null pointers, zero lengths.
+                let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                header.msg_hdr.msg_iov = iovec.wrapping_add(index);
+                header.msg_hdr.msg_iovlen = 1;
+                header.msg_hdr.msg_control = at.wrapping_add(index * CONTROL).cast();
+                header.msg_hdr.msg_controllen = CONTROL;
+                header
+            })
+            .collect();
+        Self {
+            headers,
+            _iovecs: iovecs,
+            bytes,
+            control,
+            room,
+            received: 0,
+        }
+    }
+
+    /// Waits for a datagram and takes those that are there by then. Says how many.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn receive(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
+        // What the kernel wrote over in the last call.
+        for header in self.headers.iter_mut().take(self.received) {
+            header.msg_hdr.msg_controllen = CONTROL;
+        }
+        self.received = 0;
+        let (fd, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_WAITFORONE);
+        let count = libc::c_uint::try_from(self.headers.len()).map_err(|_| Errno::MSGSIZE)?;
+        let at = self.headers.as_mut_ptr();
+        // SAFETY: `count` headers at `at` name the heap memory of `_iovecs`, `bytes` and `control`, which this value
+        // owns and never lets grow; it is borrowed exclusively, so no reference into that memory exists now.
+        let received = unsafe { libc::recvmmsg(fd, at, count, flags, std::ptr::null_mut()) };
+        self.received = usize::try_from(received).map_err(|_| last_error())?;
+        Ok(self.received)
+    }
+
+    /// Bytes and control messages of the last call's datagram `index`.
+    ///
+    /// # Panics
+    /// There were not that many.
+    pub fn message(&mut self, index: usize) -> (&mut [u8], &[u8]) {
+        assert!(index < self.received, "message {index} of {}", self.received);
+        let header = &self.headers[index];
+        let len = (header.msg_len as usize).min(self.room);
+        let control_len = header.msg_hdr.msg_controllen.min(CONTROL);
+        (
+            &mut self.bytes[index * self.room..][..len],
+            &self.control[index * CONTROL..][..control_len],
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::udp::{self, Beside};
+
+    #[test]
+    fn takes_what_is_there_and_no_more() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(server.local_addr().unwrap()).unwrap();
+        let mut batch = Batch::new(2, 4);
+        for sent in [&b"one"[..], b"two", b"three"] {
+            client.send(sent).unwrap();
+        }
+        assert_eq!(batch.receive(&server), Ok(2));
+        assert_eq!(batch.message(0), (&mut b"one".to_owned()[..], &[][..]));
+        assert_eq!(batch.message(1).0, b"two");
+        assert_eq!(batch.receive(&server), Ok(1));
+        assert_eq!(batch.message(0).0, b"thre");
+    }
+
+    #[test]
+    fn strides_are_told_call_after_call() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp::coalesce(&server).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(server.local_addr().unwrap()).unwrap();
+        udp::set_segment(&client, 1000).unwrap();
+        let mut batch = Batch::new(4, 65536);
+        for _ in 0..3 {
+            client.send(&[7; 2500]).unwrap();
+            assert_eq!(batch.receive(&server), Ok(1));
+            let (bytes, control) = batch.message(0);
+            assert_eq!((bytes.len(), Beside::decode(control).stride), (2500, Some(1000)));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "message 0 of 0")]
+    fn nothing_is_shown_before_it_came() {
+        Batch::new(1, 1).message(0);
+    }
+}
