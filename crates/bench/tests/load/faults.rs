@@ -18,6 +18,17 @@ impl Fault for Slow {
     }
 }
 
+/// Answers nothing.
+struct Mute;
+
+impl Fault for Mute {
+    fn delay() {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
 /// Gets one block of 512 bytes in a hundred wrong.
 struct Corrupt;
 
@@ -140,6 +151,20 @@ fn a_stall_is_told_with_its_position() {
             assert!(began.elapsed() < Duration::from_secs(8), "{job:?}");
         }
     }
+}
+
+#[test]
+fn silence_is_a_stall() {
+    for job in [
+        Job::RoundTrip,
+        Job::Connect { clients: 2 },
+        Job::IdleFlows { flows: 3 },
+    ] {
+        let word = last_word_with::<Mute>(job.clone());
+        assert_eq!(word, Word::Stalled { at_byte: 0 }, "{job:?}");
+    }
+    let word = last_word_with::<Mute>(Job::DatagramRoundTrip);
+    assert!(matches!(word, Word::Failed { .. }), "{word:?}");
 }
 
 #[test]
