@@ -94,10 +94,8 @@ pub(crate) fn run(stage: &mut Stage, clients: u16) -> Result<(), Word> {
         .collect::<io::Result<Vec<_>>>()
         .map_err(|error| failed(format_args!("cannot fork: {error}")))?;
     let control = Control::open(stage)?;
-    // A transaction under way when time is up may wait for its connection and for its answer.
-    let late = patience * 2;
     for child in &mut children {
-        child.wait_ready(warm_up + late)?;
+        child.wait_ready(warm_up + patience)?;
     }
     stage.begin()?;
     for child in &mut children {
@@ -105,7 +103,7 @@ pub(crate) fn run(stage: &mut Stage, clients: u16) -> Result<(), Word> {
     }
     let sheets = children
         .iter_mut()
-        .map(|child| child.result(duration + late))
+        .map(|child| child.result(duration + patience))
         .collect::<Result<Vec<_>, Word>>()?;
     stage.end(latency::findings(&sheets, control.congestion_control())?)
 }

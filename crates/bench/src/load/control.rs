@@ -131,7 +131,13 @@ impl Control {
     /// # Errors
     /// The server's word, or `Stalled` at `at_byte` when it says nothing.
     pub(crate) fn mark(&mut self, at_byte: u64) -> Result<Mark, Word> {
-        match self.ask(&Ask::Mark, self.patience, at_byte)? {
+        self.mark_within(self.patience, at_byte)
+    }
+
+    /// # Errors
+    /// As [`mark`](Self::mark), when it says nothing for `limit`.
+    pub(crate) fn mark_within(&mut self, limit: Duration, at_byte: u64) -> Result<Mark, Word> {
+        match self.ask(&Ask::Mark, limit, at_byte)? {
             Answer::Mark(mark) => Ok(mark),
             other => Err(unexpected(&other)),
         }
@@ -152,8 +158,7 @@ impl Control {
     /// # Errors
     /// As [`mark`](Self::mark).
     pub(crate) fn connect(&mut self, duration: Duration) -> Result<Sheet, Word> {
-        // A connect and an answer may each take all patience.
-        let limit = duration + self.patience * 2;
+        let limit = duration + self.patience;
         match self.ask(&Ask::Connect { duration }, limit, 0)? {
             Answer::Sheet(sheet) => Ok(sheet),
             other => Err(unexpected(&other)),
@@ -173,7 +178,7 @@ impl Control {
     }
 }
 
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_millis(500);
 
 fn unexpected(answer: &Answer) -> Word {
     failed(format_args!("the server answered {answer:?}"))

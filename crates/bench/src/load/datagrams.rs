@@ -124,7 +124,7 @@ fn drain(control: &mut Control, sent: u64, patience: Duration) -> Result<Mark, W
     let (mut mark, mut moved) = (control.mark(0)?, began);
     while mark.count < sent && moved.elapsed() < QUIET && began.elapsed() < patience {
         std::thread::sleep(LOOK);
-        let next = control.mark(0)?;
+        let next = control.mark_within(patience.saturating_sub(began.elapsed()), 0)?;
         if next.count != mark.count {
             moved = Instant::now();
         }

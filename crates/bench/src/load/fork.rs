@@ -88,7 +88,7 @@ impl Child {
 const READY: [u8; 1] = *b"\n";
 
 /// The child ends its waits by itself; this is for one that cannot.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_millis(500);
 
 fn lost(error: io::Error) -> Word {
     match error.kind() {
