@@ -35,9 +35,10 @@ pub enum Job {
     DatagramRoundTrip,
     /// `RoundTrip` while `pending` connections to `address`, which never answers, are being made.
     Blackhole { pending: u32, address: IpAddr },
-    /// `RoundTrip` while `flows` connections to the server are open and silent.
+    /// `RoundTrip` while `flows` connections to the server are open and silent. Opening them may take a millisecond
+    /// each beside the deadline of everything.
     IdleFlows { flows: u32 },
-    /// Names asked of the resolver in the guest's resolv.conf or at `resolver`, one after the other.
+    /// Names that no cache knows, asked of `resolver`, one after the other.
     Names { resolver: IpAddr },
     /// ICMP echo to `address`, one after the other.
     Echo { address: IpAddr },

@@ -3,7 +3,8 @@
 //! A client opens a *session* over the server's control port ([`control`]), which lasts as long as that connection and
 //! takes with it whatever the client opened. Everything is counted where it arrives: the client asks the server for
 //! *marks*, a count and the server's clock at one moment, and a figure is the difference of two. Nothing is polled and
-//! nothing sleeps between a request and its answer; every wait has an end, three times the measurement's duration.
+//! nothing sleeps between a request and its answer; every wait has an end, and what stands still is told within three
+//! times the measurement's duration from its beginning.
 //!
 //! One file is one job, with both of its ends.
 

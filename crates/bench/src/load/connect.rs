@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use crate::job::Word;
@@ -49,9 +50,23 @@ fn answer<F: Fault>(listener: &TcpListener) -> io::Result<()> {
     socket.write_all(&byte)
 }
 
-/// A transaction with the server at `to`; none of its waits takes longer than `patience`.
+/// Transactions with the server at `to`. One that waits longer than `patience` is a stall.
 pub(crate) fn transaction(to: SocketAddr, patience: Duration) -> impl FnMut() -> Result<(), Miss> {
-    move || transact(to, patience).map_err(|error| Miss::Counts(error.to_string()))
+    let mut done = 0;
+    move || {
+        let error = match transact(to, patience) {
+            Ok(()) => {
+                done += 1;
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        match Errno::from_io_error(&error) {
+            // As connect calls its timeout.
+            Some(Errno::AGAIN | Errno::INPROGRESS) => Err(Miss::Ends(Word::Stalled { at_byte: done })),
+            _ => Err(Miss::Counts(error.to_string())),
+        }
+    }
 }
 
 fn transact(to: SocketAddr, patience: Duration) -> io::Result<()> {
@@ -79,10 +94,8 @@ pub(crate) fn run(stage: &mut Stage, clients: u16) -> Result<(), Word> {
         .collect::<io::Result<Vec<_>>>()
         .map_err(|error| failed(format_args!("cannot fork: {error}")))?;
     let control = Control::open(stage)?;
-    // A transaction under way when time is up may wait for its connection and for its answer.
-    let late = patience * 2;
     for child in &mut children {
-        child.wait_ready(warm_up + late)?;
+        child.wait_ready(warm_up + patience)?;
     }
     stage.begin()?;
     for child in &mut children {
@@ -90,7 +103,7 @@ pub(crate) fn run(stage: &mut Stage, clients: u16) -> Result<(), Word> {
     }
     let sheets = children
         .iter_mut()
-        .map(|child| child.result(duration + late))
+        .map(|child| child.result(duration + patience))
         .collect::<Result<Vec<_>, Word>>()?;
     stage.end(latency::findings(&sheets, control.congestion_control())?)
 }

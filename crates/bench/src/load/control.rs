@@ -104,7 +104,7 @@ impl Control {
             patience,
         };
         let job = stage.job().clone();
-        match control.ask(&Ask::Open { job, patience }, 0)? {
+        match control.ask(&Ask::Open { job, patience }, patience, 0)? {
             Answer::Opened {
                 session,
                 congestion_control,
@@ -131,7 +131,13 @@ impl Control {
     /// # Errors
     /// The server's word, or `Stalled` at `at_byte` when it says nothing.
     pub(crate) fn mark(&mut self, at_byte: u64) -> Result<Mark, Word> {
-        match self.ask(&Ask::Mark, at_byte)? {
+        self.mark_within(self.patience, at_byte)
+    }
+
+    /// # Errors
+    /// As [`mark`](Self::mark), when it says nothing for `limit`.
+    pub(crate) fn mark_within(&mut self, limit: Duration, at_byte: u64) -> Result<Mark, Word> {
+        match self.ask(&Ask::Mark, limit, at_byte)? {
             Answer::Mark(mark) => Ok(mark),
             other => Err(unexpected(&other)),
         }
@@ -141,7 +147,7 @@ impl Control {
     /// As [`mark`](Self::mark).
     pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Word> {
         loop {
-            match self.ask(&Ask::Hash, at_byte)? {
+            match self.ask(&Ask::Hash, self.patience, at_byte)? {
                 Answer::Hash(hash) => return Ok(hash),
                 Answer::Mark(_) => {}
                 other => return Err(unexpected(&other)),
@@ -152,18 +158,17 @@ impl Control {
     /// # Errors
     /// As [`mark`](Self::mark).
     pub(crate) fn connect(&mut self, duration: Duration) -> Result<Sheet, Word> {
-        // A connect and an answer may each take all patience.
-        self.wait_at_most(duration + self.patience * 2)?;
-        match self.ask(&Ask::Connect { duration }, 0)? {
+        let limit = duration + self.patience;
+        match self.ask(&Ask::Connect { duration }, limit, 0)? {
             Answer::Sheet(sheet) => Ok(sheet),
             other => Err(unexpected(&other)),
         }
     }
 
-    fn ask(&mut self, ask: &Ask, at_byte: u64) -> Result<Answer, Word> {
-        if !matches!(ask, Ask::Connect { .. }) {
-            self.wait_at_most(self.patience)?;
-        }
+    /// Asks, and waits for the answer for `limit`, and a moment more: the server's own patience is to end first, so that
+    /// its word is heard.
+    fn ask(&mut self, ask: &Ask, limit: Duration, at_byte: u64) -> Result<Answer, Word> {
+        socket::bound_waits(self.lines.socket(), limit + GRACE).map_err(failed)?;
         let answer = self.lines.write(ask).and_then(|()| self.lines.read());
         match answer.map_err(|error| stalled_or_failed(&error, at_byte))? {
             Some(Answer::Word(word)) => Err(word),
@@ -171,14 +176,9 @@ impl Control {
             None => Err(failed("the server closed the control connection")),
         }
     }
-
-    /// The server's own patience ends first, so that its word is heard.
-    fn wait_at_most(&self, limit: Duration) -> Result<(), Word> {
-        socket::bound_waits(self.lines.socket(), limit + GRACE).map_err(failed)
-    }
 }
 
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_millis(500);
 
 fn unexpected(answer: &Answer) -> Word {
     failed(format_args!("the server answered {answer:?}"))

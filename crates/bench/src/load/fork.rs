@@ -53,20 +53,30 @@ impl Child {
     /// Waits until it is at its turn.
     pub(crate) fn wait_ready(&mut self, patience: Duration) -> Result<(), Word> {
         self.wait_at_most(patience)?;
-        self.pipe.read_exact(&mut [0]).map_err(lost)
+        let mut first = [0];
+        self.pipe.read_exact(&mut first).map_err(lost)?;
+        if first == READY {
+            return Ok(());
+        }
+        self.read(first.to_vec())?;
+        Err(failed("a client process did not wait for its turn"))
     }
 
     /// Gives it its turn.
     pub(crate) fn start(&mut self) -> Result<(), Word> {
-        self.pipe.write_all(&[0]).map_err(lost)
+        self.pipe.write_all(&READY).map_err(lost)
     }
 
     /// What it measured.
     pub(crate) fn result(&mut self, patience: Duration) -> Result<Sheet, Word> {
         self.wait_at_most(patience)?;
-        let mut result = Vec::new();
-        self.pipe.read_to_end(&mut result).map_err(lost)?;
-        serde_json::from_slice(&result).map_err(|_| failed("a client process died"))?
+        self.read(Vec::new())
+    }
+
+    /// The rest of the result, of which there is `begun`.
+    fn read(&mut self, mut begun: Vec<u8>) -> Result<Sheet, Word> {
+        self.pipe.read_to_end(&mut begun).map_err(lost)?;
+        serde_json::from_slice(&begun).map_err(|_| failed("a client process died"))?
     }
 
     fn wait_at_most(&self, limit: Duration) -> Result<(), Word> {
@@ -74,8 +84,11 @@ impl Child {
     }
 }
 
+/// What no result begins with.
+const READY: [u8; 1] = *b"\n";
+
 /// The child ends its waits by itself; this is for one that cannot.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_millis(500);
 
 fn lost(error: io::Error) -> Word {
     match error.kind() {
@@ -95,7 +108,10 @@ impl Drop for Child {
 impl Turn {
     /// Says that all is ready, and waits.
     pub(crate) fn wait(&mut self) -> Result<(), Word> {
-        let turn = self.0.write_all(&[0]).and_then(|()| self.0.read_exact(&mut [0]));
+        let turn = self
+            .0
+            .write_all(&READY)
+            .and_then(|()| self.0.read_exact(&mut [0]));
         turn.map_err(failed)
     }
 }

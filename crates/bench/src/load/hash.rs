@@ -31,11 +31,15 @@ pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash,
         hasher.update(part);
         F::spoil(part);
         F::hold(position);
-        (&flow.socket)
-            .write_all(part)
+        let sent = (&flow.socket)
+            .write(part)
             .map_err(|error| stalled_or_failed(&error, position))?;
-        position += len as u64;
+        position += sent as u64;
         flow.set_moved(position);
+        if sent < len {
+            // A blocking socket takes less only when its patience is over.
+            return Err(Word::Stalled { at_byte: position });
+        }
     }
     flow.socket.shutdown(Shutdown::Write).map_err(failed)?;
     Ok(hasher.finalize())

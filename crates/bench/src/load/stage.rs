@@ -52,9 +52,10 @@ impl Stage {
         self.duration
     }
 
-    /// How long nothing may move.
+    /// How long nothing may move. A wait that begins when the measurement's time is up ends when three times that have
+    /// passed.
     pub(crate) fn patience(&self) -> Duration {
-        self.duration * 3
+        self.duration * 2
     }
 
     /// Says that the measurement begins.

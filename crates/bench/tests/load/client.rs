@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use pontoon_bench::job::{Findings, Job, Order, Ports, Word};
@@ -20,7 +19,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(program())
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pontoon-load"))
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -81,14 +80,6 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Built by `cargo test` beside this program.
-fn program() -> PathBuf {
-    let ours = std::env::current_exe().unwrap();
-    let program = ours.ancestors().nth(2).unwrap().join("examples/load");
-    assert!(program.exists(), "cargo test -p pontoon-bench builds {program:?}");
-    program
 }
 
 /// Starts a server with a fault, in this process.

@@ -1,4 +1,4 @@
-//! The load's two programs alone: `load server LISTEN` and `load client SERVER ORDER`.
+//! The load's two programs alone, for tests: `pontoon-load server LISTEN` and `pontoon-load client SERVER ORDER`.
 
 use std::env::args;
 
