@@ -1,7 +1,7 @@
 //! What the processes of a stack use: everything in our PID namespace that is neither ours nor the client's.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -87,7 +87,7 @@ impl Processes {
 impl Process {
     /// None where it is gone or dead.
     fn read(id: u32) -> Option<Self> {
-        let stat = stat(id)?;
+        let stat = stat(Path::new(&format!("/proc/{id}")))?;
         if stat[0] == "Z" {
             return None;
         }
@@ -102,9 +102,9 @@ impl Process {
     }
 }
 
-/// The fields of a process's `stat` behind its name.
-fn stat(id: u32) -> Option<Vec<String>> {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+/// The fields of `stat` behind the name, in a process's or a thread's directory.
+fn stat(directory: &Path) -> Option<Vec<String>> {
+    let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
     // The name may hold anything, but ends at the last parenthesis.
     let (_, rest) = stat.rsplit_once(") ")?;
     Some(rest.split(' ').map(str::to_owned).collect())
@@ -119,7 +119,7 @@ impl Use {
                 .into_iter()
                 .flatten();
             for task in tasks.filter_map(Result::ok).map(|task| task.path()) {
-                sum.cpu_s += running_seconds(task.join("schedstat"));
+                sum.cpu_s += running_seconds(&task).unwrap_or_default();
                 let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
                 sum.switches += number(&status, "voluntary_ctxt_switches:").unwrap_or_default();
                 sum.switches += number(&status, "nonvoluntary_ctxt_switches:").unwrap_or_default();
@@ -145,11 +145,16 @@ impl Use {
     }
 }
 
-/// What `schedstat` says of a thread's time on a CPU. It is kept in nanoseconds, where `stat` has hundredths of seconds.
-fn running_seconds(path: PathBuf) -> f64 {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let nanoseconds = text.split(' ').next().and_then(|first| first.parse::<u64>().ok());
-    nanoseconds.unwrap_or_default() as f64 / 1e9
+/// A thread's time on a CPU: from `schedstat`, which has nanoseconds, or, where the kernel keeps none, from `stat`, which
+/// has hundredths of seconds.
+fn running_seconds(task: &Path) -> Option<f64> {
+    if let Ok(text) = std::fs::read_to_string(task.join("schedstat")) {
+        let nanoseconds: u64 = text.split(' ').next()?.parse().ok()?;
+        return Some(nanoseconds as f64 / 1e9);
+    }
+    let stat = stat(task)?;
+    let ticks = stat.get(11)?.parse::<u64>().ok()? + stat.get(12)?.parse::<u64>().ok()?;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// The number in the line that begins with `key`.
