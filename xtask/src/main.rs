@@ -1,6 +1,7 @@
 //! Chores of the workspace: `cargo xtask test` is everything that CI does.
 
 mod need;
+mod ring;
 mod step;
 mod test;
 
