@@ -39,7 +39,7 @@ impl Descriptor {
             return Self::from_words([table.load_u64(at), table.load_u64(at + 8)].map(u64::from_le));
         }
         let mut bytes = [0; BYTES];
-        table.read(at, &mut bytes);
+        table.copy_out(at, &mut bytes);
         let value = u128::from_le_bytes(bytes);
         Self::from_words([value as u64, (value >> 64) as u64])
     }

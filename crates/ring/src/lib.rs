@@ -53,7 +53,7 @@
 //! let mut driver = Driver::new(&memory, layout, features, [Slot::default(); 8])?;
 //! let mut asks = driver.attach(&memory)?;
 //! let (question, answer) = (0x1_0800, 0x1_0900);
-//! memory.area(question, 4).unwrap().write(0, b"ping");
+//! memory.area(question, 4).unwrap().copy_in(0, b"ping");
 //! asks.add(7, &[Buffer::readable(question, 4), Buffer::writable(answer, 64)])?;
 //! assert!(asks.publish(), "the device has not said that it is awake: notify it");
 //!
@@ -65,10 +65,10 @@
 //! while let Some(chain) = serves.pop(|piece| match piece.access {
 //!     Access::Readable => {
 //!         let mut bytes = [0; 4];
-//!         piece.area.read(0, &mut bytes);
+//!         piece.area.copy_out(0, &mut bytes);
 //!         assert_eq!(&bytes, b"ping");
 //!     }
-//!     Access::Writable => piece.area.write(0, b"pong"),
+//!     Access::Writable => piece.area.copy_in(0, b"pong"),
 //! })? {
 //!     serves.put(chain, 4);
 //! }
@@ -82,7 +82,7 @@
 //! let used = asks.reap()?.unwrap();
 //! assert_eq!((used.tag, used.len), (7, 4));
 //! let mut bytes = [0; 4];
-//! memory.area(answer, 4).unwrap().read(0, &mut bytes);
+//! memory.area(answer, 4).unwrap().copy_out(0, &mut bytes);
 //! assert_eq!(&bytes, b"pong");
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

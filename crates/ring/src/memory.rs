@@ -75,10 +75,10 @@ pub trait Area: Clone {
     fn store_u64(&self, at: usize, value: u64);
 
     /// Copies the bytes from `at` on out of shared memory.
-    fn read(&self, at: usize, into: &mut [u8]);
+    fn copy_out(&self, at: usize, into: &mut [u8]);
 
     /// Copies bytes to `at` in shared memory.
-    fn write(&self, at: usize, from: &[u8]);
+    fn copy_in(&self, at: usize, from: &[u8]);
 
     /// A sequentially consistent fence. Memory of a model checker has its own.
     fn fence() {

@@ -1,6 +1,6 @@
 //! Guest memory as rust-vmm's crates describe it.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use vm_memory::bitmap::{BS, BitmapSlice};
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, VolatileSlice};
@@ -75,11 +75,14 @@ impl<B: BitmapSlice> Area for VolatileSlice<'_, B> {
         self.store(value, at, Ordering::Relaxed).expect(CHECKED);
     }
 
-    fn read(&self, at: usize, into: &mut [u8]) {
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.slice(at, into.len()).copy_to(into);
+        // The copy may be a plain one, after which the compiler could read from the guest's memory again what it has
+        // copied. It may not across this.
+        compiler_fence(Ordering::SeqCst);
     }
 
-    fn write(&self, at: usize, from: &[u8]) {
+    fn copy_in(&self, at: usize, from: &[u8]) {
         self.slice(at, from.len()).copy_from(from);
     }
 }

@@ -123,17 +123,17 @@ impl Area for Raw<'_> {
         self.u64(at).store(value, Ordering::Relaxed);
     }
 
-    fn read(&self, at: usize, into: &mut [u8]) {
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
         let from = self.at(at, into.len()).as_ptr();
         // SAFETY: `at` has checked that `into.len()` bytes are there, which `new`'s caller promised to stay so for 'm, and
         // not to be written meanwhile by another thread of this process.
-        unsafe { copy_out(from, into) }
+        unsafe { read_words(from, into) }
     }
 
-    fn write(&self, at: usize, from: &[u8]) {
+    fn copy_in(&self, at: usize, from: &[u8]) {
         let to = self.at(at, from.len()).as_ptr();
-        // SAFETY: as for `read`, and nobody in this process reads them meanwhile either.
-        unsafe { copy_in(from, to) }
+        // SAFETY: as for `copy_out`, and nobody in this process reads them meanwhile either.
+        unsafe { write_words(from, to) }
     }
 }
 
@@ -141,7 +141,7 @@ impl Area for Raw<'_> {
 ///
 /// # Safety
 /// `into.len()` bytes at `from` can be read, and no other thread of this process writes them meanwhile.
-unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
+unsafe fn read_words(from: *const u8, into: &mut [u8]) {
     let (head, rest) = into.split_at_mut(from.align_offset(WORD).min(into.len()));
     let (words, tail) = rest.as_chunks_mut::<WORD>();
     let middle = from.wrapping_add(head.len());
@@ -165,7 +165,7 @@ unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
 ///
 /// # Safety
 /// `from.len()` bytes at `to` can be written, and no other thread of this process accesses them meanwhile.
-unsafe fn copy_in(from: &[u8], to: *mut u8) {
+unsafe fn write_words(from: &[u8], to: *mut u8) {
     let (head, rest) = from.split_at(to.align_offset(WORD).min(from.len()));
     let (words, tail) = rest.as_chunks::<WORD>();
     let middle = to.wrapping_add(head.len());

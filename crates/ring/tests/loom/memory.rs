@@ -130,11 +130,11 @@ impl Area for Words {
         word.store(value, Ordering::Relaxed);
     }
 
-    fn read(&self, at: usize, into: &mut [u8]) {
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
         into.copy_from_slice(&self.load_u64(at).to_le_bytes());
     }
 
-    fn write(&self, at: usize, from: &[u8]) {
+    fn copy_in(&self, at: usize, from: &[u8]) {
         self.store_u64(at, u64::from_le_bytes(from.try_into().unwrap()));
     }
 

@@ -3,7 +3,7 @@
 use pontoon_ring::Features;
 use proptest::prelude::*;
 
-use crate::script::cases;
+use crate::cases::cases;
 use crate::shared::Shared;
 use crate::world::{BUFFER, BUFFERS, Shape, World};
 

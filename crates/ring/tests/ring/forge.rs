@@ -28,7 +28,7 @@ pub(crate) struct Forged {
 impl Forged {
     pub(crate) fn new() -> Self {
         let memory = Model::new((END - ORIGIN) as usize);
-        memory.write(0, &[0; (HEAP - ORIGIN) as usize]);
+        memory.copy_in(0, &[0; (HEAP - ORIGIN) as usize]);
         Self {
             memory,
             layout: Layout::contiguous(SIZE, ORIGIN),
@@ -36,7 +36,7 @@ impl Forged {
     }
 
     pub(crate) fn window(&self) -> Window<Model> {
-        self.memory.at(ORIGIN)
+        Window::new(self.memory.clone(), ORIGIN)
     }
 
     pub(crate) fn device(&self, features: Features) -> Device {
@@ -57,10 +57,10 @@ impl Forged {
     /// Writes a descriptor at an address.
     pub(crate) fn describe_at(&self, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
         let at = (at - ORIGIN) as usize;
-        self.memory.write(at, &addr.to_le_bytes());
-        self.memory.write(at + 8, &len.to_le_bytes());
-        self.memory.write(at + 12, &flags.to_le_bytes());
-        self.memory.write(at + 14, &next.to_le_bytes());
+        self.memory.copy_in(at, &addr.to_le_bytes());
+        self.memory.copy_in(at + 8, &len.to_le_bytes());
+        self.memory.copy_in(at + 12, &flags.to_le_bytes());
+        self.memory.copy_in(at + 14, &next.to_le_bytes());
     }
 
     /// Offers one more chain.
@@ -68,7 +68,7 @@ impl Forged {
         let ring = (self.layout.available - ORIGIN) as usize;
         let index = self.index();
         self.memory
-            .write(ring + 4 + 2 * usize::from(index % SIZE), &head.to_le_bytes());
+            .copy_in(ring + 4 + 2 * usize::from(index % SIZE), &head.to_le_bytes());
         self.set_index(index.wrapping_add(1));
     }
 

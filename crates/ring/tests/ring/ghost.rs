@@ -84,13 +84,13 @@ impl Area for Haunted {
         self.area.store_u64(at, value);
     }
 
-    fn read(&self, at: usize, into: &mut [u8]) {
-        self.area.read(at, into);
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
+        self.area.copy_out(at, into);
         self.haunt();
     }
 
-    fn write(&self, at: usize, from: &[u8]) {
-        self.area.write(at, from);
+    fn copy_in(&self, at: usize, from: &[u8]) {
+        self.area.copy_in(at, from);
     }
 }
 

@@ -41,7 +41,7 @@ fn buffers_may_cross_regions_and_holes_are_refused() {
         .filter(|piece| piece.access == Access::Readable)
         .map(|piece| {
             let mut bytes = vec![0; piece.area.len()];
-            Area::read(&piece.area, 0, &mut bytes);
+            Area::copy_out(&piece.area, 0, &mut bytes);
             bytes
         })
         .collect();
@@ -108,7 +108,7 @@ fn what_the_device_writes_is_dirty() {
     let mut area = None;
     let chain = queue.pop(|piece| area = Some(piece.area)).unwrap().unwrap();
     assert_eq!(dirty(), [true, true, false, false]);
-    Area::write(&area.unwrap(), 0, &[1; 64]);
+    Area::copy_in(&area.unwrap(), 0, &[1; 64]);
     assert_eq!(dirty(), [true, true, false, true]);
     queue.put(chain, 64);
     assert!(queue.publish());
@@ -132,7 +132,7 @@ fn a_volatile_slice_is_memory() {
     assert_eq!(serves.poll(), Ok(1));
     let mut area = None;
     let chain = serves.pop(|piece| area = Some(piece.area)).unwrap().unwrap();
-    Area::write(&area.unwrap(), 0, b"hello");
+    Area::copy_in(&area.unwrap(), 0, b"hello");
     serves.put(chain, 5);
     assert!(serves.publish());
     assert_eq!(asks.poll(), Ok(1));

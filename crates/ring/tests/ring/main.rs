@@ -3,10 +3,12 @@
 // A test has no better answer to an error.
 #![allow(clippy::unwrap_used)]
 
+mod cases;
 mod conversation;
 mod forge;
 mod ghost;
 mod guest;
+mod hostile;
 mod hostile_device;
 mod hostile_driver;
 mod interop;

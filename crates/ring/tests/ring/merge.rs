@@ -4,8 +4,8 @@ use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, Error, spread};
 use proptest::prelude::*;
 
+use crate::cases::cases;
 use crate::forge::{Forged, HEAP, NEXT, SIZE, WRITE};
-use crate::script::cases;
 
 /// A queue of receive buffers of these lengths, all offered.
 fn buffers(lens: &[u32]) -> Forged {

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use pontoon_ring::memory::{Area, Window};
+use pontoon_ring::memory::Area;
 
 /// Shared memory of the model: clones and slices are the same memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     bytes: Rc<RefCell<Vec<u8>>>,
-    at: usize,
+    /// Where in the memory this area begins.
+    pub(crate) at: usize,
     len: usize,
 }
 
@@ -24,26 +25,16 @@ impl Model {
         }
     }
 
-    /// This memory at the address `origin`.
-    pub(crate) fn at(&self, origin: u64) -> Window<Self> {
-        Window::new(self.clone(), origin)
-    }
-
-    /// Where in the memory this area is, and its length.
-    pub(crate) fn place(&self) -> (usize, usize) {
-        (self.at, self.len)
-    }
-
     fn load<const N: usize>(&self, at: usize) -> [u8; N] {
         assert!((self.at + at).is_multiple_of(N), "{N} bytes at {}", self.at + at);
         let mut word = [0; N];
-        self.read(at, &mut word);
+        self.copy_out(at, &mut word);
         word
     }
 
     fn store<const N: usize>(&self, at: usize, word: [u8; N]) {
         assert!((self.at + at).is_multiple_of(N), "{N} bytes at {}", self.at + at);
-        self.write(at, &word);
+        self.copy_in(at, &word);
     }
 }
 
@@ -89,12 +80,12 @@ impl Area for Model {
         self.store(at, value.to_ne_bytes());
     }
 
-    fn read(&self, at: usize, into: &mut [u8]) {
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
         assert!(at <= self.len && into.len() <= self.len - at);
         into.copy_from_slice(&self.bytes.borrow()[self.at + at..][..into.len()]);
     }
 
-    fn write(&self, at: usize, from: &[u8]) {
+    fn copy_in(&self, at: usize, from: &[u8]) {
         assert!(at <= self.len && from.len() <= self.len - at);
         self.bytes.borrow_mut()[self.at + at..][..from.len()].copy_from_slice(from);
     }

@@ -1,6 +1,7 @@
 //! Chains that a driver may not add.
 
 use pontoon_ring::driver::{AddError, Buffer, Driver, Slot};
+use pontoon_ring::memory::Window;
 use pontoon_ring::{Features, Layout};
 
 use crate::forge::{END, HEAP, ORIGIN};
@@ -8,7 +9,7 @@ use crate::model::Model;
 
 #[test]
 fn chains_that_a_driver_may_not_add() {
-    let memory = Model::new(0x1000).at(ORIGIN);
+    let memory = Window::new(Model::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(2, ORIGIN);
     let features = Features {
         event_idx: false,

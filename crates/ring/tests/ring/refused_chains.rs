@@ -2,6 +2,7 @@
 
 use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, Error, Indirect};
+use pontoon_ring::memory::Area;
 
 use crate::forge::{END, Forged, HEAP, INDIRECT, NEXT, ORIGIN, SIZE, WRITE};
 
@@ -38,7 +39,7 @@ fn taken(forged: &Forged, features: Features) -> (Chain, Vec<(u64, usize)>) {
     assert_eq!(queue.poll(), Ok(1));
     let mut pieces = Vec::new();
     let chain = queue
-        .pop(|piece| pieces.push(piece.area.place()))
+        .pop(|piece| pieces.push((piece.area.at, piece.area.len())))
         .unwrap()
         .unwrap();
     (

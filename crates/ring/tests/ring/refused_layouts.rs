@@ -10,7 +10,7 @@ use crate::model::Model;
 
 #[test]
 fn queues_that_cannot_be() {
-    let memory = Model::new(0x1000).at(ORIGIN);
+    let memory = Window::new(Model::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(8, ORIGIN);
     let device = |layout| Device::new(layout, Features::default(), State::default());
     for size in [0, 3, 32_769] {

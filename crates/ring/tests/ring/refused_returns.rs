@@ -1,7 +1,7 @@
 //! Everything that a device can say wrong in the used ring, and the error that says what it was.
 
 use pontoon_ring::driver::{Buffer, Driver, Error, Slot, Used};
-use pontoon_ring::memory::Area;
+use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
 use crate::forge::{HEAP, ORIGIN};
@@ -11,7 +11,7 @@ use crate::model::Model;
 #[track_caller]
 fn said(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
     let model = Model::new(0x1000);
-    let memory = model.at(ORIGIN);
+    let memory = Window::new(model.clone(), ORIGIN);
     let layout = Layout::contiguous(4, ORIGIN);
     let mut driver = Driver::new(&memory, layout, Features::default(), [Slot::default(); 4]).unwrap();
     let mut queue = driver.attach(&memory).unwrap();
@@ -22,10 +22,10 @@ fn said(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
     assert!(queue.publish());
     let used = (layout.used - ORIGIN) as usize;
     for (slot, (id, len)) in elements.iter().enumerate() {
-        model.write(used + 4 + 8 * slot, &id.to_le_bytes());
-        model.write(used + 8 + 8 * slot, &len.to_le_bytes());
+        model.copy_in(used + 4 + 8 * slot, &id.to_le_bytes());
+        model.copy_in(used + 8 + 8 * slot, &len.to_le_bytes());
     }
-    model.write(used + 2, &index.to_le_bytes());
+    model.copy_in(used + 2, &index.to_le_bytes());
     queue.poll()?;
     let mut chains = Vec::new();
     loop {

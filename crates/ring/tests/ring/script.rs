@@ -1,20 +1,5 @@
 //! Bytes as a script: whatever a fuzzer or a property test comes up with says what happens next.
 
-use proptest::test_runner::Config;
-
-/// `cases` of a property; few in Miri, which is a thousand times slower and has no files.
-pub(crate) fn cases(cases: u32) -> Config {
-    if cfg!(miri) {
-        Config {
-            cases: 1.max(cases / 64),
-            failure_persistence: None,
-            ..Config::default()
-        }
-    } else {
-        Config::with_cases(cases)
-    }
-}
-
 /// Reads numbers off a script.
 pub(crate) struct Script<'s>(pub(crate) &'s [u8]);
 

@@ -89,7 +89,7 @@ fn ask(
             memory
                 .area(frame, 8)
                 .unwrap()
-                .write(0, &u64::from(asked).to_le_bytes());
+                .copy_in(0, &u64::from(asked).to_le_bytes());
             let tag = (frame - frames) / FRAME;
             out[tag as usize] = asked;
             queue
@@ -112,7 +112,7 @@ fn ask(
             let question = out[used.tag as usize];
             assert_eq!(used.len, 8 + question % 9);
             let mut answer = [0; 16];
-            memory.area(frame + 8, 16).unwrap().read(0, &mut answer);
+            memory.area(frame + 8, 16).unwrap().copy_out(0, &mut answer);
             let expected = (u128::from(question) * 0x1_0000_0001_0000_0001).to_le_bytes();
             let len = used.len as usize;
             assert_eq!(answer[..len], expected[..len]);
@@ -136,11 +136,11 @@ fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Doorbell, call: &Do
                 break;
             };
             let mut question = [0; 8];
-            pieces[0].read(0, &mut question);
+            pieces[0].copy_out(0, &mut question);
             let question = u64::from_le_bytes(question);
             let answer = (u128::from(question) * 0x1_0000_0001_0000_0001).to_le_bytes();
             let len = 8 + question as u32 % 9;
-            pieces[1].write(0, &answer[..len as usize]);
+            pieces[1].copy_in(0, &answer[..len as usize]);
             taken.push((chain, len));
         }
         // Not in order.

@@ -119,7 +119,7 @@ impl<'m> World<'m> {
         let mut addr = place + 16 * BUFFERS as u64;
         let mut buffers = Vec::new();
         for (index, len) in shape.readable.iter().enumerate() {
-            area(&self.memory, addr, *len).write(0, &question(tag, index, *len));
+            area(&self.memory, addr, *len).copy_in(0, &question(tag, index, *len));
             buffers.push(Buffer::readable(addr, *len));
             addr += u64::from(BUFFER);
         }
@@ -231,7 +231,7 @@ impl<'m> World<'m> {
         let mut rest = &answer[..];
         for piece in pieces {
             let (now, later) = rest.split_at(rest.len().min(piece.len()));
-            piece.write(0, now);
+            piece.copy_in(0, now);
             rest = later;
         }
         self.device.attach(&self.memory).unwrap().put(chain, len);
@@ -357,7 +357,7 @@ fn area<'m>(memory: &Window<Raw<'m>>, addr: u64, len: u32) -> Raw<'m> {
 
 fn bytes(area: Raw<'_>) -> Vec<u8> {
     let mut bytes = vec![0; area.len()];
-    area.read(0, &mut bytes);
+    area.copy_out(0, &mut bytes);
     bytes
 }
 
