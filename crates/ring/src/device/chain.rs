@@ -21,7 +21,9 @@ pub struct Chain {
 pub struct Piece<A> {
     /// What the device may do with it.
     pub access: Access,
-    /// Where it is.
+    /// Its address, as the driver knows it: what a log of dirty pages goes by.
+    pub addr: u64,
+    /// Its memory.
     pub area: A,
 }
 
@@ -126,11 +128,11 @@ impl<M: Memory> Chains<'_, M> {
             let area = self.memory.area(addr, len).ok_or(unmapped)?;
             let bytes = area.len();
             debug_assert!((1..=len).contains(&bytes));
+            each(Piece { access, addr, area });
             len -= bytes;
             if len > 0 {
                 addr = addr.checked_add(bytes as u64).ok_or(unmapped)?;
             }
-            each(Piece { access, area });
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Frames in several receive buffers (VIRTIO_NET_F_MRG_RXBUF, 5.1.6.4).
 
 use super::{Chain, Error, Piece, Queue};
-use crate::descriptor::Access;
 use crate::memory::Memory;
 
 impl<M: Memory> Queue<'_, M> {
@@ -17,16 +16,12 @@ impl<M: Memory> Queue<'_, M> {
         &mut self,
         room: u32,
         chains: &mut [Chain],
-        mut each: impl FnMut(M::Area),
+        mut each: impl FnMut(Piece<M::Area>),
     ) -> Result<Option<usize>, Error> {
         let mut left = room;
         let mut taken = 0;
         for place in chains.iter_mut() {
-            let Some(chain) = self.pop(|piece: Piece<M::Area>| match piece.access {
-                Access::Writable => each(piece.area),
-                Access::Readable => {}
-            })?
-            else {
+            let Some(chain) = self.pop(&mut each)? else {
                 break;
             };
             taken += 1;

@@ -36,6 +36,11 @@ fn buffers_may_cross_regions_and_holes_are_refused() {
     let mut pieces = Vec::new();
     let chain = queue.pop(|piece| pieces.push(piece)).unwrap().unwrap();
     assert_eq!((chain.readable, chain.writable), (6, 0x1000));
+    let places: Vec<_> = pieces
+        .iter()
+        .map(|piece| (piece.addr, piece.area.len()))
+        .collect();
+    assert_eq!(places, [(0x1_1ffd, 3), (0x1_2000, 3), (0x2_0000, 0x1000)]);
     let bytes: Vec<Vec<u8>> = pieces
         .iter()
         .filter(|piece| piece.access == Access::Readable)

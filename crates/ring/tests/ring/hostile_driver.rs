@@ -151,7 +151,7 @@ impl Play {
         let mut chains = [Chain::default(); 8];
         let before = self.device.taken();
         let mut bytes = 0;
-        match self.call(|queue| queue.take(room, &mut chains, |area| bytes += area.len())) {
+        match self.call(|queue| queue.take(room, &mut chains, |piece| bytes += piece.area.len())) {
             Ok(Some(count)) => {
                 let chains = &chains[..count];
                 assert_eq!(

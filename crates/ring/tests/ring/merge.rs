@@ -2,6 +2,7 @@
 
 use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, Error, spread};
+use pontoon_ring::memory::Area;
 use proptest::prelude::*;
 
 use crate::cases::cases;
@@ -29,8 +30,7 @@ fn a_frame_takes_what_it_needs_and_gives_back_the_rest() {
     // Room for 350 bytes, of which 150 come.
     let mut bytes = 0;
     assert_eq!(
-        queue.take(350, &mut chains, |area| bytes +=
-            pontoon_ring::memory::Area::len(&area)),
+        queue.take(350, &mut chains, |piece| bytes += piece.area.len()),
         Ok(Some(4))
     );
     assert_eq!(bytes, 400);

@@ -10,8 +10,7 @@ use pontoon_ring::memory::Area;
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     bytes: Rc<RefCell<Vec<u8>>>,
-    /// Where in the memory this area begins.
-    pub(crate) at: usize,
+    at: usize,
     len: usize,
 }
 

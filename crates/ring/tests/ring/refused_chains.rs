@@ -39,16 +39,10 @@ fn taken(forged: &Forged, features: Features) -> (Chain, Vec<(u64, usize)>) {
     assert_eq!(queue.poll(), Ok(1));
     let mut pieces = Vec::new();
     let chain = queue
-        .pop(|piece| pieces.push((piece.area.at, piece.area.len())))
+        .pop(|piece| pieces.push((piece.addr, piece.area.len())))
         .unwrap()
         .unwrap();
-    (
-        chain,
-        pieces
-            .into_iter()
-            .map(|(at, len)| (ORIGIN + at as u64, len))
-            .collect(),
-    )
+    (chain, pieces)
 }
 
 #[test]
