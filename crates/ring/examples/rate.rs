@@ -27,7 +27,7 @@ const CHAINS: u32 = 2_000_000;
 /// Measurements, of which the best counts.
 const ROUNDS: u32 = 5;
 
-#[repr(align(16))]
+#[repr(align(4096))]
 struct Aligned([u8; BYTES]);
 
 fn main() -> std::io::Result<()> {
