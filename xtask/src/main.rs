@@ -2,6 +2,7 @@
 
 mod bench_ab;
 mod need;
+mod ring;
 mod step;
 mod test;
 

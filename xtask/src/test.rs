@@ -1,4 +1,5 @@
-//! `cargo xtask test`: format, lints, tests, and the end-to-end list as root and as an unprivileged user.
+//! `cargo xtask test`: format, lints, tests, the ring's checkers, and the end-to-end list as root and as an
+//! unprivileged user.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -8,13 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{need, step, workspace};
+use crate::{need, ring, step, workspace};
 
 /// The unprivileged user of the end-to-end list, made when root finds none.
 const USER: &str = "pontoon-test";
 
 const BUILD: Duration = Duration::from_secs(6 * 60);
 const UNIT: Duration = Duration::from_secs(4 * 60);
+const RING: Duration = Duration::from_secs(5 * 60);
 const LIST: Duration = Duration::from_secs(8 * 60);
 
 /// What the closing line says.
@@ -49,6 +51,9 @@ pub(crate) fn run() -> Result<bool> {
         cargo(&["test", "--workspace"]),
         UNIT,
     )?;
+    for (name, command) in ring::steps(cargo, workspace()) {
+        check(&mut tally, name, command, RING)?;
+    }
     let programs = ["build", "--release", "-p", "pontoon", "-p", "pontoon-e2e"];
     if check(&mut tally, "build programs", cargo(&programs), BUILD)? {
         let programs = publish()?;

@@ -1,0 +1,68 @@
+//! One descriptor: 16 bytes that name a buffer (2.7.5).
+
+use crate::memory::Area;
+
+/// What the device may do with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The device reads it.
+    Readable,
+    /// The device writes it.
+    Writable,
+}
+
+/// A descriptor, as it was in the one moment when it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) flags: u16,
+    pub(crate) next: u16,
+}
+
+/// The chain goes on at `next`.
+pub(crate) const NEXT: u16 = 1;
+/// The device writes the buffer.
+pub(crate) const WRITE: u16 = 2;
+/// The buffer is a table of descriptors.
+pub(crate) const INDIRECT: u16 = 4;
+
+/// Bytes of a descriptor.
+pub(crate) const BYTES: usize = 16;
+
+impl Descriptor {
+    /// Reads descriptor `index` of a table: two loads for words that lie aligned, one copy otherwise (nothing asks an
+    /// indirect table to be aligned).
+    pub(crate) fn load<A: Area>(table: &A, index: usize) -> Self {
+        let at = BYTES * index;
+        if table.is_aligned(size_of::<u64>()) {
+            return Self::from_words([table.load_u64(at), table.load_u64(at + 8)].map(u64::from_le));
+        }
+        let mut bytes = [0; BYTES];
+        table.copy_out(at, &mut bytes);
+        let value = u128::from_le_bytes(bytes);
+        Self::from_words([value as u64, (value >> 64) as u64])
+    }
+
+    /// Writes it as descriptor `index` of a table that is aligned to 8 bytes at least.
+    pub(crate) fn store<A: Area>(self, table: &A, index: usize) {
+        let at = BYTES * index;
+        let [first, second] = self.to_words();
+        table.store_u64(at, first.to_le());
+        table.store_u64(at + 8, second.to_le());
+    }
+
+    fn from_words([addr, rest]: [u64; 2]) -> Self {
+        Self {
+            addr,
+            len: rest as u32,
+            flags: (rest >> 32) as u16,
+            next: (rest >> 48) as u16,
+        }
+    }
+
+    fn to_words(self) -> [u64; 2] {
+        let rest = u64::from(self.len) | u64::from(self.flags) << 32 | u64::from(self.next) << 48;
+        [self.addr, rest]
+    }
+}

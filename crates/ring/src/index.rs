@@ -1,0 +1,66 @@
+//! The ring's arithmetic: free-running 16-bit indices and a power-of-two number of slots.
+//!
+//! An index counts entries since the beginning and wraps at 65,536 (2.7.13.3); that the size is at most 32,768 is what
+//! keeps a full ring and an empty one apart. All wrapping of the crate happens here.
+
+/// Position of an entry, counted from the ring's beginning, modulo 65,536.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Index(u16);
+
+impl Index {
+    pub(crate) const fn new(index: u16) -> Self {
+        Self(index)
+    }
+
+    pub(crate) const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// The position `entries` further on.
+    pub(crate) const fn forward(self, entries: u16) -> Self {
+        Self(self.0.wrapping_add(entries))
+    }
+
+    /// The position `entries` further back.
+    pub(crate) const fn back(self, entries: u16) -> Self {
+        Self(self.0.wrapping_sub(entries))
+    }
+
+    /// Entries from here on to `end`, which is not before here.
+    pub(crate) const fn until(self, end: Self) -> u16 {
+        end.0.wrapping_sub(self.0)
+    }
+
+    /// Whether an index that moves from here to `end` writes the entry at `event`: whether the peer, who asked to be
+    /// notified of that entry, has to be (2.7.7.2, 2.7.10.1).
+    pub(crate) const fn passes(self, end: Self, event: Self) -> bool {
+        self.until(event) < self.until(end)
+    }
+
+    /// The slot that holds this entry.
+    pub(crate) const fn slot(self, size: Size) -> u16 {
+        self.0 & (size.0 - 1)
+    }
+}
+
+/// Number of slots: a power of two, 1 to 32,768 (2.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(u16);
+
+impl Size {
+    pub(crate) const fn new(size: u16) -> Option<Self> {
+        // A u16 that is a power of two is at most 32,768.
+        if size.is_power_of_two() {
+            Some(Self(size))
+        } else {
+            None
+        }
+    }
+
+    pub(crate) const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Memory behind a pointer: for guests and wherever there is no std.
+//!
+//! All unsafe code of this crate.
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::Area;
+
+/// Memory behind a pointer, shared with somebody who may write it at any moment.
+///
+/// Words are accessed by atomics, and bytes are copied by volatile accesses: each is read once and then private, whatever
+/// the other side does.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw<'m> {
+    base: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'m [AtomicU64]>,
+}
+
+// SAFETY: the memory is not bound to a thread; words are accessed by atomics, and for copies `new`'s caller promised that
+// no two threads get in each other's way.
+unsafe impl Send for Raw<'_> {}
+// SAFETY: as above; a `Raw` is a pointer and a length that never change, so that sharing one is having one each.
+unsafe impl Sync for Raw<'_> {}
+
+impl<'m> Raw<'m> {
+    /// The `len` bytes at `base`.
+    ///
+    /// # Safety
+    /// For all of `'m`:
+    /// - the `len` bytes at `base` are one mapping or allocation, readable and writable;
+    /// - this process accesses them through `Raw`s only, or in system calls;
+    /// - what one thread copies from or to, another one does not write meanwhile: the ring's protocol sees to that, as a
+    ///   buffer belongs to one side at a time;
+    /// - no `&[u8]` or `&mut [u8]` to them is in use.
+    ///
+    /// Another process, a kernel or a VM may write them as it likes, when it likes.
+    pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self {
+            base,
+            len,
+            memory: PhantomData,
+        }
+    }
+
+    /// The address of `len` bytes at `at`, which exist.
+    fn at(&self, at: usize, len: usize) -> NonNull<u8> {
+        assert!(
+            at <= self.len && len <= self.len - at,
+            "{len} bytes at {at} of {}",
+            self.len
+        );
+        // SAFETY: `at` is at most `len`, so that the result is in the allocation of `base` or one past it (contract of
+        // `new`).
+        unsafe { self.base.add(at) }
+    }
+
+    /// The address of a word at `at`, which exists and is aligned.
+    fn word<T>(&self, at: usize) -> *mut T {
+        let pointer = self.at(at, size_of::<T>()).cast::<T>();
+        assert!(pointer.is_aligned(), "a word at {pointer:p}");
+        pointer.as_ptr()
+    }
+
+    fn u16(&self, at: usize) -> &AtomicU16 {
+        // SAFETY: `word` has checked that it is there and aligned, and `new`'s caller promised that it stays so for
+        // 'm, and that nothing in this process accesses it but this type.
+        unsafe { AtomicU16::from_ptr(self.word(at)) }
+    }
+
+    fn u32(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: `word` has checked bounds and alignment; the rest as for `u16`.
+        unsafe { AtomicU32::from_ptr(self.word(at)) }
+    }
+
+    fn u64(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: `word` has checked bounds and alignment; the rest as for `u16`.
+        unsafe { AtomicU64::from_ptr(self.word(at)) }
+    }
+}
+
+impl Area for Raw<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn is_aligned(&self, align: usize) -> bool {
+        self.base.addr().get().is_multiple_of(align)
+    }
+
+    fn slice(&self, at: usize, len: usize) -> Self {
+        let base = self.at(at, len);
+        Self {
+            base,
+            len,
+            memory: PhantomData,
+        }
+    }
+
+    fn load_u16(&self, at: usize, order: Ordering) -> u16 {
+        self.u16(at).load(order)
+    }
+
+    fn store_u16(&self, at: usize, value: u16, order: Ordering) {
+        self.u16(at).store(value, order);
+    }
+
+    fn load_u32(&self, at: usize) -> u32 {
+        self.u32(at).load(Ordering::Relaxed)
+    }
+
+    fn store_u32(&self, at: usize, value: u32) {
+        self.u32(at).store(value, Ordering::Relaxed);
+    }
+
+    fn load_u64(&self, at: usize) -> u64 {
+        self.u64(at).load(Ordering::Relaxed)
+    }
+
+    fn store_u64(&self, at: usize, value: u64) {
+        self.u64(at).store(value, Ordering::Relaxed);
+    }
+
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
+        let from = self.at(at, into.len()).as_ptr();
+        // SAFETY: `at` has checked that `into.len()` bytes are there, which `new`'s caller promised to stay so for 'm, and
+        // not to be written meanwhile by another thread of this process.
+        unsafe { read_words(from, into) }
+    }
+
+    fn copy_in(&self, at: usize, from: &[u8]) {
+        let to = self.at(at, from.len()).as_ptr();
+        // SAFETY: as for `copy_out`, and nobody in this process reads them meanwhile either.
+        unsafe { write_words(from, to) }
+    }
+}
+
+/// Copies bytes out of shared memory: by whole words, but for the ragged ends.
+///
+/// # Safety
+/// `into.len()` bytes at `from` can be read, and no other thread of this process writes them meanwhile.
+unsafe fn read_words(from: *const u8, into: &mut [u8]) {
+    let (head, rest) = into.split_at_mut(from.align_offset(WORD).min(into.len()));
+    let (words, tail) = rest.as_chunks_mut::<WORD>();
+    let middle = from.wrapping_add(head.len());
+    let last = middle.wrapping_add(WORD * words.len());
+    for (at, byte) in head.iter_mut().enumerate() {
+        // SAFETY: in bounds, as `head` is the first part of `into`.
+        *byte = unsafe { from.add(at).read_volatile() };
+    }
+    for (at, word) in words.iter_mut().enumerate() {
+        // SAFETY: in bounds, as `words` is the second part of `into`; aligned, as `head` ends where a word begins, or
+        // there are no words.
+        *word = unsafe { middle.cast::<u64>().add(at).read_volatile() }.to_ne_bytes();
+    }
+    for (at, byte) in tail.iter_mut().enumerate() {
+        // SAFETY: in bounds, as `tail` is the last part of `into`.
+        *byte = unsafe { last.add(at).read_volatile() };
+    }
+}
+
+/// Copies bytes into shared memory: by whole words, but for the ragged ends.
+///
+/// # Safety
+/// `from.len()` bytes at `to` can be written, and no other thread of this process accesses them meanwhile.
+unsafe fn write_words(from: &[u8], to: *mut u8) {
+    let (head, rest) = from.split_at(to.align_offset(WORD).min(from.len()));
+    let (words, tail) = rest.as_chunks::<WORD>();
+    let middle = to.wrapping_add(head.len());
+    let last = middle.wrapping_add(WORD * words.len());
+    for (at, byte) in head.iter().enumerate() {
+        // SAFETY: in bounds, as `head` is the first part of `from`.
+        unsafe { to.add(at).write_volatile(*byte) }
+    }
+    for (at, word) in words.iter().enumerate() {
+        // SAFETY: in bounds, as `words` is the second part of `from`; aligned, as `head` ends where a word begins, or
+        // there are no words.
+        unsafe {
+            middle
+                .cast::<u64>()
+                .add(at)
+                .write_volatile(u64::from_ne_bytes(*word))
+        }
+    }
+    for (at, byte) in tail.iter().enumerate() {
+        // SAFETY: in bounds, as `tail` is the last part of `from`.
+        unsafe { last.add(at).write_volatile(*byte) }
+    }
+}
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();

@@ -1,0 +1,29 @@
+//! One area, seen at one address.
+
+use super::{Area, Memory};
+
+/// One area of memory, the first byte of which has the address `origin`.
+///
+/// What a vhost-net link and a guest have: all that the other side may touch is one mapping.
+#[derive(Clone, Copy, Debug)]
+pub struct Window<A> {
+    area: A,
+    origin: u64,
+}
+
+impl<A: Area> Window<A> {
+    /// `area` at `origin`.
+    pub const fn new(area: A, origin: u64) -> Self {
+        Self { area, origin }
+    }
+}
+
+impl<A: Area> Memory for Window<A> {
+    type Area = A;
+
+    fn area(&self, addr: u64, len: usize) -> Option<A> {
+        let at = usize::try_from(addr.checked_sub(self.origin)?).ok()?;
+        let left = self.area.len().checked_sub(at)?;
+        (left > 0).then(|| self.area.slice(at, len.min(left)))
+    }
+}

@@ -1,0 +1,144 @@
+//! Memory whose words are loom's atomics.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use pontoon_ring::Layout;
+use pontoon_ring::memory::{Area, Window};
+
+/// Descriptors of the queue.
+pub(crate) const SIZE: u16 = 2;
+/// Address of the queue.
+pub(crate) const ORIGIN: u64 = 0x1000;
+
+pub(crate) const LAYOUT: Layout = Layout::contiguous(SIZE, ORIGIN);
+
+/// Address of a buffer of 8 bytes, of which there are [`SIZE`].
+pub(crate) const fn buffer(index: u16) -> u64 {
+    ORIGIN + (Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8) + 8 * index as u64
+}
+
+/// A word of the width that the ring's code accesses it by.
+#[derive(Debug)]
+enum Word {
+    U16(AtomicU16),
+    U32(AtomicU32),
+    U64(AtomicU64),
+    /// In the middle of one of the above.
+    None,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Words {
+    /// One for each two bytes.
+    words: Arc<[Word]>,
+    at: usize,
+    len: usize,
+}
+
+/// Zeroed memory: the queue, then the buffers.
+pub(crate) fn memory() -> Window<Words> {
+    let (available, used) = (LAYOUT.available, LAYOUT.used);
+    let words = (ORIGIN..buffer(SIZE)).step_by(2).map(|addr| {
+        let entries = addr.wrapping_sub(used + 4);
+        if addr < available || addr >= buffer(0) {
+            if addr % 8 == 0 {
+                Word::U64(AtomicU64::new(0))
+            } else {
+                Word::None
+            }
+        } else if entries < 8 * u64::from(SIZE) {
+            if entries % 4 == 0 {
+                Word::U32(AtomicU32::new(0))
+            } else {
+                Word::None
+            }
+        } else {
+            Word::U16(AtomicU16::new(0))
+        }
+    });
+    let words: Arc<[Word]> = words.collect();
+    let len = 2 * words.len();
+    Window::new(Words { words, at: 0, len }, ORIGIN)
+}
+
+impl Words {
+    fn word(&self, at: usize) -> &Word {
+        assert!(at < self.len && at.is_multiple_of(2));
+        &self.words[(self.at + at) / 2]
+    }
+}
+
+impl Area for Words {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn is_aligned(&self, align: usize) -> bool {
+        self.at.is_multiple_of(align)
+    }
+
+    fn slice(&self, at: usize, len: usize) -> Self {
+        assert!(at <= self.len && len <= self.len - at);
+        Self {
+            words: self.words.clone(),
+            at: self.at + at,
+            len,
+        }
+    }
+
+    fn load_u16(&self, at: usize, order: Ordering) -> u16 {
+        let Word::U16(word) = self.word(at) else {
+            panic!("no u16 at {at}")
+        };
+        word.load(order)
+    }
+
+    fn store_u16(&self, at: usize, value: u16, order: Ordering) {
+        let Word::U16(word) = self.word(at) else {
+            panic!("no u16 at {at}")
+        };
+        word.store(value, order);
+    }
+
+    fn load_u32(&self, at: usize) -> u32 {
+        let Word::U32(word) = self.word(at) else {
+            panic!("no u32 at {at}")
+        };
+        word.load(Ordering::Relaxed)
+    }
+
+    fn store_u32(&self, at: usize, value: u32) {
+        let Word::U32(word) = self.word(at) else {
+            panic!("no u32 at {at}")
+        };
+        word.store(value, Ordering::Relaxed);
+    }
+
+    fn load_u64(&self, at: usize) -> u64 {
+        let Word::U64(word) = self.word(at) else {
+            panic!("no u64 at {at}")
+        };
+        word.load(Ordering::Relaxed)
+    }
+
+    fn store_u64(&self, at: usize, value: u64) {
+        let Word::U64(word) = self.word(at) else {
+            panic!("no u64 at {at}")
+        };
+        word.store(value, Ordering::Relaxed);
+    }
+
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.load_u64(at).to_le_bytes());
+    }
+
+    fn copy_in(&self, at: usize, from: &[u8]) {
+        self.store_u64(at, u64::from_le_bytes(from.try_into().unwrap()));
+    }
+
+    fn fence() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+}

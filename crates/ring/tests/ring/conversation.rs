@@ -1,0 +1,138 @@
+//! Driver against device in one thread: whatever each does in whatever order, nothing is lost, doubled or mixed up.
+
+use pontoon_ring::Features;
+use proptest::prelude::*;
+
+use crate::cases::cases;
+use crate::shared::Shared;
+use crate::world::{BUFFER, BUFFERS, Shape, World};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(Shape),
+    DriverPublish,
+    Pop(usize),
+    Rewind(usize),
+    Put(usize, u32),
+    DevicePublish,
+    Reap(usize),
+    DriverSleep,
+    DeviceSleep,
+    DriverSuppress,
+    DeviceSuppress,
+    Restart,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let lens = || prop::collection::vec(1..=BUFFER, 0..=BUFFERS / 2);
+    (lens(), lens(), any::<bool>())
+        .prop_filter("a chain has a buffer", |(readable, writable, _)| {
+            !readable.is_empty() || !writable.is_empty()
+        })
+        .prop_map(|(readable, writable, indirect)| Shape {
+            readable,
+            writable,
+            indirect,
+        })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => shape().prop_map(Step::Add),
+        6 => Just(Step::DriverPublish),
+        6 => (0..8_usize).prop_map(Step::Pop),
+        1 => (0..4_usize).prop_map(Step::Rewind),
+        12 => (any::<usize>(), any::<u32>()).prop_map(|(which, fill)| Step::Put(which, fill)),
+        6 => Just(Step::DevicePublish),
+        6 => (0..8_usize).prop_map(Step::Reap),
+        2 => Just(Step::DriverSleep),
+        2 => Just(Step::DeviceSleep),
+        1 => Just(Step::DriverSuppress),
+        1 => Just(Step::DeviceSuppress),
+        1 => Just(Step::Restart),
+    ]
+}
+
+fn take(world: &mut World<'_>, step: Step) {
+    match step {
+        Step::Add(shape) => world.add(shape),
+        Step::DriverPublish => world.driver_publish(),
+        Step::Pop(most) => world.pop(most),
+        Step::Rewind(most) => world.rewind(most),
+        Step::Put(which, fill) => world.put(which, fill),
+        Step::DevicePublish => world.device_publish(),
+        Step::Reap(most) => world.reap(most),
+        Step::DriverSleep => world.driver_sleep(),
+        Step::DeviceSleep => world.device_sleep(),
+        Step::DriverSuppress => world.driver_suppress(),
+        Step::DeviceSuppress => world.device_suppress(),
+        Step::Restart => world.restart(),
+    }
+}
+
+/// Steps of the longest conversation.
+const LONGEST: usize = if cfg!(miri) { 60 } else { 300 };
+
+fn features() -> impl Strategy<Value = Features> {
+    (any::<bool>(), any::<bool>()).prop_map(|(event_idx, indirect)| Features { event_idx, indirect })
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn what_goes_in_comes_out(
+        bits in 0..6_u32,
+        features in features(),
+        steps in prop::collection::vec(step(), 0..LONGEST),
+    ) {
+        let size = 1 << bits;
+        let shared = Shared::new(World::bytes(size));
+        let mut world = World::new(shared.window(), size, features);
+        for step in steps {
+            take(&mut world, step);
+        }
+        world.finish();
+    }
+}
+
+#[cfg(not(miri))]
+proptest! {
+    #![proptest_config(cases(24))]
+
+    /// The same where the 16-bit indices wrap.
+    #[test]
+    fn nothing_happens_at_65536(
+        before in 65_500..65_536_u32,
+        features in features(),
+        steps in prop::collection::vec(step(), 100..300),
+    ) {
+        let shared = Shared::new(World::bytes(8));
+        let mut world = World::new(shared.window(), 8, features);
+        world.turn(before as u16);
+        // An event of the beginning would come round again.
+        world.driver_suppress();
+        world.device_suppress();
+        for step in steps {
+            take(&mut world, step);
+        }
+        world.finish();
+    }
+}
+
+/// By event index, a wish not to be notified would be forgotten after 65,535 entries. It is said again before.
+#[test]
+#[cfg_attr(miri, ignore = "hundreds of thousands of steps")]
+fn suppression_lasts_longer_than_the_index() {
+    let shared = Shared::new(World::bytes(4));
+    let features = Features {
+        event_idx: true,
+        indirect: false,
+    };
+    let mut world = World::new(shared.window(), 4, features);
+    for _ in 0..10 {
+        world.device_suppress();
+        world.driver_suppress();
+        world.turn(20_000);
+    }
+}

@@ -1,0 +1,93 @@
+//! A driver's half of a queue, written by hand.
+
+use std::sync::atomic::Ordering;
+
+use pontoon_ring::device::{Device, State};
+use pontoon_ring::memory::{Area, Window};
+use pontoon_ring::{Features, Layout};
+
+use crate::model::Model;
+
+pub(crate) const ORIGIN: u64 = 0x2_0000;
+pub(crate) const SIZE: u16 = 8;
+/// Where tables and buffers may be.
+pub(crate) const HEAP: u64 = ORIGIN + 0x800;
+/// The first address without memory.
+pub(crate) const END: u64 = ORIGIN + 0x1000;
+
+pub(crate) const NEXT: u16 = 1;
+pub(crate) const WRITE: u16 = 2;
+pub(crate) const INDIRECT: u16 = 4;
+
+/// A queue whose driver is the test.
+pub(crate) struct Forged {
+    pub(crate) memory: Model,
+    layout: Layout,
+}
+
+impl Forged {
+    pub(crate) fn new() -> Self {
+        let memory = Model::new((END - ORIGIN) as usize);
+        memory.copy_in(0, &[0; (HEAP - ORIGIN) as usize]);
+        Self {
+            memory,
+            layout: Layout::contiguous(SIZE, ORIGIN),
+        }
+    }
+
+    pub(crate) fn window(&self) -> Window<Model> {
+        Window::new(self.memory.clone(), ORIGIN)
+    }
+
+    pub(crate) fn device(&self, features: Features) -> Device {
+        Device::new(self.layout, features, State::default()).unwrap()
+    }
+
+    /// Writes descriptor `index` of the queue's table.
+    pub(crate) fn describe(&self, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
+        self.describe_at(
+            self.layout.descriptors + 16 * u64::from(index),
+            addr,
+            len,
+            flags,
+            next,
+        );
+    }
+
+    /// Writes a descriptor at an address.
+    pub(crate) fn describe_at(&self, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
+        let at = (at - ORIGIN) as usize;
+        self.memory.copy_in(at, &addr.to_le_bytes());
+        self.memory.copy_in(at + 8, &len.to_le_bytes());
+        self.memory.copy_in(at + 12, &flags.to_le_bytes());
+        self.memory.copy_in(at + 14, &next.to_le_bytes());
+    }
+
+    /// Offers one more chain.
+    pub(crate) fn offer(&self, head: u16) {
+        let ring = (self.layout.available - ORIGIN) as usize;
+        let index = self.index();
+        self.memory
+            .copy_in(ring + 4 + 2 * usize::from(index % SIZE), &head.to_le_bytes());
+        self.set_index(index.wrapping_add(1));
+    }
+
+    pub(crate) fn index(&self) -> u16 {
+        let ring = (self.layout.available - ORIGIN) as usize;
+        u16::from_le(self.memory.load_u16(ring + 2, Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_index(&self, index: u16) {
+        let ring = (self.layout.available - ORIGIN) as usize;
+        self.memory.store_u16(ring + 2, index.to_le(), Ordering::Relaxed);
+    }
+
+    /// The used ring: its index, and all its elements.
+    pub(crate) fn used(&self) -> (u16, Vec<(u32, u32)>) {
+        let ring = (self.layout.used - ORIGIN) as usize;
+        let index = u16::from_le(self.memory.load_u16(ring + 2, Ordering::Relaxed));
+        let word = |at| u32::from_le(self.memory.load_u32(ring + at));
+        let elements = (0..usize::from(SIZE)).map(|slot| (word(4 + 8 * slot), word(8 + 8 * slot)));
+        (index, elements.collect())
+    }
+}

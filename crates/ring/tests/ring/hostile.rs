@@ -1,0 +1,48 @@
+//! Hostile peers by the property tester, and by the corpus that the fuzzer has gathered.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use crate::cases::cases;
+use crate::{hostile_device, hostile_driver};
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn the_device_keeps_its_bounds(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
+        hostile_driver::play(&script);
+    }
+
+    #[test]
+    fn the_driver_keeps_its_books(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
+        hostile_device::play(&script);
+    }
+}
+
+/// Bytes of the longest script.
+const LONGEST: usize = 600;
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no files")]
+fn the_device_stands_the_corpus() {
+    replay("ring_device", hostile_driver::play);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no files")]
+fn the_driver_stands_the_corpus() {
+    replay("ring_driver", hostile_device::play);
+}
+
+fn replay(target: &str, play: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(target);
+    let scripts: Vec<_> = std::fs::read_dir(corpus).unwrap().collect();
+    assert!(scripts.len() > 50, "{} scripts", scripts.len());
+    for script in scripts {
+        play(&std::fs::read(script.unwrap().path()).unwrap());
+    }
+}

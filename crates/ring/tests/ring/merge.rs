@@ -1,0 +1,116 @@
+//! Frames in several receive buffers.
+
+use pontoon_ring::Features;
+use pontoon_ring::device::{Chain, Error, spread};
+use pontoon_ring::memory::Area;
+use proptest::prelude::*;
+
+use crate::cases::cases;
+use crate::forge::{Forged, HEAP, NEXT, SIZE, WRITE};
+
+/// A queue of receive buffers of these lengths, all offered.
+fn buffers(lens: &[u32]) -> Forged {
+    let forged = Forged::new();
+    for (index, len) in (0..).zip(lens) {
+        forged.describe(index, HEAP, *len, WRITE, 0);
+        forged.offer(index);
+    }
+    forged
+}
+
+#[test]
+fn a_frame_takes_what_it_needs_and_gives_back_the_rest() {
+    let forged = buffers(&[100; 8]);
+    let mut device = forged.device(Features::default());
+    let window = forged.window();
+    let mut queue = device.attach(&window).unwrap();
+    let mut chains = [Chain::default(); 8];
+    assert_eq!(queue.poll(), Ok(8));
+
+    // Room for 350 bytes, of which 150 come.
+    let mut bytes = 0;
+    assert_eq!(
+        queue.take(350, &mut chains, |piece| bytes += piece.area.len()),
+        Ok(Some(4))
+    );
+    assert_eq!(bytes, 400);
+    assert_eq!(queue.put_frame(&chains[..4], 150), 2);
+    queue.rewind(2);
+    assert!(queue.publish());
+    let (index, elements) = forged.used();
+    assert_eq!((index, &elements[..2]), (2, &[(0, 100), (1, 50)][..]));
+
+    // The next frame gets those that were given back.
+    assert_eq!(queue.take(101, &mut chains, |_| ()), Ok(Some(2)));
+    assert_eq!((chains[0].head, chains[1].head), (2, 3));
+    assert_eq!(queue.put_frame(&chains[..2], 200), 2);
+    assert!(queue.publish());
+    assert_eq!(queue.taken(), 0);
+}
+
+#[test]
+fn too_little_room_takes_nothing() {
+    let forged = buffers(&[100, 100, 100]);
+    let mut device = forged.device(Features::default());
+    let window = forged.window();
+    let mut queue = device.attach(&window).unwrap();
+    let mut chains = [Chain::default(); 8];
+    assert_eq!(queue.poll(), Ok(3));
+    assert_eq!(
+        queue.take(301, &mut chains, |_| ()),
+        Ok(None),
+        "not enough buffers"
+    );
+    assert_eq!(queue.taken(), 0);
+    assert_eq!(
+        queue.take(300, &mut chains[..2], |_| ()),
+        Ok(None),
+        "not enough places"
+    );
+    assert_eq!(queue.taken(), 0);
+    assert_eq!(queue.take(300, &mut chains, |_| ()), Ok(Some(3)));
+    assert_eq!(queue.take(1, &mut chains, |_| ()), Ok(None), "no buffers");
+}
+
+#[test]
+fn a_receive_buffer_to_be_read_is_refused() {
+    let forged = Forged::new();
+    forged.describe(0, HEAP, 4, NEXT, 1);
+    forged.describe(1, HEAP, 4, WRITE, 0);
+    forged.offer(0);
+    let mut device = forged.device(Features::default());
+    let mut queue = device.attach(forged.window()).unwrap();
+    queue.poll().unwrap();
+    let error = Error::NotWritable { head: 0 };
+    assert_eq!(queue.take(1, &mut [Chain::default(); 2], |_| ()), Err(error));
+    assert_eq!(queue.poll(), Err(error));
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    /// All buffers but the last are full, and no buffer is used that is not needed (5.1.6.4.1).
+    #[test]
+    fn frames_fill_their_buffers(lens in prop::collection::vec(1..300_u32, 1..=usize::from(SIZE)), share in 0..=100_u32) {
+        let room = lens.iter().sum();
+        let frame = room * share / 100;
+        let forged = buffers(&lens);
+        let mut device = forged.device(Features::default());
+        let window = forged.window();
+        let mut queue = device.attach(&window).unwrap();
+        let mut chains = [Chain::default(); SIZE as usize];
+        queue.poll().unwrap();
+        prop_assert_eq!(queue.take(room, &mut chains, |_| ()), Ok(Some(lens.len())));
+        let used = spread(&chains[..lens.len()], frame);
+        prop_assert_eq!(queue.put_frame(&chains[..lens.len()], frame), used);
+        queue.rewind(lens.len() as u16 - used);
+        prop_assert!(queue.publish());
+        let (index, elements) = forged.used();
+        prop_assert_eq!(index, used);
+        let written: Vec<u32> = elements[..used.into()].iter().map(|(_, len)| *len).collect();
+        prop_assert_eq!(written.iter().sum::<u32>(), frame);
+        let (last, full) = written.split_last().unwrap();
+        prop_assert!(full.iter().eq(&lens[..full.len()]));
+        prop_assert!(*last > 0 || (frame == 0 && full.is_empty()));
+    }
+}

@@ -1,0 +1,46 @@
+//! Available indices that cannot be.
+
+use pontoon_ring::Features;
+use pontoon_ring::device::Error;
+
+use crate::forge::{Forged, HEAP, SIZE};
+
+#[test]
+fn an_available_index_that_runs_away() {
+    let forged = Forged::new();
+    forged.describe(0, HEAP, 1, 0, 0);
+    let mut device = forged.device(Features::default());
+    let mut queue = device.attach(forged.window()).unwrap();
+    // As far as it may go: as many chains as there are descriptors.
+    forged.set_index(SIZE);
+    assert_eq!(queue.poll(), Ok(SIZE));
+    let chain = queue.pop(|_| ()).unwrap().unwrap();
+    // A chain that is done with but not shown is still the device's.
+    queue.put(chain, 0);
+    forged.set_index(SIZE + 1);
+    let error = Error::AvailableIndex {
+        seen: SIZE,
+        index: SIZE + 1,
+        size: SIZE,
+    };
+    assert_eq!(queue.poll(), Err(error));
+    // What was taken may still be returned.
+    assert!(queue.publish());
+    assert_eq!(forged.used().0, 1);
+}
+
+#[test]
+fn an_available_index_that_goes_back() {
+    let forged = Forged::new();
+    let mut device = forged.device(Features::default());
+    let mut queue = device.attach(forged.window()).unwrap();
+    forged.set_index(3);
+    assert_eq!(queue.poll(), Ok(3));
+    forged.set_index(2);
+    let error = Error::AvailableIndex {
+        seen: 3,
+        index: 2,
+        size: SIZE,
+    };
+    assert_eq!(queue.poll(), Err(error));
+}

@@ -1,0 +1,90 @@
+//! Everything that a device can say wrong in the used ring, and the error that says what it was.
+
+use pontoon_ring::driver::{Buffer, Driver, Error, Slot, Used};
+use pontoon_ring::memory::{Area, Window};
+use pontoon_ring::{Features, Layout};
+
+use crate::forge::{HEAP, ORIGIN};
+use crate::model::Model;
+
+/// What the device says in the used ring, after it was given chains 0 (room for 4 bytes) and 1 (for none).
+#[track_caller]
+fn said(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
+    let model = Model::new(0x1000);
+    let memory = Window::new(model.clone(), ORIGIN);
+    let layout = Layout::contiguous(4, ORIGIN);
+    let mut driver = Driver::new(&memory, layout, Features::default(), [Slot::default(); 4]).unwrap();
+    let mut queue = driver.attach(&memory).unwrap();
+    queue
+        .add(10, &[Buffer::readable(HEAP, 9), Buffer::writable(HEAP, 4)])
+        .unwrap();
+    queue.add(11, &[Buffer::readable(HEAP, 9)]).unwrap();
+    assert!(queue.publish());
+    let used = (layout.used - ORIGIN) as usize;
+    for (slot, (id, len)) in elements.iter().enumerate() {
+        model.copy_in(used + 4 + 8 * slot, &id.to_le_bytes());
+        model.copy_in(used + 8 + 8 * slot, &len.to_le_bytes());
+    }
+    model.copy_in(used + 2, &index.to_le_bytes());
+    queue.poll()?;
+    let mut chains = Vec::new();
+    loop {
+        match queue.reap() {
+            Ok(Some(chain)) => chains.push(chain),
+            Ok(None) => return Ok(chains),
+            Err(error) => {
+                assert_eq!((queue.poll(), queue.reap()), (Err(error), Err(error)));
+                return Err(error);
+            }
+        }
+    }
+}
+
+#[test]
+fn chains_come_back_in_any_order() {
+    let used = |tag, len| Used { tag, len };
+    assert_eq!(said(0, &[]), Ok(vec![]));
+    assert_eq!(said(2, &[(2, 0), (0, 4)]), Ok(vec![used(11, 0), used(10, 4)]));
+    assert_eq!(said(1, &[(0, 3)]), Ok(vec![used(10, 3)]));
+}
+
+#[test]
+fn chains_that_were_not_outstanding() {
+    // The second descriptor of a chain, a free one, none, one beyond 16 bits, and one twice.
+    for id in [1, 3, 4, 0x1_0000, u32::MAX] {
+        assert_eq!(said(1, &[(id, 0)]), Err(Error::NotOutstanding { id }));
+    }
+    assert_eq!(said(2, &[(0, 0), (0, 0)]), Err(Error::NotOutstanding { id: 0 }));
+}
+
+#[test]
+fn more_written_than_there_was_room_for() {
+    assert_eq!(
+        said(1, &[(0, 5)]),
+        Err(Error::Length {
+            id: 0,
+            len: 5,
+            room: 4
+        })
+    );
+    assert_eq!(
+        said(1, &[(2, 1)]),
+        Err(Error::Length {
+            id: 2,
+            len: 1,
+            room: 0
+        })
+    );
+}
+
+#[test]
+fn a_used_index_that_runs_away() {
+    for index in [3, 0x8000, u16::MAX] {
+        let error = Error::UsedIndex {
+            seen: 0,
+            index,
+            outstanding: 2,
+        };
+        assert_eq!(said(index, &[(0, 0), (2, 0)]), Err(error));
+    }
+}

@@ -1,0 +1,158 @@
+//! A driver and a device in two threads, asleep whenever there is nothing to do.
+
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use pontoon_ring::device::{Device, State};
+use pontoon_ring::driver::{Buffer, Driver, Slot};
+use pontoon_ring::memory::{Area, Memory, Raw, Window};
+use pontoon_ring::{Features, Layout};
+
+use crate::shared::{ORIGIN, Shared};
+
+const SIZE: u16 = 16;
+const FRAME: u64 = 24;
+const CHAINS: u32 = if cfg!(miri) { 150 } else { 100_000 };
+
+/// What an eventfd is to a process: rung any number of times, it wakes once.
+#[derive(Default)]
+struct Doorbell {
+    rung: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Doorbell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.bell.notify_one();
+    }
+
+    fn wait(&self) {
+        let rung = self.rung.lock().unwrap();
+        let (mut rung, timeout) = self
+            .bell
+            .wait_timeout_while(rung, Duration::from_secs(60), |rung| !*rung)
+            .unwrap();
+        assert!(!timeout.timed_out(), "a notification was lost");
+        *rung = false;
+    }
+}
+
+#[test]
+fn no_notification_is_lost_by_event_index() {
+    converse(Features {
+        event_idx: true,
+        indirect: false,
+    });
+}
+
+#[test]
+fn no_notification_is_lost_by_flags() {
+    converse(Features::default());
+}
+
+/// Sends [`CHAINS`] chains through the queue, each with a question for which the device has an answer.
+fn converse(features: Features) {
+    let layout = Layout::contiguous(SIZE, ORIGIN);
+    let frames = (ORIGIN + Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8);
+    let shared = Shared::new((frames - ORIGIN) as usize + (FRAME * u64::from(SIZE)) as usize);
+    let memory = shared.window();
+    let (kick, call) = (Doorbell::default(), Doorbell::default());
+    let driver = Driver::new(memory, layout, features, [Slot::default(); SIZE as usize]).unwrap();
+    let device = Device::new(layout, features, State::default()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(device, memory, &kick, &call));
+        ask(driver, memory, frames, &kick, &call);
+    });
+}
+
+/// The driver: 8 bytes to be read and 16 to be written for each chain.
+fn ask(
+    mut driver: Driver<[Slot; SIZE as usize]>,
+    memory: Window<Raw<'_>>,
+    frames: u64,
+    kick: &Doorbell,
+    call: &Doorbell,
+) {
+    let mut queue = driver.attach(memory).unwrap();
+    let mut free: Vec<u64> = (0..u64::from(SIZE) / 2)
+        .map(|frame| frames + FRAME * frame)
+        .collect();
+    let mut out = vec![0; SIZE.into()];
+    let mut asked = 0;
+    let mut answered = 0;
+    while answered < CHAINS {
+        queue.suppress();
+        while asked < CHAINS
+            && let Some(frame) = free.pop()
+        {
+            memory
+                .area(frame, 8)
+                .unwrap()
+                .copy_in(0, &u64::from(asked).to_le_bytes());
+            let tag = (frame - frames) / FRAME;
+            out[tag as usize] = asked;
+            queue
+                .add(
+                    tag as u32,
+                    &[Buffer::readable(frame, 8), Buffer::writable(frame + 8, 16)],
+                )
+                .unwrap();
+            asked += 1;
+        }
+        if queue.publish() {
+            kick.ring();
+        }
+        if queue.poll().unwrap() == 0 && queue.rearm().unwrap() == 0 {
+            call.wait();
+        }
+        queue.poll().unwrap();
+        while let Some(used) = queue.reap().unwrap() {
+            let frame = frames + FRAME * u64::from(used.tag);
+            let question = out[used.tag as usize];
+            assert_eq!(used.len, 8 + question % 9);
+            let mut answer = [0; 16];
+            memory.area(frame + 8, 16).unwrap().copy_out(0, &mut answer);
+            let expected = (u128::from(question) * 0x1_0000_0001_0000_0001).to_le_bytes();
+            let len = used.len as usize;
+            assert_eq!(answer[..len], expected[..len]);
+            free.push(frame);
+            answered += 1;
+        }
+    }
+}
+
+/// The device: returns what it has read, several times over.
+fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Doorbell, call: &Doorbell) {
+    let mut queue = device.attach(memory).unwrap();
+    let mut served = 0;
+    while served < CHAINS {
+        queue.suppress();
+        queue.poll().unwrap();
+        let mut taken = Vec::new();
+        loop {
+            let mut pieces = Vec::new();
+            let Some(chain) = queue.pop(|piece| pieces.push(piece.area)).unwrap() else {
+                break;
+            };
+            let mut question = [0; 8];
+            pieces[0].copy_out(0, &mut question);
+            let question = u64::from_le_bytes(question);
+            let answer = (u128::from(question) * 0x1_0000_0001_0000_0001).to_le_bytes();
+            let len = 8 + question as u32 % 9;
+            pieces[1].copy_in(0, &answer[..len as usize]);
+            taken.push((chain, len));
+        }
+        // Not in order.
+        while let Some((chain, len)) = taken.pop() {
+            queue.put(chain, len);
+            served += 1;
+        }
+        if queue.publish() {
+            call.ring();
+        }
+        if served < CHAINS && queue.rearm().unwrap() == 0 {
+            kick.wait();
+        }
+    }
+}

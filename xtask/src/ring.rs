@@ -1,0 +1,57 @@
+//! The ring under what another build of it can show: all interleavings (loom), undefined behaviour (Miri), no std.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A target that has no std.
+const BARE: &str = "x86_64-unknown-none";
+
+/// The steps, in order: name and command. Where the nightly toolchain with Miri is missing, rustup installs it first.
+pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec<(&'static str, Command)> {
+    let mut loom = cargo(&["test", "-p", "pontoon-ring", "--test", "loom"]);
+    // Of its own, as the flag would have everything else compiled anew too.
+    loom.env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", workspace.join("target/loom"));
+    let mut steps = vec![("ring: all interleavings (loom)", loom)];
+
+    if !answers(nightly(workspace, &["miri", "--version"])) {
+        let mut install = Command::new("rustup");
+        install.args(["toolchain", "install", "nightly", "--no-self-update"]);
+        install.args(["--profile", "minimal", "--component", "miri,rust-src"]);
+        steps.push(("install nightly Rust with Miri", install));
+    }
+    let miri = nightly(workspace, &["miri", "test", "-p", "pontoon-ring", "--tests"]);
+    steps.push(("ring: undefined behaviour (Miri)", miri));
+
+    let mut target = Command::new("rustup");
+    target.args(["target", "add", BARE]);
+    steps.push(("install Rust without std", target));
+    let bare = [
+        "build",
+        "-p",
+        "pontoon-ring",
+        "--no-default-features",
+        "--target",
+        BARE,
+    ];
+    steps.push(("ring: no std", cargo(&bare)));
+    steps
+}
+
+/// Nightly's cargo: `rustup run`, as this process is some toolchain's cargo already.
+fn nightly(workspace: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", "nightly", "cargo"])
+        .args(arguments)
+        .current_dir(workspace);
+    command
+}
+
+fn answers(mut command: Command) -> bool {
+    let quiet = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
