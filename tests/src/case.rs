@@ -90,6 +90,8 @@ pub(crate) struct Case {
     pub(crate) deadline: Duration,
     /// Environment of the program under test.
     pub(crate) environment: Vec<(&'static str, &'static str)>,
+    /// Options of the program under test.
+    pub(crate) options: Vec<&'static str>,
     pub(crate) run: Body,
 }
 
@@ -130,6 +132,7 @@ impl Case {
             pontoon_only: false,
             deadline: Duration::from_secs(seconds),
             environment: Vec::new(),
+            options: Vec::new(),
             run: Box::new(run),
         }
     }

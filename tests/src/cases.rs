@@ -15,12 +15,13 @@ mod registry;
 mod tcp;
 mod transfer;
 mod udp;
+mod workers;
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, ensure};
 
-use crate::case::{Case, Family};
+use crate::case::{Case, Family, Load};
 use crate::network::Network;
 use crate::server;
 
@@ -45,6 +46,7 @@ pub(crate) fn all() -> Vec<Case> {
         tcp::cases,
         transfer::cases,
         udp::cases,
+        workers::cases,
     ];
     let mut all: Vec<Case> = topics.iter().flat_map(|cases| cases()).collect();
     // What moves data, once more as on the oldest kernel.
@@ -58,6 +60,22 @@ pub(crate) fn all() -> Vec<Case> {
             case
         });
     all.extend(bare);
+    // What has flows, once more with several workers, but for what measures or goes through every size.
+    let attached = lifecycle::cases()
+        .into_iter()
+        .filter(|case| case.name.contains("attach"));
+    let shared = [dns::cases, icmp::cases, publish::cases, tcp::cases, udp::cases]
+        .iter()
+        .flat_map(|cases| cases())
+        .filter(|case| case.load == Load::Shared && !case.name.starts_with("udp.every-size"))
+        .chain(attached)
+        .map(|mut case| {
+            case.name = format!("workers.{}", case.name);
+            case.options = workers::OPTIONS.to_vec();
+            case.pontoon_only = true;
+            case
+        });
+    all.extend(shared);
     all
 }
 

@@ -26,9 +26,14 @@ impl Counters {
         Ok(Self(counts))
     }
 
+    /// The counter of that name.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
     /// Fails where the counter is another number.
     pub(crate) fn expect(&self, name: &str, wanted: u64) -> Result<()> {
-        let count = self.0.get(name).copied().unwrap_or(0);
+        let count = self.count(name);
         ensure!(count == wanted, "{name} is {count} instead of {wanted}");
         Ok(())
     }

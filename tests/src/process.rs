@@ -14,6 +14,8 @@ pub(crate) struct Program {
     /// Run it as a user without privileges in a user namespace of that user's own.
     pub(crate) drop_privileges: bool,
     pub(crate) environment: Vec<(&'static str, &'static str)>,
+    /// Options of every `pontoon run`.
+    pub(crate) options: Vec<&'static str>,
 }
 
 impl Program {

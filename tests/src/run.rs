@@ -68,6 +68,7 @@ impl<'a> Run<'a> {
             let mut command = self.program.command()?;
             command
                 .arg("run")
+                .args(&self.program.options)
                 .args(&self.options)
                 .arg("--")
                 .arg(&self.command[0]);
@@ -134,11 +135,16 @@ impl Running {
         Ok(line.trim_end().to_string())
     }
 
-    /// Has a shell inside run `line`; returns the line that this prints.
-    pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
+    /// Writes a line to its standard input.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
         eprintln!("> {line}");
         let input = self.child.stdin.as_mut().context("no pipe")?;
-        writeln!(input, "{line}")?;
+        Ok(writeln!(input, "{line}")?)
+    }
+
+    /// Has a shell inside run `line`; returns the line that this prints.
+    pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
+        self.tell(line)?;
         self.line()
     }
 

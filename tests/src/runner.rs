@@ -270,6 +270,7 @@ pub(crate) fn run_one(arguments: &[String]) -> Result<()> {
         binary,
         drop_privileges: isolated && !is_real_root()?,
         environment: case.environment,
+        options: case.options,
     };
     match (case.run)(&Context { program })? {
         Outcome::Passed => Ok(()),

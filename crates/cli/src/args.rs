@@ -94,9 +94,9 @@ pub(crate) struct Run {
         hide_possible_values = true
     )]
     pub(crate) io: Io,
-    /// Threads that move packets: 1 for now
-    #[arg(long, value_name = "N", default_value = "1", value_parser = values::workers)]
-    pub(crate) workers: u16,
+    /// Threads that move packets, each with a queue of the guest's interface: 1 to 16
+    #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
+    pub(crate) workers: u8,
     /// Plain frames, without offloads
     #[arg(long)]
     pub(crate) no_offload: bool,

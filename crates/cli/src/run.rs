@@ -76,6 +76,7 @@ fn options(arguments: Run) -> Result<Options, String> {
             args::Io::Hybrid => Pacing::Hybrid,
             args::Io::Poll => Pacing::Poll,
         },
+        workers: arguments.workers,
         no_offload: arguments.no_offload,
         ifname: arguments.ifname,
         mac: arguments.mac.unwrap_or(GUEST_MAC),

@@ -51,14 +51,6 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-pub(crate) fn workers(text: &str) -> Result<u16, String> {
-    match text.parse() {
-        Ok(1) => Ok(1),
-        Ok(_) => Err("one worker is all there is yet (try: --workers 1)".into()),
-        Err(_) => Err("not a number".into()),
-    }
-}
-
 pub(crate) fn target(text: &str) -> Result<Target, String> {
     match text.parse() {
         Ok(pid @ 1..) => Ok(Target::Pid(pid)),

@@ -9,6 +9,11 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Adds another worker's counts.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+
             /// Names and values, in the order of declaration.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
@@ -20,6 +25,10 @@ macro_rules! counters {
 counters! {
     /// Frames received from the guest.
     frames_up,
+    /// Frames that another worker was given, as their flows are its.
+    handed_over,
+    /// Frames lost on the way to their flow's worker: it had no room, or the flow had moved.
+    hand_overs_lost,
     /// Frames handed to the guest's link.
     frames_down,
     /// Frames that the link did not take.

@@ -8,10 +8,11 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::timer::Wheel;
-use crate::{FlowId, Instant, Kind, WorkerId};
+use crate::{FlowId, Frame, Instant, Kind, WorkerId};
 
 /// State shared by the protocols of one worker.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub struct Net {
     pub counters: Counters,
     /// Memory for what the host does not take yet.
     pub pool: Pool,
-    /// Flows of every kind that hold a slot.
+    /// Flows of every kind that hold a slot of this worker's.
     pub flows: u32,
     /// New flows that may still be opened in the second that began at `.1`.
     pub allowance: (u32, Instant),
@@ -34,6 +35,10 @@ pub struct Net {
     pub random: ChaCha12Rng,
     /// Whose engine this is.
     pub worker: WorkerId,
+    /// The other workers, where there are any.
+    pub(crate) peers: Option<Box<dyn Peers>>,
+    /// Where the packet at hand comes from.
+    pub(crate) origin: Origin,
     /// The guest's Ethernet address, learned from its frames.
     pub guest_mac: Mac,
     /// The link's MTU: bytes of an IP packet.
@@ -71,6 +76,8 @@ impl Net {
             timers: Wheel::default(),
             random,
             worker,
+            peers: None,
+            origin: Origin::Link,
             guest_mac: config.guest_mac,
             mtu: usize::from(config.mtu),
             ready: VecDeque::new(),
@@ -84,18 +91,97 @@ impl Net {
     /// Whether one more flow may be opened under `--max-flows` and `--max-flow-rate`. Counts the refusal if not, the new
     /// flow against the rate if so; the flow itself is counted by whoever gives it a slot.
     pub fn admit(&mut self, now: Instant) -> bool {
-        if let Some(rate) = self.config.max_flow_rate
-            && now.since(self.allowance.1) >= Duration::from_secs(1)
-        {
-            self.allowance = (rate, now);
-        }
-        let within_rate = self.config.max_flow_rate.is_none() || self.allowance.0 > 0;
-        if self.flows >= self.config.max_flows || !within_rate {
+        if self.is_full() || !self.is_within_rate(now) {
             self.counters.flows_refused += 1;
             return false;
         }
-        self.allowance.0 = self.allowance.0.saturating_sub(1);
         true
+    }
+
+    fn is_within_rate(&mut self, now: Instant) -> bool {
+        let Some(rate) = self.config.max_flow_rate else {
+            return true;
+        };
+        if let Some(peers) = &self.peers {
+            return peers.within_rate(rate, now);
+        }
+        if now.since(self.allowance.1) >= Duration::from_secs(1) {
+            self.allowance = (rate, now);
+        }
+        let left = self.allowance.0.checked_sub(1);
+        self.allowance.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Whether there are as many flows as `--max-flows` allows, those of other workers among them: clients of a published
+    /// port may all come to one worker, so that a share for each would refuse some where there is room. Workers that open
+    /// flows at the same moment may each go one beyond.
+    pub(crate) fn is_full(&self) -> bool {
+        let flows = self.peers.as_ref().map_or(self.flows, |peers| peers.flows());
+        flows >= self.config.max_flows
+    }
+
+    /// A slot has been given to a flow.
+    pub(crate) fn opened(&mut self) {
+        self.flows += 1;
+        if let Some(peers) = &self.peers {
+            peers.opened();
+        }
+    }
+
+    /// A slot is free again.
+    pub(crate) fn closed(&mut self) {
+        self.flows -= 1;
+        if let Some(peers) = &self.peers {
+            peers.closed();
+        }
+    }
+
+    /// Makes a flow this worker's.
+    ///
+    /// # Errors
+    /// It is the named worker's.
+    pub(crate) fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
+        self.peers.as_ref().map_or(Ok(()), |peers| peers.claim(key))
+    }
+
+    /// A flow of this worker's has ended, or will not be.
+    pub(crate) fn release(&self, key: &FlowKey) {
+        if let Some(peers) = &self.peers {
+            peers.release(key);
+        }
+    }
+
+    /// Whether a frame of a flow that this worker does not know is another's: then it has been handed over.
+    pub(crate) fn is_elsewhere(&mut self, key: &FlowKey, frame: &Frame<'_>) -> bool {
+        let owner = self.peers.as_ref().and_then(|peers| peers.owner(key));
+        owner.is_some_and(|owner| self.is_of(owner, frame))
+    }
+
+    /// Whether `owner` is another worker: then the frame has been handed over.
+    pub(crate) fn is_of(&mut self, owner: WorkerId, frame: &Frame<'_>) -> bool {
+        let Some(peers) = self.peers.as_ref().filter(|_| owner != self.worker) else {
+            return false;
+        };
+        let handed = match self.origin {
+            Origin::Link => peers.hand_over(owner, frame, false),
+            Origin::Fragments => peers.hand_over(owner, frame, true),
+            // Its flow ended here and began elsewhere meanwhile.
+            Origin::Peer => false,
+        };
+        self.counters.handed_over += u64::from(handed);
+        self.counters.hand_overs_lost += u64::from(!handed);
+        true
+    }
+
+    /// The guest's Ethernet address, as its last frame says.
+    pub(crate) fn hear_from(&mut self, mac: Mac) {
+        if self.guest_mac != mac {
+            self.guest_mac = mac;
+            if let Some(peers) = &self.peers {
+                peers.guest_moved(mac);
+            }
+        }
     }
 
     /// The name of a flow of this worker's.

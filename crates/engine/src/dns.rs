@@ -244,7 +244,7 @@ impl<S> Forwarder<S> {
             refusals: 0,
             timer: Timer::default(),
         });
-        ctx.net.flows += 1;
+        ctx.net.opened();
         self.by_query
             .insert_unique(hash, index, |index| self.pending.at(*index).hash(self.secret));
         self.pursue(index, self.resolvers.first(ctx.now), ctx);
@@ -359,7 +359,7 @@ impl<S> Forwarder<S> {
 
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut pending = self.pending.remove(index);
-        ctx.net.flows -= 1;
+        ctx.net.closed();
         ctx.net.timers.disarm(&mut pending.timer);
         if let Some(socket) = pending.socket.take() {
             ctx.host.close(socket);

@@ -14,6 +14,7 @@ use crate::dns::Forwarder;
 use crate::fragment::Reassembly;
 use crate::icmp::Icmp;
 use crate::local::{self, Handled};
+use crate::peers::{self, Handed, Origin, Peers};
 use crate::policy;
 use crate::tcp::{Burst, Tcp};
 use crate::udp::{Gather, Udp};
@@ -66,7 +67,13 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Takes over the sockets of the published ports, before the first packet.
+    /// From now on this is one worker of several, whom it knows by `peers`.
+    pub fn join(&mut self, peers: Box<dyn Peers>) {
+        self.net.peers = Some(peers);
+    }
+
+    /// Takes over the sockets of the published UDP ports, before the first packet. With several workers, those are
+    /// [`peers::FIRST`]'s.
     ///
     /// # Errors
     /// A socket of the configuration is not there.
@@ -101,21 +108,10 @@ impl<H: Host> Engine<H> {
             match frame::parse(frame.head, frame.len) {
                 Ok(parsed) => {
                     if is_unicast(parsed.source) {
-                        ctx.net.guest_mac = parsed.source;
+                        ctx.net.hear_from(parsed.source);
                     }
                     if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
-                        let ether = emit::Ether {
-                            source: parsed.source,
-                            destination: parsed.destination,
-                        };
-                        if let Some(mut whole) =
-                            self.reassembly.add(ether, ip, frame, &mut ctx.net.counters, now)
-                            && whole
-                                .open(|parsed, frame| self.protocols.take_alone(&parsed, frame, ctx))
-                                .is_err()
-                        {
-                            ctx.net.counters.malformed += 1;
-                        }
+                        take_fragment(&mut self.reassembly, &mut self.protocols, &parsed, ip, frame, ctx);
                     } else {
                         self.protocols.take(&parsed, frame, &mut gathered, ctx);
                     }
@@ -126,6 +122,51 @@ impl<H: Host> Engine<H> {
         }
         self.protocols.finish(&mut gathered, ctx);
         ctx.link.flush();
+    }
+
+    /// A burst of frames that other workers handed over.
+    pub fn handle_handed<T: Transmit>(
+        &mut self,
+        frames: &[Handed<'_>],
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
+        let mut gathered = Gathered::default();
+        self.net.mtu = link.limits().mtu;
+        self.net.origin = Origin::Peer;
+        let ctx = &mut Ctx {
+            host,
+            link,
+            net: &mut self.net,
+            now,
+        };
+        for Handed { frame, reassembled } in frames {
+            // Whoever handed it over has counted it, and found that it can be parsed.
+            let Ok(mut parsed) = frame::parse(frame.head, frame.len) else {
+                continue;
+            };
+            match &mut parsed.body {
+                Body::Ip(ip, Transport::Fragment) => {
+                    let ip = *ip;
+                    take_fragment(
+                        &mut self.reassembly,
+                        &mut self.protocols,
+                        &parsed,
+                        &ip,
+                        frame,
+                        ctx,
+                    );
+                    continue;
+                }
+                Body::Ip(ip, _) if *reassembled => ip.dont_fragment = false,
+                Body::Ip(..) | Body::Arp => {}
+            }
+            self.protocols.take(&parsed, frame, &mut gathered, ctx);
+        }
+        self.protocols.finish(&mut gathered, ctx);
+        ctx.link.flush();
+        self.net.origin = Origin::Link;
     }
 
     /// An event on a socket or listener.
@@ -269,13 +310,18 @@ impl<H: Host> Engine<H> {
         self.net.policy.owned = owned;
     }
 
+    /// The guest's Ethernet address, as the frames of another worker's queue say.
+    pub fn set_guest_mac(&mut self, mac: Mac) {
+        self.net.guest_mac = mac;
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.net.counters
     }
 
-    /// Flows of every kind that hold a slot.
+    /// Flows of every kind that hold a slot of this worker's.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.net.flows as usize
@@ -313,9 +359,17 @@ impl<S> Protocols<S> {
                 self.tcp
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
             }
-            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => self.dns.handle_query(frame, ip, udp, ctx),
+            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => {
+                if !ctx.net.is_of(peers::FIRST, frame) {
+                    self.dns.handle_query(frame, ip, udp, ctx);
+                }
+            }
             Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
-            Transport::Icmp(icmp) => self.icmp.handle_message(frame, ip, icmp, ctx),
+            Transport::Icmp(icmp) => {
+                if !ctx.net.is_of(peers::FIRST, frame) {
+                    self.icmp.handle_message(frame, ip, icmp, ctx);
+                }
+            }
             Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
         }
     }
@@ -341,6 +395,34 @@ impl<S> Protocols<S> {
         self.udp.flush(&mut gathered.udp, ctx);
         self.tcp.handle_burst(&mut gathered.tcp, ctx);
     }
+}
+
+/// Takes a fragment, and the datagram that it completes, unless another worker puts that together.
+fn take_fragment<H: Host, T: Transmit>(
+    reassembly: &mut Reassembly,
+    protocols: &mut Protocols<H::Socket>,
+    parsed: &frame::Frame,
+    ip: &frame::Ip,
+    frame: &Frame<'_>,
+    ctx: &mut Ctx<'_, H, T>,
+) {
+    if let (Some(peers), Some(fragment)) = (&ctx.net.peers, ip.fragment) {
+        let keeper = peers.keeper(ip.source, ip.destination, fragment.id);
+        if ctx.net.is_of(keeper, frame) {
+            return;
+        }
+    }
+    let ether = emit::Ether {
+        source: parsed.source,
+        destination: parsed.destination,
+    };
+    let Some(mut whole) = reassembly.add(ether, ip, frame, &mut ctx.net.counters, ctx.now) else {
+        return;
+    };
+    let origin = core::mem::replace(&mut ctx.net.origin, Origin::Fragments);
+    let taken = whole.open(|parsed, frame| protocols.take_alone(&parsed, frame, ctx));
+    ctx.net.origin = origin;
+    ctx.net.counters.malformed += u64::from(taken.is_err());
 }
 
 /// Whether a datagram is for the DNS forwarder.

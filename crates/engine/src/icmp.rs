@@ -191,7 +191,7 @@ impl<S> Icmp<S> {
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut echo = self.echoes.remove(index);
         ctx.net.timers.disarm(&mut echo.timer);
-        ctx.net.flows -= 1;
+        ctx.net.closed();
         ctx.host.close(echo.socket);
     }
 
@@ -201,7 +201,7 @@ impl<S> Icmp<S> {
         key: (IpAddr, u16),
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<u32, Failure> {
-        if ctx.net.flows >= ctx.net.config.max_flows
+        if ctx.net.is_full()
             && let Some(idlest) = self.echoes.idlest()
         {
             self.remove(idlest, ctx);
@@ -227,7 +227,7 @@ impl<S> Icmp<S> {
             troubled: false,
         };
         ctx.net.timers.arm(&mut echo.timer, flow, ctx.now + IDLE);
-        ctx.net.flows += 1;
+        ctx.net.opened();
         Ok(self.echoes.insert(key, echo))
     }
 

@@ -23,6 +23,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::ctx::Ctx;
+use crate::peers::FlowKey;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Transmit};
@@ -116,9 +117,12 @@ impl<S> Udp<S> {
     }
 
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        if let (guest, 0) = *self.endpoints.key(index) {
+            ctx.net.release(&FlowKey::Udp(guest));
+        }
         let mut endpoint = self.endpoints.remove(index);
         ctx.net.timers.disarm(&mut endpoint.timer);
-        ctx.net.flows -= 1;
+        ctx.net.closed();
         ctx.host.close(endpoint.socket);
     }
 

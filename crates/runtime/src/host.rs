@@ -112,8 +112,8 @@ impl Can {
 }
 
 impl KernelHost {
-    /// Takes over what the supervisor opened: `sockets` are those of `published`, in its order, `raw` the raw ICMP and
-    /// ICMPv6 sockets.
+    /// Takes over what the supervisor opened: `sockets` are those of `published`, in its order, as far as they are this
+    /// worker's; `raw` the raw ICMP and ICMPv6 sockets.
     ///
     /// # Errors
     /// Out of descriptors, or a socket that is not what it should be.
@@ -121,7 +121,7 @@ impl KernelHost {
         can: Can,
         outbound: Option<Outbound>,
         published: &[Published],
-        sockets: Vec<OwnedFd>,
+        sockets: Vec<Option<OwnedFd>>,
         raw: [Option<OwnedFd>; 2],
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;

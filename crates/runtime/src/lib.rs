@@ -5,32 +5,27 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use pontoon_engine::{Config, Engine, WorkerId};
-use pontoon_sys::disabled::Disabled;
+use pontoon_engine::Config;
 use pontoon_sys::{caps, seqpacket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::rand::{GetRandomFlags, getrandom};
 use tracing::{debug, warn};
 
 mod cpus;
 pub mod host;
 pub mod link;
+mod mesh;
 pub mod messages;
 #[cfg(test)]
 mod namespace;
 mod pacing;
 mod worker;
+mod workers;
 
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
 
-use host::event::Edge;
-use host::{Can, KernelHost};
-use link::tap;
 use messages::Report;
-use pacing::Pacer;
-use worker::Worker;
 
 /// Where the host side sends from (`--outbound`).
 #[derive(Clone, Debug)]
@@ -48,8 +43,9 @@ pub struct Setup {
     pub config: Config,
     /// Addresses that the host owns now.
     pub owned: Vec<IpAddr>,
-    /// The tap: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD where `offload` says so.
-    pub tap: OwnedFd,
+    /// Queues of the tap, one for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and
+    /// TUNSETOFFLOAD where `offload` says so, and with `IFF_MULTI_QUEUE` where there are several.
+    pub tap: Vec<OwnedFd>,
     /// What was negotiated on the tap.
     pub offload: TapOffload,
     /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP).
@@ -58,68 +54,32 @@ pub struct Setup {
     pub raw_icmp: [Option<OwnedFd>; 2],
     /// The other end is the supervisor: SOCK_SEQPACKET, messages of [`Update`] and back. Its end means exit.
     pub supervisor: OwnedFd,
-    /// How the worker waits.
+    /// How a worker waits.
     pub pacing: Pacing,
     /// Where the host side sends from.
     pub outbound: Option<Outbound>,
 }
 
 /// Drops every capability, sets no_new_privs, and moves packets until the supervisor's end closes or the tap is gone.
-/// [`Report::Ready`] on the supervisor's socket says that the loop runs.
+/// [`Report::Ready`] on the supervisor's socket says that the workers are about to run.
 ///
-/// The process has one thread when this is called. It dies of SIGTERM; SIGPIPE is of no concern, as the Rust runtime
-/// ignores it and no send raises it.
+/// The process has one thread when this is called: the first worker's. It dies of SIGTERM; SIGPIPE is of no concern, as
+/// the Rust runtime ignores it and no send raises it.
 ///
 /// # Errors
 /// The engine could not start, or not go on; the text says what failed.
 pub fn run(setup: Setup) -> io::Result<()> {
     caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
     raise_descriptor_limit();
-    let mut worker = worker(setup)?;
-    seqpacket::send(&worker.supervisor, Report::Ready.encode(), &[])
+    let voice = setup.supervisor.try_clone()?;
+    let workers = workers::build(setup)?;
+    seqpacket::send(&voice, Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
-    let end = worker.run();
-    worker.log_counters();
+    drop(voice);
+    let end = workers::run(workers);
     debug!("the loop ended: {end:?}");
     end.map(|_| ())
         .map_err(|error| say("the engine's loop failed", &error))
-}
-
-/// Builds the one worker.
-fn worker(setup: Setup) -> io::Result<Worker> {
-    let can = Can::probe(&Disabled::from_env()?);
-    let mut host = KernelHost::new(
-        can,
-        setup.outbound,
-        &setup.config.published,
-        setup.published,
-        setup.raw_icmp,
-    )
-    .map_err(|error| say("cannot take over the host's sockets", &error))?;
-    let (receiver, mut link) = tap::open(setup.tap, setup.offload, setup.config.mtu)
-        .map_err(|error| say("cannot take over the tap", &error))?;
-    rustix::io::ioctl_fionbio(&setup.supervisor, true)?;
-    host.epoll().add_level(&receiver, Edge::Link.token())?;
-    host.epoll().add(&setup.supervisor, Edge::Supervisor.token())?;
-
-    let mut seed = [0; 32];
-    getrandom(&mut seed, GetRandomFlags::empty())?;
-    let now = worker::now();
-    let mut engine = Engine::new(setup.config, WorkerId(0), seed, now);
-    engine.set_owned_addresses(setup.owned);
-    engine
-        .open_published(&mut link, &mut host, now)
-        .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))?;
-    let pacer = Pacer::new(setup.pacing, cpus::available(), now);
-    Ok(Worker {
-        engine,
-        host,
-        receiver,
-        link,
-        supervisor: setup.supervisor,
-        pacer,
-        malformed: 0,
-    })
 }
 
 /// Raises the soft limit of descriptors to the hard one: each flow has one.

@@ -2,6 +2,7 @@ use std::thread;
 use std::time::Duration;
 
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun;
 use pontoon_wire::Mac;
 
@@ -9,8 +10,8 @@ use super::*;
 use crate::namespace::{self, ip};
 
 /// An engine on a new tap of this namespace, and the supervisor's end.
-fn setup(pacing: Pacing) -> (Setup, OwnedFd) {
-    let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default())).unwrap();
+fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
+    let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
     ip("link set tap0 up");
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let addresses = Addresses {
@@ -41,7 +42,7 @@ fn setup(pacing: Pacing) -> (Setup, OwnedFd) {
     let setup = Setup {
         config,
         owned: Vec::new(),
-        tap: tap.fd,
+        tap: tap.queues,
         offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],
@@ -62,8 +63,13 @@ fn until_ready(supervisor: &OwnedFd) {
 #[test]
 fn runs_unprivileged_until_the_supervisor_is_gone() {
     namespace::run("tests::runs_unprivileged_until_the_supervisor_is_gone", || {
-        for pacing in [Pacing::Event, Pacing::Hybrid, Pacing::Poll] {
-            let (setup, supervisor) = setup(pacing);
+        for (pacing, queues) in [
+            (Pacing::Event, 1),
+            (Pacing::Hybrid, 1),
+            (Pacing::Poll, 1),
+            (Pacing::Event, 4),
+        ] {
+            let (setup, supervisor) = setup(pacing, queues);
             let other = thread::spawn(move || {
                 until_ready(&supervisor);
                 let update = Update::Owned(vec!["192.0.2.1".parse().unwrap()]);
@@ -85,10 +91,12 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
 #[test]
 fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
-        let (setup, supervisor) = setup(Pacing::Event);
-        let engine = thread::spawn(move || run(setup));
-        until_ready(&supervisor);
-        ip("link del tap0");
-        engine.join().unwrap().unwrap();
+        for queues in [1, 4] {
+            let (setup, supervisor) = setup(Pacing::Event, queues);
+            let engine = thread::spawn(move || run(setup));
+            until_ready(&supervisor);
+            ip("link del tap0");
+            engine.join().unwrap().unwrap();
+        }
     });
 }

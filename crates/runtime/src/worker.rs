@@ -1,10 +1,10 @@
-//! The loop of one worker.
+//! The loop of a worker.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pontoon_engine::{Engine, Instant, Transmit};
+use pontoon_engine::{Counters, Engine, Instant, Transmit};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
@@ -13,20 +13,24 @@ use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::link::tap::{BURST, Receiver, Rest, Transmitter, Until};
+use crate::mesh::Member;
 use crate::messages::{MAX_LEN, Update};
 use crate::pacing::{Pacer, Wait};
 
 /// How long to leave a link alone that had no room, where nothing else says when it has.
 const LINK_RETRY: Duration = Duration::from_millis(1);
 
-/// One worker: an engine between the two halves of a link and the host's sockets.
+/// A worker: an engine between the two halves of a link and the host's sockets.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) engine: Engine<KernelHost>,
     pub(crate) host: KernelHost,
     pub(crate) receiver: Receiver,
     pub(crate) link: Transmitter,
-    pub(crate) supervisor: OwnedFd,
+    /// The supervisor's channel: one worker hears it, and passes on what it says.
+    pub(crate) supervisor: Option<OwnedFd>,
+    /// The others, where there are any.
+    pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
     /// Frames that the link dropped for meaningless offload metadata.
     pub(crate) malformed: u64,
@@ -39,6 +43,8 @@ pub(crate) enum End {
     Supervisor,
     /// The guest's interface is gone.
     Link,
+    /// Another worker's loop has ended.
+    Peer,
 }
 
 /// Sources with something left that no event will tell again.
@@ -48,6 +54,7 @@ struct Left {
     icmp: bool,
     icmpv6: bool,
     supervisor: bool,
+    inbox: bool,
     /// The link had no room.
     room: bool,
 }
@@ -68,7 +75,7 @@ impl Worker {
         let mut events = Events::new();
         let mut left = Left {
             frames: true,
-            supervisor: true,
+            supervisor: self.supervisor.is_some(),
             ..Left::default()
         };
         let mut sockets_first = false;
@@ -77,6 +84,9 @@ impl Worker {
             let begin = now();
             let mut worked = false;
             left.note(&events);
+            if let Some(member) = &self.member {
+                self.engine.set_guest_mac(member.guest_mac());
+            }
 
             // In: frames from the guest, and events on the host's sockets; each is first in every other turn.
             for sockets in [sockets_first, !sockets_first] {
@@ -96,6 +106,17 @@ impl Worker {
                 }
             }
             sockets_first = !sockets_first;
+
+            // In: what other workers have for this one.
+            if left.inbox {
+                match self.inbox(begin) {
+                    None => return Ok(End::Peer),
+                    Some((frames, more)) => {
+                        worked |= frames > 0;
+                        left.inbox = more;
+                    }
+                }
+            }
 
             // In: packets of the sockets that all echo ids share.
             left.icmp = left.icmp && self.shared(Family::V4, begin);
@@ -126,7 +147,7 @@ impl Worker {
 
             // Wait.
             let wait = match worked {
-                _ if more || left.frames || left.icmp || left.icmpv6 => Wait::No,
+                _ if more || left.frames || left.inbox || left.icmp || left.icmpv6 => Wait::No,
                 true => self.pacer.worked(begin, now()),
                 false => self.pacer.idle(begin),
             };
@@ -190,9 +211,12 @@ impl Worker {
 
     /// Takes the supervisor's messages; false when its end is closed.
     fn supervisor(&mut self) -> io::Result<bool> {
+        let Some(supervisor) = &self.supervisor else {
+            return Ok(true);
+        };
         let mut buffer = vec![0; MAX_LEN];
         loop {
-            let message = match seqpacket::receive(&self.supervisor, &mut buffer) {
+            let message = match seqpacket::receive(supervisor, &mut buffer) {
                 Ok(Some(message)) => &buffer[..message.len],
                 Ok(None) => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
@@ -200,11 +224,34 @@ impl Worker {
                 Err(error) => return Err(error),
             };
             match Update::decode(message) {
-                Ok(Update::Resolvers(list)) => self.engine.set_resolvers(list),
-                Ok(Update::Owned(list)) => self.engine.set_owned_addresses(list),
+                Ok(update) => {
+                    if let Some(member) = &self.member {
+                        member.pass_on(&update);
+                    }
+                    apply(&mut self.engine, update);
+                }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
         }
+    }
+
+    /// Takes what other workers put into the inbox: how many frames, and whether there may be more. `None`: it is over.
+    fn inbox(&mut self, now: Instant) -> Option<(usize, bool)> {
+        let Self {
+            engine,
+            host,
+            link,
+            member,
+            ..
+        } = self;
+        let Some(member) = member else {
+            return Some((0, false));
+        };
+        let received = member.receive(|frames| engine.handle_handed(frames, link, host, now));
+        for update in member.updates() {
+            apply(engine, update);
+        }
+        (!member.is_over()).then_some(received)
     }
 
     /// How long to sleep: until the next timer, for ever without one.
@@ -214,12 +261,45 @@ impl Worker {
         due.into_iter().chain(retry).min()
     }
 
-    /// Logs what happened.
-    pub(crate) fn log_counters(&self) {
-        for (name, count) in self.engine.counters().iter().filter(|(_, count)| *count > 0) {
+    /// What happened.
+    pub(crate) fn tally(&self) -> Tally {
+        Tally {
+            counters: *self.engine.counters(),
+            malformed: self.malformed,
+            flows: self.engine.flows(),
+        }
+    }
+}
+
+/// What happened, in one worker or in several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    counters: Counters,
+    malformed: u64,
+    /// Flows at the end.
+    flows: usize,
+}
+
+impl Tally {
+    /// Adds another worker's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.counters.add(&other.counters);
+        self.malformed += other.malformed;
+        self.flows += other.flows;
+    }
+
+    pub(crate) fn log(&self) {
+        for (name, count) in self.counters.iter().filter(|(_, count)| *count > 0) {
             debug!("{name} {count}");
         }
-        debug!("link_malformed {}, flows {}", self.malformed, self.engine.flows());
+        debug!("link_malformed {}, flows {}", self.malformed, self.flows);
+    }
+}
+
+fn apply(engine: &mut Engine<KernelHost>, update: Update) {
+    match update {
+        Update::Resolvers(list) => engine.set_resolvers(list),
+        Update::Owned(list) => engine.set_owned_addresses(list),
     }
 }
 
@@ -232,6 +312,7 @@ impl Left {
                 Edge::Supervisor => self.supervisor = true,
                 Edge::Icmp => self.icmp = true,
                 Edge::Icmpv6 => self.icmpv6 = true,
+                Edge::Inbox => self.inbox = true,
             }
         }
     }

@@ -87,11 +87,11 @@ impl Attached {
     ///
     /// # Errors
     /// The namespace is not ours to change, or the tap cannot be made.
-    pub(crate) fn make_tap(&self, plan: &tap::Plan) -> Result<(OwnedFd, TapOffload), Error> {
+    pub(crate) fn make_tap(&self, plan: &tap::Plan) -> Result<(Vec<OwnedFd>, TapOffload), Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let message = match self.enter().and_then(|()| tap::create(plan)) {
-                Ok(tap) => FromGuest::Tap(tap.fd, tap.offload),
+                Ok(tap) => FromGuest::Tap(tap.queues, tap.offload),
                 Err(error) => FromGuest::Failed(error),
             };
             u8::from(message.send(&theirs).is_err())

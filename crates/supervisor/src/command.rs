@@ -22,7 +22,7 @@ pub(crate) struct Guest {
 ///
 /// # Errors
 /// User namespaces cannot be had; the tap cannot be made; and whatever else the guest's side reports.
-pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, OwnedFd, TapOffload), Error> {
+pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, Vec<OwnedFd>, TapOffload), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let unprivileged = userns::needed();
     let mut namespaces =

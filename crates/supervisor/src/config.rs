@@ -43,7 +43,10 @@ pub(crate) fn config(
         resolvers: resolv.servers,
         host_loopback: host_loopback(&options.host_loopback, addresses),
         host_addresses: options.host_addresses,
-        max_flows: max_flows(options.max_flows, host::max_flows(descriptors, published.len())),
+        max_flows: max_flows(
+            options.max_flows,
+            host::max_flows(descriptors, published.len(), options.workers),
+        ),
         published,
         connect_timeout: options.connect_timeout,
         udp_filter: options.udp_filter,

@@ -172,10 +172,16 @@ fn become_engine(setup: Setup) -> u8 {
 /// Lets go of everything that was the supervisor's; returns a socket for the last words.
 fn prepare(setup: &Setup) -> io::Result<OwnedFd> {
     let voice = setup.supervisor.try_clone()?;
-    let single = [setup.tap.as_fd(), setup.supervisor.as_fd(), voice.as_fd()];
+    let single = [setup.supervisor.as_fd(), voice.as_fd()];
+    let tap = setup.tap.iter().map(AsFd::as_fd);
     let published = setup.published.iter().map(AsFd::as_fd);
     let raw_icmp = setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
-    let keep: Vec<_> = single.into_iter().chain(published).chain(raw_icmp).collect();
+    let keep: Vec<_> = single
+        .into_iter()
+        .chain(tap)
+        .chain(published)
+        .chain(raw_icmp)
+        .collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;
     Ok(voice)

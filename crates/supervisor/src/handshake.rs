@@ -11,8 +11,8 @@ use crate::Error;
 /// The guest's side reports.
 #[derive(Debug)]
 pub(crate) enum FromGuest {
-    /// The tap is made and configured.
-    Tap(OwnedFd, TapOffload),
+    /// The tap is made and configured: its queues, one at least.
+    Tap(Vec<OwnedFd>, TapOffload),
     /// Everything else is, too; it waits for [`ToGuest::Go`].
     Prepared,
     /// The command runs.
@@ -47,9 +47,10 @@ impl FromGuest {
     /// The other end is closed.
     pub(crate) fn send(&self, socket: impl AsFd) -> io::Result<()> {
         match self {
-            Self::Tap(fd, offload) => {
+            Self::Tap(queues, offload) => {
+                let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
                 let bits = [offload.vnet_hdr, offload.tso, offload.uso].map(u8::from);
-                seqpacket::send(socket, &[TAP, bits[0], bits[1], bits[2]], &[fd.as_fd()])
+                seqpacket::send(socket, &[TAP, bits[0], bits[1], bits[2]], &queues)
             }
             Self::Prepared => seqpacket::send(socket, &[PREPARED], &[]),
             Self::Started => seqpacket::send(socket, &[STARTED], &[]),
@@ -63,21 +64,21 @@ impl FromGuest {
     /// The kernel's; `InvalidData` for what is none of these.
     pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<Self>> {
         let mut buffer = [0; ROOM];
-        let Some(mut message) = seqpacket::receive(socket, &mut buffer)? else {
+        let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
             return Ok(None);
         };
-        let parsed = match (&buffer[..message.len], message.descriptors.pop()) {
-            ([TAP, vnet_hdr, tso, uso], Some(fd)) => {
+        let parsed = match (&buffer[..message.len], message.descriptors) {
+            ([TAP, vnet_hdr, tso, uso], queues) if !queues.is_empty() => {
                 let offload = TapOffload {
                     vnet_hdr: *vnet_hdr != 0,
                     tso: *tso != 0,
                     uso: *uso != 0,
                 };
-                Self::Tap(fd, offload)
+                Self::Tap(queues, offload)
             }
-            ([PREPARED], None) => Self::Prepared,
-            ([STARTED], None) => Self::Started,
-            ([FAILED, status, text @ ..], None) => Self::Failed(decode(*status, text)),
+            ([PREPARED], none) if none.is_empty() => Self::Prepared,
+            ([STARTED], none) if none.is_empty() => Self::Started,
+            ([FAILED, status, text @ ..], none) if none.is_empty() => Self::Failed(decode(*status, text)),
             _ => return Err(io::ErrorKind::InvalidData.into()),
         };
         Ok(Some(parsed))
@@ -160,15 +161,15 @@ mod tests {
     #[test]
     fn taps_arrive_with_what_they_can() {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        let (tap, _) = rustix::pipe::pipe().unwrap();
+        let (one, other) = rustix::pipe::pipe().unwrap();
         let offload = TapOffload {
             vnet_hdr: true,
             tso: true,
             uso: false,
         };
-        FromGuest::Tap(tap, offload).send(&ours).unwrap();
+        FromGuest::Tap(vec![one, other], offload).send(&ours).unwrap();
         match FromGuest::receive(&theirs).unwrap() {
-            Some(FromGuest::Tap(_, arrived)) => assert_eq!(arrived, offload),
+            Some(FromGuest::Tap(queues, arrived)) => assert_eq!((queues.len(), arrived), (2, offload)),
             other => panic!("{other:?}"),
         }
     }

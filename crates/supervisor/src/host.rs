@@ -14,8 +14,11 @@ use crate::error::{Context as _, Error};
 /// Flows at one time where nothing is nearer.
 const MOST_FLOWS: u64 = 131_072;
 
-/// Descriptors that are not flows: links, epoll, logs, and some to spare.
-const RESERVED: u64 = 64;
+/// Descriptors that are not flows: logs, raw sockets, and some to spare.
+const RESERVED: u64 = 54;
+
+/// What a worker has beside its flows and listeners: its queue, epoll, inbox, sockets made ahead, and some to spare.
+const OF_WORKER: u64 = 10;
 
 /// Raises the soft descriptor limit to the hard one, and returns what it was.
 pub(crate) fn raise_descriptor_limit() -> Rlimit {
@@ -30,11 +33,14 @@ pub(crate) fn raise_descriptor_limit() -> Rlimit {
     was
 }
 
-/// Flows that the descriptor limit leaves room for beside `sockets` others.
+/// Flows that the descriptor limit leaves room for beside the workers' own and `sockets` published ones, of which each
+/// worker may have a copy.
 #[must_use]
-pub(crate) fn max_flows(limit: Rlimit, sockets: usize) -> u32 {
+pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     let taken = u64::try_from(sockets)
         .unwrap_or(u64::MAX)
+        .saturating_add(OF_WORKER)
+        .saturating_mul(workers.into())
         .saturating_add(RESERVED);
     let room = limit
         .maximum
@@ -90,9 +96,10 @@ mod tests {
             current: Some(1024),
             maximum,
         };
-        assert_eq!(max_flows(limit(None), 10), 131_072);
-        assert_eq!(max_flows(limit(Some(1 << 20)), 10), 131_072);
-        assert_eq!(max_flows(limit(Some(20_000)), 10), 19_926);
-        assert_eq!(max_flows(limit(Some(70)), 10), 0);
+        assert_eq!(max_flows(limit(None), 10, 1), 131_072);
+        assert_eq!(max_flows(limit(Some(1 << 20)), 10, 1), 131_072);
+        assert_eq!(max_flows(limit(Some(20_000)), 10, 1), 19_926);
+        assert_eq!(max_flows(limit(Some(20_000)), 10, 4), 19_866);
+        assert_eq!(max_flows(limit(Some(70)), 10, 1), 0);
     }
 }

@@ -73,7 +73,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Erro
 
     let tap = tap::create(&plan.tap)?;
     tap::leave_to_namespace(&tap)?;
-    FromGuest::Tap(tap.fd, tap.offload)
+    FromGuest::Tap(tap.queues, tap.offload)
         .send(supervisor)
         .context("no supervisor")?;
 

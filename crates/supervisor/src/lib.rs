@@ -3,7 +3,7 @@
 //! [`run`] is the whole of it. Everything is looked at and opened in this order, and the first thing that fails ends
 //! it with one line and nothing left behind: what the user named (descriptors, namespaces, addresses), the host's
 //! network, the published ports; then the guest's namespaces and the tap in them, made by the guest's first process
-//! ([`init`]) or by a child that enters an existing namespace ([`attach`]), which sends the tap's descriptor here;
+//! ([`init`]) or by a child that enters an existing namespace ([`attach`]), which sends the tap's queues here;
 //! then the engine, forked while there is one thread; then the command. From there on the supervisor sleeps in
 //! [`watch`] and passes changes on.
 //!
@@ -87,6 +87,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         mtu: options.mtu,
         addresses: config.addresses,
         offload: wish,
+        queues: options.workers,
     };
 
     let _foreground = terminal::Foreground::of_stdin();

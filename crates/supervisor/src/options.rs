@@ -34,8 +34,10 @@ pub struct Options {
     pub resolvers: Resolvers,
     /// Search domains; none given: the host's.
     pub search: Vec<String>,
-    /// How the worker waits.
+    /// How a worker waits.
     pub pacing: Pacing,
+    /// Workers: threads, and queues of the guest's interface.
+    pub workers: u8,
     /// Plain frames, without offloads.
     pub no_offload: bool,
     /// Name of the guest's interface.

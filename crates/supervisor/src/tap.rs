@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) addresses: Addresses,
     /// Offloads to ask for.
     pub(crate) offload: TapOffload,
+    /// Its queues: one for each worker.
+    pub(crate) queues: u8,
 }
 
 /// Frames that may wait to be read. Beyond it the kernel drops without a word; 4,000 lost nothing at 468,000 a second.
@@ -42,7 +44,8 @@ const LOOPBACK: u32 = 1;
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refused a step.
 pub(crate) fn create(plan: &Plan) -> Result<Tap, Error> {
-    let tap = tun::open(&plan.ifname, plan.offload).map_err(|error| refused(&error))?;
+    let tap =
+        tun::open(&plan.ifname, plan.offload, plan.queues).map_err(|error| refused(&error, plan.queues))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
     let index = netdevice::name_to_index(&socket, &tap.name).context("cannot find the tap")?;
     settle_ipv6(&tap.name, plan.addresses.v6.is_some());
@@ -84,8 +87,9 @@ pub(crate) fn create(plan: &Plan) -> Result<Tap, Error> {
 /// # Errors
 /// The kernel's.
 pub(crate) fn leave_to_namespace(tap: &Tap) -> Result<(), Error> {
+    let queue = tap.queues.first().map_or(-1, AsRawFd::as_raw_fd);
     // SAFETY: TUNSETPERSIST takes a number and touches no memory of ours.
-    match unsafe { libc::ioctl(tap.fd.as_raw_fd(), libc::TUNSETPERSIST, 1) } {
+    match unsafe { libc::ioctl(queue, libc::TUNSETPERSIST, 1) } {
         -1 => Err(Error::io(
             format_args!("cannot keep {}", tap.name),
             &io::Error::last_os_error(),
@@ -115,7 +119,11 @@ fn taken(name: &str, error: &io::Error) -> Error {
     }
 }
 
-fn refused(error: &io::Error) -> Error {
+fn refused(error: &io::Error, queues: u8) -> Error {
+    if error.kind() == io::ErrorKind::Unsupported {
+        let text = format!("cannot have {queues} workers: a tap of this kernel has one queue");
+        return Error::new(text).advise("--workers 1");
+    }
     // Which step, and why.
     let text = error.to_string();
     let (step, why) = text.rsplit_once(": ").unwrap_or(("cannot create a tap", &text));

@@ -55,47 +55,85 @@ impl TapOffload {
     }
 }
 
-/// A tap interface, down and without addresses; it goes away with the descriptor.
+/// A tap interface, down and without addresses; it goes away with its queues.
 #[derive(Debug)]
 pub struct Tap {
-    /// The queue: non-blocking, close-on-exec.
-    pub fd: OwnedFd,
+    /// Its queues: non-blocking, close-on-exec.
+    pub queues: Vec<OwnedFd>,
     /// The interface's name.
     pub name: String,
     /// What was negotiated: what was wished for, less what this kernel lacks.
     pub offload: TapOffload,
 }
 
-/// Creates a tap in the calling thread's network namespace. A `%d` in `name` becomes the first free number.
+/// Creates a tap with so many queues (`IFF_MULTI_QUEUE` where there is more than one, Linux 3.8) in the calling thread's
+/// network namespace. A `%d` in `name` becomes the first free number.
 ///
 /// # Errors
+/// `Unsupported`: this kernel's taps have one queue.
 /// `NotFound` or `PermissionDenied` opening `/dev/net/tun`; EPERM without CAP_NET_ADMIN over the namespace; EBUSY
 /// where the name is taken; `InvalidInput` for a name that is empty or longer than 15 bytes. The text says which step.
-pub fn open(name: &str, wish: TapOffload) -> io::Result<Tap> {
+pub fn open(name: &str, wish: TapOffload, queues: u8) -> io::Result<Tap> {
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
+    if wish.vnet_hdr {
+        flags |= libc::IFF_VNET_HDR;
+    }
+    let first = device()?;
+    if queues > 1 {
+        if features(first.as_fd())? & libc::IFF_MULTI_QUEUE.cast_unsigned() == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    let attach = |queue: &OwnedFd, name: &str| {
+        attach(queue.as_fd(), name, flags)
+            .map_err(|error| say(&format!("cannot create tap {name:?}"), &error))
+    };
+    let name = attach(&first, name)?;
+    // Of the whole interface, and only to be set while it has one queue.
+    let offload = if wish.vnet_hdr {
+        negotiate(first.as_fd(), wish)
+            .map_err(|error| say(&format!("cannot set offloads of {name:?}"), &error))?
+    } else {
+        TapOffload::NONE
+    };
+    let mut all = vec![first];
+    for _ in 1..queues {
+        let queue = device()?;
+        attach(&queue, &name)?;
+        all.push(queue);
+    }
+    Ok(Tap {
+        queues: all,
+        name,
+        offload,
+    })
+}
+
+fn device() -> io::Result<OwnedFd> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")
         .map_err(|error| say("cannot open /dev/net/tun", &error))?;
-    let fd = OwnedFd::from(device);
-    let name = create(fd.as_fd(), name, wish.vnet_hdr)
-        .map_err(|error| say(&format!("cannot create tap {name:?}"), &error))?;
-    let offload = if wish.vnet_hdr {
-        negotiate(fd.as_fd(), wish)
-            .map_err(|error| say(&format!("cannot set offloads of {name:?}"), &error))?
-    } else {
-        TapOffload::NONE
-    };
-    Ok(Tap { fd, name, offload })
+    Ok(device.into())
 }
 
 fn say(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
+/// TUNGETFEATURES: the flags of TUNSETIFF that this kernel knows.
+fn features(fd: BorrowedFd<'_>) -> io::Result<libc::c_uint> {
+    let mut features: libc::c_uint = 0;
+    // SAFETY: TUNGETFEATURES writes one unsigned int, which `features` is.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETFEATURES, &raw mut features) })?;
+    Ok(features)
+}
+
 /// TUNSETIFF; returns the name that the kernel chose.
-fn create(fd: BorrowedFd<'_>, name: &str, vnet_hdr: bool) -> io::Result<String> {
+fn attach(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<String> {
     // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
@@ -104,11 +142,7 @@ fn create(fd: BorrowedFd<'_>, name: &str, vnet_hdr: bool) -> io::Result<String> 
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
-    if vnet_hdr {
-        flags |= libc::IFF_VNET_HDR;
-    }
-    #[expect(clippy::cast_possible_truncation, reason = "the three flags fit 16 bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "the flags fit 16 bits")]
     {
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
     }
@@ -189,7 +223,7 @@ mod tests {
     fn refuses_names_that_do_not_fit() {
         let fd = std::fs::File::open("/dev/null").unwrap();
         for name in ["", "sixteen-bytes-ab", "nul\0"] {
-            let error = create(fd.as_fd(), name, true).unwrap_err();
+            let error = attach(fd.as_fd(), name, libc::IFF_TAP).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name:?}");
         }
     }

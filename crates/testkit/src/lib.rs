@@ -25,6 +25,7 @@ pub mod link;
 pub mod monitor;
 pub mod net;
 pub mod pattern;
+pub mod peers;
 pub mod rng;
 pub mod scenario;
 mod segment;

@@ -158,7 +158,7 @@ impl Transmit for SimLink {
     }
 
     fn reserve(&mut self, frames: usize, payload: usize) -> Option<SimRoom<'_>> {
-        if frames == 0 || payload == 0 || payload > 0xffff {
+        if frames == 0 || payload > 0xffff {
             self.wrong
                 .push(format!("reserves {frames} frames of {payload} bytes"));
             return None;
@@ -172,6 +172,8 @@ impl Transmit for SimLink {
         } else {
             most
         };
+        // A slice of nothing is none.
+        let payload = payload.max(1);
         // What was there before is not zero: a frame committed past what was filled shows.
         self.memory.clear();
         self.memory.resize(frames * payload, 0xdb);

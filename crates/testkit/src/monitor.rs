@@ -73,6 +73,9 @@ impl Monitor {
             .is_none_or(|edge| !after(segment.end(), edge.wrapping_add(1)));
         if in_window {
             seen.guest_max = Some(later(seen.guest_max, segment.end()));
+        } else if let Some(edge) = seen.edge.filter(|edge| after(*edge, segment.seq)) {
+            // Up to the edge it may be taken.
+            seen.guest_max = Some(later(seen.guest_max, edge));
         }
         let plausible = seen.sent.is_none_or(|sent| !after(segment.ack, sent));
         if segment.flags.has(Flags::ACK) && plausible {

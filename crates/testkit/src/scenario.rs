@@ -101,6 +101,14 @@ impl Scenario {
         draw::scenario(seed)
     }
 
+    /// The scenario that belongs to `seed`, with two to four workers.
+    #[must_use]
+    pub fn with_workers(seed: u64) -> Self {
+        let mut scenario = draw::scenario(seed);
+        scenario.world.workers = draw::workers(seed);
+        scenario
+    }
+
     /// A world in which nothing goes wrong by itself: one connection, a peer that answers at once.
     #[must_use]
     pub fn calm(guest: GuestPlan, connection: Connection) -> Self {
@@ -184,7 +192,7 @@ impl Scenario {
         self.populate(&mut world);
         let ended = world.run_to_end(self.limit).and_then(|()| self.judge(&world));
         Run {
-            counters: *world.engine.counters(),
+            counters: world.counters(),
             failure: ended.err(),
             trace: world.trace().to_owned(),
             gave_up: expect::gave_up(&world),

@@ -3,7 +3,8 @@
 use core::fmt::Write as _;
 use core::time::Duration;
 
-use pontoon_engine::{Config, Engine, Frame, Instant, Transmit, WorkerId};
+use pontoon_engine::{Config, Counters, Engine, Frame, Instant, Kind, Transmit, WorkerId};
+use pontoon_wire::frame::{Body, Transport};
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
@@ -15,6 +16,7 @@ use crate::link::{LinkPlan, SimLink};
 use crate::monitor::Monitor;
 use crate::net::offload::{Merging, merge, split};
 use crate::net::{Impairment, Pipe};
+use crate::peers::SimMesh;
 use crate::rng::Rng;
 
 /// Everything about a world that is not what its applications do.
@@ -34,12 +36,36 @@ pub struct WorldPlan {
     pub link: LinkPlan,
     /// The host.
     pub host: HostPlan,
+    /// The engine's workers.
+    pub workers: WorkersPlan,
+}
+
+/// The workers of an engine.
+#[derive(Clone, Debug)]
+pub struct WorkersPlan {
+    /// How many there are.
+    pub count: u8,
+    /// Of 1,000 frames, so many arrive at a worker of chance, and the others at one that their ports say.
+    pub missteering: u32,
+    /// Frames that an inbox holds.
+    pub room: usize,
+}
+
+impl WorkersPlan {
+    /// One worker, which knows of no others.
+    pub const ONE: Self = Self {
+        count: 1,
+        missteering: 0,
+        room: 0,
+    };
 }
 
 /// A world with a guest in it.
 pub struct World<G> {
-    /// The engine.
-    pub engine: Engine<SimHost>,
+    /// The engine's workers.
+    pub workers: Vec<Engine<SimHost>>,
+    /// What they share, where there are several.
+    pub mesh: Option<SimMesh>,
     /// The host.
     pub host: SimHost,
     /// The guest.
@@ -53,6 +79,7 @@ pub struct World<G> {
     monitor: Monitor,
     merging: Merging,
     loose: bool,
+    missteering: u32,
     rng: Rng,
     now: Instant,
     start: Instant,
@@ -66,8 +93,22 @@ impl<G: Guest> World<G> {
     /// A world in which nothing has happened. `guest` is made with a source of chance of its own.
     pub fn new(plan: WorldPlan, mut rng: Rng, guest: impl FnOnce(Rng) -> G) -> Self {
         let start = Instant(rng.within(1..=1 << 40));
+        let mesh =
+            (plan.workers.count > 1).then(|| SimMesh::new(plan.workers.count.into(), plan.workers.room));
+        let workers = (0..plan.workers.count)
+            .map(WorkerId)
+            .map(|id| {
+                let mut engine = Engine::new(plan.config.clone(), id, rng.key(), start);
+                if let Some(mesh) = &mesh {
+                    engine.join(Box::new(mesh.member(id)));
+                }
+                engine
+            })
+            .collect();
         Self {
-            engine: Engine::new(plan.config, WorkerId(0), rng.key(), start),
+            workers,
+            mesh,
+            missteering: plan.workers.missteering,
             host: SimHost::new(plan.host, rng.fork()),
             guest: guest(rng.fork()),
             link: SimLink::new(plan.link, rng.fork()),
@@ -149,7 +190,7 @@ impl<G: Guest> World<G> {
     /// As [`Self::run_until`]; or something is left over.
     pub fn run_to_end(&mut self, limit: Duration) -> Result<(), String> {
         self.run_until(limit, |world| {
-            world.engine.flows() == 0
+            world.flows() == 0
                 && world.host.open() == 0
                 && world.host.busy() == 0
                 && world
@@ -158,10 +199,34 @@ impl<G: Guest> World<G> {
                     .iter()
                     .all(|report| report.outcome.is_some())
         })?;
-        match self.engine.pool_in_use() {
-            0 => Ok(()),
-            bytes => Err(format!("{bytes} bytes of pool memory are left over")),
+        match (self.pool_in_use(), &self.mesh) {
+            (0, None) => Ok(()),
+            (0, Some(mesh)) => match (mesh.owned(), mesh.flows()) {
+                (0, 0) => Ok(()),
+                (keys, flows) => Err(format!("{keys} keys are left over, {flows} flows are counted")),
+            },
+            (bytes, _) => Err(format!("{bytes} bytes of pool memory are left over")),
         }
+    }
+
+    /// Flows that hold a slot.
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.workers.iter().map(Engine::flows).sum()
+    }
+
+    /// What happened so far in all workers.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut all = Counters::default();
+        for engine in &self.workers {
+            all.add(engine.counters());
+        }
+        all
+    }
+
+    fn pool_in_use(&self) -> usize {
+        self.workers.iter().map(Engine::pool_in_use).sum()
     }
 
     /// Steps for some time, or until nothing happens.
@@ -180,8 +245,11 @@ impl<G: Guest> World<G> {
     fn next(&mut self) -> Option<Instant> {
         let network = earlier(self.up.next(), self.down.next());
         let sides = earlier(self.guest.next(self.now), self.host.next());
-        let engine = earlier(self.engine.next_timeout(), self.link.ready_at());
-        earlier(earlier(network, sides), engine)
+        let timers = self.workers.iter().map(Engine::next_timeout).fold(None, earlier);
+        let engine = earlier(timers, self.link.ready_at());
+        let waiting = |mesh: &SimMesh| (0..self.workers.len()).any(|worker| mesh.waiting(worker) > 0);
+        let inboxes = self.mesh.as_ref().is_some_and(waiting).then_some(self.now);
+        earlier(earlier(network, sides), earlier(engine, inboxes))
     }
 
     fn guest_turn(&mut self) {
@@ -195,7 +263,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// One turn of a worker's loop: frames, events, room on the link, timers, and whoever has more to do.
+    /// One turn of each worker's loop: frames, events, room on the link, timers, and whoever has more to do.
     fn engine_turn(&mut self) -> Result<(), String> {
         let mut arrived = Vec::new();
         while arrived.len() < BATCH
@@ -203,28 +271,34 @@ impl<G: Guest> World<G> {
         {
             arrived.push(frame);
         }
+        self.inboxes();
         self.frames(arrived);
         self.host.tick(self.now);
         for (flow, ready) in self.host.events() {
             if self.trace.is_some() {
                 self.say(&format!("event {flow:?} {ready:?}"));
             }
-            self.engine
-                .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
+            let worker = match flow.kind {
+                // All have the listener; one that waits is woken.
+                Kind::Listener if self.mesh.is_some() => self.rng.size(0..=self.workers.len() - 1),
+                _ => flow.worker.0.into(),
+            };
+            self.workers[worker].handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
         }
-        if self.link.became_ready(self.now) {
-            self.engine
-                .handle_link_ready(&mut self.link, &mut self.host, self.now);
-        }
-        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
-            self.engine
-                .handle_timeout(&mut self.link, &mut self.host, self.now);
-        }
-        let mut rounds = 0;
-        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {
-            rounds += 1;
-            if rounds > MOST_TURNS {
-                return Err("a flow is always ready for more: a busy loop".into());
+        let link_ready = self.link.became_ready(self.now);
+        for engine in &mut self.workers {
+            if link_ready {
+                engine.handle_link_ready(&mut self.link, &mut self.host, self.now);
+            }
+            if engine.next_timeout().is_some_and(|at| at <= self.now) {
+                engine.handle_timeout(&mut self.link, &mut self.host, self.now);
+            }
+            let mut rounds = 0;
+            while engine.handle_ready(&mut self.link, &mut self.host, self.now) {
+                rounds += 1;
+                if rounds > MOST_TURNS {
+                    return Err("a flow is always ready for more: a busy loop".into());
+                }
             }
         }
         self.link.flush();
@@ -279,18 +353,51 @@ impl<G: Guest> World<G> {
                 len,
             })
             .collect();
-        if !frames.is_empty() {
-            self.engine
-                .handle_frames(&frames, &mut self.link, &mut self.host, self.now);
+        // With one worker, all of them; with several, each frame's.
+        let queues: Vec<usize> = match self.workers.len() {
+            1 => vec![0; frames.len()],
+            count => frames
+                .iter()
+                .map(|frame| steer(&mut self.rng, frame, self.missteering) % count)
+                .collect(),
+        };
+        for (queue, engine) in self.workers.iter_mut().enumerate() {
+            let pairs = frames.iter().zip(&queues);
+            let burst: Vec<_> = pairs
+                .filter(|(_, of)| **of == queue)
+                .map(|(frame, _)| *frame)
+                .collect();
+            if !burst.is_empty() {
+                engine.handle_frames(&burst, &mut self.link, &mut self.host, self.now);
+            }
+        }
+    }
+
+    /// What workers have handed over, now or some turns later.
+    fn inboxes(&mut self) {
+        let Some(mesh) = &self.mesh else { return };
+        for (worker, engine) in self.workers.iter_mut().enumerate() {
+            if let Some(mac) = mesh.guest_mac() {
+                engine.set_guest_mac(mac);
+            }
+            if self.rng.chance(300) {
+                continue;
+            }
+            let most = self.rng.size(1..=BATCH);
+            mesh.serve(worker, most, |frames| {
+                engine.handle_handed(frames, &mut self.link, &mut self.host, self.now);
+            });
         }
     }
 
     fn judge(&self) -> Result<(), String> {
+        let mesh = self.mesh.as_ref().map(SimMesh::wrong).unwrap_or_default();
         let wrong = [
             ("link", self.link.wrong()),
             ("host", self.host.wrong()),
             ("guest", self.guest.wrong()),
             ("monitor", self.monitor.wrong()),
+            ("mesh", &mesh[..]),
         ];
         match wrong.iter().find_map(|(who, wrong)| Some((who, wrong.first()?))) {
             Some((who, what)) => Err(format!("{who}: {what}")),
@@ -304,8 +411,8 @@ impl<G: Guest> World<G> {
         let mut text = format!(
             "after {:?}: {} flows, {} bytes of pool, {} sockets\n",
             self.now.since(self.start),
-            self.engine.flows(),
-            self.engine.pool_in_use(),
+            self.flows(),
+            self.pool_in_use(),
             self.host.open()
         );
         for report in self.guest.reports() {
@@ -336,6 +443,19 @@ impl<G: Guest> World<G> {
         if let Some(trace) = &mut self.trace {
             let _ = writeln!(trace, "{:>12.6} {line}", at.as_secs_f64());
         }
+    }
+}
+
+/// A queue for a frame, as the guest's kernel chooses one.
+fn steer(rng: &mut Rng, frame: &Frame<'_>, missteering: u32) -> usize {
+    if rng.chance(missteering) {
+        return rng.size(0..=usize::from(u16::MAX));
+    }
+    // What frames of one flow have in common.
+    match pontoon_wire::frame::parse(frame.head, frame.len).map(|parsed| parsed.body) {
+        Ok(Body::Ip(_, Transport::Tcp(tcp))) => usize::from(tcp.source_port ^ tcp.destination_port),
+        Ok(Body::Ip(_, Transport::Udp(udp))) => usize::from(udp.source_port ^ udp.destination_port),
+        _ => 0,
     }
 }
 

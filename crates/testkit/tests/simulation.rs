@@ -1,5 +1,5 @@
 //! Thousands of seeded worlds. A failing seed is run again on its own with a trace:
-//! `PONTOON_SEED=<seed> cargo test -p pontoon-testkit --test simulation one_seed -- --nocapture`.
+//! `PONTOON_SEED=<seed> cargo test -p pontoon-testkit --test simulation one_seed -- --exact --nocapture`.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -65,7 +65,19 @@ fn message(panic: &(dyn Any + Send)) -> String {
 
 #[test]
 fn many_seeds() {
-    let count: u64 = std::env::var("PONTOON_SEEDS").map_or(10_000, |count| count.parse().expect("a number"));
+    judge("one_seed", 10_000, Scenario::from_seed, &EXERCISED);
+}
+
+/// The same with several workers, and frames that arrive at the wrong one.
+#[test]
+fn many_seeds_with_workers() {
+    let exercised = [&EXERCISED[..], &["handed_over", "hand_overs_lost"]].concat();
+    judge("one_seed_with_workers", 5_000, Scenario::with_workers, &exercised);
+}
+
+/// Runs seeds, as many as `PONTOON_SEEDS` says. `again` is the test that runs a single one.
+fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&str]) {
+    let count: u64 = std::env::var("PONTOON_SEEDS").map_or(count, |count| count.parse().expect("a number"));
     let first: u64 = std::env::var("PONTOON_FIRST_SEED").map_or(0, |first| first.parse().expect("a number"));
     let next = AtomicU64::new(first);
     let tally = Mutex::new(Tally::default());
@@ -77,8 +89,8 @@ fn many_seeds() {
                     if seed >= first + count {
                         break;
                     }
-                    let run = catch_unwind(|| Scenario::from_seed(seed).run(false));
-                    tally.lock().unwrap().add(seed, run);
+                    let run = catch_unwind(|| scenario(seed).run(false));
+                    tally.lock().expect("panics are caught").add(seed, run);
                 }
             });
         }
@@ -89,13 +101,13 @@ fn many_seeds() {
         gave_up,
         broken,
         unborn,
-    } = tally.into_inner().unwrap();
+    } = tally.into_inner().expect("panics are caught");
     failures.sort();
     for (seed, what) in &failures {
         let first_line = what.lines().next().unwrap_or_default();
         eprintln!("seed {seed}: {first_line}");
         eprintln!(
-            "  PONTOON_SEED={seed} cargo test -p pontoon-testkit --test simulation one_seed -- --nocapture"
+            "  PONTOON_SEED={seed} cargo test -p pontoon-testkit --test simulation {again} -- --exact --nocapture"
         );
     }
     eprintln!(
@@ -103,11 +115,11 @@ fn many_seeds() {
     );
     assert!(failures.is_empty(), "{} of {count} seeds fail", failures.len());
     let enough = count / 400;
-    for name in EXERCISED {
+    for name in exercised {
         assert!(
-            moved[name] >= enough,
+            moved[*name] >= enough,
             "{name} moved in {} of {count} worlds",
-            moved[name]
+            moved[*name]
         );
     }
     assert!(
@@ -125,8 +137,18 @@ fn many_seeds() {
 /// Runs the one seed in `PONTOON_SEED` (else seed 0) and prints its packets when it fails.
 #[test]
 fn one_seed() {
+    show(Scenario::from_seed);
+}
+
+/// As [`one_seed`].
+#[test]
+fn one_seed_with_workers() {
+    show(Scenario::with_workers);
+}
+
+fn show(scenario: fn(u64) -> Scenario) {
     let seed: u64 = std::env::var("PONTOON_SEED").map_or(0, |seed| seed.parse().expect("a number"));
-    let scenario = Scenario::from_seed(seed);
+    let scenario = scenario(seed);
     let run = scenario.run(true);
     if let Some(what) = &run.failure {
         eprintln!("{scenario:#?}\n{}", run.trace);

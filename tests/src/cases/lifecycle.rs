@@ -232,10 +232,11 @@ fn attach(context: &Context, by_path: bool) -> Result<()> {
     };
     let line = format!(
         "unshare {user} --net sleep 1000 & holder=$!; sleep 0.3; \
-         {binary} run --ready-fd 3 --attach {what} 3>/dev/null & ours=$!; \
+         {binary} run {options} --ready-fd 3 --attach {what} 3>/dev/null & ours=$!; \
          i=0; until nsenter {enter} --net --target $holder {e2e} guest tcp {server} peer; do \
              i=$((i + 1)); [ $i -lt 50 ] || exit 1; sleep 0.1; done; \
          kill $holder; wait $ours",
+        options = context.program.options.join(" "),
         e2e = crate::run::own_path()
     );
     let child = holder.args(["sh", "-c", &line]).stdout(Stdio::piped()).spawn()?;

@@ -1,6 +1,6 @@
 //! Many TCP flows at once.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -33,6 +33,10 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
             len.parse()?,
         ),
         ["both-ways", server, count, len] => both_ways(server.parse()?, count.parse()?, len.parse()?),
+        ["idle", server, count, seconds] => {
+            idle(server.parse()?, count.parse()?, seconds.parse()?)?;
+            say("ok")
+        }
         _ => bail!("unknown load {}", words.join(" ")),
     }
 }
@@ -133,6 +137,43 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
         ensure!(verdict == "ok\n", "flow {index}: {verdict:?}");
     }
     say("ok")
+}
+
+/// Opens `count` flows, lets them be for `seconds`, and then has each used, from the client's side or the server's first;
+/// none is broken.
+pub(crate) fn idle(server: SocketAddr, count: usize, seconds: u64) -> Result<()> {
+    let late = format!("late {seconds}");
+    let open = |index: usize| -> Result<TcpStream> {
+        let request = if index.is_multiple_of(2) { "echo" } else { &late };
+        let stream = tcp::request(server, request).with_context(|| format!("opening flow {index}"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(stream)
+    };
+    let mut flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
+    std::thread::sleep(Duration::from_secs(seconds));
+    for (index, stream) in flows.iter_mut().enumerate().step_by(2) {
+        stream
+            .write_all(b"used")
+            .with_context(|| format!("writing to flow {index}"))?;
+    }
+    for (index, stream) in flows.into_iter().enumerate() {
+        use_up(stream, index.is_multiple_of(2)).with_context(|| format!("flow {index}"))?;
+    }
+    Ok(())
+}
+
+/// A few bytes there, unless they were `said` before, and back, and the end.
+fn use_up(mut stream: TcpStream, said: bool) -> Result<()> {
+    if !said {
+        let mut word = [0; 5];
+        stream.read_exact(&mut word)?;
+        ensure!(&word == b"late\n", "{word:?} instead of `late`");
+        stream.write_all(b"used")?;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    let text = rest(stream)?;
+    ensure!(text == "used", "{text:?} came back");
+    Ok(())
 }
 
 /// Sends what fits now. Whether anything did.

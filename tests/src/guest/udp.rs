@@ -34,6 +34,8 @@ pub(crate) fn command(words: &[&str]) -> Result<String> {
         ["refused", server] => refused(server.parse()?),
         ["peers", server, count] => peers(server.parse()?, count.parse()?),
         ["stun", one, other] => same_mapping(one.parse()?, other.parse()?),
+        ["mappings", first, count] => mappings(first.parse()?, count.parse()?),
+        ["fragmented", server, count] => fragmented(server.parse()?, count.parse()?),
         ["listen", stun] => listen(stun.parse()?),
         ["peer", server] => echo_of(server.parse()?),
         _ => bail!("unknown UDP command {}", words.join(" ")),
@@ -206,6 +208,30 @@ fn same_mapping(one: SocketAddr, other: SocketAddr) -> Result<String> {
     let second = stun::mapped(&socket, other)?;
     ensure!(first == second, "{one} sees {first}, {other} sees {second}");
     Ok(first.to_string())
+}
+
+/// One socket, `count` servers: the mapping that all of them see.
+fn mappings(first: SocketAddr, count: u16) -> Result<String> {
+    let socket = socket(first)?;
+    let seen = stun::mapped(&socket, first)?;
+    for index in 1..count {
+        let server = SocketAddr::new(first.ip(), first.port() + index);
+        let also = stun::mapped(&socket, server)?;
+        ensure!(also == seen, "{first} sees {seen}, {server} sees {also}");
+    }
+    Ok(seen.to_string())
+}
+
+/// `count` sockets, each with a small datagram, one that the link takes in fragments only, and a small one again.
+fn fragmented(server: SocketAddr, count: usize) -> Result<String> {
+    for index in 0..count {
+        let socket = socket(server)?;
+        set_df(&socket, server, false)?;
+        for len in [10, 20_000, 11] {
+            exchange(&socket, server, len).with_context(|| format!("flow {index}"))?;
+        }
+    }
+    Ok("ok".to_string())
 }
 
 /// Says the mapping that the server sees, then what comes in, until a datagram says `end`.

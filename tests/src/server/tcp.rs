@@ -3,6 +3,7 @@
 //! | request | what it does |
 //! |---|---|
 //! | `echo` | sends back what comes, then closes its half |
+//! | `late SECONDS` | waits, says `late`, then as `echo` |
 //! | `source SEED LEN` | sends LEN bytes of the pattern, closes its half, reads to the end |
 //! | `sink SECONDS SEED LEN` | waits, then reads to the end, checks, answers `ok` or what differs |
 //! | `half NAME SEED LEN` | closes its half at once, then as `sink 0`, its answer kept for `report` |
@@ -39,6 +40,11 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
     let words: Vec<&str> = request.split(' ').collect();
     match words.as_slice() {
         ["echo"] => echo(&mut stream),
+        ["late", seconds] => {
+            std::thread::sleep(Duration::from_secs(seconds.parse()?));
+            stream.write_all(b"late\n")?;
+            echo(&mut stream)
+        }
         ["source", seed, len] => source(&mut stream, &Pattern::of(seed.parse()?), len.parse()?),
         ["sink", seconds, seed, len] => {
             std::thread::sleep(Duration::from_secs(seconds.parse()?));

@@ -65,8 +65,8 @@ fn usage_errors_are_one_line() {
          [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp] (try: pontoon run --help)"
     );
     assert_eq!(
-        refused(&["--workers", "4"]),
-        "invalid value '4' for '--workers <N>': one worker is all there is yet (try: --workers 1)"
+        refused(&["--workers", "17"]),
+        "invalid value '17' for '--workers <N>': 17 is not in 1..=16 (try: pontoon run --help)"
     );
     assert_eq!(
         refused(&["--attach", "1", "ls"]),

@@ -115,8 +115,11 @@ impl<S> Tcp<S> {
         let opens =
             segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
         let Some(index) = self.find(&key) else {
+            if ctx.net.is_elsewhere(&key.into(), frame) {
+                return;
+            }
             if opens {
-                self.open(key, ip, segment, dns, ctx);
+                self.open(key, frame, ip, segment, dns, ctx);
             } else if !segment.flags.has(Flags::RST) {
                 ctx.net.counters.tcp_unknown += 1;
                 open::reply_reset(ip, segment, ctx);
@@ -144,7 +147,7 @@ impl<S> Tcp<S> {
             }
             Verdict::Reopened => {
                 self.remove(index, ctx);
-                self.open(key, ip, segment, dns, ctx);
+                self.open(key, frame, ip, segment, dns, ctx);
             }
         }
     }
@@ -351,7 +354,7 @@ impl<S> Tcp<S> {
 
     /// With no room for one more connection, the oldest ones in TIME_WAIT give way.
     fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        while ctx.net.flows >= ctx.net.config.max_flows
+        while ctx.net.is_full()
             && let Some(old) = self.waiting.pop_front()
         {
             // It is still there: whoever leaves early takes its place in front along, see `remove`.
@@ -364,11 +367,17 @@ impl<S> Tcp<S> {
         let (index, _) = self.connections.insert_with(|_, _| connection);
         let connections = &self.connections;
         self.table.insert(&key, index, |other| connections.at(other).key);
-        ctx.net.flows += 1;
+        ctx.net.opened();
         index
     }
 
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        ctx.net.release(&self.connections.at(index).key.into());
+        self.replace(index, ctx);
+    }
+
+    /// Removes a connection whose key is another one's of ours by now.
+    fn replace<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut connection = self.connections.remove(index);
         self.table.remove(&connection.key, index);
         ctx.net.timers.disarm(&mut connection.timer);
@@ -376,7 +385,7 @@ impl<S> Tcp<S> {
         if let Some(socket) = connection.socket.take() {
             ctx.host.close(socket);
         }
-        ctx.net.flows -= 1;
+        ctx.net.closed();
         // Places of connections that left TIME_WAIT early (by reset or reuse) are not kept for ever.
         while let Some(old) = self.waiting.front() {
             if self.connections.get(old.index, old.generation).is_some() {

@@ -16,7 +16,7 @@ use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::host::{Accepted, Connect};
 use crate::link::Refused;
-use crate::{Failure, FlowId, Host, Instant, Kind, Transmit};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// Connections taken from one listener before others have their turn.
 const ACCEPTS: usize = 64;
@@ -32,6 +32,7 @@ impl<S> Tcp<S> {
     pub(super) fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: Key,
+        frame: &Frame<'_>,
         ip: &Ip,
         segment: &frame::Tcp,
         dns: Option<SocketAddr>,
@@ -55,6 +56,10 @@ impl<S> Tcp<S> {
         }) else {
             return reply_reset(ip, segment, ctx);
         };
+        if let Err(winner) = ctx.net.claim(&key.into()) {
+            ctx.net.is_of(winner, frame);
+            return;
+        }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
         let mut connection =
             Connection::new(key, State::Connecting { give_up }, self.first_seq(&key, ctx.now));
@@ -63,7 +68,10 @@ impl<S> Tcp<S> {
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
         match ctx.host.tcp_connect(id, target) {
-            Err(failure) => self.report_failure(&key, segment.seq, failure, ctx),
+            Err(failure) => {
+                ctx.net.release(&key.into());
+                self.report_failure(&key, segment.seq, failure, ctx);
+            }
             Ok((socket, progress)) => {
                 connection.socket = Some(socket);
                 if progress == Connect::Done {
@@ -166,9 +174,9 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         };
         let guest = SocketAddr::new(guest, published.guest_port);
-        let Some(key) = self
-            .appear(guest, accepted.peer, ctx)
-            .filter(|_| ctx.net.admit(ctx.now))
+        let Some(key) = Some(())
+            .filter(|()| ctx.net.admit(ctx.now))
+            .and_then(|()| self.appear(guest, accepted.peer, ctx))
         else {
             return ctx.host.abort(accepted.socket);
         };
@@ -179,21 +187,22 @@ impl<S> Tcp<S> {
         ctx.net.counters.tcp_accepted += 1;
         let index = self.add(connection, ctx);
         if let Some(old) = reused {
-            self.remove(old, ctx);
+            self.replace(old, ctx);
         }
         self.settle(index, &[], ctx);
     }
 
-    /// How a client appears to the guest: as itself, or as the gateway with a fresh port. Nothing but a connection in
-    /// TIME_WAIT has that key.
+    /// How a client appears to the guest: as itself, or as the gateway with a fresh port. Nothing but a connection of ours
+    /// in TIME_WAIT has that key, which is claimed.
     fn appear<H, T>(&self, guest: SocketAddr, peer: SocketAddr, ctx: &mut Ctx<'_, H, T>) -> Option<Key> {
         let shown = ctx.net.policy.shown(peer.ip());
         if shown == peer.ip() {
             let key = Key { guest, remote: peer };
             // Otherwise it is the same client's port, by way of another address of the host.
-            let free = self
-                .find(&key)
-                .is_none_or(|old| matches!(self.connections.at(old).state, State::TimeWait { .. }));
+            let free = match self.find(&key) {
+                Some(old) => matches!(self.connections.at(old).state, State::TimeWait { .. }),
+                None => ctx.net.claim(&key.into()).is_ok(),
+            };
             if free {
                 return Some(key);
             }
@@ -206,7 +215,8 @@ impl<S> Tcp<S> {
                 guest,
                 remote: SocketAddr::new(gateway, port),
             };
-            self.find(&key).is_none().then_some(key)
+            let free = self.find(&key).is_none() && ctx.net.claim(&key.into()).is_ok();
+            free.then_some(key)
         })
     }
 

@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use hashbrown::HashTable;
 
 use super::connection::Key;
+use crate::peers::FlowKey;
 use crate::table::Secret;
 
 /// Slots by key. The hash is keyed, as the guest chooses the keys.
@@ -43,6 +44,12 @@ impl Table {
         if let Ok(entry) = self.slots.find_entry(self.hash(key), |&other| other == slot) {
             entry.remove();
         }
+    }
+}
+
+impl From<Key> for FlowKey {
+    fn from(Key { guest, remote }: Key) -> Self {
+        Self::Tcp { guest, remote }
     }
 }
 

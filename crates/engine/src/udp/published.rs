@@ -9,6 +9,7 @@ use super::{Endpoint, Udp};
 use crate::config::Protocol;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
+use crate::peers::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
@@ -20,7 +21,7 @@ impl<S> Udp<S> {
         &mut self,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
-        for (place, published) in (0..).zip(&ctx.net.config.published) {
+        for (place, published) in (0..).zip(ctx.net.config.published.clone()) {
             let guest = ctx.net.config.addresses.guest(published.host.ip());
             let (Protocol::Udp, Some(guest)) = (published.protocol, guest) else {
                 continue;
@@ -28,6 +29,10 @@ impl<S> Udp<S> {
             let guest = SocketAddr::new(guest, published.guest_port);
             let nth = (0..u8::MAX).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
             let nth = nth.ok_or(Failure::Invalid)?;
+            if nth == 0 {
+                let claimed = ctx.net.claim(&FlowKey::Udp(guest));
+                debug_assert!(claimed.is_ok(), "no packet has come yet");
+            }
             let (index, generation) = self.endpoints.vacant();
             let flow = ctx.net.flow(Kind::Udp, index, generation);
             let socket = ctx.host.udp_published(place, flow)?;
@@ -35,7 +40,7 @@ impl<S> Udp<S> {
                 published: Some(place),
                 ..Endpoint::new(socket, true, ctx.now)
             };
-            ctx.net.flows += 1;
+            ctx.net.opened();
             let index = self.endpoints.insert((guest, nth), endpoint);
             self.endpoints.pin(index);
         }

@@ -13,6 +13,7 @@ use crate::config::UdpFilter;
 use crate::ctx::Ctx;
 use crate::gate::Packet;
 use crate::host::DatagramMeta;
+use crate::peers::FlowKey;
 use crate::{Failure, Frame, Host, Kind, Transmit};
 
 impl<S> Udp<S> {
@@ -51,9 +52,9 @@ impl<S> Udp<S> {
         let (mut offset, mut left) = (udp.payload_offset, udp.payload_len);
         loop {
             let len = left.min(most);
-            self.gather(heading, &packet, (offset, len, segment), gather, ctx);
+            let routed = self.gather(heading, &packet, (offset, len, segment), gather, ctx);
             (offset, left) = (offset + len, left - len);
-            if left == 0 {
+            if left == 0 || !routed {
                 break;
             }
         }
@@ -70,6 +71,7 @@ impl<S> Udp<S> {
         }
     }
 
+    /// Takes some of a frame's datagrams. False: they have no way from here, nor have the frame's others.
     fn gather<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         heading: Heading,
@@ -77,16 +79,16 @@ impl<S> Udp<S> {
         (offset, len, segment): (usize, usize, usize),
         gather: &mut Gather<'a>,
         ctx: &mut Ctx<'_, H, T>,
-    ) {
+    ) -> bool {
         if gather.append(&heading, packet.frame, offset, len, segment) {
-            return;
+            return true;
         }
         self.flush(gather, ctx);
         let Some(route) = self.route(&heading, packet, ctx) else {
-            return;
+            return false;
         };
         if gather.begin(heading, route, packet.frame, offset, len, segment) {
-            return;
+            return true;
         }
         // In more pieces than one send takes: put them together.
         let mut scratch = core::mem::take(&mut self.scratch);
@@ -100,6 +102,7 @@ impl<S> Udp<S> {
         };
         self.send(&run, &[VolatileSlice::from(&mut scratch[..len])], ctx);
         self.scratch = scratch;
+        true
     }
 
     /// The way of a datagram: asks policy, opens the endpoint and remembers the peer where they are new.
@@ -111,6 +114,9 @@ impl<S> Udp<S> {
     ) -> Option<Route> {
         let Heading { guest, written, .. } = *heading;
         let known = self.endpoints.find(&(guest, 0));
+        if known.is_none() && ctx.net.is_elsewhere(&FlowKey::Udp(guest), packet.frame) {
+            return None;
+        }
         let peer = known.and_then(|index| {
             let endpoint = self.endpoints.at(index);
             let place = endpoint
@@ -132,7 +138,7 @@ impl<S> Udp<S> {
         }
         let index = match known {
             Some(index) => index,
-            None => self.open(guest, ctx)?,
+            None => self.open(guest, packet.frame, ctx)?,
         };
         let via = peer.map_or_else(|| self.way_out(index, remote, ctx.net), |(_, peer)| peer.via);
         let owner = self.owner(index);
@@ -175,12 +181,17 @@ impl<S> Udp<S> {
     fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         guest: SocketAddr,
+        frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
-        if ctx.net.flows >= ctx.net.config.max_flows {
+        if ctx.net.is_full() {
             self.evict(ctx);
         }
         if !ctx.net.admit(ctx.now) {
+            return None;
+        }
+        if let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
+            ctx.net.is_of(winner, frame);
             return None;
         }
         let mut opened = self.open_socket(guest.ip(), ctx);
@@ -188,8 +199,12 @@ impl<S> Udp<S> {
             opened = self.open_socket(guest.ip(), ctx);
         }
         let by_port = ctx.net.config.udp_filter != UdpFilter::Address;
-        let endpoint = Endpoint::new(opened.ok()?, by_port, ctx.now);
-        ctx.net.flows += 1;
+        let Ok(socket) = opened else {
+            ctx.net.release(&FlowKey::Udp(guest));
+            return None;
+        };
+        let endpoint = Endpoint::new(socket, by_port, ctx.now);
+        ctx.net.opened();
         Some(self.endpoints.insert((guest, 0), endpoint))
     }
 

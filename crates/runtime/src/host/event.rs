@@ -25,6 +25,8 @@ pub enum Edge {
     Icmp = 2,
     /// The raw ICMPv6 socket that all echo ids share.
     Icmpv6 = 3,
+    /// What other workers have for this one.
+    Inbox = 4,
 }
 
 impl Edge {
@@ -49,6 +51,7 @@ impl Edge {
             1 => Some(Self::Supervisor),
             2 => Some(Self::Icmp),
             3 => Some(Self::Icmpv6),
+            4 => Some(Self::Inbox),
             _ => None,
         }
     }
@@ -88,6 +91,25 @@ impl Epoll {
     /// Out of memory, or of the user's watches.
     pub fn add_level(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::IN)
+    }
+
+    /// Registers a listening socket that others may be waiting for too: a client wakes one of those that wait, not all.
+    ///
+    /// # Errors
+    /// Out of memory, or of the user's watches.
+    pub fn add_shared(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
+        let flags = EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE;
+        epoll::add(&self.0, source, EventData::new_u64(token.0), flags)
+    }
+
+    /// Registers such a socket once more. What is ready already is told again.
+    ///
+    /// # Errors
+    /// It is not registered, or as in [`Self::add_shared`].
+    pub fn renew_shared(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
+        // The kernel lets nobody change an exclusive registration (epoll_ctl(2)).
+        epoll::delete(&self.0, &source)?;
+        self.add_shared(source, token)
     }
 
     /// Registers `source` under another token. What is ready already is told again.

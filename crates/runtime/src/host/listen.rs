@@ -16,7 +16,7 @@ use super::udp::Endpoint;
 /// Published ports' sockets.
 #[derive(Debug)]
 pub(super) struct Doors {
-    /// By the configuration's order; `None` while an endpoint has it.
+    /// By the configuration's order; `None` while an endpoint has it, and for a UDP port that is another worker's.
     sockets: Vec<Option<OwnedFd>>,
     published: Vec<Published>,
     /// Listeners with connections waiting for a descriptor: nothing will be told about those again.
@@ -27,7 +27,7 @@ impl Doors {
     pub(super) fn new(
         epoll: &Epoll,
         published: &[Published],
-        sockets: Vec<OwnedFd>,
+        sockets: Vec<Option<OwnedFd>>,
         coalesce: bool,
     ) -> io::Result<Self> {
         if published.len() != sockets.len() {
@@ -39,6 +39,7 @@ impl Doors {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         for (index, (socket, published)) in (0..).zip(sockets.iter().zip(published)) {
+            let Some(socket) = socket else { continue };
             rustix::io::ioctl_fionbio(socket, true)?;
             if is_udp(published) {
                 let family = Family::of(published.host.ip());
@@ -49,11 +50,12 @@ impl Doors {
                 if coalesce {
                     udp_sys::coalesce(socket)?;
                 }
+                epoll.add(socket, door(index))?;
+            } else {
+                epoll.add_shared(socket, door(index))?;
             }
-            epoll.add(socket, door(index))?;
         }
         let starved = Vec::with_capacity(sockets.len());
-        let sockets = sockets.into_iter().map(Some).collect();
         Ok(Self {
             sockets,
             published: published.to_vec(),
@@ -98,7 +100,7 @@ impl Doors {
     pub(super) fn rearm(&mut self, epoll: &Epoll) {
         while let Some(index) = self.starved.pop() {
             if let Ok(listener) = self.socket(index) {
-                let _ = epoll.rename(listener, door(index));
+                let _ = epoll.renew_shared(listener, door(index));
             }
         }
     }

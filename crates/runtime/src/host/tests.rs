@@ -42,7 +42,7 @@ fn published(protocol: Protocol, socket: impl Into<OwnedFd>, at: SocketAddr) -> 
         host: at,
         guest_port: 80,
     };
-    KernelHost::new(ALL, None, &[published], vec![socket.into()], [None, None]).unwrap()
+    KernelHost::new(ALL, None, &[published], vec![Some(socket.into())], [None, None]).unwrap()
 }
 
 /// What happens within two seconds.

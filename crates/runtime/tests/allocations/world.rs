@@ -66,7 +66,7 @@ pub(crate) fn judge(workload: &'static Workload) {
 fn guest() -> (File, Tap) {
     // SAFETY: this takes nothing but the network from the calling thread, and nothing at all from the others.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
-    let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default())).unwrap();
+    let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), 1).unwrap();
     ip("link set lo up");
     ip(&format!("link set tap0 mtu {MTU} txqueuelen 4000 up"));
     ip("addr add 10.0.2.15/24 dev tap0");
@@ -81,7 +81,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
     let setup = Setup {
         config: config(),
         owned: Vec::new(),
-        tap: tap.fd,
+        tap: tap.queues,
         offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],

@@ -13,7 +13,7 @@ use crate::net::Impairment;
 use crate::net::offload::Merging;
 use crate::rng::Rng;
 use crate::settings;
-use crate::world::WorldPlan;
+use crate::world::{WorkersPlan, WorldPlan};
 
 pub(super) fn scenario(seed: u64) -> Scenario {
     let mut rng = Rng::new(seed);
@@ -39,6 +39,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
             pause: rng.micros(10..=2000),
         },
         host: host(rng),
+        workers: WorkersPlan::ONE,
     };
     let guest = guest(rng, limits.mtu);
     let count = rng.pick(&[1, 1, 1, 2, 3, 6]);
@@ -49,6 +50,15 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         guest,
         connections,
         limit: Duration::from_secs(4 * 3600),
+    }
+}
+
+pub(super) fn workers(seed: u64) -> WorkersPlan {
+    let mut rng = Rng::new(seed ^ 0x3077);
+    WorkersPlan {
+        count: rng.within(2..=4) as u8,
+        missteering: rng.pick(&[0, 50, 500, 1000]),
+        room: rng.pick(&[16, 256]),
     }
 }
 
@@ -82,6 +92,7 @@ pub(super) fn calm(guest: GuestPlan, connection: Connection) -> Scenario {
                 pause: Duration::from_micros(100),
             },
             host: HostPlan::default(),
+            workers: WorkersPlan::ONE,
         },
         guest,
         connections: vec![connection],

@@ -22,7 +22,11 @@ impl Scenario {
                 guest_app: guest.and_then(|report| report.app.clone()),
                 host_app: host.and_then(|report| report.app),
                 broken: guest.is_some_and(|report| report.broken),
-                lossy: world.up.lost + world.down.lost + world.link.refused() > 0,
+                lossy: world.up.lost
+                    + world.down.lost
+                    + world.link.refused()
+                    + world.counters().hand_overs_lost
+                    > 0,
             };
             ends.judge(connection).map_err(|what| {
                 format!(

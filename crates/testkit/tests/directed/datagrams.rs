@@ -33,9 +33,7 @@ fn datagrams_come_back() {
             assert_eq!((received.from, received.to), (sent.to, sent.from));
             assert_eq!(received.payload, sent.payload);
         }
-        let flows_gone = world.run_until(300 * SECOND, |world| {
-            world.engine.flows() == 0 && world.host.open() == 0
-        });
+        let flows_gone = world.run_until(300 * SECOND, |world| world.flows() == 0 && world.host.open() == 0);
         assert_eq!(flows_gone, Ok(()));
     }
 }

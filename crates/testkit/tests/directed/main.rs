@@ -6,6 +6,7 @@ mod link;
 mod oddities;
 mod opening;
 mod windows;
+mod workers;
 
 use core::time::Duration;
 use std::sync::Arc;

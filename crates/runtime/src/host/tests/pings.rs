@@ -128,11 +128,11 @@ fn without_either_there_is_no_ping() {
 #[test]
 fn routers_complaints_come_back() {
     namespace::run("host::tests::pings::routers_complaints_come_back", || {
-        let tap = tun::open("tap0", TapOffload::NONE).unwrap();
+        let mut tap = tun::open("tap0", TapOffload::NONE, 1).unwrap();
         ip("link set tap0 address 02:00:00:00:00:01 up");
         ip("addr add 10.9.9.1/24 dev tap0");
         ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent");
-        let (mut receiver, mut transmitter) = tap::open(tap.fd, tap.offload, 1500).unwrap();
+        let (mut receiver, mut transmitter) = tap::open(tap.queues.remove(0), tap.offload, 1500).unwrap();
         let to: IpAddr = "10.9.9.2".parse().unwrap();
         for allowed in [false, true] {
             if allowed {

@@ -208,7 +208,7 @@ fn flow_of_listener() -> FlowId {
 fn pending_connects_wait_for_an_event() {
     namespace::run("host::tests::streams::pending_connects_wait_for_an_event", || {
         // Behind this tap nobody answers.
-        let _tap = pontoon_sys::tun::open("tap0", crate::TapOffload::NONE).unwrap();
+        let _tap = pontoon_sys::tun::open("tap0", crate::TapOffload::NONE, 1).unwrap();
         ip("link set tap0 up");
         ip("addr add 10.9.9.1/24 dev tap0");
         ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent");

@@ -20,7 +20,7 @@ const PAIRS: [(&str, &str); 2] = [("10.0.2.15", "10.0.2.2"), ("fd00::15", "fd00:
 
 /// A tap in this namespace, set up as a guest's.
 fn guest(wish: TapOffload, mtu: u16) -> (Receiver, Transmitter, TapOffload) {
-    let tap = tun::open("tap0", wish).unwrap();
+    let mut tap = tun::open("tap0", wish, 1).unwrap();
     sysctl("net/ipv6/conf/tap0/accept_ra", "0");
     sysctl("net/ipv6/conf/tap0/addr_gen_mode", "1");
     ip(&format!(
@@ -34,7 +34,7 @@ fn guest(wish: TapOffload, mtu: u16) -> (Receiver, Transmitter, TapOffload) {
         ));
     }
     until_address_is_up();
-    let (receiver, transmitter) = open(tap.fd, tap.offload, mtu).unwrap();
+    let (receiver, transmitter) = open(tap.queues.remove(0), tap.offload, mtu).unwrap();
     (receiver, transmitter, tap.offload)
 }
 

@@ -1,0 +1,87 @@
+//! The other workers of a guest. A flow has one owner for life, whichever worker its frames arrive at.
+//!
+//! Owners are kept in a directory that all workers share. It is asked only about what the worker's own tables do not
+//! know: before a flow is opened, and before the guest is told that there is none. With one worker there is none of
+//! this.
+
+use core::fmt::Debug;
+use core::net::{IpAddr, SocketAddr};
+
+use pontoon_wire::Mac;
+
+use crate::{Frame, Instant, WorkerId};
+
+/// What the directory knows a flow by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlowKey {
+    /// A TCP connection, by both ends as the guest sees them.
+    Tcp {
+        /// The guest's end.
+        guest: SocketAddr,
+        /// The other one.
+        remote: SocketAddr,
+    },
+    /// A UDP endpoint of the guest's.
+    Udp(SocketAddr),
+}
+
+/// The worker that does what is not to be done twice: echo requests, whose raw sockets all ids share; the DNS
+/// forwarder, which knows repeated queries and silent resolvers; published UDP ports.
+pub const FIRST: WorkerId = WorkerId(0);
+
+/// What a worker asks of the others, and of what they share.
+pub trait Peers: Debug + Send {
+    /// Whose flow this is.
+    fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
+
+    /// Makes a flow this worker's.
+    ///
+    /// # Errors
+    /// It is the named worker's already.
+    fn claim(&self, key: &FlowKey) -> Result<(), WorkerId>;
+
+    /// A flow of this worker's has ended.
+    fn release(&self, key: &FlowKey);
+
+    /// Who puts the fragments of a datagram together: the same worker for each of them.
+    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
+
+    /// Copies a frame to another worker, for [`Engine::handle_handed`](crate::Engine::handle_handed). `reassembled`
+    /// is what [`Handed`] says of it. False: there was no room, and the frame is lost.
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool;
+
+    /// Flows of all workers. Each one's [`Self::opened`] and [`Self::closed`] keep the count.
+    fn flows(&self) -> u32;
+
+    /// A slot has been given to a flow.
+    fn opened(&self);
+
+    /// A slot is free again.
+    fn closed(&self);
+
+    /// Whether one more flow may begin in this second under a limit of `rate` for all workers together; counts it if so.
+    fn within_rate(&self, rate: u32, now: Instant) -> bool;
+
+    /// The guest's Ethernet address is another one than was known.
+    fn guest_moved(&self, mac: Mac);
+}
+
+/// A frame that came by way of another worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Handed<'a> {
+    /// The frame.
+    pub frame: Frame<'a>,
+    /// The guest had sent it in fragments.
+    pub reassembled: bool,
+}
+
+/// Where the packet at hand comes from, which says whether it may be handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This worker's own queue of the link.
+    Link,
+    /// This worker put it together.
+    Fragments,
+    /// Another worker. Nobody hands on what was handed over, or it might go round for ever.
+    Peer,
+}

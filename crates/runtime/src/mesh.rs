@@ -1,0 +1,208 @@
+//! What the workers of one engine share: the directory of flows, an inbox each, and a few words of state.
+//!
+//! With one worker there is none of this.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::{io, iter};
+
+use pontoon_engine::peers::{FlowKey, Handed};
+use pontoon_engine::{Frame, Instant, Peers, WorkerId};
+use pontoon_wire::Mac;
+
+use crate::Update;
+
+mod directory;
+mod inbox;
+#[cfg(test)]
+mod tests;
+
+use directory::Directory;
+use inbox::Inbox;
+
+/// What all workers share.
+#[derive(Debug)]
+struct Mesh {
+    directory: Directory,
+    /// By worker.
+    inboxes: Vec<Inbox>,
+    /// Flows of all workers.
+    flows: AtomicU32,
+    rate: Rate,
+    /// The guest's Ethernet address, in the low 48 bits.
+    guest_mac: AtomicU64,
+    /// A worker's loop has ended, so that all are to end.
+    ended: AtomicBool,
+}
+
+/// One worker's part in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    mesh: Arc<Mesh>,
+    me: WorkerId,
+}
+
+/// Ends every worker's loop when it is dropped.
+#[derive(Debug)]
+pub(crate) struct EndsAll(Arc<Mesh>);
+
+/// The members of a mesh of `workers`.
+///
+/// # Errors
+/// Out of descriptors.
+pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
+    let inboxes = iter::repeat_with(Inbox::new)
+        .take(workers.into())
+        .collect::<io::Result<_>>()?;
+    let mesh = Arc::new(Mesh {
+        directory: Directory::new(workers),
+        inboxes,
+        flows: AtomicU32::new(0),
+        rate: Rate::default(),
+        guest_mac: AtomicU64::new(to_word(guest_mac)),
+        ended: AtomicBool::new(false),
+    });
+    let member = |me| Member {
+        mesh: Arc::clone(&mesh),
+        me: WorkerId(me),
+    };
+    Ok((0..workers).map(member).collect())
+}
+
+impl Member {
+    /// Readable when something was put into this worker's inbox; to be registered edge triggered.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.inbox().bell()
+    }
+
+    /// Hands up to a burst of what is in the inbox to `sink`, unless there is none. Says how many there were, and whether
+    /// there may be more: otherwise the bell will ring.
+    pub(crate) fn receive(&self, sink: impl FnOnce(&[Handed<'_>])) -> (usize, bool) {
+        self.inbox().receive(sink)
+    }
+
+    /// The supervisor's updates that were passed on.
+    pub(crate) fn updates(&self) -> Vec<Update> {
+        self.inbox().updates()
+    }
+
+    /// Passes the supervisor's word on to the others.
+    pub(crate) fn pass_on(&self, update: &Update) {
+        for inbox in self.others() {
+            inbox.put_update(update.clone());
+        }
+    }
+
+    /// The guest's Ethernet address, as some worker last saw it.
+    pub(crate) fn guest_mac(&self) -> Mac {
+        from_word(self.mesh.guest_mac.load(Ordering::Relaxed))
+    }
+
+    /// Whether another worker's loop has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.mesh.ended.load(Ordering::Acquire)
+    }
+
+    /// To be held while this worker's loop runs.
+    pub(crate) fn ends_all(&self) -> EndsAll {
+        EndsAll(Arc::clone(&self.mesh))
+    }
+
+    fn inbox(&self) -> &Inbox {
+        &self.mesh.inboxes[usize::from(self.me.0)]
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Inbox> {
+        (0..)
+            .zip(&self.mesh.inboxes)
+            .filter_map(|(id, inbox)| (id != self.me.0).then_some(inbox))
+    }
+}
+
+impl AsFd for Member {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell()
+    }
+}
+
+impl Drop for EndsAll {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+        for inbox in &self.0.inboxes {
+            inbox.ring();
+        }
+    }
+}
+
+impl Peers for Member {
+    fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
+        self.mesh.directory.owner(key)
+    }
+
+    fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
+        self.mesh.directory.claim(key, self.me)
+    }
+
+    fn release(&self, key: &FlowKey) {
+        self.mesh.directory.release(key, self.me);
+    }
+
+    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
+        self.mesh.directory.spread(&(source, destination, id))
+    }
+
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool {
+        let inbox = self.mesh.inboxes.get(usize::from(to.0));
+        inbox.is_some_and(|inbox| inbox.put(frame, reassembled))
+    }
+
+    fn flows(&self) -> u32 {
+        self.mesh.flows.load(Ordering::Relaxed)
+    }
+
+    fn opened(&self) {
+        self.mesh.flows.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn closed(&self) {
+        self.mesh.flows.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn within_rate(&self, rate: u32, now: Instant) -> bool {
+        self.mesh.rate.take(rate, now)
+    }
+
+    fn guest_moved(&self, mac: Mac) {
+        self.mesh.guest_mac.store(to_word(mac), Ordering::Relaxed);
+    }
+}
+
+/// Flows begun in a second: the second in the high half, their number in the low one.
+#[derive(Debug, Default)]
+struct Rate(AtomicU64);
+
+impl Rate {
+    /// Whether one more may begin in the second that `now` is in; counts it if so.
+    fn take(&self, rate: u32, now: Instant) -> bool {
+        let second = (now.0 / 1_000_000_000) << 32;
+        let next = |word: u64| {
+            // A worker whose turn began before the second did counts for the second that it finds.
+            let word = word.max(second);
+            (word & u64::from(u32::MAX) < u64::from(rate)).then_some(word + 1)
+        };
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_ok()
+    }
+}
+
+fn to_word(Mac([a, b, c, d, e, f]): Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+fn from_word(word: u64) -> Mac {
+    let [_, _, a, b, c, d, e, f] = word.to_be_bytes();
+    Mac([a, b, c, d, e, f])
+}

@@ -1,0 +1,84 @@
+//! Whose flow is whose.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::{BuildHasher, Hash};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use pontoon_engine::WorkerId;
+use pontoon_engine::peers::FlowKey;
+
+/// Locks that the keys are spread over: many times as many as workers, so that two seldom meet.
+const SHARDS: usize = 64;
+
+type Owners = HashMap<FlowKey, WorkerId, RandomState>;
+
+/// Owners of flows. Its hashes are keyed (SipHash), as the guest chooses what is hashed. It holds no more than there are
+/// flows: a key is claimed by who opens a flow, within the limit, and released when the flow ends.
+#[derive(Debug)]
+pub(super) struct Directory {
+    shards: Box<[RwLock<Owners>]>,
+    secret: RandomState,
+    workers: u8,
+}
+
+impl Directory {
+    pub(super) fn new(workers: u8) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            secret: RandomState::new(),
+            workers,
+        }
+    }
+
+    pub(super) fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
+        self.read(key).get(key).copied()
+    }
+
+    /// Enters the key, unless somebody has: who that is.
+    pub(super) fn claim(&self, key: &FlowKey, worker: WorkerId) -> Result<(), WorkerId> {
+        match self.write(key).entry(*key) {
+            Entry::Occupied(entry) => Err(*entry.get()),
+            Entry::Vacant(entry) => {
+                entry.insert(worker);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the key out, where it is that worker's.
+    pub(super) fn release(&self, key: &FlowKey, worker: WorkerId) {
+        if let Entry::Occupied(entry) = self.write(key).entry(*key)
+            && *entry.get() == worker
+        {
+            entry.remove();
+        }
+    }
+
+    /// A worker for `key`: the same one every time, and not one that the guest can choose.
+    pub(super) fn spread(&self, key: &impl Hash) -> WorkerId {
+        let place = self.secret.hash_one(key) % u64::from(self.workers);
+        WorkerId(u8::try_from(place).expect("less than the number of workers, which fits"))
+    }
+
+    // A thread that panics ends the engine, and leaves the map as whole as any other call does.
+    fn read(&self, key: &FlowKey) -> RwLockReadGuard<'_, Owners> {
+        self.shard(key).read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, key: &FlowKey) -> RwLockWriteGuard<'_, Owners> {
+        self.shard(key).write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shard(&self, key: &FlowKey) -> &RwLock<Owners> {
+        let place = self.secret.hash_one(key) % SHARDS as u64;
+        &self.shards[usize::try_from(place).expect("less than the number of shards")]
+    }
+}
+
+#[cfg(test)]
+impl Directory {
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().unwrap().len()).sum()
+    }
+}

@@ -1,0 +1,177 @@
+//! The workers: made together, and ended together.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::thread::{self, ScopedJoinHandle};
+
+use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::{Config, Engine, WorkerId, peers};
+use pontoon_sys::disabled::Disabled;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::host::event::Edge;
+use crate::host::{Can, KernelHost};
+use crate::link::tap;
+use crate::mesh::{self, Member};
+use crate::pacing::Pacer;
+use crate::worker::{self, End, Tally, Worker};
+use crate::{Setup, cpus, say};
+
+/// Builds a worker for each queue of the tap.
+pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
+    let can = Can::probe(&Disabled::from_env()?);
+    let count = u8::try_from(setup.tap.len())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more queues than workers can be"))?;
+    let members = match count {
+        1 => vec![None],
+        _ => mesh::members(count, setup.config.guest_mac)?
+            .into_iter()
+            .map(Some)
+            .collect(),
+    };
+    // While one spins, the others and who they wait for want CPUs too.
+    let cpus = cpus::available() - f64::from(count - 1);
+    let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
+    let mut raw_icmp = setup.raw_icmp;
+    let mut supervisor = Some(setup.supervisor);
+    let mut workers = Vec::new();
+    for ((id, queue), member) in (0..count).map(WorkerId).zip(setup.tap).zip(members) {
+        let host = KernelHost::new(
+            can,
+            setup.outbound.clone(),
+            &setup.config.published,
+            published.next().unwrap_or_default(),
+            std::mem::take(&mut raw_icmp),
+        )
+        .map_err(|error| say("cannot take over the host's sockets", &error))?;
+        let (receiver, link) = tap::open(queue, setup.offload, setup.config.mtu)
+            .map_err(|error| say("cannot take over the tap", &error))?;
+        let mut worker = Worker {
+            engine: engine(&setup.config, id)?,
+            host,
+            receiver,
+            link,
+            supervisor: supervisor.take(),
+            member,
+            pacer: Pacer::new(setup.pacing, cpus, worker::now()),
+            malformed: 0,
+        };
+        worker.engine.set_owned_addresses(setup.owned.clone());
+        connect(&mut worker, id)?;
+        workers.push(worker);
+    }
+    Ok(workers)
+}
+
+/// Runs the workers, the first one in this thread, until one of them ends, and so all. Logs what happened in all, and says
+/// why it ended.
+pub(crate) fn run(workers: Vec<Worker>) -> io::Result<End> {
+    let mut ends = thread::scope(|scope| {
+        let mut workers = workers.into_iter();
+        let first = workers.next();
+        let threads: io::Result<Vec<_>> = (1..)
+            .zip(workers)
+            .map(|(id, worker)| {
+                thread::Builder::new()
+                    .name(format!("worker-{id}"))
+                    .spawn_scoped(scope, || run_one(worker))
+            })
+            .collect();
+        match (first, threads) {
+            (Some(first), Ok(threads)) => {
+                let mut ended = vec![run_one(first)];
+                ended.extend(threads.into_iter().map(join));
+                conclude(ended)
+            }
+            (first, Err(error)) => {
+                // For the threads that were started.
+                drop(first.as_ref().and_then(ends_all));
+                vec![Err(error)]
+            }
+            (None, Ok(_)) => Vec::new(),
+        }
+    });
+    // The one that ended first has a reason, the others have only that.
+    let reason = |end: &io::Result<End>| !matches!(end, Ok(End::Peer));
+    let first = ends.iter().position(reason).map(|at| ends.swap_remove(at));
+    first.unwrap_or(Ok(End::Supervisor))
+}
+
+/// How a worker's loop ended, and the worker, unless it panicked.
+type Ended = (io::Result<End>, Option<Worker>);
+
+fn run_one(mut worker: Worker) -> Ended {
+    let _ends_all = ends_all(&worker);
+    (worker.run(), Some(worker))
+}
+
+/// Logs what happened. Before a worker is dropped: to close a queue takes the kernel longer than all the rest.
+fn conclude(ended: Vec<Ended>) -> Vec<io::Result<End>> {
+    let mut tally = Tally::default();
+    for worker in ended.iter().filter_map(|(_, worker)| worker.as_ref()) {
+        tally.add(&worker.tally());
+    }
+    tally.log();
+    ended.into_iter().map(|(end, _)| end).collect()
+}
+
+fn ends_all(worker: &Worker) -> Option<mesh::EndsAll> {
+    worker.member.as_ref().map(Member::ends_all)
+}
+
+fn join(thread: ScopedJoinHandle<'_, Ended>) -> Ended {
+    let panicked = |_| (Err(io::Error::other("a worker panicked")), None);
+    thread.join().unwrap_or_else(panicked)
+}
+
+fn engine(config: &Config, id: WorkerId) -> io::Result<Engine<KernelHost>> {
+    let mut seed = [0; 32];
+    getrandom(&mut seed, GetRandomFlags::empty())?;
+    Ok(Engine::new(config.clone(), id, seed, worker::now()))
+}
+
+/// Joins a worker to what it waits for, and to the others.
+fn connect(worker: &mut Worker, id: WorkerId) -> io::Result<()> {
+    let Worker {
+        engine,
+        host,
+        receiver,
+        link,
+        supervisor,
+        member,
+        ..
+    } = worker;
+    host.epoll().add_level(&*receiver, Edge::Link.token())?;
+    if let Some(supervisor) = supervisor {
+        rustix::io::ioctl_fionbio(&*supervisor, true)?;
+        host.epoll().add(supervisor, Edge::Supervisor.token())?;
+    }
+    if let Some(member) = member {
+        host.epoll().add(member.bell(), Edge::Inbox.token())?;
+        engine.join(Box::new(member.clone()));
+    }
+    if id != peers::FIRST {
+        return Ok(());
+    }
+    engine
+        .open_published(link, host, worker::now())
+        .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))
+}
+
+/// Each worker's part of the published ports: every listener is shared, a UDP port is the first worker's.
+fn shares(
+    sockets: Vec<OwnedFd>,
+    published: &[Published],
+    workers: u8,
+) -> io::Result<Vec<Vec<Option<OwnedFd>>>> {
+    let mut shares = vec![sockets.into_iter().map(Some).collect::<Vec<_>>()];
+    for _ in 1..workers {
+        let share = shares[0].iter().zip(published).map(|(socket, published)| {
+            let socket = socket.as_ref().filter(|_| published.protocol == Protocol::Tcp);
+            socket.map(OwnedFd::try_clone).transpose()
+        });
+        let share = share.collect::<io::Result<_>>()?;
+        shares.push(share);
+    }
+    Ok(shares)
+}

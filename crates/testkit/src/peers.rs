@@ -1,0 +1,212 @@
+//! The simulated mesh of workers: the directory, and bounded inboxes that are served late.
+
+use core::net::IpAddr;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use pontoon_engine::peers::{FlowKey, Handed};
+use pontoon_engine::{Frame, Instant, Peers, WorkerId};
+use pontoon_wire::Mac;
+use pontoon_wire::frame::HEAD;
+use pontoon_wire::vnet::Offload;
+use vm_memory::VolatileSlice;
+
+use crate::rng::mix;
+
+/// What the workers of one world share.
+#[derive(Clone, Debug)]
+pub struct SimMesh(Arc<Mutex<Shared>>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    owners: BTreeMap<String, WorkerId>,
+    inboxes: Vec<VecDeque<Parcel>>,
+    room: usize,
+    flows: u32,
+    begun: BTreeMap<u64, u32>,
+    guest_mac: Option<Mac>,
+    wrong: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Parcel {
+    offload: Offload,
+    bytes: Vec<u8>,
+    reassembled: bool,
+}
+
+/// One worker's part.
+#[derive(Debug)]
+pub(crate) struct SimMember {
+    mesh: SimMesh,
+    me: WorkerId,
+}
+
+impl SimMesh {
+    /// A mesh of `workers`, whose inboxes hold `room` frames.
+    #[must_use]
+    pub(crate) fn new(workers: usize, room: usize) -> Self {
+        Self(Arc::new(Mutex::new(Shared {
+            inboxes: (0..workers).map(|_| VecDeque::new()).collect(),
+            room,
+            ..Shared::default()
+        })))
+    }
+
+    pub(crate) fn member(&self, me: WorkerId) -> SimMember {
+        SimMember {
+            mesh: self.clone(),
+            me,
+        }
+    }
+
+    /// Frames that wait for a worker.
+    pub(crate) fn waiting(&self, worker: usize) -> usize {
+        self.lock().inboxes[worker].len()
+    }
+
+    /// Takes up to `most` of a worker's frames, and hands them to `sink`.
+    pub(crate) fn serve(&self, worker: usize, most: usize, sink: impl FnOnce(&[Handed<'_>])) {
+        let mut parcels: Vec<Parcel> = {
+            let inbox = &mut self.lock().inboxes[worker];
+            let count = most.min(inbox.len());
+            inbox.drain(..count).collect()
+        };
+        let heads: Vec<Vec<u8>> = parcels
+            .iter()
+            .map(|parcel| parcel.bytes[..parcel.bytes.len().min(HEAD)].to_vec())
+            .collect();
+        let metas: Vec<(Offload, bool)> = parcels
+            .iter()
+            .map(|parcel| (parcel.offload, parcel.reassembled))
+            .collect();
+        let parts: Vec<[VolatileSlice<'_>; 1]> = parcels
+            .iter_mut()
+            .map(|parcel| [VolatileSlice::from(&mut parcel.bytes[..])])
+            .collect();
+        let frames: Vec<Handed<'_>> = heads
+            .iter()
+            .zip(&parts)
+            .zip(metas)
+            .map(|((head, parts), (offload, reassembled))| Handed {
+                frame: Frame {
+                    offload,
+                    head,
+                    parts,
+                    len: parts[0].len(),
+                },
+                reassembled,
+            })
+            .collect();
+        if !frames.is_empty() {
+            sink(&frames);
+        }
+    }
+
+    /// Keys that somebody owns.
+    #[must_use]
+    pub fn owned(&self) -> usize {
+        self.lock().owners.len()
+    }
+
+    /// Flows that the workers count together.
+    #[must_use]
+    pub fn flows(&self) -> u32 {
+        self.lock().flows
+    }
+
+    pub(crate) fn guest_mac(&self) -> Option<Mac> {
+        self.lock().guest_mac
+    }
+
+    /// What the workers did that is not done.
+    pub(crate) fn wrong(&self) -> Vec<String> {
+        self.lock().wrong.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().expect("nothing panics with the lock")
+    }
+}
+
+impl Peers for SimMember {
+    fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
+        self.mesh.lock().owners.get(&name(key)).copied()
+    }
+
+    fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
+        let mut shared = self.mesh.lock();
+        match shared.owners.get(&name(key)) {
+            Some(owner) => Err(*owner),
+            None => {
+                shared.owners.insert(name(key), self.me);
+                Ok(())
+            }
+        }
+    }
+
+    fn release(&self, key: &FlowKey) {
+        let mut shared = self.mesh.lock();
+        if shared.owners.remove(&name(key)) != Some(self.me) {
+            shared
+                .wrong
+                .push(format!("{:?} releases {key:?}, which is not its own", self.me));
+        }
+    }
+
+    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
+        let workers = self.mesh.lock().inboxes.len() as u64;
+        let text = format!("{source} {destination} {id}");
+        let hash = text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+        WorkerId((hash % workers) as u8)
+    }
+
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool {
+        let mut shared = self.mesh.lock();
+        if to == self.me {
+            shared.wrong.push(format!("{to:?} hands a frame to itself"));
+        }
+        let room = shared.room;
+        let inbox = &mut shared.inboxes[usize::from(to.0)];
+        if inbox.len() >= room {
+            return false;
+        }
+        let mut bytes = vec![0; frame.len];
+        frame.copy(0, &mut bytes);
+        inbox.push_back(Parcel {
+            offload: frame.offload,
+            bytes,
+            reassembled,
+        });
+        true
+    }
+
+    fn flows(&self) -> u32 {
+        self.mesh.lock().flows
+    }
+
+    fn opened(&self) {
+        self.mesh.lock().flows += 1;
+    }
+
+    fn closed(&self) {
+        self.mesh.lock().flows -= 1;
+    }
+
+    fn within_rate(&self, rate: u32, now: Instant) -> bool {
+        let mut shared = self.mesh.lock();
+        let begun = shared.begun.entry(now.0 / 1_000_000_000).or_default();
+        let within = *begun < rate;
+        *begun += u32::from(within);
+        within
+    }
+
+    fn guest_moved(&self, mac: Mac) {
+        self.mesh.lock().guest_mac = Some(mac);
+    }
+}
+
+/// Keys in an order.
+fn name(key: &FlowKey) -> String {
+    format!("{key:?}")
+}
