@@ -156,22 +156,6 @@ impl Run {
     }
 }
 
-/// Whether a report has all samples of its plan.
-pub(crate) fn is_complete(report: &Report) -> bool {
-    plan::left(report).is_empty()
-}
-
-/// Whether a report has some of them.
-pub(crate) fn is_partial(report: &Report) -> bool {
-    !report.samples.is_empty() && !is_complete(report)
-}
-
-/// Whether something in a report stalled or failed.
-pub(crate) fn has_bad_samples(report: &Report) -> bool {
-    let bad = |sample: &Sample| matches!(sample.outcome, Outcome::Stalled { .. } | Outcome::Failed { .. });
-    report.samples.iter().any(bad)
-}
-
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now()
