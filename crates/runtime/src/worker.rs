@@ -15,7 +15,7 @@ use crate::host::ping::Next;
 use crate::link::tap::{BURST, Receiver, Rest, Transmitter, Until};
 use crate::mesh::Member;
 use crate::messages::{MAX_LEN, Update};
-use crate::pacing::{Pacer, Wait};
+use crate::pacing::{Pacer, Side, Wait};
 
 /// How long to leave a link alone that had no room, where nothing else says when it has.
 const LINK_RETRY: Duration = Duration::from_millis(1);
@@ -82,7 +82,7 @@ impl Worker {
         let mut until = Until::Empty;
         loop {
             let begin = now();
-            let mut worked = false;
+            let mut worked = None;
             left.note(&events);
             if let Some(member) = &self.member {
                 self.engine.set_guest_mac(member.guest_mac());
@@ -91,7 +91,9 @@ impl Worker {
             // In: frames from the guest, and events on the host's sockets; each is first in every other turn.
             for sockets in [sockets_first, !sockets_first] {
                 if sockets {
-                    worked |= self.sockets(&events, begin);
+                    if self.sockets(&events, begin) {
+                        worked = worked.or(Some(Side::Host));
+                    }
                 } else if left.frames {
                     match self.frames(until, begin) {
                         (_, Rest::Gone(error)) => {
@@ -99,7 +101,9 @@ impl Worker {
                             return Ok(End::Link);
                         }
                         (frames, rest) => {
-                            worked |= frames > 0;
+                            if frames > 0 {
+                                worked = Some(Side::Guest);
+                            }
                             left.frames = rest == Rest::More;
                         }
                     }
@@ -112,7 +116,9 @@ impl Worker {
                 match self.inbox(begin) {
                     None => return Ok(End::Peer),
                     Some((frames, more)) => {
-                        worked |= frames > 0;
+                        if frames > 0 {
+                            worked = worked.or(Some(Side::Host));
+                        }
                         left.inbox = more;
                     }
                 }
@@ -147,11 +153,11 @@ impl Worker {
 
             // Wait.
             let wait = match worked {
-                _ if more || left.frames || left.inbox || left.icmp || left.icmpv6 => Wait::No,
-                true => self.pacer.worked(begin, now()),
-                false => self.pacer.idle(begin),
+                _ if more || left.frames || left.inbox || left.icmp || left.icmpv6 => self.pacer.busy(),
+                Some(from) => self.pacer.worked(from, begin, now()),
+                None => self.pacer.idle(begin),
             };
-            until = match worked && wait == Wait::No {
+            until = match worked.is_some() && wait == Wait::No {
                 true => Until::Empty,
                 false => Until::Question,
             };
