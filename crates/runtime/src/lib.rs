@@ -22,12 +22,13 @@ mod worker;
 mod workers;
 
 pub use link::Attachment;
+pub use link::socket::Source;
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
 
 use link::Link;
-use link::socket::{Framing, Packet, Socket, Source, Stream};
+use link::socket::{Framing, Packet, Socket, Stream};
 use link::tap::Tap;
 use messages::Report;
 

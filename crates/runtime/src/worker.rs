@@ -149,7 +149,10 @@ impl<L: Link> Worker<L> {
 
             // A guest that is gone takes its flows along.
             if let Some(how) = left.gone.take() {
-                info!("{how}");
+                match how {
+                    Gone::Interface(_) | Gone::Closed => info!("{how}"),
+                    Gone::Connection(_) | Gone::Protocol(_) => warn!("{how}"),
+                }
                 if !self.link.part(self.host.epoll()) {
                     return Ok(End::Link);
                 }

@@ -90,15 +90,20 @@ impl Engine {
         self.child.fd()
     }
 
-    /// Call it when it is dead: what to tell the user.
-    #[must_use]
-    pub(crate) fn autopsy(&self) -> Error {
+    /// Call it when it is dead. Where it ended in order, it found the guest gone.
+    ///
+    /// # Errors
+    /// What to tell the user.
+    pub(crate) fn autopsy(&self) -> Result<(), Error> {
         let mut buffer = [0; LINE];
         let words = match seqpacket::receive(&self.socket, &mut buffer) {
             Ok(Some(message)) => &buffer[..message.len],
             Ok(None) | Err(_) => &[],
         };
-        died(words, self.child.wait())
+        match (words, self.child.wait()) {
+            ([], 0) => Ok(()),
+            (words, status) => Err(died(words, status)),
+        }
     }
 
     /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
