@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::Styles;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_runtime::Outbound;
 use pontoon_supervisor::options::{Loopback, Target};
@@ -27,6 +27,8 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run a command in a network namespace of its own, without privileges
     Run(Box<Run>),
+    /// Give a virtual machine or a unikernel a network
+    Vm(Box<Vm>),
     /// Compare network stacks on this machine
     Bench(Box<pontoon_bench::args::Bench>),
     #[command(hide = true)]
@@ -57,6 +59,65 @@ The exit status is the command's, 128+n where signal n killed it; 1 where we fai
 #[derive(Args, Debug)]
 #[command(help_template = RUN_HELP, override_usage = "pontoon run [OPTIONS] [--] [CMD...]    (no CMD: your shell)")]
 pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) network: Network,
+    /// Join a network namespace, until it is gone
+    #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
+    pub(crate) attach: Option<Target>,
+    /// Name of the guest's interface
+    #[arg(long, value_name = "NAME", default_value = "tap0", value_parser = values::ifname)]
+    pub(crate) ifname: String,
+    /// Host name inside
+    #[arg(long, value_name = "NAME", value_parser = values::hostname)]
+    pub(crate) hostname: Option<String>,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, hide = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// As in [`RUN_HELP`].
+const VM_HELP: &str = "\
+{about}
+
+  pontoon vm --socket /tmp/net --protocol stream     wait for QEMU, one guest after the other
+  qemu-system-x86_64 ... -netdev stream,id=n,server=off,addr.type=unix,addr.path=/tmp/net -device virtio-net,netdev=n
+  pontoon vm --fd 3 --protocol packet -p 8080:80     serve whoever holds the other end of descriptor 3
+
+{usage-heading} {usage}
+
+{options}
+
+The exit status is 0 when the guest has gone and no other can come, or a signal ends us; 1 where we failed, 2 for wrong
+usage.
+";
+
+#[derive(Args, Debug)]
+#[command(
+    help_template = VM_HELP,
+    override_usage = "pontoon vm (--socket PATH | --fd N) --protocol PROTOCOL [OPTIONS]",
+    group = ArgGroup::new("where").args(["socket", "fd"]).required(true),
+    mut_arg("mtu", |mtu| mtu.default_value("1500"))
+)]
+pub(crate) struct Vm {
+    /// Listen on a Unix socket here
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Use this socket, connected or listening
+    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) fd: Option<i32>,
+    /// What the guest speaks: vhost-user, stream or packet
+    #[arg(long, value_name = "PROTOCOL", value_enum, hide_possible_values = true)]
+    pub(crate) protocol: Protocol,
+    /// End with the first guest
+    #[arg(long)]
+    pub(crate) one_off: bool,
+    #[command(flatten)]
+    pub(crate) network: Network,
+}
+
+// What the guests of all verbs have in common. (A doc comment would become the help's first line.)
+#[derive(Args, Debug)]
+pub(crate) struct Network {
     /// Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
     #[arg(short, long, value_name = "SPEC")]
     pub(crate) publish: Vec<Publish>,
@@ -100,18 +161,9 @@ pub(crate) struct Run {
     /// Plain frames, without offloads
     #[arg(long)]
     pub(crate) no_offload: bool,
-    /// Join a network namespace, until it is gone
-    #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
-    pub(crate) attach: Option<Target>,
-    /// Name of the guest's interface
-    #[arg(long, value_name = "NAME", default_value = "tap0", value_parser = values::ifname)]
-    pub(crate) ifname: String,
     /// Ethernet address of the guest's interface
     #[arg(long, value_name = "ADDR", value_parser = values::mac)]
     pub(crate) mac: Option<Mac>,
-    /// Host name inside
-    #[arg(long, value_name = "NAME", value_parser = values::hostname)]
-    pub(crate) hostname: Option<String>,
     /// Send from this address or interface of the host
     #[arg(long, value_name = "ADDR|IFACE", value_parser = values::outbound)]
     pub(crate) outbound: Option<Outbound>,
@@ -154,9 +206,6 @@ pub(crate) struct Run {
         hide_possible_values = true
     )]
     pub(crate) log_format: LogFormat,
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, hide = true)]
-    pub(crate) command: Vec<OsString>,
 }
 
 /// A value of `--dns`.
@@ -164,6 +213,13 @@ pub(crate) struct Run {
 pub(crate) enum Resolver {
     None,
     At(SocketAddr),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Protocol {
+    VhostUser,
+    Stream,
+    Packet,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

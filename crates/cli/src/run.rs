@@ -10,15 +10,31 @@ use pontoon_supervisor::config::GUEST_MAC;
 use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{self, Resolver, Run};
+use crate::args::{self, Network, Resolver, Run};
 use crate::{log, usage};
 
 /// Least MTU of a link with IPv6 (RFC 8200 section 5).
 const LEAST_IPV6_MTU: u16 = 1280;
 
 pub(crate) fn run(arguments: Run) -> ExitCode {
+    let guest = match arguments.attach {
+        Some(target) => Guest::Attach {
+            target,
+            ifname: arguments.ifname,
+        },
+        None => Guest::Command {
+            argv: command_or_shell(arguments.command),
+            hostname: arguments.hostname,
+            ifname: arguments.ifname,
+        },
+    };
+    serve(arguments.network, guest)
+}
+
+/// Gives `guest` its network, and returns its status.
+pub(crate) fn serve(arguments: Network, guest: Guest) -> ExitCode {
     log::start(arguments.log_format, level(&arguments));
-    let options = match options(arguments) {
+    let options = match options(arguments, guest) {
         Ok(options) => options,
         Err(line) => {
             tracing::error!("{line}");
@@ -34,7 +50,7 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
     }
 }
 
-fn level(arguments: &Run) -> LevelFilter {
+fn level(arguments: &Network) -> LevelFilter {
     match (arguments.quiet, arguments.verbose) {
         (true, _) => LevelFilter::ERROR,
         (false, 0) => LevelFilter::INFO,
@@ -43,7 +59,7 @@ fn level(arguments: &Run) -> LevelFilter {
     }
 }
 
-fn options(arguments: Run) -> Result<Options, String> {
+fn options(arguments: Network, guest: Guest) -> Result<Options, String> {
     let ipv6 = match (arguments.no_ipv6, arguments.ipv6) {
         (true, _) => Ipv6::Off,
         (false, Some(subnet)) => Ipv6::Subnet(subnet),
@@ -56,13 +72,7 @@ fn options(arguments: Run) -> Result<Options, String> {
         ));
     }
     Ok(Options {
-        guest: match arguments.attach {
-            Some(target) => Guest::Attach(target),
-            None => Guest::Command {
-                argv: command_or_shell(arguments.command),
-                hostname: arguments.hostname,
-            },
-        },
+        guest,
         publish: arguments.publish,
         host_loopback: arguments.host_loopback,
         host_addresses: arguments.host_addresses,
@@ -78,7 +88,6 @@ fn options(arguments: Run) -> Result<Options, String> {
         },
         workers: arguments.workers,
         no_offload: arguments.no_offload,
-        ifname: arguments.ifname,
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,
         connect_timeout: arguments.connect_timeout,

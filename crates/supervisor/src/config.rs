@@ -33,7 +33,7 @@ pub(crate) fn config(
         mtu: options.mtu,
         hostname: match &options.guest {
             Guest::Command { hostname, .. } => hostname.clone(),
-            Guest::Attach(_) => None,
+            Guest::Attach { .. } | Guest::Machine(_) => None,
         },
         search: if options.search.is_empty() {
             resolv.search

@@ -3,9 +3,9 @@
 //! [`run`] is the whole of it. Everything is looked at and opened in this order, and the first thing that fails ends
 //! it with one line and nothing left behind: what the user named (descriptors, namespaces, addresses), the host's
 //! network, the published ports; then the guest's namespaces and the tap in them, made by the guest's first process
-//! ([`init`]) or by a child that enters an existing namespace ([`attach`]), which sends the tap's queues here;
-//! then the engine, forked while there is one thread; then the command. From there on the supervisor sleeps in
-//! [`watch`] and passes changes on.
+//! ([`init`]) or by a child that enters an existing namespace ([`attach`]), which sends the tap's queues here; then the
+//! engine, forked while there is one thread; then the command. A virtual machine has neither: its socket ([`machine`]) is
+//! what the user named. From there on the supervisor sleeps in [`watch`] and passes changes on.
 //!
 //! Each process dies with the supervisor (`PR_SET_PDEATHSIG`), and everything inside dies with the guest's first
 //! process, as that is process 1 of its pid namespace.
@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 
 use pontoon_engine::config::Addresses;
-use pontoon_runtime::Setup;
+use pontoon_runtime::{Attachment, Setup};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -21,11 +21,13 @@ mod announce;
 mod attach;
 mod command;
 pub mod config;
+mod descriptor;
 mod engine;
 pub mod error;
 mod handshake;
 mod host;
 mod init;
+mod machine;
 mod mounts;
 mod netlink;
 pub mod options;
@@ -47,8 +49,9 @@ use announce::Announcement;
 use attach::Attached;
 use engine::Engine;
 use error::Context as _;
+use machine::SocketFile;
 use netlink::AddressWatch;
-use options::{Guest, Resolvers};
+use options::{Guest, Machine, Resolvers, Seat};
 use publish::Families;
 use resolv::{Resolv, ResolvWatch};
 use signals::Signals;
@@ -60,11 +63,24 @@ use watch::{Behind, Watch};
 /// # Errors
 /// Anything of ours that failed, in one line; nothing is left behind.
 pub fn run(options: &Options) -> Result<u8, Error> {
+    one_use_each(options)?;
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let wish = offload(options)?;
     let wanted = match &options.guest {
-        Guest::Command { argv, hostname } => Wanted::Command { argv, hostname },
-        Guest::Attach(target) => Wanted::Namespace(Attached::open(target)?),
+        Guest::Command {
+            argv,
+            hostname,
+            ifname,
+        } => Wanted::Command {
+            argv,
+            hostname,
+            ifname,
+        },
+        Guest::Attach { target, ifname } => Wanted::Namespace(Attached::open(target)?, ifname),
+        Guest::Machine(machine) => {
+            let (attachment, file) = machine::open(machine, options.workers)?;
+            Wanted::Machine(attachment, file)
+        }
     };
     let outside = Outside::look(options)?;
 
@@ -81,8 +97,8 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         sockets.published,
         descriptors,
     );
-    let plan = tap::Plan {
-        ifname: options.ifname.clone(),
+    let tap = |ifname: &str| tap::Plan {
+        ifname: ifname.to_owned(),
         mac: options.mac,
         mtu: options.mtu,
         addresses: config.addresses,
@@ -91,38 +107,46 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     };
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (behind, tap, offload) = match wanted {
-        Wanted::Namespace(attached) => {
-            let (tap, offload) = attached.make_tap(&plan)?;
+    let (behind, attachment, _socket_file) = match wanted {
+        Wanted::Namespace(attached, ifname) => {
+            let (queues, offload) = attached.make_tap(&tap(ifname))?;
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (Behind::Attached(attached), tap, offload)
+            (
+                Behind::Attached(attached),
+                Attachment::Tap { queues, offload },
+                None,
+            )
         }
-        Wanted::Command { argv, hostname } => {
+        Wanted::Command {
+            argv,
+            hostname,
+            ifname,
+        } => {
             let plan = init::Plan {
-                tap: plan,
+                tap: tap(ifname),
                 resolv_conf: config::resolv_conf(&options.resolvers, &config),
                 hostname: hostname.clone(),
                 argv: argv.to_vec(),
                 descriptors,
             };
-            let (guest, tap, offload) = command::start(&plan)?;
-            (Behind::Command(guest), tap, offload)
+            let (guest, queues, offload) = command::start(&plan)?;
+            (Behind::Command(guest), Attachment::Tap { queues, offload }, None)
         }
+        Wanted::Machine(attachment, file) => (Behind::Machine, attachment, file),
     };
     let owned = outside.watch.owned().to_vec();
-    let engine = Engine::start(|supervisor| Setup {
+    let setup = |supervisor| Setup {
         config,
         owned,
-        tap,
-        offload,
         published: sockets.sockets,
         raw_icmp,
         supervisor,
         pacing: options.pacing,
         outbound: options.outbound.clone(),
-    })?;
+    };
+    let engine = Engine::start(setup, attachment)?;
     engine.ready()?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
@@ -142,13 +166,31 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     watch.run()
 }
 
+/// Each descriptor that was handed over has one use.
+fn one_use_each(options: &Options) -> Result<(), Error> {
+    match (&options.guest, options.ready_fd) {
+        (
+            Guest::Machine(Machine {
+                seat: Seat::Descriptor(number),
+                ..
+            }),
+            Some(ready),
+        ) if *number == ready => {
+            Err(Error::new(format!("--fd and --ready-fd are both {ready}")).with_status(2))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What is to be behind the link.
 enum Wanted<'a> {
     Command {
         argv: &'a [OsString],
         hostname: &'a Option<String>,
+        ifname: &'a str,
     },
-    Namespace(Attached),
+    Namespace(Attached, &'a str),
+    Machine(Attachment, Option<SocketFile>),
 }
 
 /// What the host has, and what follows from it.

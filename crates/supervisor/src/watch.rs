@@ -21,6 +21,8 @@ pub(crate) enum Behind {
     Command(Guest),
     /// A namespace of somebody else's.
     Attached(Attached),
+    /// A machine of somebody else's, which the engine alone has a socket to.
+    Machine,
 }
 
 /// Everything that the supervisor waits for.
@@ -66,6 +68,7 @@ impl Watch {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let readable = |source, fd| (source, PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let guest = self.behind.fd().map(|fd| readable(Source::Guest, fd));
         let resolvers = self
             .resolvers
             .as_ref()
@@ -77,12 +80,16 @@ impl Watch {
             )
         });
         let always = [
-            readable(Source::Guest, self.behind.fd()),
             readable(Source::Engine, self.engine.fd()),
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
         ];
-        let (sources, mut fds): (Vec<_>, Vec<_>) = always.into_iter().chain(resolvers).chain(unsent).unzip();
+        let (sources, mut fds): (Vec<_>, Vec<_>) = guest
+            .into_iter()
+            .chain(always)
+            .chain(resolvers)
+            .chain(unsent)
+            .unzip();
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
         let ready = sources
             .into_iter()
@@ -95,7 +102,10 @@ impl Watch {
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.behind.ended()),
-            Source::Engine => return Err(self.engine.autopsy()),
+            Source::Engine => {
+                self.engine.autopsy()?;
+                return self.behind.hung_up().map(Some);
+            }
             Source::Signals => {
                 while let Some(signal) = self.signals.take().context("cannot read signals")? {
                     if let Some(status) = self.behind.take_signal(signal) {
@@ -123,10 +133,12 @@ impl Watch {
 }
 
 impl Behind {
-    fn fd(&self) -> BorrowedFd<'_> {
+    /// What to poll for the guest's end, unless it is the engine's.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Command(guest) => guest.fd(),
-            Self::Attached(attached) => attached.fd(),
+            Self::Command(guest) => Some(guest.fd()),
+            Self::Attached(attached) => Some(attached.fd()),
+            Self::Machine => None,
         }
     }
 
@@ -135,10 +147,19 @@ impl Behind {
         match self {
             Self::Command(guest) => Some(guest.wait()),
             Self::Attached(attached) => attached.is_gone().then_some(0),
+            Self::Machine => None,
         }
     }
 
-    /// Hands a signal on to the command. Beside a namespace of somebody else's it is for us, and ends us.
+    /// The exit status when the guest has let go of the link for good.
+    fn hung_up(&self) -> Result<u8, Error> {
+        match self {
+            Self::Machine => Ok(0),
+            Self::Command(_) | Self::Attached(_) => Err(Error::new("the guest's interface was removed")),
+        }
+    }
+
+    /// Hands a signal on to the command. Beside a guest of somebody else's it is for us, and ends us.
     fn take_signal(&self, signal: Signal) -> Option<u8> {
         match self {
             Self::Command(guest) => {
@@ -147,7 +168,7 @@ impl Behind {
                 }
                 None
             }
-            Self::Attached(_) => ENDING.contains(&signal.number).then_some(0),
+            Self::Attached(_) | Self::Machine => ENDING.contains(&signal.number).then_some(0),
         }
     }
 }
