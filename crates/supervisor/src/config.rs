@@ -43,6 +43,7 @@ pub(crate) fn config(
         resolvers: resolv.servers,
         host_loopback: host_loopback(&options.host_loopback, addresses),
         host_addresses: options.host_addresses,
+        egress: pontoon_engine::Egress::default(),
         max_flows: max_flows(
             options.max_flows,
             host::max_flows(descriptors, published.len(), options.workers),
