@@ -9,6 +9,7 @@ mod input;
 mod iperf;
 mod lifecycle;
 mod load;
+mod policy;
 mod publish;
 mod reach;
 mod registry;
@@ -40,6 +41,7 @@ pub(crate) fn all() -> Vec<Case> {
         iperf::cases,
         lifecycle::cases,
         load::cases,
+        policy::cases,
         publish::cases,
         reach::cases,
         registry::cases,
@@ -64,17 +66,24 @@ pub(crate) fn all() -> Vec<Case> {
     let attached = lifecycle::cases()
         .into_iter()
         .filter(|case| case.name.contains("attach"));
-    let shared = [dns::cases, icmp::cases, publish::cases, tcp::cases, udp::cases]
-        .iter()
-        .flat_map(|cases| cases())
-        .filter(|case| case.load == Load::Shared && !case.name.starts_with("udp.every-size"))
-        .chain(attached)
-        .map(|mut case| {
-            case.name = format!("workers.{}", case.name);
-            case.options = workers::OPTIONS.to_vec();
-            case.pontoon_only = true;
-            case
-        });
+    let shared = [
+        dns::cases,
+        icmp::cases,
+        policy::cases,
+        publish::cases,
+        tcp::cases,
+        udp::cases,
+    ]
+    .iter()
+    .flat_map(|cases| cases())
+    .filter(|case| case.load == Load::Shared && !case.name.starts_with("udp.every-size"))
+    .chain(attached)
+    .map(|mut case| {
+        case.name = format!("workers.{}", case.name);
+        case.options = workers::OPTIONS.to_vec();
+        case.pontoon_only = true;
+        case
+    });
     all.extend(shared);
     all
 }

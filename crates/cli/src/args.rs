@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::styling::Styles;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
 use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_engine::egress::Match;
 use pontoon_runtime::Outbound;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_supervisor::publish::Publish;
@@ -67,6 +68,15 @@ pub(crate) struct Run {
     /// The host's own addresses may be reached
     #[arg(long)]
     pub(crate) host_addresses: bool,
+    /// The guest may go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
+    #[arg(long, value_name = "TO")]
+    pub(crate) allow: Vec<Match>,
+    /// The guest may not go here
+    #[arg(long, value_name = "TO")]
+    pub(crate) deny: Vec<Match>,
+    /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
     /// The guest's IPv4 subnet [default: 10.0.2.0/24]
     #[arg(long, value_name = "CIDR")]
     pub(crate) ipv4: Option<Ipv4Net>,

@@ -6,6 +6,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use pontoon_engine::egress::Rule;
+
 /// Bytes of the longest message.
 pub const MAX_LEN: usize = 64 << 10;
 
@@ -16,6 +18,8 @@ pub enum Update {
     Resolvers(Vec<SocketAddr>),
     /// The host's own addresses changed.
     Owned(Vec<IpAddr>),
+    /// The user's rules changed.
+    Rules(Vec<Rule>),
 }
 
 /// What the engine tells the supervisor.
@@ -27,6 +31,7 @@ pub enum Report {
 
 const RESOLVERS: &str = "resolvers";
 const OWNED: &str = "owned";
+const RULES: &str = "rules";
 const READY: &str = "engine ready";
 
 impl Update {
@@ -36,6 +41,7 @@ impl Update {
         match self {
             Self::Resolvers(list) => lines(RESOLVERS, list),
             Self::Owned(list) => lines(OWNED, list),
+            Self::Rules(list) => lines(RULES, list),
         }
     }
 
@@ -49,6 +55,7 @@ impl Update {
         match lines.next() {
             Some(RESOLVERS) => values(lines).map(Self::Resolvers),
             Some(OWNED) => values(lines).map(Self::Owned),
+            Some(RULES) => values(lines).map(Self::Rules),
             _ => None,
         }
         .ok_or_else(|| unknown(message))
@@ -108,6 +115,10 @@ mod tests {
             ]),
             Update::Resolvers(Vec::new()),
             Update::Owned(vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]),
+            Update::Rules(vec![
+                "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
+                "allow *.example.org".parse().unwrap(),
+            ]),
         ] {
             assert_eq!(Update::decode(&update.encode()).unwrap(), update);
         }
@@ -121,6 +132,7 @@ mod tests {
             "owned\n192.0.2",
             "resolvers\n192.0.2.1",
             "owned 192.0.2.1",
+            "rules\nallow",
             "engine ready",
         ] {
             assert!(Update::decode(message.as_bytes()).is_err(), "{message:?}");

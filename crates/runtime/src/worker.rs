@@ -123,7 +123,7 @@ impl Worker {
             left.icmpv6 = left.icmpv6 && self.shared(Family::V6, begin);
 
             // In: the supervisor's word.
-            if left.supervisor && !self.supervisor()? {
+            if left.supervisor && !self.supervisor(begin)? {
                 return Ok(End::Supervisor);
             }
             left.supervisor = false;
@@ -141,6 +141,10 @@ impl Worker {
             let more = self.engine.handle_ready(&mut self.link, &mut self.host, begin);
             self.link.flush();
             left.room |= self.link.take_full();
+
+            for news in self.engine.take_news() {
+                warn!("{news}");
+            }
 
             // What needs doing at some time is best done now that all is on its way.
             self.host.prepare();
@@ -210,7 +214,7 @@ impl Worker {
     }
 
     /// Takes the supervisor's messages; false when its end is closed.
-    fn supervisor(&mut self) -> io::Result<bool> {
+    fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let Some(supervisor) = &self.supervisor else {
             return Ok(true);
         };
@@ -228,7 +232,7 @@ impl Worker {
                     if let Some(member) = &self.member {
                         member.pass_on(&update);
                     }
-                    apply(&mut self.engine, update);
+                    apply(&mut self.engine, update, &mut self.link, &mut self.host, now);
                 }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
@@ -249,7 +253,7 @@ impl Worker {
         };
         let received = member.receive(|frames| engine.handle_handed(frames, link, host, now));
         for update in member.updates() {
-            apply(engine, update);
+            apply(engine, update, link, host, now);
         }
         (!member.is_over()).then_some(received)
     }
@@ -296,10 +300,17 @@ impl Tally {
     }
 }
 
-fn apply(engine: &mut Engine<KernelHost>, update: Update) {
+fn apply(
+    engine: &mut Engine<KernelHost>,
+    update: Update,
+    link: &mut Transmitter,
+    host: &mut KernelHost,
+    now: Instant,
+) {
     match update {
         Update::Resolvers(list) => engine.set_resolvers(list),
         Update::Owned(list) => engine.set_owned_addresses(list),
+        Update::Rules(list) => engine.set_rules(&list, link, host, now),
     }
 }
 

@@ -29,6 +29,7 @@ mod init;
 mod mounts;
 mod netlink;
 pub mod options;
+pub mod policy;
 pub mod publish;
 mod resolv;
 mod signals;

@@ -1,0 +1,113 @@
+//! Policy files: egress rules in TOML.
+//!
+//! ```toml
+//! allow = ["*.example.org:443/tcp", "192.0.2.0/24"]
+//! deny = ["192.0.2.1"]
+//! ```
+
+use std::path::Path;
+
+use pontoon_engine::egress::{Action, Match, Rule};
+use serde::Deserialize;
+
+use crate::error::{Context as _, Error};
+
+/// What a file says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    allow: Vec<String>,
+    #[serde(default)]
+    deny: Vec<String>,
+}
+
+/// The rules in a file.
+///
+/// # Errors
+/// It cannot be read, is not TOML, or has a rule that is none; status 2 where that is about what it says.
+pub fn read(path: &Path) -> Result<Vec<Rule>, Error> {
+    let text = std::fs::read_to_string(path)
+        .context(format_args!("cannot read the policy file {}", path.display()))?;
+    parse(&text).map_err(|why| Error::new(format!("policy file {}: {why}", path.display())).with_status(2))
+}
+
+/// The rules of a text, as [`read`] has it.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn parse(text: &str) -> Result<Vec<Rule>, String> {
+    let File { allow, deny } = toml::from_str(text).map_err(|error| explain(text, &error))?;
+    let rules = |action: Action, texts: Vec<String>| {
+        texts.into_iter().map(move |text| {
+            let to: Match = text.parse()?;
+            Ok(Rule { action, to })
+        })
+    };
+    rules(Action::Allow, allow)
+        .chain(rules(Action::Deny, deny))
+        .collect()
+}
+
+fn explain(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let what = error.message().replace('\n', " ");
+    match before {
+        Some(before) => format!("line {}: {what}", before.matches('\n').count() + 1),
+        None => what,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> Vec<String> {
+        parse(text).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn lists_of_rules() {
+        let text = "# outside\nallow = [\n  \"*.example.org:443/tcp\",\n  \"192.0.2.0/24\",\n]\ndeny = [\"192.0.2.1\"]\n";
+        assert_eq!(
+            shown(text),
+            [
+                "allow *.example.org:443/tcp",
+                "allow 192.0.2.0/24",
+                "deny 192.0.2.1"
+            ]
+        );
+        assert!(shown("").is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, why) in [
+            (
+                "allow = [\"10.0.0\"]",
+                "'10.0.0' is neither a network, an address nor a domain",
+            ),
+            ("deny = [\"a.org:0\"]", "'0' is not a port (1 to 65535)"),
+        ] {
+            assert_eq!(parse(text), Err(why.to_owned()));
+        }
+        let unknown = parse("allow = []\nallways = []\n").unwrap_err();
+        assert!(
+            unknown.starts_with("line 2: unknown field `allways`"),
+            "{unknown}"
+        );
+        let number = parse("allow = [1]").unwrap_err();
+        assert!(number.starts_with("line 1: invalid type"), "{number}");
+        assert!(parse("allow = [").unwrap_err().starts_with("line 1: "));
+        assert!(!parse("allow = [").unwrap_err().contains('\n'));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there() {
+        let error = read(Path::new("/no/such/file")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot read the policy file /no/such/file: no such file or directory"
+        );
+    }
+}
