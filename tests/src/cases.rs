@@ -2,6 +2,7 @@
 
 mod batches;
 mod calls;
+mod control;
 mod dns;
 mod icmp;
 mod idle;
@@ -34,6 +35,7 @@ pub(crate) fn all() -> Vec<Case> {
     let topics = [
         batches::cases,
         calls::cases,
+        control::cases,
         dns::cases,
         icmp::cases,
         idle::cases,

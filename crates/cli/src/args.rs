@@ -28,6 +28,9 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run a command in a network namespace of its own, without privileges
     Run(Box<Run>),
+    /// Look at a running instance, and change it
+    #[command(hide = true)]
+    Ctl(Ctl),
     /// Compare network stacks on this machine
     Bench(Box<pontoon_bench::args::Bench>),
     #[command(hide = true)]
@@ -146,6 +149,9 @@ pub(crate) struct Run {
     /// Write a line to descriptor N when the network stands
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) ready_fd: Option<i32>,
+    /// Listen for `pontoon ctl` on a Unix socket
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub(crate) control: Option<PathBuf>,
     /// Write our process id when the network stands
     #[arg(long, value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
@@ -167,6 +173,30 @@ pub(crate) struct Run {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, hide = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ctl {
+    /// The socket that `pontoon run --control` listens on
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: PathBuf,
+    /// Say it in JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) order: Order,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Order {
+    /// What happened since the start, and what there is now
+    Stats,
+    /// The egress rules, and how often each was met
+    Policy {
+        /// Put the rules of this TOML file in their place
+        #[arg(long, value_name = "FILE")]
+        load: Option<PathBuf>,
+    },
 }
 
 /// A value of `--dns`.

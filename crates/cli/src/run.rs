@@ -102,6 +102,7 @@ fn options(arguments: Run) -> Result<Options, Error> {
         max_flows: arguments.max_flows,
         max_flow_rate: arguments.max_flow_rate,
         ready_fd: arguments.ready_fd,
+        control: arguments.control,
         pid_file: arguments.pid_file,
     })
 }

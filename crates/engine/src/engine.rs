@@ -355,6 +355,12 @@ impl<H: Host> Engine<H> {
         &self.net.counters
     }
 
+    /// Whose engine this is.
+    #[must_use]
+    pub fn worker(&self) -> WorkerId {
+        self.net.worker
+    }
+
     /// Flows of every kind that hold a slot of this worker's.
     #[must_use]
     pub fn flows(&self) -> usize {

@@ -73,7 +73,7 @@ pub fn run(setup: Setup) -> io::Result<()> {
     raise_descriptor_limit();
     let voice = setup.supervisor.try_clone()?;
     let workers = workers::build(setup)?;
-    seqpacket::send(&voice, Report::Ready.encode(), &[])
+    seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
     drop(voice);
     let end = workers::run(workers);

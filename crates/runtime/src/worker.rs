@@ -14,7 +14,7 @@ use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::link::tap::{BURST, Receiver, Rest, Transmitter, Until};
 use crate::mesh::Member;
-use crate::messages::{MAX_LEN, Update};
+use crate::messages::{MAX_LEN, Report, Stats, Update};
 use crate::pacing::{Pacer, Wait};
 
 /// How long to leave a link alone that had no room, where nothing else says when it has.
@@ -29,6 +29,8 @@ pub(crate) struct Worker {
     pub(crate) link: Transmitter,
     /// The supervisor's channel: one worker hears it, and passes on what it says.
     pub(crate) supervisor: Option<OwnedFd>,
+    /// To answer the supervisor.
+    pub(crate) voice: OwnedFd,
     /// The others, where there are any.
     pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
@@ -215,11 +217,8 @@ impl Worker {
 
     /// Takes the supervisor's messages; false when its end is closed.
     fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
-        let Some(supervisor) = &self.supervisor else {
-            return Ok(true);
-        };
         let mut buffer = vec![0; MAX_LEN];
-        loop {
+        while let Some(supervisor) = &self.supervisor {
             let message = match seqpacket::receive(supervisor, &mut buffer) {
                 Ok(Some(message)) => &buffer[..message.len],
                 Ok(None) => return Ok(false),
@@ -232,10 +231,43 @@ impl Worker {
                     if let Some(member) = &self.member {
                         member.pass_on(&update);
                     }
-                    apply(&mut self.engine, update, &mut self.link, &mut self.host, now);
+                    self.obey(update, now);
                 }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
+        }
+        Ok(true)
+    }
+
+    /// Does what the supervisor says.
+    fn obey(&mut self, update: Update, now: Instant) {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        match update {
+            Update::Resolvers(list) => engine.set_resolvers(list),
+            Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::Rules(list) => engine.set_rules(&list, link, host, now),
+            Update::Ask(round) => self.answer(round),
+        }
+    }
+
+    /// Says what it knows. Where the supervisor has no room for it, that is told that nobody answers.
+    fn answer(&self, round: u64) {
+        let counters = self.engine.counters().iter();
+        let stats = Stats {
+            round,
+            worker: self.engine.worker().0,
+            flows: self.engine.flows() as u64,
+            pool_bytes: self.engine.pool_in_use() as u64,
+            rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
+            counters: counters
+                .chain([("link_malformed", self.malformed)])
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
+        };
+        if let Err(error) = seqpacket::send(&self.voice, &Report::Stats(stats).encode(), &[]) {
+            debug!("the supervisor was not answered: {error}");
         }
     }
 
@@ -252,10 +284,11 @@ impl Worker {
             return Some((0, false));
         };
         let received = member.receive(|frames| engine.handle_handed(frames, link, host, now));
-        for update in member.updates() {
-            apply(engine, update, link, host, now);
+        let (updates, is_over) = (member.updates(), member.is_over());
+        for update in updates {
+            self.obey(update, now);
         }
-        (!member.is_over()).then_some(received)
+        (!is_over).then_some(received)
     }
 
     /// How long to sleep: until the next timer, for ever without one.
@@ -297,20 +330,6 @@ impl Tally {
             debug!("{name} {count}");
         }
         debug!("link_malformed {}, flows {}", self.malformed, self.flows);
-    }
-}
-
-fn apply(
-    engine: &mut Engine<KernelHost>,
-    update: Update,
-    link: &mut Transmitter,
-    host: &mut KernelHost,
-    now: Instant,
-) {
-    match update {
-        Update::Resolvers(list) => engine.set_resolvers(list),
-        Update::Owned(list) => engine.set_owned_addresses(list),
-        Update::Rules(list) => engine.set_rules(&list, link, host, now),
     }
 }
 

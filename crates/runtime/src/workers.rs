@@ -33,6 +33,7 @@ pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
     let cpus = cpus::available() - f64::from(count - 1);
     let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
     let mut raw_icmp = setup.raw_icmp;
+    let voice = setup.supervisor.try_clone()?;
     let mut supervisor = Some(setup.supervisor);
     let mut workers = Vec::new();
     for ((id, queue), member) in (0..count).map(WorkerId).zip(setup.tap).zip(members) {
@@ -52,6 +53,7 @@ pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
             receiver,
             link,
             supervisor: supervisor.take(),
+            voice: voice.try_clone()?,
             member,
             pacer: Pacer::new(setup.pacing, cpus, worker::now()),
             malformed: 0,

@@ -59,6 +59,8 @@ pub struct Options {
     pub max_flow_rate: Option<u32>,
     /// Descriptor that is told when the network stands.
     pub ready_fd: Option<RawFd>,
+    /// Control socket.
+    pub control: Option<PathBuf>,
     /// File for our process id, written when the network stands.
     pub pid_file: Option<PathBuf>,
 }

@@ -8,18 +8,57 @@
 use std::path::Path;
 
 use pontoon_engine::egress::{Action, Match, Rule};
-use serde::Deserialize;
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::MAX_LEN;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Context as _, Error};
 
-/// What a file says.
-#[derive(Debug, Deserialize)]
+/// Rules as people write them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub struct Lists {
+    /// What may be reached, and nothing else, if there is anything.
     #[serde(default)]
-    allow: Vec<String>,
+    pub allow: Vec<String>,
+    /// What may not.
     #[serde(default)]
-    deny: Vec<String>,
+    pub deny: Vec<String>,
+}
+
+impl Lists {
+    /// The rules.
+    ///
+    /// # Errors
+    /// The first that is none.
+    pub fn rules(self) -> Result<Vec<Rule>, String> {
+        let rules = |action: Action, texts: Vec<String>| {
+            texts.into_iter().map(move |text| {
+                let to: Match = text.parse()?;
+                Ok(Rule { action, to })
+            })
+        };
+        rules(Action::Allow, self.allow)
+            .chain(rules(Action::Deny, self.deny))
+            .collect()
+    }
+}
+
+/// Every rule is looked at for each flow.
+const MOST: usize = 1_000;
+
+/// Whether so many rules can be had.
+///
+/// # Errors
+/// They cannot, and why.
+pub fn check(rules: &[Rule]) -> Result<(), String> {
+    if rules.len() > MOST {
+        return Err(format!("{} rules are more than {MOST}", rules.len()));
+    }
+    match Update::Rules(rules.to_vec()).encode().len() {
+        len if len > MAX_LEN => Err(format!("{len} bytes of rules are more than {MAX_LEN}")),
+        _ => Ok(()),
+    }
 }
 
 /// The rules in a file.
@@ -37,16 +76,10 @@ pub fn read(path: &Path) -> Result<Vec<Rule>, Error> {
 /// # Errors
 /// What is wrong, in one line.
 pub fn parse(text: &str) -> Result<Vec<Rule>, String> {
-    let File { allow, deny } = toml::from_str(text).map_err(|error| explain(text, &error))?;
-    let rules = |action: Action, texts: Vec<String>| {
-        texts.into_iter().map(move |text| {
-            let to: Match = text.parse()?;
-            Ok(Rule { action, to })
-        })
-    };
-    rules(Action::Allow, allow)
-        .chain(rules(Action::Deny, deny))
-        .collect()
+    let lists: Lists = toml::from_str(text).map_err(|error| explain(text, &error))?;
+    let rules = lists.rules()?;
+    check(&rules)?;
+    Ok(rules)
 }
 
 fn explain(text: &str, error: &toml::de::Error) -> String {
@@ -100,6 +133,23 @@ mod tests {
         assert!(number.starts_with("line 1: invalid type"), "{number}");
         assert!(parse("allow = [").unwrap_err().starts_with("line 1: "));
         assert!(!parse("allow = [").unwrap_err().contains('\n'));
+    }
+
+    #[test]
+    fn too_many_rules() {
+        let many =
+            |count: usize, rule: &str| format!("deny = [{}]", vec![format!("\"{rule}\""); count].join(","));
+        assert!(parse(&many(1_000, "*")).is_ok());
+        assert_eq!(
+            parse(&many(1_001, "*")),
+            Err("1001 rules are more than 1000".to_owned())
+        );
+        let long = format!("{}.test", ["a"; 100].join("."));
+        assert!(
+            parse(&many(400, &long))
+                .unwrap_err()
+                .ends_with("bytes of rules are more than 65536")
+        );
     }
 
     #[test]

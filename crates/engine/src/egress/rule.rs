@@ -204,11 +204,16 @@ const LONGEST: usize = 253;
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let action = match self.action {
-            Action::Allow => "allow",
-            Action::Deny => "deny",
-        };
-        write!(f, "{action} {}", self.to)
+        write!(f, "{} {}", self.action, self.to)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        })
     }
 }
 
