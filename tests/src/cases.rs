@@ -4,6 +4,7 @@ mod batches;
 mod calls;
 mod control;
 mod dns;
+mod follow;
 mod icmp;
 mod idle;
 mod input;
@@ -37,6 +38,7 @@ pub(crate) fn all() -> Vec<Case> {
         calls::cases,
         control::cases,
         dns::cases,
+        follow::cases,
         icmp::cases,
         idle::cases,
         input::cases,
