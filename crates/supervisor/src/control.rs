@@ -8,6 +8,7 @@ mod api;
 mod connection;
 mod http;
 mod listener;
+mod metrics;
 pub mod reply;
 mod round;
 #[cfg(test)]

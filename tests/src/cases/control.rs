@@ -80,10 +80,11 @@ fn stats(context: &Context) -> Result<()> {
     let opened = text.lines().find(|line| line.starts_with("tcp_opened "));
     ensure!(opened.is_some_and(|line| line.ends_with(" 1")), "{text}");
     for (path, holds) in [
-        ("stats", "\"workers\":[{"),
-        ("openapi.json", "\"openapi\": \"3.1.0\""),
+        ("v1/stats", "\"workers\":[{"),
+        ("v1/openapi.json", "\"openapi\": \"3.1.0\""),
+        ("metrics", "pontoon_tcp_opened_total{worker=\"0\"} 1\n"),
     ] {
-        let url = format!("http://pontoon/v1/{path}");
+        let url = format!("http://pontoon/{path}");
         let text =
             process::output(Command::new("curl").args(["-sS", "--fail", "--unix-socket", SOCKET, &url]))?;
         ensure!(text.contains(holds), "{path}: {text}");

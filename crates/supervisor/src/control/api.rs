@@ -1,11 +1,14 @@
 //! What can be asked, and the answers.
 
+use std::collections::BTreeMap;
+
 use pontoon_engine::egress::{Rule, Target};
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Stats;
 
 use super::Served;
 use super::http::{Request, Response};
+use super::metrics;
 use super::reply;
 use super::round::{Round, Silent};
 use crate::policy::{self, Lists};
@@ -51,6 +54,11 @@ pub(super) const ROUTES: &[Route] = &[
         method: "PUT",
         path: "/v1/policy",
         act: set_policy,
+    },
+    Route {
+        method: "GET",
+        path: "/metrics",
+        act: |_, _, _| Answer::Later(metrics),
     },
     Route {
         method: "GET",
@@ -140,6 +148,31 @@ fn policy(api: &Api, said: Result<Vec<Stats>, Silent>) -> Response {
         unlisted: hits(api.rules.len()),
         resolvers: hits(api.rules.len() + 1),
     })
+}
+
+fn metrics(api: &Api, said: Result<Vec<Stats>, Silent>) -> Response {
+    let said = match said {
+        Ok(said) => said,
+        Err(Silent) => return silent(),
+    };
+    // What no rule names, and other resolvers, come after the rules.
+    let texts = api.rules.iter().map(ToString::to_string);
+    let texts: Vec<String> = texts.chain(["unlisted", "resolvers"].map(String::from)).collect();
+    let mut rules = BTreeMap::new();
+    for stats in &said {
+        for (text, hits) in texts.iter().zip(&stats.rules) {
+            *rules.entry(text.clone()).or_default() += hits;
+        }
+    }
+    match metrics::render(said, rules) {
+        Ok(text) => Response {
+            status: 200,
+            content_type: metrics::CONTENT_TYPE,
+            allow: None,
+            body: text.into_bytes(),
+        },
+        Err(error) => Response::problem(500, error),
+    }
 }
 
 /// Other rules in the place of those that there are.
