@@ -10,6 +10,7 @@ mod idle;
 mod input;
 mod iperf;
 mod lifecycle;
+mod limits;
 mod load;
 mod policy;
 mod publish;
@@ -44,6 +45,7 @@ pub(crate) fn all() -> Vec<Case> {
         input::cases,
         iperf::cases,
         lifecycle::cases,
+        limits::cases,
         load::cases,
         policy::cases,
         publish::cases,

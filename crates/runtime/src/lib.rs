@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 
 mod cpus;
 pub mod host;
+mod limits;
 pub mod link;
 mod mesh;
 pub mod messages;

@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
+use crate::limits::Limits;
 use crate::link::tap::{BURST, Receiver, Rest, Transmitter, Until};
 use crate::mesh::Member;
 use crate::messages::{MAX_LEN, Report, Stats, Update};
@@ -34,6 +35,7 @@ pub(crate) struct Worker {
     /// The others, where there are any.
     pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
+    pub(crate) limits: Limits,
     /// Frames that the link dropped for meaningless offload metadata.
     pub(crate) malformed: u64,
 }
@@ -146,6 +148,9 @@ impl Worker {
 
             for news in self.engine.take_news() {
                 warn!("{news}");
+            }
+            if let Some(bite) = self.limits.bite(self.engine.counters(), begin) {
+                warn!("{bite}");
             }
 
             // What needs doing at some time is best done now that all is on its way.

@@ -11,6 +11,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::host::event::Edge;
 use crate::host::{Can, KernelHost};
+use crate::limits::Limits;
 use crate::link::tap;
 use crate::mesh::{self, Member};
 use crate::pacing::Pacer;
@@ -55,6 +56,7 @@ pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
             supervisor: supervisor.take(),
             voice: voice.try_clone()?,
             member,
+            limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, cpus, worker::now()),
             malformed: 0,
         };
