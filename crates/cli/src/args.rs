@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::styling::Styles;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_engine::egress::Match;
 use pontoon_runtime::Outbound;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_supervisor::publish::Publish;
@@ -29,6 +30,9 @@ pub(crate) enum Verb {
     Run(Box<Run>),
     /// Give a virtual machine or a unikernel a network
     Vm(Box<Vm>),
+    /// Look at a running instance, and change it
+    #[command(hide = true)]
+    Ctl(Ctl),
     /// Compare network stacks on this machine
     Bench(Box<pontoon_bench::args::Bench>),
     #[command(hide = true)]
@@ -128,6 +132,15 @@ pub(crate) struct Network {
     /// The host's own addresses may be reached
     #[arg(long)]
     pub(crate) host_addresses: bool,
+    /// The guest may go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
+    #[arg(long, value_name = "TO")]
+    pub(crate) allow: Vec<Match>,
+    /// The guest may not go here
+    #[arg(long, value_name = "TO")]
+    pub(crate) deny: Vec<Match>,
+    /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
     /// The guest's IPv4 subnet [default: 10.0.2.0/24]
     #[arg(long, value_name = "CIDR")]
     pub(crate) ipv4: Option<Ipv4Net>,
@@ -188,6 +201,9 @@ pub(crate) struct Network {
     /// Write a line to descriptor N when the network stands
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) ready_fd: Option<i32>,
+    /// Listen for `pontoon ctl` on a Unix socket
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub(crate) control: Option<PathBuf>,
     /// Write our process id when the network stands
     #[arg(long, value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
@@ -206,6 +222,30 @@ pub(crate) struct Network {
         hide_possible_values = true
     )]
     pub(crate) log_format: LogFormat,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ctl {
+    /// The socket that `pontoon run --control` listens on
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: PathBuf,
+    /// Say it in JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) order: Order,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Order {
+    /// What happened since the start, and what there is now
+    Stats,
+    /// The egress rules, and how often each was met
+    Policy {
+        /// Put the rules of this TOML file in their place
+        #[arg(long, value_name = "FILE")]
+        load: Option<PathBuf>,
+    },
 }
 
 /// A value of `--dns`.

@@ -44,6 +44,7 @@ fn setup(pacing: Pacing) -> (Setup, OwnedFd) {
         resolvers: Vec::new(),
         host_loopback: Vec::new(),
         host_addresses: false,
+        egress: pontoon_engine::Egress::default(),
         published: Vec::new(),
         connect_timeout: None,
         udp_filter: UdpFilter::Address,

@@ -12,9 +12,10 @@ use tracing::{debug, info, warn};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
+use crate::limits::Limits;
 use crate::link::{BURST, Burst, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
-use crate::messages::{MAX_LEN, Update};
+use crate::messages::{MAX_LEN, Report, Stats, Update};
 use crate::pacing::{Pacer, Side, Wait};
 
 /// A worker: an engine between the two halves of a link and the host's sockets.
@@ -25,9 +26,12 @@ pub(crate) struct Worker<L> {
     pub(crate) link: L,
     /// The supervisor's channel: one worker hears it, and passes on what it says.
     pub(crate) supervisor: Option<OwnedFd>,
+    /// To answer the supervisor.
+    pub(crate) voice: OwnedFd,
     /// The others, where there are any.
     pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
+    pub(crate) limits: Limits,
     /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
     pub(crate) malformed: u64,
 }
@@ -133,7 +137,7 @@ impl<L: Link> Worker<L> {
             }
 
             // In: the supervisor's word.
-            if left.supervisor && !self.supervisor()? {
+            if left.supervisor && !self.supervisor(begin)? {
                 return Ok(End::Supervisor);
             }
             left.supervisor = false;
@@ -165,6 +169,13 @@ impl<L: Link> Worker<L> {
                 self.engine
                     .forget_guest(self.link.transmitter(), &mut self.host, begin);
                 left.frames = false;
+            }
+
+            for news in self.engine.take_news() {
+                warn!("{news}");
+            }
+            if let Some(bite) = self.limits.bite(self.engine.counters(), begin) {
+                warn!("{bite}");
             }
 
             // What needs doing at some time is best done now that all is on its way.
@@ -236,12 +247,9 @@ impl<L: Link> Worker<L> {
     }
 
     /// Takes the supervisor's messages; false when its end is closed.
-    fn supervisor(&mut self) -> io::Result<bool> {
-        let Some(supervisor) = &self.supervisor else {
-            return Ok(true);
-        };
+    fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
-        loop {
+        while let Some(supervisor) = &self.supervisor {
             let message = match seqpacket::receive(supervisor, &mut buffer) {
                 Ok(Some(message)) => &buffer[..message.len],
                 Ok(None) => return Ok(false),
@@ -254,10 +262,43 @@ impl<L: Link> Worker<L> {
                     if let Some(member) = &self.member {
                         member.pass_on(&update);
                     }
-                    apply(&mut self.engine, update);
+                    self.obey(update, now);
                 }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
+        }
+        Ok(true)
+    }
+
+    /// Does what the supervisor says.
+    fn obey(&mut self, update: Update, now: Instant) {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        match update {
+            Update::Resolvers(list) => engine.set_resolvers(list),
+            Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::Rules(list) => engine.set_rules(&list, link.transmitter(), host, now),
+            Update::Ask(round) => self.answer(round),
+        }
+    }
+
+    /// Says what it knows. Where the supervisor has no room for it, that is told that nobody answers.
+    fn answer(&self, round: u64) {
+        let counters = self.engine.counters().iter();
+        let stats = Stats {
+            round,
+            worker: self.engine.worker().0,
+            flows: self.engine.flows() as u64,
+            pool_bytes: self.engine.pool_in_use() as u64,
+            rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
+            counters: counters
+                .chain([("link_malformed", self.malformed)])
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
+        };
+        if let Err(error) = seqpacket::send(&self.voice, &Report::Stats(stats).encode(), &[]) {
+            debug!("the supervisor was not answered: {error}");
         }
     }
 
@@ -274,10 +315,11 @@ impl<L: Link> Worker<L> {
             return Some((0, false));
         };
         let received = member.receive(|frames| engine.handle_handed(frames, link.transmitter(), host, now));
-        for update in member.updates() {
-            apply(engine, update);
+        let (updates, is_over) = (member.updates(), member.is_over());
+        for update in updates {
+            self.obey(update, now);
         }
-        (!member.is_over()).then_some(received)
+        (!is_over).then_some(received)
     }
 
     /// How long to sleep: until the next timer, for ever without one.
@@ -319,13 +361,6 @@ impl Tally {
             debug!("{name} {count}");
         }
         debug!("link_malformed {}, flows {}", self.malformed, self.flows);
-    }
-}
-
-fn apply(engine: &mut Engine<KernelHost>, update: Update) {
-    match update {
-        Update::Resolvers(list) => engine.set_resolvers(list),
-        Update::Owned(list) => engine.set_owned_addresses(list),
     }
 }
 

@@ -21,6 +21,7 @@ mod announce;
 mod attach;
 mod command;
 pub mod config;
+pub mod control;
 mod descriptor;
 mod engine;
 pub mod error;
@@ -31,6 +32,7 @@ mod machine;
 mod mounts;
 mod netlink;
 pub mod options;
+pub mod policy;
 pub mod publish;
 mod resolv;
 mod signals;
@@ -47,6 +49,7 @@ pub use options::Options;
 
 use announce::Announcement;
 use attach::Attached;
+use control::{Control, Served};
 use engine::Engine;
 use error::Context as _;
 use machine::SocketFile;
@@ -90,6 +93,13 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let families = outside.addresses.v6.map_or(Families::V4, |_| Families::Both);
     let sockets = publish::open(&options.publish, families)?;
     let raw_icmp = host::open_raw_icmp();
+    let served = Served {
+        rules: options.rules.clone(),
+        forwarder: options.resolvers != Resolvers::None,
+        workers: options.workers,
+    };
+    let control = options.control.as_deref().map(|path| Control::open(path, served));
+    let control = control.transpose()?;
     let config = config::config(
         options,
         outside.addresses,
@@ -162,6 +172,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         engine,
         addresses: outside.watch,
         resolvers: outside.resolvers,
+        control,
     };
     watch.run()
 }

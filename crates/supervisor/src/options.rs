@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_engine::config::UdpFilter;
+use pontoon_engine::egress::Rule;
 use pontoon_runtime::{Outbound, Pacing};
 use pontoon_wire::Mac;
 
@@ -24,6 +25,8 @@ pub struct Options {
     pub host_loopback: Vec<Loopback>,
     /// The host's own addresses may be reached.
     pub host_addresses: bool,
+    /// Where else the guest may go, and where not.
+    pub rules: Vec<Rule>,
     /// The guest's IPv4 subnet; otherwise the first free one.
     pub ipv4: Option<Ipv4Net>,
     /// The guest's IPv6 subnet.
@@ -54,6 +57,8 @@ pub struct Options {
     pub max_flow_rate: Option<u32>,
     /// Descriptor that is told when the network stands.
     pub ready_fd: Option<RawFd>,
+    /// Control socket.
+    pub control: Option<PathBuf>,
     /// File for our process id, written when the network stands.
     pub pid_file: Option<PathBuf>,
 }

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use pontoon_runtime::Update;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::attach::Attached;
 use crate::command::Guest;
+use crate::control::Control;
 use crate::engine::Engine;
 use crate::error::{Context as _, Error};
 use crate::netlink::AddressWatch;
@@ -38,10 +40,12 @@ pub(crate) struct Watch {
     pub(crate) addresses: AddressWatch,
     /// The host's resolvers, where they are used.
     pub(crate) resolvers: Option<ResolvWatch>,
+    /// The control socket, where there is one.
+    pub(crate) control: Option<Control>,
 }
 
 /// What can have something to say. A guest and an engine that end together: the guest is asked first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Guest,
     Engine,
@@ -49,6 +53,8 @@ enum Source {
     Addresses,
     Resolvers,
     RoomForUpdates,
+    Voice,
+    Control,
 }
 
 impl Watch {
@@ -84,18 +90,35 @@ impl Watch {
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
         ];
+        let control = self.control.iter().flat_map(Control::poll_fds);
+        let control = control.map(|fd| (Source::Control, fd));
+        let asking = self.control.as_ref().is_some_and(Control::is_asking);
+        let voice = asking.then(|| readable(Source::Voice, self.engine.voice()));
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
             .chain(always)
             .chain(resolvers)
             .chain(unsent)
+            .chain(voice)
+            .chain(control)
             .unzip();
-        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        let due = self.control.as_ref().and_then(Control::deadline);
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        rustix::io::retry_on_intr(|| poll(&mut fds, left.as_ref()))?;
         let ready = sources
             .into_iter()
             .zip(&fds)
             .filter(|(_, fd)| !fd.revents().is_empty());
-        Ok(ready.map(|(source, _)| source).collect())
+        let is_due = due.is_some_and(|due| due <= Instant::now());
+        let due = is_due.then_some(Source::Control);
+        let mut ready: Vec<_> = ready.map(|(source, _)| source).chain(due).collect();
+        // All of its descriptors are served at once.
+        ready.dedup();
+        Ok(ready)
     }
 
     /// An exit status where that is the end.
@@ -127,6 +150,21 @@ impl Watch {
                 }
             }
             Source::RoomForUpdates => self.engine.flush(),
+            Source::Voice => {
+                let heard = self.engine.hear();
+                if let Some(control) = &mut self.control {
+                    let engine = &mut self.engine;
+                    for stats in heard {
+                        control.hear(stats, &mut |update| engine.tell(update), Instant::now());
+                    }
+                }
+            }
+            Source::Control => {
+                if let Some(control) = &mut self.control {
+                    let engine = &mut self.engine;
+                    control.serve(&mut |update| engine.tell(update), Instant::now());
+                }
+            }
         }
         Ok(None)
     }
