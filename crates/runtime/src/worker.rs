@@ -252,6 +252,7 @@ impl Worker {
         match update {
             Update::Resolvers(list) => engine.set_resolvers(list),
             Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(list) => engine.set_rules(&list, link, host, now),
             Update::Ask(round) => self.answer(round),
         }

@@ -24,6 +24,7 @@ pub mod config;
 pub mod control;
 mod engine;
 pub mod error;
+mod guest_route;
 mod handshake;
 mod host;
 mod init;
@@ -50,6 +51,7 @@ use attach::Attached;
 use control::{Control, Served};
 use engine::Engine;
 use error::Context as _;
+use guest_route::GuestRoute;
 use netlink::AddressWatch;
 use options::{Guest, Resolvers};
 use publish::Families;
@@ -101,13 +103,13 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     };
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (behind, tap, offload) = match wanted {
+    let (behind, tap) = match wanted {
         Wanted::Namespace(attached) => {
-            let (tap, offload) = attached.make_tap(&plan)?;
+            let tap = attached.make_tap(&plan)?;
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (Behind::Attached(attached), tap, offload)
+            (Behind::Attached(attached), tap)
         }
         Wanted::Command { argv, hostname } => {
             let plan = init::Plan {
@@ -117,16 +119,18 @@ pub fn run(options: &Options) -> Result<u8, Error> {
                 argv: argv.to_vec(),
                 descriptors,
             };
-            let (guest, tap, offload) = command::start(&plan)?;
-            (Behind::Command(guest), tap, offload)
+            let (guest, tap) = command::start(&plan)?;
+            (Behind::Command(guest), tap)
         }
     };
+    let v6 = config.addresses.v6;
+    let guest_route = v6.map(|v6| GuestRoute::new(tap.netlink, tap.index, v6.gateway));
     let owned = outside.watch.owned().to_vec();
     let engine = Engine::start(|supervisor| Setup {
         config,
         owned,
-        tap,
-        offload,
+        tap: tap.queues,
+        offload: tap.offload,
         published: sockets.sockets,
         raw_icmp,
         supervisor,
@@ -147,6 +151,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         behind,
         engine,
         addresses: outside.watch,
+        guest_route,
         resolvers: outside.resolvers,
         control,
     };
