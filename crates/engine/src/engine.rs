@@ -315,6 +315,13 @@ impl<H: Host> Engine<H> {
         self.net.policy.owned = owned;
     }
 
+    /// The host has got, or lost, its IPv6 default route: what the guest is told when it asks for routers.
+    pub fn set_ipv6_route(&mut self, exists: bool) {
+        if let Some(v6) = &mut self.net.config.addresses.v6 {
+            v6.default_route = exists;
+        }
+    }
+
     /// The user's rules have changed: flows that they forbid end.
     pub fn set_rules<T: Transmit>(&mut self, rules: &[Rule], link: &mut T, host: &mut H, now: Instant) {
         self.net.policy.egress.set(rules);

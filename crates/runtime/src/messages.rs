@@ -18,6 +18,8 @@ pub enum Update {
     Resolvers(Vec<SocketAddr>),
     /// The host's own addresses changed.
     Owned(Vec<IpAddr>),
+    /// The host has got, or lost, its IPv6 default route.
+    Ipv6Route(bool),
     /// The user's rules changed.
     Rules(Vec<Rule>),
     /// Each worker is to say what it knows: [`Report::Stats`], with this number.
@@ -52,6 +54,7 @@ pub struct Stats {
 
 const RESOLVERS: &str = "resolvers";
 const OWNED: &str = "owned";
+const IPV6_ROUTE: &str = "ipv6 route";
 const RULES: &str = "rules";
 const ASK: &str = "ask";
 const STATS: &str = "stats";
@@ -65,6 +68,7 @@ impl Update {
         match self {
             Self::Resolvers(list) => lines(RESOLVERS, list),
             Self::Owned(list) => lines(OWNED, list),
+            Self::Ipv6Route(exists) => lines(IPV6_ROUTE, &[exists]),
             Self::Rules(list) => lines(RULES, list),
             Self::Ask(round) => lines(ASK, &[round]),
         }
@@ -80,6 +84,7 @@ impl Update {
         match lines.next() {
             Some(RESOLVERS) => values(lines).map(Self::Resolvers),
             Some(OWNED) => values(lines).map(Self::Owned),
+            Some(IPV6_ROUTE) => only(lines).map(Self::Ipv6Route),
             Some(RULES) => values(lines).map(Self::Rules),
             Some(ASK) => only(lines).map(Self::Ask),
             _ => None,
@@ -196,6 +201,7 @@ mod tests {
                 "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
                 "allow *.example.org".parse().unwrap(),
             ]),
+            Update::Ipv6Route(true),
             Update::Ask(u64::MAX),
         ] {
             assert_eq!(Update::decode(&update.encode()).unwrap(), update);

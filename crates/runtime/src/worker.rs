@@ -278,6 +278,7 @@ impl<L: Link> Worker<L> {
         match update {
             Update::Resolvers(list) => engine.set_resolvers(list),
             Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(list) => engine.set_rules(&list, link.transmitter(), host, now),
             Update::Ask(round) => self.answer(round),
         }

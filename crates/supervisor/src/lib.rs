@@ -12,7 +12,7 @@
 
 use std::ffi::OsString;
 
-use pontoon_engine::config::Addresses;
+use pontoon_engine::config::{Addresses, V6};
 use pontoon_runtime::{Attachment, Setup};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
@@ -25,6 +25,7 @@ pub mod control;
 mod descriptor;
 mod engine;
 pub mod error;
+mod guest_route;
 mod handshake;
 mod host;
 mod init;
@@ -52,6 +53,7 @@ use attach::Attached;
 use control::{Control, Served};
 use engine::Engine;
 use error::Context as _;
+use guest_route::GuestRoute;
 use machine::SocketFile;
 use netlink::AddressWatch;
 use options::{Guest, Machine, Resolvers, Seat};
@@ -117,17 +119,13 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     };
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (behind, attachment, _socket_file) = match wanted {
+    let (behind, (attachment, guest_route), _socket_file) = match wanted {
         Wanted::Namespace(attached, ifname) => {
-            let (queues, offload) = attached.make_tap(&tap(ifname))?;
+            let tap = attached.make_tap(&tap(ifname))?;
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (
-                Behind::Attached(attached),
-                Attachment::Tap { queues, offload },
-                None,
-            )
+            (Behind::Attached(attached), take_up(tap, config.addresses), None)
         }
         Wanted::Command {
             argv,
@@ -141,10 +139,10 @@ pub fn run(options: &Options) -> Result<u8, Error> {
                 argv: argv.to_vec(),
                 descriptors,
             };
-            let (guest, queues, offload) = command::start(&plan)?;
-            (Behind::Command(guest), Attachment::Tap { queues, offload }, None)
+            let (guest, tap) = command::start(&plan)?;
+            (Behind::Command(guest), take_up(tap, config.addresses), None)
         }
-        Wanted::Machine(attachment, file) => (Behind::Machine, attachment, file),
+        Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
     };
     let owned = outside.watch.owned().to_vec();
     let setup = |supervisor| Setup {
@@ -171,10 +169,21 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         behind,
         engine,
         addresses: outside.watch,
+        guest_route,
         resolvers: outside.resolvers,
         control,
     };
     watch.run()
+}
+
+/// The engine's link, and what the supervisor keeps of the guest's namespace.
+fn take_up(tap: tap::Made, addresses: Addresses) -> (Attachment, Option<GuestRoute>) {
+    let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
+    let attachment = Attachment::Tap {
+        queues: tap.queues,
+        offload: tap.offload,
+    };
+    (attachment, addresses.v6.map(route))
 }
 
 /// Each descriptor that was handed over has one use.

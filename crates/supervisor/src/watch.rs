@@ -12,6 +12,7 @@ use crate::command::Guest;
 use crate::control::Control;
 use crate::engine::Engine;
 use crate::error::{Context as _, Error};
+use crate::guest_route::GuestRoute;
 use crate::netlink::AddressWatch;
 use crate::resolv::ResolvWatch;
 use crate::signals::{Sender, Signal, Signals};
@@ -38,6 +39,8 @@ pub(crate) struct Watch {
     pub(crate) engine: Engine,
     /// The host's addresses.
     pub(crate) addresses: AddressWatch,
+    /// The guest's IPv6 default route, where it has IPv6.
+    pub(crate) guest_route: Option<GuestRoute>,
     /// The host's resolvers, where they are used.
     pub(crate) resolvers: Option<ResolvWatch>,
     /// The control socket, where there is one.
@@ -137,9 +140,14 @@ impl Watch {
                 }
             }
             Source::Addresses => {
-                if let Some(owned) = self.addresses.changed().context("cannot read netlink")? {
+                let changed = self.addresses.changed().context("cannot read netlink")?;
+                if let Some(owned) = changed.owned {
                     tracing::debug!(?owned, "the host's addresses changed");
                     self.engine.tell(Update::Owned(owned));
+                }
+                if let Some((route, exists)) = self.guest_route.as_mut().zip(changed.ipv6_default) {
+                    route.follow(exists);
+                    self.engine.tell(Update::Ipv6Route(exists));
                 }
             }
             Source::Resolvers => {
