@@ -15,6 +15,7 @@ mod registry;
 mod tcp;
 mod transfer;
 mod udp;
+mod vm;
 mod workers;
 
 use std::net::{IpAddr, SocketAddr};
@@ -46,6 +47,7 @@ pub(crate) fn all() -> Vec<Case> {
         tcp::cases,
         transfer::cases,
         udp::cases,
+        vm::cases,
         workers::cases,
     ];
     let mut all: Vec<Case> = topics.iter().flat_map(|cases| cases()).collect();
