@@ -19,6 +19,7 @@ mod registry;
 mod tcp;
 mod transfer;
 mod udp;
+mod vm;
 mod workers;
 
 use std::net::{IpAddr, SocketAddr};
@@ -54,6 +55,7 @@ pub(crate) fn all() -> Vec<Case> {
         tcp::cases,
         transfer::cases,
         udp::cases,
+        vm::cases,
         workers::cases,
     ];
     let mut all: Vec<Case> = topics.iter().flat_map(|cases| cases()).collect();
