@@ -43,6 +43,7 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec
     for (name, package) in [
         ("ring: no std", "pontoon-ring"),
         ("guest: no std", "pontoon-guest"),
+        ("guest for C: no std", "pontoon-guest-c"),
     ] {
         let bare = ["build", "-p", package, "--no-default-features", "--target", BARE];
         steps.push((name, cargo(&bare)));
