@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use vhost::vhost_user::Frontend;
 
-use crate::{Error, Interface, Map, Pacing};
+use crate::{Error, Interface, Map, Pacing, Platform};
 
 mod mapping;
 mod process;
@@ -93,7 +93,9 @@ pub enum AttachError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn attach<const N: usize>(socket: UnixStream, options: Options) -> Result<Attached<N>, AttachError> {
-    let process = Process::new(socket.try_clone()?.into())?;
+    let mut process = Process::new(socket.try_clone()?.into())?;
+    // The first look at the clock finds the vDSO, by a system call of its own.
+    process.now();
     let mut session = Session::negotiate(Frontend::from_stream(socket, 2))?;
     let map = Map::<N>::new(ORIGIN, options.frame);
     let mapping = Mapping::new(map.bytes())?;
