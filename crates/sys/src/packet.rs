@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
 
 use crate::address::{Family, array};
 use crate::option;
@@ -53,6 +53,12 @@ impl Size {
         self.slots
     }
 
+    /// Bytes of each slot.
+    #[must_use]
+    pub const fn slot_bytes(self) -> u32 {
+        self.slot_bytes
+    }
+
     /// Bytes of memory.
     #[must_use]
     pub const fn bytes(self) -> usize {
@@ -91,6 +97,10 @@ pub fn open(size: Size) -> io::Result<OwnedFd> {
     set(libc::PACKET_VERSION, TPACKET_V2, "PACKET_VERSION")?;
     set(libc::PACKET_VNET_HDR, 1, "PACKET_VNET_HDR")?;
     set(libc::PACKET_COPY_THRESH, 1, "PACKET_COPY_THRESH")?;
+    // What is kept beside the ring counts against this; the default is three packets of 64 KiB.
+    sockopt::set_socket_recv_buffer_size_force(&socket, KEPT)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, KEPT))
+        .map_err(|error| say("SO_RCVBUF", error))?;
     // struct tpacket_req: bytes and number of blocks, bytes and number of frames.
     let blocks = size.slots / (BLOCK / size.slot_bytes);
     let request = [BLOCK, blocks, size.slot_bytes, size.slots].map(u32::to_ne_bytes);
@@ -104,11 +114,79 @@ pub fn open(size: Size) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Bytes of memory for packets beside a ring.
+const KEPT: usize = 32 << 20;
+
 /// Begins to receive what arrives on an interface for a family. What leaves there is not received.
 ///
 /// # Errors
 /// ENODEV, ENXIO: there is no such interface.
 pub fn bind(socket: impl AsFd, interface: u32, family: Family) -> io::Result<()> {
+    let address = address(interface, family);
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the socket is open, and `address` is a live `sockaddr_ll` of `len` bytes that the call only reads.
+    let result = unsafe { libc::bind(socket.as_fd().as_raw_fd(), (&raw const address).cast(), len) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A socket without a ring for whole packets, from IP on, of one interface and family. `filter` is attached before the
+/// first one arrives.
+///
+/// # Errors
+/// EPERM without CAP_NET_RAW; ENODEV: there is no such interface.
+pub fn plain(
+    interface: u32,
+    family: Family,
+    filter: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)
+        .map_err(|error| say("cannot open a packet socket", error))?;
+    filter(&socket)?;
+    bind(&socket, interface, family)?;
+    Ok(socket)
+}
+
+/// Sends a packet, from IP on, to a group's hardware address (RFC 1112 section 6.4, RFC 2464 section 7).
+///
+/// # Errors
+/// The kernel's: the interface is down, say.
+pub fn send_to_group(
+    socket: impl AsFd,
+    interface: u32,
+    group: std::net::IpAddr,
+    packet: &[u8],
+) -> io::Result<()> {
+    let mut to = address(interface, Family::of(group));
+    to.sll_halen = 6;
+    let hardware = match group {
+        std::net::IpAddr::V4(v4) => {
+            let [_, b, c, d] = v4.octets();
+            [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+        }
+        std::net::IpAddr::V6(v6) => {
+            let [.., a, b, c, d] = v6.octets();
+            [0x33, 0x33, a, b, c, d]
+        }
+    };
+    to.sll_addr[..6].copy_from_slice(&hardware);
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    let (bytes, flags) = (packet.as_ptr().cast(), libc::MSG_DONTWAIT);
+    // SAFETY: the socket is open; `packet` and `to` are live and as long as the call is told, which only reads them.
+    let sent = unsafe { libc::sendto(fd, bytes, packet.len(), flags, (&raw const to).cast(), len) };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn address(interface: u32, family: Family) -> libc::sockaddr_ll {
     let protocol = match family {
         Family::V4 => libc::ETH_P_IP,
         Family::V6 => libc::ETH_P_IPV6,
@@ -118,14 +196,7 @@ pub fn bind(socket: impl AsFd, interface: u32, family: Family) -> io::Result<()>
     address.sll_family = AddressFamily::PACKET.as_raw();
     address.sll_protocol = u16::try_from(protocol).map_or(0, u16::to_be);
     address.sll_ifindex = interface.cast_signed();
-    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the socket is open, and `address` is a live `sockaddr_ll` of `len` bytes that the call only reads.
-    let result = unsafe { libc::bind(socket.as_fd().as_raw_fd(), (&raw const address).cast(), len) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    address
 }
 
 /// How packets are spread over the sockets of a group.
