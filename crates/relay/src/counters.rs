@@ -3,7 +3,8 @@
 //! Datagrams, unless a name says otherwise. For each interface and family, `datagrams` = `matched` + `unmatched` +
 //! `malformed` + `checksum` + `fragment` + `cut`. For each rule and each of its outputs, the rule's `datagrams` =
 //! `sent` + `expired` + `down` + `refused` + `busy`. What an interface has `matched` is what its rules have received.
-//! The kernel's own counts are of packets, and several datagrams of one flow can be one packet.
+//! The kernel's own counts are of packets, and several datagrams of one flow can be one packet. What never came as far as
+//! our ring or socket is in what it counts for the device, and for all devices together (`softnet_dropped`).
 
 use serde::Serialize;
 
@@ -69,6 +70,11 @@ pub enum OfOutput {
 pub struct Stats {
     /// By interface and family.
     pub interfaces: Vec<InterfaceStats>,
+    /// By interface, of those that a rule names and that are there.
+    pub devices: Vec<DeviceStats>,
+    /// Packets that the kernel dropped before it had looked at them, on every CPU and from every device, since it started
+    /// (`/proc/net/softnet_stat`).
+    pub softnet_dropped: u64,
     /// By rule.
     pub rules: Vec<RuleStats>,
     /// By worker.
@@ -86,7 +92,7 @@ pub struct InterfaceStats {
     pub state: String,
     /// Packets that the kernel had for us, the dropped ones included. Only a ring knows.
     pub kernel_packets: u64,
-    /// Packets of these that the kernel dropped, because the ring was full. Only a ring knows.
+    /// Packets that the kernel dropped because the ring, or the socket's buffer, was full.
     pub kernel_dropped: u64,
     /// Packets taken.
     pub packets: u64,
@@ -104,6 +110,23 @@ pub struct InterfaceStats {
     pub fragment: u64,
     /// See [`Interface::Cut`].
     pub cut: u64,
+}
+
+/// What the kernel counts for a device, in packets, since there is that device (ip(8), `ip -s link`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceStats {
+    /// Its name.
+    pub interface: String,
+    /// Received.
+    pub rx_packets: u64,
+    /// Received and dropped by the kernel.
+    pub rx_dropped: u64,
+    /// Dropped by the device, which had no room.
+    pub rx_missed: u64,
+    /// Sent.
+    pub tx_packets: u64,
+    /// Dropped on the way to the device.
+    pub tx_dropped: u64,
 }
 
 /// What became of a rule's datagrams.

@@ -1,6 +1,7 @@
 //! What the kernel is to hand us: a classic BPF program (Linux `Documentation/networking/filter.rst`) made from rules.
 //!
-//! It takes everything that a rule wants, and little else: the [`Table`](crate::Table) has the last word.
+//! It takes everything that a rule wants, and little else: the [`Table`](crate::Table) has the last word. It is asked rule
+//! by rule and for every packet, so that of many rules only the range that their groups lie in is left.
 
 use std::net::IpAddr;
 
@@ -27,14 +28,16 @@ pub struct Instruction {
 /// A program that takes nothing.
 pub const NOTHING: [Instruction; 1] = [op(RETURN, 0)];
 
-/// Instructions that the kernel takes (`BPF_MAXINSNS`).
-const MOST: usize = 4096;
+/// Instructions above which it costs more to ask for each rule than to take what no rule wants. The kernel takes 4096
+/// (`BPF_MAXINSNS`).
+const MOST: usize = 512;
 
 /// The program for IPv4 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv4.
 #[must_use]
 pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
+    let inputs: Vec<_> = inputs.into_iter().collect();
     let mut program = vec![op(LOAD_BYTE, base + 9), when(UDP, 1, 0), op(RETURN, 0)];
-    for input in inputs {
+    for input in &inputs {
         let mut block = Vec::new();
         compare(&mut block, base + 16, input.to);
         if let Some(from) = input.from {
@@ -49,20 +52,17 @@ pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
         }
         finish(&mut program, block);
     }
-    end(
-        program,
-        &[
-            op(LOAD_BYTE, base + 9),
-            when(UDP, 0, 1),
-            op(RETURN, ALL),
-            op(RETURN, 0),
-        ],
-    )
+    program.push(op(RETURN, 0));
+    match rough(&program, &inputs) {
+        None => program,
+        Some(all) => v4(base, [&all]),
+    }
 }
 
 /// The program for IPv6 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv6.
 #[must_use]
 pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
+    let inputs: Vec<_> = inputs.into_iter().collect();
     // UDP, or an extension header in front of it: hop-by-hop, routing, fragment, destination.
     let mut program = vec![
         op(LOAD_BYTE, base + 6),
@@ -73,7 +73,7 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
         when(60, 1, 0),
         op(RETURN, 0),
     ];
-    for input in inputs {
+    for input in &inputs {
         let mut block = Vec::new();
         compare(&mut block, base + 24, input.to);
         if let Some(from) = input.from {
@@ -90,7 +90,11 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
         }
         finish(&mut program, block);
     }
-    end(program, &[op(RETURN, ALL)])
+    program.push(op(RETURN, 0));
+    match rough(&program, &inputs) {
+        None => program,
+        Some(all) => v6(base, [&all]),
+    }
 }
 
 /// Compares the address at `at` with a range, word by word.
@@ -136,13 +140,21 @@ fn finish(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
     program.append(&mut block);
 }
 
-/// The program, or in the place of one that is too long one that takes more.
-fn end(mut program: Vec<Instruction>, rough: &[Instruction]) -> Vec<Instruction> {
-    program.push(op(RETURN, 0));
-    if program.len() > MOST {
-        return rough.to_vec();
+/// Where a program is too long: one input that has everything that these have, and more.
+fn rough(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
+    let (first, others) = inputs.split_first().filter(|_| program.len() > MOST)?;
+    let mut to = first.to;
+    for other in others {
+        while !to.contains(&other.to) {
+            to = to.supernet()?;
+        }
     }
-    program
+    Some(Input {
+        interface: first.interface.clone(),
+        to,
+        port: None,
+        from: None,
+    })
 }
 
 const fn op(code: u16, k: u32) -> Instruction {

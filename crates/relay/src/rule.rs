@@ -6,7 +6,7 @@ use std::num::{NonZeroU8, NonZeroU16};
 
 use ipnet::IpNet;
 
-mod parse;
+pub(crate) mod parse;
 #[cfg(test)]
 mod tests;
 
@@ -82,6 +82,12 @@ impl Input {
 }
 
 impl Output {
+    /// Whether it keeps address or port.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.to.is_none() || self.port.is_none()
+    }
+
     /// Whether what it sends for `input` is IPv6.
     #[must_use]
     pub fn is_v6(&self, input: &Input) -> bool {

@@ -137,8 +137,10 @@ fn too_many_rules_take_more_instead() {
     assert!(program.len() <= MOST);
     assert!(takes(&program, &frame("10.0.0.1", "239.1.3.1:5001", 17)));
     assert!(!takes(&program, &frame("10.0.0.1", "239.1.3.1:5001", 6)));
-    let fewer = v4(14, &many[..500]);
-    assert!(!takes(&fewer, &frame("10.0.0.1", "239.9.9.9:5001", 17)));
+    assert!(takes(&program, &frame("10.0.0.1", "239.1.3.255:1", 17)));
+    assert!(!takes(&program, &frame("10.0.0.1", "239.1.4.0:5001", 17)));
+    let fewer = v4(14, &many[..80]);
+    assert!(!takes(&fewer, &frame("10.0.0.1", "239.1.0.80:5001", 17)));
 }
 
 proptest! {

@@ -157,7 +157,7 @@ fn output(text: &str, input: &Input) -> Result<Output, Wrong> {
 }
 
 /// As the kernel has it (`dev_valid_name`, Linux net/core/dev.c), less what this language uses itself.
-fn interface(word: Option<&str>) -> Result<String, Wrong> {
+pub(crate) fn interface(word: Option<&str>) -> Result<String, Wrong> {
     let name = word.ok_or(Wrong::Missing("the interface"))?;
     let fits = |letter: char| letter.is_ascii_graphic() && !"/:,".contains(letter);
     if name.len() > 15 || name == "." || name == ".." || !name.chars().all(fits) {
@@ -213,7 +213,7 @@ fn unreachable(address: IpAddr) -> bool {
     }
 }
 
-fn end<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<(), Wrong> {
+pub(crate) fn end<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<(), Wrong> {
     match words.next() {
         None => Ok(()),
         Some(word) => Err(Wrong::Unexpected(word.to_owned())),
