@@ -6,6 +6,7 @@ use clap::Parser;
 
 mod args;
 mod log;
+mod relay;
 mod run;
 mod usage;
 mod values;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     };
     match cli.verb {
         args::Verb::Run(arguments) => run::run(*arguments),
+        args::Verb::Relay(arguments) => relay::run(*arguments),
         args::Verb::Bench(arguments) => end(pontoon_bench::bench(*arguments)),
         args::Verb::BenchServer(arguments) => end(pontoon_bench::server(&arguments)),
         args::Verb::BenchClient(arguments) => end(pontoon_bench::client(&arguments)),

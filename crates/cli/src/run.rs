@@ -8,7 +8,6 @@ use pontoon_engine::config::UdpFilter;
 use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
 use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers};
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{self, Resolver, Run};
 use crate::{log, usage};
@@ -17,7 +16,10 @@ use crate::{log, usage};
 const LEAST_IPV6_MTU: u16 = 1280;
 
 pub(crate) fn run(arguments: Run) -> ExitCode {
-    log::start(arguments.log_format, level(&arguments));
+    log::start(
+        arguments.log_format,
+        log::level(arguments.quiet, arguments.verbose),
+    );
     let options = match options(arguments) {
         Ok(options) => options,
         Err(line) => {
@@ -31,15 +33,6 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
             tracing::error!("{error}");
             error.status().into()
         }
-    }
-}
-
-fn level(arguments: &Run) -> LevelFilter {
-    match (arguments.quiet, arguments.verbose) {
-        (true, _) => LevelFilter::ERROR,
-        (false, 0) => LevelFilter::INFO,
-        (false, 1) => LevelFilter::DEBUG,
-        (false, _) => LevelFilter::TRACE,
     }
 }
 

@@ -30,6 +30,7 @@ mod mounts;
 mod netlink;
 pub mod options;
 pub mod publish;
+pub mod relay;
 mod resolv;
 mod signals;
 mod spawn;

@@ -146,7 +146,11 @@ impl Netlink {
         self.request(message, NLM_F_ACK | flags).map(drop)
     }
 
-    fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    /// Every object of a kind.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         // A change during the dump is told by NLM_F_DUMP_INTR; the watch then asks again anyway.
         self.request(message, NLM_F_DUMP)
     }
@@ -200,7 +204,7 @@ fn family(address: IpAddr) -> AddressFamily {
 
 /// The address of the interface itself: `IFA_LOCAL` where there is one, as `IFA_ADDRESS` is the far end of a
 /// point-to-point link.
-fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
+pub(crate) fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
     let RouteNetlinkMessage::NewAddress(message) = message else {
         return None;
     };
@@ -272,21 +276,30 @@ impl AddressWatch {
     /// # Errors
     /// The kernel's.
     pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<IpAddr>>> {
-        // What the events say does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
-        loop {
-            match self.events.recv(&mut Vec::with_capacity(EVENT_BYTES), 0) {
-                Ok(_) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
+        drain(&self.events)?;
         let now: Vec<_> = self.query.addresses()?.iter().map(IpNet::addr).collect();
         if now == self.last {
             return Ok(None);
         }
         self.last.clone_from(&now);
         Ok(Some(now))
+    }
+}
+
+/// Takes all events, and says whether there was any. What they say does not matter (and some may be lost: ENOBUFS);
+/// whoever is told asks for all of it afresh.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn drain(events: &Socket) -> io::Result<bool> {
+    let mut any = false;
+    loop {
+        match events.recv(&mut Vec::with_capacity(EVENT_BYTES), 0) {
+            Ok(_) => any = true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(any),
+            Err(error) => return Err(error),
+        }
     }
 }
 
