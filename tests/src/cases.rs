@@ -12,6 +12,7 @@ mod load;
 mod publish;
 mod reach;
 mod registry;
+mod relay;
 mod tcp;
 mod transfer;
 mod udp;
@@ -43,6 +44,7 @@ pub(crate) fn all() -> Vec<Case> {
         publish::cases,
         reach::cases,
         registry::cases,
+        relay::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,

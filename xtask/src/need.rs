@@ -13,6 +13,7 @@ use crate::step;
 const NEEDED: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("dig", "bind9-dnsutils"),
+    ("ethtool", "ethtool"),
     ("git", "git"),
     ("ip", "iproute2"),
     ("iperf3", "iperf3"),
@@ -21,7 +22,9 @@ const NEEDED: &[(&str, &str)] = &[
     ("openssl", "openssl"),
     ("ping", "iputils-ping"),
     ("pip3", "python3-pip"),
+    ("nft", "nftables"),
     ("setpriv", "util-linux"),
+    ("smcrouted", "smcroute"),
     ("strace", "strace"),
     ("sysctl", "procps"),
     ("traceroute", "traceroute"),
