@@ -16,6 +16,7 @@ mod policy;
 mod publish;
 mod reach;
 mod registry;
+mod relay;
 mod tcp;
 mod transfer;
 mod udp;
@@ -52,6 +53,7 @@ pub(crate) fn all() -> Vec<Case> {
         publish::cases,
         reach::cases,
         registry::cases,
+        relay::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,

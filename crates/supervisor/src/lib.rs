@@ -35,6 +35,7 @@ mod netlink;
 pub mod options;
 pub mod policy;
 pub mod publish;
+pub mod relay;
 mod resolv;
 mod signals;
 mod spawn;
