@@ -35,6 +35,7 @@ pub use counters::Counters;
 pub fn run(control: OwnedFd) -> io::Result<()> {
     let parent = getppid();
     let _ = set_name(c"pontoon-relay");
+    caps::drop_bounding()?;
     become_nobody();
     caps::drop_all()?;
     // Changing ids takes this away, so it is asked for afterwards. A supervisor that was dead by then has closed its end.

@@ -127,6 +127,7 @@ fn nothing(context: &Context) -> Result<()> {
         "CapInh:\t0000000000000000",
         "CapPrm:\t0000000000000000",
         "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
         "CapAmb:\t0000000000000000",
         "NoNewPrivs:\t1",
         "Seccomp:\t2",
