@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use pontoon_relay::counters::{Row, WorkerStats};
+use pontoon_relay::counters::{OF_WORKER, Row, WorkerStats};
 use pontoon_relay_worker::Counters;
 use pontoon_relay_worker::messages::{Message, Settings};
 use pontoon_sys::seqpacket;
@@ -185,12 +185,17 @@ impl Crew {
 
     /// Who they are.
     pub(super) fn stats(&self) -> Vec<WorkerStats> {
-        let stats = |member: &Member| WorkerStats {
-            pid: match &member.life {
-                Life::Alive { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
-                Life::Dead(_) => 0,
-            },
-            restarts: member.restarts,
+        let stats = |member: &Member| {
+            let mut stats = WorkerStats {
+                pid: match &member.life {
+                    Life::Alive { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
+                    Life::Dead(_) => 0,
+                },
+                restarts: member.restarts,
+                ..WorkerStats::default()
+            };
+            stats.add(&member.counters.read(OF_WORKER));
+            stats
         };
         self.members.iter().map(stats).collect()
     }
