@@ -19,11 +19,9 @@ pub(crate) fn enter() -> io::Result<()> {
 
 const ALLOWED: &[i64] = &[
     // The loop: waiting, and the batch clock.
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_epoll_wait,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
     libc::SYS_clock_nanosleep,
     // The supervisor's messages, and packets.
     libc::SYS_recvfrom,

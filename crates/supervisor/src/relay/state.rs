@@ -273,7 +273,7 @@ impl Relay {
             let row = self.take_row();
             self.inputs.add(door.clone(), row);
         }
-        if let Some(membership) = Membership::of(&rule.input) {
+        if let Some(membership) = Membership::of(&rule.input, self.inputs.engine()) {
             self.groups.acquire(membership, &self.links);
         }
         let row = self.take_row();
@@ -298,7 +298,7 @@ impl Relay {
 
     /// Closes what no other rule needs. The workers know by now.
     fn let_go(&mut self, entry: Entry) {
-        if let Some(membership) = Membership::of(&entry.rule.input) {
+        if let Some(membership) = Membership::of(&entry.rule.input, self.inputs.engine()) {
             self.groups.release(&membership);
         }
         for (output, (row, _)) in entry.rule.outputs.iter().zip(&entry.outputs) {
