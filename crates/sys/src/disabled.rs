@@ -22,6 +22,12 @@ pub struct Disabled {
     pub vnet_hdr: bool,
     /// vhost-net.
     pub vhost_net: bool,
+    /// Namespaces of the engine's own.
+    pub namespaces: bool,
+    /// Landlock.
+    pub landlock: bool,
+    /// The list of the engine's system calls.
+    pub seccomp: bool,
 }
 
 impl Disabled {
@@ -48,6 +54,9 @@ impl Disabled {
                 "udp_gro" => &mut disabled.udp_gro,
                 "vnet_hdr" => &mut disabled.vnet_hdr,
                 "vhost_net" => &mut disabled.vhost_net,
+                "namespaces" => &mut disabled.namespaces,
+                "landlock" => &mut disabled.landlock,
+                "seccomp" => &mut disabled.seccomp,
                 _ => {
                     let text = format!("{VARIABLE}: unknown feature {word:?}");
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -64,7 +73,10 @@ mod tests {
 
     #[test]
     fn names_each_feature() {
-        let all = Disabled::parse("peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net").unwrap();
+        let all = Disabled::parse(
+            "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,namespaces,landlock,seccomp",
+        )
+        .unwrap();
         let expected = Disabled {
             peek_off: true,
             uso: true,
@@ -73,6 +85,9 @@ mod tests {
             udp_gro: true,
             vnet_hdr: true,
             vhost_net: true,
+            namespaces: true,
+            landlock: true,
+            seccomp: true,
         };
         assert_eq!(all, expected);
     }

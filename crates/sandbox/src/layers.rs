@@ -1,0 +1,92 @@
+//! Which layers stand.
+
+use std::fmt;
+
+/// One layer of the sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// It stands; the text says in what form.
+    Active(String),
+    /// The host does not have it, or not all of it; the text says why.
+    Refused(String),
+    /// Switched off for a test (`PONTOON_DISABLE`).
+    Disabled,
+}
+
+/// The layers that a host may refuse. No capability, `no_new_privs` and not being dumpable are never missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layers {
+    /// Namespaces of its own.
+    pub namespaces: Layer,
+    /// An empty root.
+    pub root: Layer,
+    /// Landlock, for files, signals and abstract sockets.
+    pub landlock: Layer,
+    /// The list of system calls.
+    pub seccomp: Layer,
+}
+
+impl Layers {
+    /// Each layer by its name, in the order in which they are entered.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Layer)> {
+        [
+            ("namespaces", &self.namespaces),
+            ("root", &self.root),
+            ("landlock", &self.landlock),
+            ("seccomp", &self.seccomp),
+        ]
+        .into_iter()
+    }
+
+    /// Whether every layer stands.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.iter().all(|(_, layer)| matches!(layer, Layer::Active(_)))
+    }
+
+    /// Whether the host refused a layer.
+    #[must_use]
+    pub fn any_refused(&self) -> bool {
+        self.iter().any(|(_, layer)| matches!(layer, Layer::Refused(_)))
+    }
+}
+
+impl fmt::Display for Layers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (name, layer)) in self.iter().enumerate() {
+            let separator = if place == 0 { "" } else { "; " };
+            match layer {
+                Layer::Active(form) => write!(f, "{separator}{name}: {form}")?,
+                Layer::Refused(why) => write!(f, "{separator}{name}: refused, {why}")?,
+                Layer::Disabled => write!(f, "{separator}{name}: disabled")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_stands_and_what_was_refused() {
+        let active = |form: &str| Layer::Active(form.to_owned());
+        let mut layers = Layers {
+            namespaces: active("user, mount"),
+            root: active("empty"),
+            landlock: active("version 7"),
+            seccomp: active("60 calls"),
+        };
+        assert!(layers.complete() && !layers.any_refused());
+        layers.landlock = Layer::Refused("no such system call".to_owned());
+        assert!(!layers.complete() && layers.any_refused());
+        layers.seccomp = Layer::Disabled;
+        assert_eq!(
+            layers.to_string(),
+            "namespaces: user, mount; root: empty; landlock: refused, no such system call; seccomp: disabled"
+        );
+        layers.landlock = active("version 7");
+        assert!(!layers.complete() && !layers.any_refused());
+    }
+}
