@@ -100,6 +100,9 @@ pub(crate) struct Run {
     /// Plain frames, without offloads
     #[arg(long)]
     pub(crate) no_offload: bool,
+    /// Fail where the host refuses a layer of the sandbox
+    #[arg(long)]
+    pub(crate) require_sandbox: bool,
     /// Join a network namespace, until it is gone
     #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
     pub(crate) attach: Option<Target>,

@@ -78,6 +78,7 @@ fn options(arguments: Run) -> Result<Options, String> {
         },
         workers: arguments.workers,
         no_offload: arguments.no_offload,
+        require_sandbox: arguments.require_sandbox,
         ifname: arguments.ifname,
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,

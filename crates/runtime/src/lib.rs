@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use pontoon_engine::Config;
-use pontoon_sys::{caps, seqpacket};
+use pontoon_sandbox::Sandbox;
+use pontoon_sys::disabled::Disabled;
+use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, warn};
 
@@ -36,7 +38,8 @@ pub enum Outbound {
     Interface(String),
 }
 
-/// Everything that the engine process is born with. Descriptors were opened by the supervisor.
+/// Everything that the engine process is born with. Descriptors were opened by the supervisor, which keeps them too, for
+/// the engine that takes this one's place should it die.
 #[derive(Debug)]
 pub struct Setup {
     /// What the engine is told.
@@ -52,27 +55,60 @@ pub struct Setup {
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
     pub raw_icmp: [Option<OwnedFd>; 2],
-    /// The other end is the supervisor: SOCK_SEQPACKET, messages of [`Update`] and back. Its end means exit.
-    pub supervisor: OwnedFd,
     /// How a worker waits.
     pub pacing: Pacing,
     /// Where the host side sends from.
     pub outbound: Option<Outbound>,
 }
 
-/// Drops every capability, sets no_new_privs, and moves packets until the supervisor's end closes or the tap is gone.
-/// [`Report::Ready`] on the supervisor's socket says that the workers are about to run.
+impl Setup {
+    /// The same, with descriptors of its own.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let all = |descriptors: &[OwnedFd]| {
+            descriptors
+                .iter()
+                .map(OwnedFd::try_clone)
+                .collect::<io::Result<_>>()
+        };
+        let [icmp, icmpv6] = &self.raw_icmp;
+        let raw = |socket: &Option<OwnedFd>| socket.as_ref().map(OwnedFd::try_clone).transpose();
+        Ok(Self {
+            config: self.config.clone(),
+            owned: self.owned.clone(),
+            tap: all(&self.tap)?,
+            offload: self.offload,
+            published: all(&self.published)?,
+            raw_icmp: [raw(icmp)?, raw(icmpv6)?],
+            pacing: self.pacing,
+            outbound: self.outbound.clone(),
+        })
+    }
+}
+
+/// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the tap is
+/// gone. No byte of the guest's is looked at before the sandbox is closed.
 ///
-/// The process has one thread when this is called: the first worker's. It dies of SIGTERM; SIGPIPE is of no concern, as
-/// the Rust runtime ignores it and no send raises it.
+/// `supervisor` is SOCK_SEQPACKET, with messages of [`Update`] and back; the end of the other end means exit.
+/// [`Report::Ready`] on it says that the workers are about to run.
+///
+/// The process has one thread when this is called: the first worker's. SIGPIPE is of no concern, as the Rust runtime
+/// ignores it and no send raises it.
 ///
 /// # Errors
 /// The engine could not start, or not go on; the text says what failed.
-pub fn run(setup: Setup) -> io::Result<()> {
-    caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
+pub fn run(setup: Setup, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
     raise_descriptor_limit();
-    let voice = setup.supervisor.try_clone()?;
-    let workers = workers::build(setup)?;
+    let disabled = Disabled::from_env()?;
+    let voice = supervisor.try_clone()?;
+    let workers = workers::build(setup, &disabled, supervisor)?;
+    let layers = sandbox.enter(&disabled)?;
+    match layers.any_refused() {
+        true => warn!("the sandbox is incomplete: {layers}"),
+        false => debug!("sandbox: {layers}"),
+    }
     seqpacket::send(&voice, Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
     drop(voice);

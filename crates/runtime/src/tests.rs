@@ -2,15 +2,21 @@ use std::thread;
 use std::time::Duration;
 
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
-use pontoon_sys::disabled::Disabled;
-use pontoon_sys::tun;
+use pontoon_sandbox::Namespaces;
+use pontoon_sys::{caps, tun};
 use pontoon_wire::Mac;
 
 use super::*;
 use crate::namespace::{self, ip};
 
-/// An engine on a new tap of this namespace, and the supervisor's end.
-fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
+/// As far as a thread can be in one.
+const SANDBOX: Sandbox = Sandbox {
+    born_in: Namespaces::NONE,
+    required: false,
+};
+
+/// An engine on a new tap of this namespace, and both ends of the supervisor's channel.
+fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd, OwnedFd) {
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
     ip("link set tap0 up");
     let (supervisor, ours) = seqpacket::pair().unwrap();
@@ -46,11 +52,10 @@ fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
         offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],
-        supervisor: ours,
         pacing,
         outbound: None,
     };
-    (setup, supervisor)
+    (setup, ours, supervisor)
 }
 
 /// Waits for the engine to say that it runs.
@@ -69,7 +74,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             (Pacing::Poll, 1),
             (Pacing::Event, 4),
         ] {
-            let (setup, supervisor) = setup(pacing, queues);
+            let (setup, ours, supervisor) = setup(pacing, queues);
             let other = thread::spawn(move || {
                 until_ready(&supervisor);
                 let update = Update::Owned(vec!["192.0.2.1".parse().unwrap()]);
@@ -79,7 +84,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             });
             // In a thread of its own, for what it gives up is gone for good.
             let engine = thread::spawn(move || {
-                run(setup).unwrap();
+                run(setup, SANDBOX, ours).unwrap();
                 caps::verify().unwrap();
             });
             other.join().unwrap();
@@ -92,8 +97,8 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
 fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
         for queues in [1, 4] {
-            let (setup, supervisor) = setup(Pacing::Event, queues);
-            let engine = thread::spawn(move || run(setup));
+            let (setup, ours, supervisor) = setup(Pacing::Event, queues);
+            let engine = thread::spawn(move || run(setup, SANDBOX, ours));
             until_ready(&supervisor);
             ip("link del tap0");
             engine.join().unwrap().unwrap();

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use pontoon_engine::{Counters, Engine, Instant, Transmit};
+use pontoon_sandbox::trap;
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
@@ -293,6 +294,7 @@ impl Tally {
             debug!("{name} {count}");
         }
         debug!("link_malformed {}, flows {}", self.malformed, self.flows);
+        debug!("sandbox_refused {}", trap::refused());
     }
 }
 

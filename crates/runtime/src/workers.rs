@@ -18,8 +18,8 @@ use crate::worker::{self, End, Tally, Worker};
 use crate::{Setup, cpus, say};
 
 /// Builds a worker for each queue of the tap.
-pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
-    let can = Can::probe(&Disabled::from_env()?);
+pub(crate) fn build(setup: Setup, disabled: &Disabled, supervisor: OwnedFd) -> io::Result<Vec<Worker>> {
+    let can = Can::probe(disabled);
     let count = u8::try_from(setup.tap.len())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more queues than workers can be"))?;
     let members = match count {
@@ -33,7 +33,7 @@ pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
     let cpus = cpus::available() - f64::from(count - 1);
     let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
     let mut raw_icmp = setup.raw_icmp;
-    let mut supervisor = Some(setup.supervisor);
+    let mut supervisor = Some(supervisor);
     let mut workers = Vec::new();
     for ((id, queue), member) in (0..count).map(WorkerId).zip(setup.tap).zip(members) {
         let host = KernelHost::new(

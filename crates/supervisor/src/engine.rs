@@ -1,14 +1,19 @@
-//! The engine's process, as the supervisor sees it.
+//! The engine's process, as the supervisor sees it. One that dies is replaced: what it was made of is kept here, and so
+//! are the descriptors of links and published ports, which stay open meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use pontoon_runtime::messages::Report;
 use pontoon_runtime::{Setup, Update};
+use pontoon_sandbox::{Sandbox, namespaces};
+use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::deaths::Deaths;
 use crate::error::{Context as _, Error};
 use crate::spawn::{self, Child};
 use crate::stdio;
@@ -16,12 +21,22 @@ use crate::stdio;
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    child: Child,
-    socket: OwnedFd,
+    process: Process,
     pending: Vec<Update>,
+    /// What the next one will be made of.
+    setup: Setup,
+    require_sandbox: bool,
+    deaths: Deaths,
 }
 
-/// How long the engine may take to say that it runs; it takes about a millisecond.
+/// One engine: from its fork to its death.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    socket: OwnedFd,
+}
+
+/// How long the engine may take to say that it runs; it takes a few milliseconds.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
@@ -40,69 +55,66 @@ const LINE: usize = 4096;
 const LAST_WORDS: &[u8] = b"error: ";
 
 impl Engine {
-    /// Forks the engine. `setup` gets its end of the socket.
-    ///
-    /// # Errors
-    /// It cannot be forked.
-    pub(crate) fn start(setup: impl FnOnce(OwnedFd) -> Setup) -> Result<Self, Error> {
-        let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
-        rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
-        let setup = setup(theirs);
-        let supervisor = getpid();
-        let child = spawn::fork(|| {
-            // This dies with the supervisor; where that is dead already, its end of the socket is closed, too.
-            let dies_too = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
-            if !dies_too || getppid() != Some(supervisor) {
-                return 1;
-            }
-            become_engine(setup)
-        })
-        .context("cannot fork the engine")?;
-        Ok(Self {
-            child,
-            socket: ours,
-            pending: Vec::new(),
-        })
-    }
-
-    /// Waits until its loop runs.
+    /// Starts the engine, and waits until its loop runs.
     ///
     /// # Errors
     /// It could not start, and why.
-    pub(crate) fn ready(&self) -> Result<(), Error> {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for the engine")? == 0 {
-            return Err(Error::new("the engine does not answer"));
+    pub(crate) fn start(setup: Setup, require_sandbox: bool) -> Result<Self, Error> {
+        let process = Process::start(&setup, require_sandbox)?;
+        process.ready()?;
+        Ok(Self {
+            process,
+            pending: Vec::new(),
+            setup,
+            require_sandbox,
+            deaths: Deaths::default(),
+        })
+    }
+
+    /// Call it when it is dead: another one takes its place, with links, published ports and what it was told as they
+    /// were. Flows are lost.
+    ///
+    /// # Errors
+    /// It ended of its own accord, or it died too often: what to tell the user.
+    pub(crate) fn replace(&mut self) -> Result<(), Error> {
+        let mut death = self.process.autopsy();
+        loop {
+            let why = match death {
+                Death::Ended => return Err(Error::new("the guest's interface is gone")),
+                Death::Died(why) => why,
+            };
+            if self.deaths.too_many(Instant::now()) {
+                return Err(Error::new(format!(
+                    "{why}, as the two before it did in {:?}",
+                    Deaths::WITHIN
+                )));
+            }
+            tracing::warn!("{why}; another one takes its place, without its flows");
+            death = match self.again() {
+                Ok(()) => return Ok(()),
+                Err(error) => Death::Died(error.to_string()),
+            };
         }
-        let mut buffer = [0; LINE];
-        match seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")? {
-            Some(message) => match Report::decode(&buffer[..message.len]) {
-                Ok(Report::Ready) => Ok(()),
-                Err(_) => Err(died(&buffer[..message.len], self.child.wait())),
-            },
-            None => Err(died(&[], self.child.wait())),
-        }
+    }
+
+    fn again(&mut self) -> Result<(), Error> {
+        self.pending.clear();
+        self.process = Process::start(&self.setup, self.require_sandbox)?;
+        self.process.ready()
     }
 
     /// Readable when the engine is dead.
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.child.fd()
-    }
-
-    /// Call it when it is dead: what to tell the user.
-    #[must_use]
-    pub(crate) fn autopsy(&self) -> Error {
-        let mut buffer = [0; LINE];
-        let words = match seqpacket::receive(&self.socket, &mut buffer) {
-            Ok(Some(message)) => &buffer[..message.len],
-            Ok(None) | Err(_) => &[],
-        };
-        died(words, self.child.wait())
+        self.process.child.fd()
     }
 
     /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
     pub(crate) fn tell(&mut self, update: Update) {
+        match &update {
+            Update::Resolvers(list) => self.setup.config.resolvers.clone_from(list),
+            Update::Owned(list) => self.setup.owned.clone_from(list),
+        }
         let kind = std::mem::discriminant(&update);
         self.pending.retain(|older| std::mem::discriminant(older) != kind);
         self.pending.push(update);
@@ -112,15 +124,16 @@ impl Engine {
     /// What to poll for writing while something waits for room.
     #[must_use]
     pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        (!self.pending.is_empty()).then(|| self.socket.as_fd())
+        (!self.pending.is_empty()).then(|| self.process.socket.as_fd())
     }
 
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
         while let Some(update) = self.pending.first() {
-            match seqpacket::send(&self.socket, &update.encode(), &[]) {
+            match seqpacket::send(&self.process.socket, &update.encode(), &[]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => tracing::warn!(%error, "the engine was not told of a change"),
+                // A dead one's successor starts with what it was to be told.
+                Err(error) => tracing::debug!(%error, "the engine was not told of a change"),
                 Ok(()) => {}
             }
             self.pending.remove(0);
@@ -128,7 +141,60 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Process {
+    /// Forks an engine, in as many namespaces of its own as the host allows.
+    fn start(setup: &Setup, require_sandbox: bool) -> Result<Self, Error> {
+        let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+        rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
+        let disabled = Disabled::from_env().context("cannot read the environment")?;
+        let mut refused = None;
+        for born_in in namespaces::choices(&disabled) {
+            let sandbox = Sandbox {
+                born_in,
+                required: require_sandbox,
+            };
+            match spawn::clone(born_in.flags(), || become_engine(setup, sandbox, &theirs)) {
+                Ok(child) => return Ok(Self { child, socket: ours }),
+                Err(error) => refused = Some(error),
+            }
+        }
+        let error = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+        Err(Error::io("cannot fork the engine", &error))
+    }
+
+    /// Waits until its loop runs.
+    ///
+    /// # Errors
+    /// It could not start, and why. It is dead then.
+    fn ready(&self) -> Result<(), Error> {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for the engine")? == 0 {
+            return Err(Error::new("the engine does not answer"));
+        }
+        let mut buffer = [0; LINE];
+        let message = seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
+        let words = message.map_or(&[][..], |message| &buffer[..message.len]);
+        match Report::decode(words) {
+            Ok(Report::Ready) => Ok(()),
+            Err(_) => Err(Error::new(died(words, self.child.wait()))),
+        }
+    }
+
+    /// Call it when it is dead.
+    fn autopsy(&self) -> Death {
+        let mut buffer = [0; LINE];
+        let words = match seqpacket::receive(&self.socket, &mut buffer) {
+            Ok(Some(message)) => &buffer[..message.len],
+            Ok(None) | Err(_) => &[],
+        };
+        match self.child.wait() {
+            0 => Death::Ended,
+            status => Death::Died(died(words, status)),
+        }
+    }
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
         // The end of the socket asks it to end, and to say what it counted.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -140,20 +206,29 @@ impl Drop for Engine {
     }
 }
 
-fn died(words: &[u8], status: u8) -> Error {
-    if let Some(words) = words.strip_prefix(LAST_WORDS) {
-        return Error::new(format!("the engine: {}", String::from_utf8_lossy(words)));
-    }
-    Error::new(match status {
-        129.. => format!("the engine was killed by signal {}", status - 128),
-        status => format!("the engine died with status {status}"),
-    })
+/// How an engine ended.
+enum Death {
+    /// Of its own accord, as its link is gone.
+    Ended,
+    /// Otherwise; the text says how.
+    Died(String),
 }
 
-fn become_engine(setup: Setup) -> u8 {
+fn died(words: &[u8], status: u8) -> String {
+    if let Some(words) = words.strip_prefix(LAST_WORDS) {
+        return format!("the engine: {}", String::from_utf8_lossy(words));
+    }
+    match status {
+        129.. => format!("the engine was killed by signal {}", status - 128),
+        status => format!("the engine died with status {status}"),
+    }
+}
+
+/// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
+fn become_engine(setup: &Setup, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
-    match prepare(&setup) {
-        Ok(voice) => match pontoon_runtime::run(setup) {
+    match prepare(setup, socket) {
+        Ok((setup, supervisor, voice)) => match pontoon_runtime::run(setup, sandbox, supervisor) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = LAST_WORDS.to_vec();
@@ -169,10 +244,14 @@ fn become_engine(setup: Setup) -> u8 {
     }
 }
 
-/// Lets go of everything that was the supervisor's; returns a socket for the last words.
-fn prepare(setup: &Setup) -> io::Result<OwnedFd> {
-    let voice = setup.supervisor.try_clone()?;
-    let single = [setup.supervisor.as_fd(), voice.as_fd()];
+/// Lets go of everything that was the supervisor's; returns what is the engine's own, its end of the channel, and
+/// another one for the last words.
+fn prepare(setup: &Setup, socket: &OwnedFd) -> io::Result<(Setup, OwnedFd, OwnedFd)> {
+    // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let (supervisor, voice) = (socket.try_clone()?, socket.try_clone()?);
+    let setup = setup.try_clone()?;
+    let single = [supervisor.as_fd(), voice.as_fd()];
     let tap = setup.tap.iter().map(AsFd::as_fd);
     let published = setup.published.iter().map(AsFd::as_fd);
     let raw_icmp = setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
@@ -184,7 +263,7 @@ fn prepare(setup: &Setup) -> io::Result<OwnedFd> {
         .collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;
-    Ok(voice)
+    Ok((setup, supervisor, voice))
 }
 
 #[cfg(test)]
@@ -193,8 +272,8 @@ mod tests {
 
     #[test]
     fn tells_how_it_died() {
-        assert_eq!(died(&[], 137).to_string(), "the engine was killed by signal 9");
-        assert_eq!(died(&[], 101).to_string(), "the engine died with status 101");
-        assert_eq!(died(b"error: no memory", 1).to_string(), "the engine: no memory");
+        assert_eq!(died(&[], 137), "the engine was killed by signal 9");
+        assert_eq!(died(&[], 101), "the engine died with status 101");
+        assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
     }
 }

@@ -21,6 +21,7 @@ mod announce;
 mod attach;
 mod command;
 pub mod config;
+mod deaths;
 mod engine;
 pub mod error;
 mod handshake;
@@ -112,18 +113,17 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         }
     };
     let owned = outside.watch.owned().to_vec();
-    let engine = Engine::start(|supervisor| Setup {
+    let setup = Setup {
         config,
         owned,
         tap,
         offload,
         published: sockets.sockets,
         raw_icmp,
-        supervisor,
         pacing: options.pacing,
         outbound: options.outbound.clone(),
-    })?;
-    engine.ready()?;
+    };
+    let engine = Engine::start(setup, options.require_sandbox)?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
     }

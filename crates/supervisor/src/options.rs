@@ -40,6 +40,8 @@ pub struct Options {
     pub workers: u8,
     /// Plain frames, without offloads.
     pub no_offload: bool,
+    /// A layer of the sandbox that the host refuses is an error.
+    pub require_sandbox: bool,
     /// Name of the guest's interface.
     pub ifname: String,
     /// Ethernet address of the guest's interface.

@@ -53,7 +53,7 @@ impl Watch {
     /// Runs until the guest ends, and returns the exit status.
     ///
     /// # Errors
-    /// The engine died. The guest ends with it.
+    /// The engine died, and so did those that took its place. The guest ends with it.
     pub(crate) fn run(mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
@@ -95,7 +95,7 @@ impl Watch {
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.behind.ended()),
-            Source::Engine => return Err(self.engine.autopsy()),
+            Source::Engine => self.engine.replace()?,
             Source::Signals => {
                 while let Some(signal) = self.signals.take().context("cannot read signals")? {
                     if let Some(status) = self.behind.take_signal(signal) {

@@ -11,6 +11,7 @@ use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
 use pontoon_runtime::messages::Report;
 use pontoon_runtime::{Pacing, Setup, TapOffload};
+use pontoon_sandbox::{Namespaces, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
@@ -85,13 +86,16 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
         offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],
-        supervisor: ours,
         pacing: Pacing::Hybrid,
         outbound: None,
     };
     let worker = thread::spawn(move || {
         counting::judge_this_thread();
-        pontoon_runtime::run(setup)
+        let sandbox = Sandbox {
+            born_in: Namespaces::NONE,
+            required: false,
+        };
+        pontoon_runtime::run(setup, sandbox, ours)
     });
     let mut buffer = [0; 64];
     let message = seqpacket::receive(&supervisor, &mut buffer).unwrap().unwrap();
