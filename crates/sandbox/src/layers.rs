@@ -41,7 +41,7 @@ impl Layers {
     /// Whether every layer stands.
     #[must_use]
     pub fn complete(&self) -> bool {
-        self.iter().all(|(_, layer)| matches!(layer, Layer::Active(_)))
+        self.missing().is_empty()
     }
 
     /// Whether the host refused a layer.
@@ -49,17 +49,33 @@ impl Layers {
     pub fn any_refused(&self) -> bool {
         self.iter().any(|(_, layer)| matches!(layer, Layer::Refused(_)))
     }
+
+    /// The layers that do not stand, and why not; empty where all do.
+    #[must_use]
+    pub fn missing(&self) -> String {
+        let missing = self
+            .iter()
+            .filter(|(_, layer)| !matches!(layer, Layer::Active(_)));
+        let named: Vec<String> = missing.map(|(name, layer)| format!("{name}: {layer}")).collect();
+        named.join("; ")
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Active(form) => f.write_str(form),
+            Self::Refused(why) => write!(f, "refused, {why}"),
+            Self::Disabled => f.write_str("disabled"),
+        }
+    }
 }
 
 impl fmt::Display for Layers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (name, layer)) in self.iter().enumerate() {
             let separator = if place == 0 { "" } else { "; " };
-            match layer {
-                Layer::Active(form) => write!(f, "{separator}{name}: {form}")?,
-                Layer::Refused(why) => write!(f, "{separator}{name}: refused, {why}")?,
-                Layer::Disabled => write!(f, "{separator}{name}: disabled")?,
-            }
+            write!(f, "{separator}{name}: {layer}")?;
         }
         Ok(())
     }
@@ -85,6 +101,10 @@ mod tests {
         assert_eq!(
             layers.to_string(),
             "namespaces: user, mount; root: empty; landlock: refused, no such system call; seccomp: disabled"
+        );
+        assert_eq!(
+            layers.missing(),
+            "landlock: refused, no such system call; seccomp: disabled"
         );
         layers.landlock = active("version 7");
         assert!(!layers.complete() && !layers.any_refused());

@@ -62,7 +62,10 @@ impl Sandbox {
             ..layers
         };
         if self.required && !layers.complete() {
-            let text = format!("the sandbox is incomplete: {layers}");
+            let text = format!(
+                "the sandbox is incomplete: {} (try: without --require-sandbox)",
+                layers.missing()
+            );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         Ok(layers)

@@ -28,8 +28,8 @@ use crate::trap;
 pub struct Entry {
     /// Its number on this architecture.
     pub call: libc::c_long,
-    /// Where not every use is allowed.
-    pub only: Option<Only>,
+    /// Where not every use is allowed: what must hold, all of it.
+    pub only: &'static [Only],
     /// Who needs it, and what for.
     pub reason: &'static str,
 }
@@ -49,17 +49,13 @@ pub struct Only {
 const fn call(call: libc::c_long, reason: &'static str) -> Entry {
     Entry {
         call,
-        only: None,
+        only: &[],
         reason,
     }
 }
 
-const fn only(call: libc::c_long, only: Only, reason: &'static str) -> Entry {
-    Entry {
-        call,
-        only: Some(only),
-        reason,
-    }
+const fn only(call: libc::c_long, only: &'static [Only], reason: &'static str) -> Entry {
+    Entry { call, only, reason }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -117,22 +113,28 @@ fn program(
     SeccompFilter::new(rules, otherwise, matched, ARCH)?.try_into()
 }
 
-/// A rule for each value that is allowed; none at all allows everything.
-fn rules(only: Option<Only>) -> Result<Vec<SeccompRule>, BackendError> {
-    let Some(Only {
+/// A rule for each combination of values that is allowed; none at all allows everything.
+fn rules(only: &[Only]) -> Result<Vec<SeccompRule>, BackendError> {
+    let mut rules: Vec<Vec<SeccompCondition>> = vec![Vec::new()];
+    for Only {
         argument,
         mask,
         values,
-    }) = only
-    else {
-        return Ok(Vec::new());
-    };
-    let rule = |value: &u32| {
-        let equal = SeccompCmpOp::MaskedEq(mask.into());
-        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, equal, (*value).into())?;
-        SeccompRule::new(vec![condition])
-    };
-    values.iter().map(rule).collect()
+    } in only
+    {
+        let mut longer = Vec::new();
+        for (rule, value) in rules
+            .iter()
+            .flat_map(|rule| values.iter().map(move |value| (rule, *value)))
+        {
+            let equal = SeccompCmpOp::MaskedEq((*mask).into());
+            let condition = SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, equal, value.into())?;
+            longer.push([rule.as_slice(), &[condition]].concat());
+        }
+        rules = longer;
+    }
+    let conditional = rules.into_iter().filter(|rule| !rule.is_empty());
+    conditional.map(SeccompRule::new).collect()
 }
 
 #[cfg(test)]
@@ -153,16 +155,25 @@ mod tests {
 
     #[test]
     fn no_condition_is_empty_or_can_never_hold() {
-        for entry in allowed() {
-            if let Some(only) = entry.only {
-                assert!(!only.values.is_empty(), "{}", entry.reason);
-                assert!(
-                    only.values.iter().all(|value| value & !only.mask == 0),
-                    "{}",
-                    entry.reason
-                );
-            }
+        for (only, reason) in allowed().flat_map(|entry| entry.only.iter().map(|only| (only, entry.reason))) {
+            assert!(!only.values.is_empty(), "{reason}");
+            assert!(
+                only.values.iter().all(|value| value & !only.mask == 0),
+                "{reason}"
+            );
         }
+    }
+
+    #[test]
+    fn conditions_multiply() {
+        let two = Only {
+            argument: 0,
+            mask: 0xff,
+            values: &[1, 2],
+        };
+        assert_eq!(rules(&[]).unwrap().len(), 0);
+        assert_eq!(rules(&[two]).unwrap().len(), 2);
+        assert_eq!(rules(&[two, two, two]).unwrap().len(), 8);
     }
 
     #[test]
