@@ -1,0 +1,28 @@
+//! What TCP connections there are, written down where it outlives the engine.
+//!
+//! An engine that takes a dead one's place has none of its flows. A guest that sends on one of them hears so, by a reset;
+//! one that only listens never would. So each of them is asked where it stands ([`Engine::take_over`]), and its
+//! answer, which belongs to nothing, is answered by a reset as any such segment is.
+//!
+//! [`Engine::take_over`]: crate::Engine::take_over
+
+use core::fmt::Debug;
+use core::net::SocketAddr;
+
+/// A TCP connection, by both ends as the guest sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The guest's end.
+    pub guest: SocketAddr,
+    /// The other one.
+    pub remote: SocketAddr,
+}
+
+/// Where connections are written down, by the slot that they have.
+pub trait Ledger: Debug + Send {
+    /// A slot has been given to a connection.
+    fn enter(&self, slot: u32, ends: Ends);
+
+    /// A slot is free again.
+    fn strike(&self, slot: u32);
+}
