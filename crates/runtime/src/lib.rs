@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 mod cpus;
 pub mod host;
+pub mod ledger;
 pub mod link;
 mod mesh;
 pub mod messages;
@@ -59,6 +60,8 @@ pub struct Setup {
     pub pacing: Pacing,
     /// Where the host side sends from.
     pub outbound: Option<Outbound>,
+    /// Where the workers' connections are written down, for the next engine.
+    pub ledger: ledger::Shared,
 }
 
 impl Setup {
@@ -84,6 +87,7 @@ impl Setup {
             raw_icmp: [raw(icmp)?, raw(icmpv6)?],
             pacing: self.pacing,
             outbound: self.outbound.clone(),
+            ledger: self.ledger,
         })
     }
 }
@@ -106,7 +110,7 @@ pub fn run(setup: Setup, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()
     let workers = workers::build(setup, &disabled, supervisor)?;
     let layers = sandbox.enter(&disabled)?;
     match layers.any_refused() {
-        true => warn!("the sandbox is incomplete: {layers}"),
+        true => warn!("the sandbox is incomplete: {}", layers.missing()),
         false => debug!("sandbox: {layers}"),
     }
     seqpacket::send(&voice, Report::Ready.encode(), &[])

@@ -54,6 +54,7 @@ fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd, OwnedFd) {
         raw_icmp: [None, None],
         pacing,
         outbound: None,
+        ledger: ledger::Shared::new(queues, 64).unwrap(),
     };
     (setup, ours, supervisor)
 }

@@ -57,6 +57,9 @@ pub(crate) fn build(setup: Setup, disabled: &Disabled, supervisor: OwnedFd) -> i
             malformed: 0,
         };
         worker.engine.set_owned_addresses(setup.owned.clone());
+        let ledger = setup.ledger.part(id);
+        let orphans = ledger.take();
+        worker.engine.take_over(Box::new(ledger), orphans);
         connect(&mut worker, id)?;
         workers.push(worker);
     }

@@ -16,7 +16,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::deaths::Deaths;
 use crate::error::{Context as _, Error};
 use crate::spawn::{self, Child};
-use crate::stdio;
+use crate::{panics, stdio};
 
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
@@ -227,6 +227,7 @@ fn died(words: &[u8], status: u8) -> String {
 /// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
 fn become_engine(setup: &Setup, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
+    panics::log_them();
     match prepare(setup, socket) {
         Ok((setup, supervisor, voice)) => match pontoon_runtime::run(setup, sandbox, supervisor) {
             Ok(()) => 0,

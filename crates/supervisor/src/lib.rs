@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 
 use pontoon_engine::config::Addresses;
-use pontoon_runtime::Setup;
+use pontoon_runtime::{Setup, ledger};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -30,6 +30,7 @@ mod init;
 mod mounts;
 mod netlink;
 pub mod options;
+mod panics;
 pub mod publish;
 mod resolv;
 mod signals;
@@ -113,6 +114,8 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         }
     };
     let owned = outside.watch.owned().to_vec();
+    let ledger = ledger::Shared::new(options.workers, config.max_flows)
+        .context("cannot make room for the ledger of connections")?;
     let setup = Setup {
         config,
         owned,
@@ -122,6 +125,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         raw_icmp,
         pacing: options.pacing,
         outbound: options.outbound.clone(),
+        ledger,
     };
     let engine = Engine::start(setup, options.require_sandbox)?;
     if let Behind::Command(guest) = &behind {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_runtime::ledger::Shared;
 use pontoon_runtime::messages::Report;
 use pontoon_runtime::{Pacing, Setup, TapOffload};
 use pontoon_sandbox::{Namespaces, Sandbox};
@@ -88,6 +89,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
         raw_icmp: [None, None],
         pacing: Pacing::Hybrid,
         outbound: None,
+        ledger: Shared::new(1, 1024).unwrap(),
     };
     let worker = thread::spawn(move || {
         counting::judge_this_thread();
