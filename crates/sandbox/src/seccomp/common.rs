@@ -131,6 +131,7 @@ pub(super) const ALLOWED: &[Entry] = &[
         }],
         "threads: their names; allocator: names of its memory",
     ),
+    call(SYS_gettid, "threads: the standard library's name of one"),
     call(SYS_sched_getaffinity, "allocator: how many arenas"),
     call(SYS_sched_yield, "mesh: another worker is about to finish"),
     call(SYS_getrandom, "ports and sequence numbers; keys of hashes"),
