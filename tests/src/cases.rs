@@ -3,6 +3,10 @@
 mod batches;
 mod calls;
 mod dns;
+#[cfg(target_arch = "x86_64")]
+mod escapes;
+mod faults;
+mod floods;
 mod icmp;
 mod idle;
 mod input;
@@ -12,6 +16,7 @@ mod load;
 mod publish;
 mod reach;
 mod registry;
+mod sandbox;
 mod tcp;
 mod transfer;
 mod udp;
@@ -34,6 +39,10 @@ pub(crate) fn all() -> Vec<Case> {
         batches::cases,
         calls::cases,
         dns::cases,
+        #[cfg(target_arch = "x86_64")]
+        escapes::cases,
+        faults::cases,
+        floods::cases,
         icmp::cases,
         idle::cases,
         input::cases,
@@ -43,6 +52,7 @@ pub(crate) fn all() -> Vec<Case> {
         publish::cases,
         reach::cases,
         registry::cases,
+        sandbox::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,

@@ -9,6 +9,8 @@ mod case;
 mod cases;
 mod counters;
 mod guest;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod network;
 mod pattern;
 mod process;

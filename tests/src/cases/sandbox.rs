@@ -1,0 +1,135 @@
+//! What the engine has given up.
+
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+
+use super::{expect, talk, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
+use crate::network::Network;
+use crate::process::Process;
+use crate::run::Running;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("sandbox.status", 20, status),
+        Case::new("sandbox.nothing-needed-is-refused", 60, nothing_needed),
+        Case::new("sandbox.refusals-are-said", 60, refusals),
+    ]
+    .into_iter()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+/// A guest that does nothing, and its engine asleep.
+pub(super) fn idle(network: &Network<'_>, context: &Context, talk: &Path) -> Result<(Running, Process)> {
+    let run = network.run().options(["--io", "event", counters::LOGGED]);
+    let mut running = run.talk_to(talk).command(["sh"]).spawn()?;
+    expect(&running.ask("echo ready")?, "ready")?;
+    Ok((running, context.program.engine()?))
+}
+
+fn status(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let (_running, engine) = idle(&network, context, &talk()?)?;
+    let file = |name: &str| format!("/proc/{}/{name}", engine.id());
+    let status = std::fs::read_to_string(file("status"))?;
+    for line in [
+        "CapInh:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "CapAmb:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
+        eprintln!("{line}");
+        ensure!(
+            status.lines().any(|have| have == line),
+            "no {line:?} in\n{status}"
+        );
+    }
+    for (name, own) in [
+        ("user", true),
+        ("mnt", true),
+        ("pid", true),
+        ("ipc", true),
+        ("uts", true),
+        ("cgroup", true),
+        ("net", false),
+    ] {
+        let (theirs, ours) = (
+            std::fs::read_link(file(&format!("ns/{name}")))?,
+            std::fs::read_link(format!("/proc/self/ns/{name}"))?,
+        );
+        eprintln!("engine {}, host {}", theirs.display(), ours.display());
+        ensure!(
+            (theirs != ours) == own,
+            "{name}: {} and {}",
+            theirs.display(),
+            ours.display()
+        );
+    }
+    let mounts = std::fs::read_to_string(file("mountinfo"))?;
+    eprint!("{mounts}");
+    ensure!(
+        mounts.lines().count() == 1,
+        "more than the root is mounted:\n{mounts}"
+    );
+    let entries = std::fs::read_dir(file("root"))?.count();
+    ensure!(entries == 0, "{entries} entries in its root");
+    // Not dumpable: its files belong to the root of its memory's user namespace, whoever runs it.
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("environ"))?);
+    let runner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("."))?);
+    eprintln!("owner of its files in /proc: {owner}, of its directory: {runner}");
+    Ok(())
+}
+
+/// The list has everything that moving packets takes.
+fn nothing_needed(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V6)?;
+    for workers in ["1", "4"] {
+        let talk = talk()?;
+        let line = format!(
+            "$E2E guest tcp {server} connects 50 && $E2E guest tcp {server} put 0 3 16777216 && \
+             $E2E guest tcp {server} fetch 0 4 16777216"
+        );
+        let run = network.run().options([counters::LOGGED, "--workers", workers]);
+        run.talk_to(&talk).shell(&line).text()?;
+        Counters::read(&talk)?.expect("sandbox_refused", 0)?;
+    }
+    Ok(())
+}
+
+/// Without a layer it runs and says so where the host has refused it; where the sandbox is required, it does not run.
+fn refusals(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let required = network.run().options(["--require-sandbox"]).command(["true"]);
+    let output = required.output()?;
+    ensure!(
+        output.status.success(),
+        "the whole sandbox is not enough: {}",
+        output.status
+    );
+    for layer in ["namespaces", "landlock", "seccomp"] {
+        let mut program = context.program.clone();
+        program.environment.push(("PONTOON_DISABLE", layer));
+        let with = |options: &[&str]| -> Result<(Option<i32>, String)> {
+            let mut command = program.command()?;
+            let output = command.arg("run").args(options).args(["--", "true"]).output()?;
+            Ok((output.status.code(), String::from_utf8(output.stderr)?))
+        };
+        let (status, said) = with(&[])?;
+        ensure!(status == Some(0), "without {layer}: {status:?}\n{said}");
+        let (status, said) = with(&["--require-sandbox"])?;
+        ensure!(status == Some(1), "without {layer}: {status:?} instead of 1");
+        let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+        let [line] = errors.as_slice() else {
+            bail!("not one line:\n{said}")
+        };
+        ensure!(line.contains("sandbox") && line.contains(layer), "{line}");
+    }
+    Ok(())
+}
