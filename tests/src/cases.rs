@@ -2,17 +2,21 @@
 
 mod batches;
 mod calls;
+mod control;
 mod dns;
 #[cfg(target_arch = "x86_64")]
 mod escapes;
 mod faults;
 mod floods;
+mod follow;
 mod icmp;
 mod idle;
 mod input;
 mod iperf;
 mod lifecycle;
+mod limits;
 mod load;
+mod policy;
 mod publish;
 mod reach;
 mod registry;
@@ -20,6 +24,7 @@ mod sandbox;
 mod tcp;
 mod transfer;
 mod udp;
+mod vm;
 mod workers;
 
 use std::net::{IpAddr, SocketAddr};
@@ -38,17 +43,21 @@ pub(crate) fn all() -> Vec<Case> {
     let topics = [
         batches::cases,
         calls::cases,
+        control::cases,
         dns::cases,
         #[cfg(target_arch = "x86_64")]
         escapes::cases,
         faults::cases,
         floods::cases,
+        follow::cases,
         icmp::cases,
         idle::cases,
         input::cases,
         iperf::cases,
         lifecycle::cases,
+        limits::cases,
         load::cases,
+        policy::cases,
         publish::cases,
         reach::cases,
         registry::cases,
@@ -56,6 +65,7 @@ pub(crate) fn all() -> Vec<Case> {
         tcp::cases,
         transfer::cases,
         udp::cases,
+        vm::cases,
         workers::cases,
     ];
     let mut all: Vec<Case> = topics.iter().flat_map(|cases| cases()).collect();
@@ -74,17 +84,24 @@ pub(crate) fn all() -> Vec<Case> {
     let attached = lifecycle::cases()
         .into_iter()
         .filter(|case| case.name.contains("attach"));
-    let shared = [dns::cases, icmp::cases, publish::cases, tcp::cases, udp::cases]
-        .iter()
-        .flat_map(|cases| cases())
-        .filter(|case| case.load == Load::Shared && !case.name.starts_with("udp.every-size"))
-        .chain(attached)
-        .map(|mut case| {
-            case.name = format!("workers.{}", case.name);
-            case.options = workers::OPTIONS.to_vec();
-            case.pontoon_only = true;
-            case
-        });
+    let shared = [
+        dns::cases,
+        icmp::cases,
+        policy::cases,
+        publish::cases,
+        tcp::cases,
+        udp::cases,
+    ]
+    .iter()
+    .flat_map(|cases| cases())
+    .filter(|case| case.load == Load::Shared && !case.name.starts_with("udp.every-size"))
+    .chain(attached)
+    .map(|mut case| {
+        case.name = format!("workers.{}", case.name);
+        case.options = workers::OPTIONS.to_vec();
+        case.pontoon_only = true;
+        case
+    });
     all.extend(shared);
     all
 }

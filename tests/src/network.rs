@@ -23,7 +23,7 @@ use crate::run::Run;
 pub(crate) struct Namespace(File);
 
 impl Namespace {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let made = std::thread::spawn(|| -> Result<Self> {
             // SAFETY: only descriptors are shared with other threads, and NEWNET takes none of them away.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };

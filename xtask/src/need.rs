@@ -11,7 +11,9 @@ use crate::step;
 
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
+    ("busybox", "busybox-static"),
     ("curl", "curl"),
+    ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
     ("git", "git"),
     ("ip", "iproute2"),

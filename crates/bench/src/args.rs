@@ -58,10 +58,10 @@ pub(crate) struct Measure {
     pub(crate) scenarios: Vec<String>,
     #[command(flatten)]
     pub(crate) stacks: Stacks,
-    /// Times that each cell is measured [default: 3 or 7]
+    /// Times that each cell is measured [default: 6 or 7]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Seconds of a measurement [default: 0.6 or 1]
+    /// Seconds of a measurement [default: 0.4 or 1]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) duration: Option<f64>,
     /// Write the report, after every measurement

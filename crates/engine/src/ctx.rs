@@ -68,12 +68,14 @@ const PATIENCE: Duration = Duration::from_micros(50);
 impl Net {
     /// The state of a worker with no flows.
     #[must_use]
-    pub fn new(config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
+    pub fn new(mut config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
         let policy = Policy {
             addresses: config.addresses,
             host_loopback: config.host_loopback.clone(),
             host_addresses: config.host_addresses,
             owned: Vec::new(),
+            // What is known of a domain goes with the last rule that names it.
+            egress: core::mem::take(&mut config.egress),
         };
         Self {
             policy,
@@ -191,6 +193,9 @@ impl Net {
             self.guest_mac = mac;
             if let Some(peers) = &self.peers {
                 peers.guest_moved(mac);
+            }
+            if let Some(ledger) = &self.ledger {
+                ledger.guest_moved(mac);
             }
         }
     }

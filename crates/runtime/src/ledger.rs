@@ -1,4 +1,4 @@
-//! The ledger of TCP connections, in memory that the engine has in common with the supervisor and with the engine that
+//! The ledger of TCP connections and the guest's address, in memory that the engine has in common with the supervisor and with the engine that
 //! takes its place.
 //!
 //! An engine may die at any instruction, and one that was taken over may have written anything. Neither does more than
@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pontoon_engine::WorkerId;
 use pontoon_engine::ledger::{Ends, Ledger};
 use pontoon_sys::inherited;
+use pontoon_wire::Mac;
 
 /// Room for the connections of every worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared {
+    guest: &'static AtomicU64,
     words: &'static [AtomicU64],
     /// Slots of each worker.
     slots: usize,
@@ -22,12 +24,15 @@ pub struct Shared {
 
 /// A worker's part.
 #[derive(Debug)]
-pub(crate) struct Part(&'static [AtomicU64]);
+pub(crate) struct Part {
+    guest: &'static AtomicU64,
+    words: &'static [AtomicU64],
+}
 
 /// Words of a slot: ports and what is set, then both addresses.
 const SLOT: usize = 5;
 
-/// The slot has a connection.
+/// The slot has a connection; the guest has an address.
 const SET: u64 = 1 << 63;
 
 /// It is one over IPv6.
@@ -40,14 +45,25 @@ impl Shared {
     /// Out of memory or address space.
     pub fn new(workers: u8, slots: u32) -> io::Result<Self> {
         let slots = slots as usize + SPARE;
-        let words = inherited::words(slots * SLOT * usize::from(workers))?;
-        Ok(Self { words, slots })
+        let words = inherited::words(1 + slots * SLOT * usize::from(workers))?;
+        let (guest, words) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { guest, words, slots })
+    }
+
+    /// Where an earlier engine has last heard the guest.
+    pub(crate) fn guest(&self) -> Option<Mac> {
+        let word = self.guest.load(Ordering::Relaxed);
+        let [_, _, mac @ ..] = word.to_be_bytes();
+        (word & SET != 0).then_some(Mac(mac))
     }
 
     pub(crate) fn part(&self, worker: WorkerId) -> Part {
         let len = self.slots * SLOT;
         let start = len * usize::from(worker.0);
-        Part(self.words.get(start..start + len).unwrap_or_default())
+        Part {
+            guest: self.guest,
+            words: self.words.get(start..start + len).unwrap_or_default(),
+        }
     }
 }
 
@@ -57,11 +73,11 @@ const SPARE: usize = 64;
 impl Part {
     /// Takes out what an earlier engine has left.
     pub(crate) fn take(&self) -> Vec<Ends> {
-        self.0.chunks_exact(SLOT).filter_map(take).collect()
+        self.words.chunks_exact(SLOT).filter_map(take).collect()
     }
 
     fn slot(&self, slot: u32) -> Option<&[AtomicU64]> {
-        self.0.chunks_exact(SLOT).nth(slot as usize)
+        self.words.chunks_exact(SLOT).nth(slot as usize)
     }
 }
 
@@ -85,6 +101,11 @@ impl Ledger for Part {
         if let Some([head, ..]) = self.slot(slot) {
             head.store(0, Ordering::Release);
         }
+    }
+
+    fn guest_moved(&self, Mac([a, b, c, d, e, f]): Mac) {
+        let word = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        self.guest.store(SET | word, Ordering::Relaxed);
     }
 }
 
@@ -148,6 +169,16 @@ mod tests {
         assert_eq!(first.take(), [v4, v6]);
         assert!(first.take().is_empty());
         assert_eq!(second.take(), [v6]);
+    }
+
+    #[test]
+    fn knows_where_any_worker_heard_the_guest() {
+        let shared = Shared::new(2, 0).unwrap();
+        assert_eq!(shared.guest(), None);
+        for (worker, mac) in [(1, Mac([0xff; 6])), (0, Mac([0; 6]))] {
+            shared.part(WorkerId(worker)).guest_moved(mac);
+            assert_eq!(shared.guest(), Some(mac));
+        }
     }
 
     #[test]

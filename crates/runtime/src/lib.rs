@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 mod cpus;
 pub mod host;
 pub mod ledger;
+mod limits;
 pub mod link;
 mod mesh;
 pub mod messages;
@@ -24,10 +25,15 @@ mod pacing;
 mod worker;
 mod workers;
 
+pub use link::Attachment;
+pub use link::socket::Source;
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
 
+use link::Link;
+use link::socket::{Framing, Packet, Socket, Stream};
+use link::tap::Tap;
 use messages::Report;
 
 /// Where the host side sends from (`--outbound`).
@@ -47,11 +53,6 @@ pub struct Setup {
     pub config: Config,
     /// Addresses that the host owns now.
     pub owned: Vec<IpAddr>,
-    /// Queues of the tap, one for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and
-    /// TUNSETOFFLOAD where `offload` says so, and with `IFF_MULTI_QUEUE` where there are several.
-    pub tap: Vec<OwnedFd>,
-    /// What was negotiated on the tap.
-    pub offload: TapOffload,
     /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP).
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
@@ -70,20 +71,13 @@ impl Setup {
     /// # Errors
     /// Out of descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let all = |descriptors: &[OwnedFd]| {
-            descriptors
-                .iter()
-                .map(OwnedFd::try_clone)
-                .collect::<io::Result<_>>()
-        };
+        let published = self.published.iter().map(OwnedFd::try_clone);
         let [icmp, icmpv6] = &self.raw_icmp;
         let raw = |socket: &Option<OwnedFd>| socket.as_ref().map(OwnedFd::try_clone).transpose();
         Ok(Self {
             config: self.config.clone(),
             owned: self.owned.clone(),
-            tap: all(&self.tap)?,
-            offload: self.offload,
-            published: all(&self.published)?,
+            published: published.collect::<io::Result<_>>()?,
             raw_icmp: [raw(icmp)?, raw(icmpv6)?],
             pacing: self.pacing,
             outbound: self.outbound.clone(),
@@ -92,7 +86,7 @@ impl Setup {
     }
 }
 
-/// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the tap is
+/// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the guest is
 /// gone. No byte of the guest's is looked at before the sandbox is closed.
 ///
 /// `supervisor` is SOCK_SEQPACKET, with messages of [`Update`] and back; the end of the other end means exit.
@@ -103,17 +97,36 @@ impl Setup {
 ///
 /// # Errors
 /// The engine could not start, or not go on; the text says what failed.
-pub fn run(setup: Setup, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
+pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
     raise_descriptor_limit();
+    let mtu = setup.config.mtu;
+    match attachment {
+        Attachment::Tap { queues, offload } => {
+            let tap = |queue| Tap::new(queue, offload, mtu);
+            let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
+            let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
+            serve(setup, taps, sandbox, supervisor)
+        }
+        Attachment::Stream(source) => serve(setup, vec![socket::<Stream>(source, mtu)?], sandbox, supervisor),
+        Attachment::Packet(source) => serve(setup, vec![socket::<Packet>(source, mtu)?], sandbox, supervisor),
+    }
+}
+
+fn socket<F: Framing>(source: Source, mtu: u16) -> io::Result<Socket<F>> {
+    Socket::new(source, mtu).map_err(|error| say("cannot take over the guest's socket", &error))
+}
+
+/// Runs a worker on each of `links`.
+fn serve<L: Link>(setup: Setup, links: Vec<L>, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
     let disabled = Disabled::from_env()?;
     let voice = supervisor.try_clone()?;
-    let workers = workers::build(setup, &disabled, supervisor)?;
+    let workers = workers::build(setup, links, &disabled, supervisor)?;
     let layers = sandbox.enter(&disabled)?;
     match layers.any_refused() {
         true => warn!("the sandbox is incomplete: {}", layers.missing()),
         false => debug!("sandbox: {layers}"),
     }
-    seqpacket::send(&voice, Report::Ready.encode(), &[])
+    seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
     drop(voice);
     let end = workers::run(workers);

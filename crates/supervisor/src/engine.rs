@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use pontoon_runtime::messages::Report;
-use pontoon_runtime::{Setup, Update};
+use pontoon_runtime::messages::{MAX_LEN, Report, Stats};
+use pontoon_runtime::{Attachment, Setup, Update};
 use pontoon_sandbox::{Sandbox, namespaces};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
@@ -25,8 +25,18 @@ pub(crate) struct Engine {
     pending: Vec<Update>,
     /// What the next one will be made of.
     setup: Setup,
+    attachment: Attachment,
     require_sandbox: bool,
     deaths: Deaths,
+}
+
+/// What comes after an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Successor {
+    /// Another one, which runs.
+    Runs,
+    /// None: the guest has let go of the link for good.
+    None,
 }
 
 /// One engine: from its fork to its death.
@@ -34,6 +44,8 @@ pub(crate) struct Engine {
 struct Process {
     child: Child,
     socket: OwnedFd,
+    /// What it said before it died.
+    last_words: Vec<u8>,
 }
 
 /// How long the engine may take to say that it runs; it takes a few milliseconds.
@@ -48,7 +60,7 @@ const GRACE: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
-/// Room for what the engine says: a line of text.
+/// Room for what the engine says of itself: a line of text.
 const LINE: usize = 4096;
 
 /// What the engine's last words begin with.
@@ -59,30 +71,35 @@ impl Engine {
     ///
     /// # Errors
     /// It could not start, and why.
-    pub(crate) fn start(setup: Setup, require_sandbox: bool) -> Result<Self, Error> {
-        let process = Process::start(&setup, require_sandbox)?;
+    pub(crate) fn start(setup: Setup, attachment: Attachment, require_sandbox: bool) -> Result<Self, Error> {
+        let process = Process::start(&setup, &attachment, require_sandbox)?;
         process.ready()?;
         Ok(Self {
             process,
             pending: Vec::new(),
             setup,
+            attachment,
             require_sandbox,
             deaths: Deaths::default(),
         })
     }
 
-    /// Call it when it is dead: another one takes its place, with links, published ports and what it was told as they
-    /// were. Flows are lost.
+    /// Call it when it is dead. Unless it ended in order, another one takes its place, with links, published ports and
+    /// what it was told as they were. Flows are lost.
     ///
     /// # Errors
-    /// It ended of its own accord, or it died too often: what to tell the user.
-    pub(crate) fn replace(&mut self) -> Result<(), Error> {
+    /// It died too often, or with it the guest's only connection: what to tell the user.
+    pub(crate) fn replace(&mut self) -> Result<Successor, Error> {
         let mut death = self.process.autopsy();
         loop {
             let why = match death {
-                Death::Ended => return Err(Error::new("the guest's interface is gone")),
+                Death::Ended => return Ok(Successor::None),
                 Death::Died(why) => why,
             };
+            if !self.attachment.outlives_engine() {
+                let what = format!("{why}, and nobody else can go on with the guest's connection");
+                return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
+            }
             if self.deaths.too_many(Instant::now()) {
                 return Err(Error::new(format!(
                     "{why}, as the two before it did in {:?}",
@@ -91,7 +108,7 @@ impl Engine {
             }
             tracing::warn!("{why}; another one takes its place, without its flows");
             death = match self.again() {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(Successor::Runs),
                 Err(error) => Death::Died(error.to_string()),
             };
         }
@@ -99,7 +116,7 @@ impl Engine {
 
     fn again(&mut self) -> Result<(), Error> {
         self.pending.clear();
-        self.process = Process::start(&self.setup, self.require_sandbox)?;
+        self.process = Process::start(&self.setup, &self.attachment, self.require_sandbox)?;
         self.process.ready()
     }
 
@@ -109,11 +126,30 @@ impl Engine {
         self.process.child.fd()
     }
 
+    /// Readable when it has said something.
+    #[must_use]
+    pub(crate) fn voice(&self) -> BorrowedFd<'_> {
+        self.process.socket.as_fd()
+    }
+
+    /// What its workers said since the last call.
+    pub(crate) fn hear(&mut self) -> Vec<Stats> {
+        self.process.hear()
+    }
+
     /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
     pub(crate) fn tell(&mut self, update: Update) {
+        let config = &mut self.setup.config;
         match &update {
-            Update::Resolvers(list) => self.setup.config.resolvers.clone_from(list),
+            Update::Resolvers(list) => config.resolvers.clone_from(list),
             Update::Owned(list) => self.setup.owned.clone_from(list),
+            Update::Ipv6Route(exists) => {
+                if let Some(v6) = &mut config.addresses.v6 {
+                    v6.default_route = *exists;
+                }
+            }
+            Update::Rules(list) => config.egress.set(list),
+            Update::Ask(_) => {}
         }
         let kind = std::mem::discriminant(&update);
         self.pending.retain(|older| std::mem::discriminant(older) != kind);
@@ -143,7 +179,7 @@ impl Engine {
 
 impl Process {
     /// Forks an engine, in as many namespaces of its own as the host allows.
-    fn start(setup: &Setup, require_sandbox: bool) -> Result<Self, Error> {
+    fn start(setup: &Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
@@ -153,8 +189,15 @@ impl Process {
                 born_in,
                 required: require_sandbox,
             };
-            match spawn::clone(born_in.flags(), || become_engine(setup, sandbox, &theirs)) {
-                Ok(child) => return Ok(Self { child, socket: ours }),
+            let body = || become_engine(setup, attachment, sandbox, &theirs);
+            match spawn::clone(born_in.flags(), body) {
+                Ok(child) => {
+                    return Ok(Self {
+                        child,
+                        socket: ours,
+                        last_words: Vec::new(),
+                    });
+                }
                 Err(error) => refused = Some(error),
             }
         }
@@ -176,20 +219,32 @@ impl Process {
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
         match Report::decode(words) {
             Ok(Report::Ready) => Ok(()),
-            Err(_) => Err(Error::new(died(words, self.child.wait()))),
+            Ok(Report::Stats(_)) | Err(_) => Err(Error::new(died(words, self.child.wait()))),
         }
     }
 
+    /// What its workers said since the last call.
+    fn hear(&mut self) -> Vec<Stats> {
+        let mut heard = Vec::new();
+        let mut buffer = vec![0; MAX_LEN];
+        while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
+            let message = &buffer[..message.len];
+            match Report::decode(message) {
+                Ok(Report::Stats(stats)) => heard.push(stats),
+                Ok(Report::Ready) => {}
+                Err(_) => self.last_words = message.to_vec(),
+            }
+        }
+        heard
+    }
+
     /// Call it when it is dead.
-    fn autopsy(&self) -> Death {
-        let mut buffer = [0; LINE];
-        let words = match seqpacket::receive(&self.socket, &mut buffer) {
-            Ok(Some(message)) => &buffer[..message.len],
-            Ok(None) | Err(_) => &[],
-        };
+    fn autopsy(&mut self) -> Death {
+        // Whoever waits for its answers will ask the next one.
+        drop(self.hear());
         match self.child.wait() {
             0 => Death::Ended,
-            status => Death::Died(died(words, status)),
+            status => Death::Died(died(&self.last_words, status)),
         }
     }
 }
@@ -225,11 +280,16 @@ fn died(words: &[u8], status: u8) -> String {
 }
 
 /// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
-fn become_engine(setup: &Setup, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
+fn become_engine(setup: &Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
     panics::log_them();
-    match prepare(setup, socket) {
-        Ok((setup, supervisor, voice)) => match pontoon_runtime::run(setup, sandbox, supervisor) {
+    match prepare(setup, attachment, socket) {
+        Ok(Own {
+            setup,
+            attachment,
+            supervisor,
+            voice,
+        }) => match pontoon_runtime::run(setup, attachment, sandbox, supervisor) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = LAST_WORDS.to_vec();
@@ -245,26 +305,38 @@ fn become_engine(setup: &Setup, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
     }
 }
 
-/// Lets go of everything that was the supervisor's; returns what is the engine's own, its end of the channel, and
-/// another one for the last words.
-fn prepare(setup: &Setup, socket: &OwnedFd) -> io::Result<(Setup, OwnedFd, OwnedFd)> {
+/// What is the engine's own.
+struct Own {
+    setup: Setup,
+    attachment: Attachment,
+    /// Its end of the channel.
+    supervisor: OwnedFd,
+    /// The same, for the last words.
+    voice: OwnedFd,
+}
+
+/// Lets go of everything that was the supervisor's; returns what is the engine's own.
+fn prepare(setup: &Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Result<Own> {
     // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let (supervisor, voice) = (socket.try_clone()?, socket.try_clone()?);
-    let setup = setup.try_clone()?;
-    let single = [supervisor.as_fd(), voice.as_fd()];
-    let tap = setup.tap.iter().map(AsFd::as_fd);
-    let published = setup.published.iter().map(AsFd::as_fd);
-    let raw_icmp = setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
+    let own = Own {
+        setup: setup.try_clone()?,
+        attachment: attachment.try_clone()?,
+        supervisor: socket.try_clone()?,
+        voice: socket.try_clone()?,
+    };
+    let single = [own.supervisor.as_fd(), own.voice.as_fd()];
+    let published = own.setup.published.iter().map(AsFd::as_fd);
+    let raw_icmp = own.setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
     let keep: Vec<_> = single
         .into_iter()
-        .chain(tap)
+        .chain(own.attachment.descriptors())
         .chain(published)
         .chain(raw_icmp)
         .collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;
-    Ok((setup, supervisor, voice))
+    Ok(own)
 }
 
 #[cfg(test)]

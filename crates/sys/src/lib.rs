@@ -13,6 +13,7 @@ pub mod errqueue;
 pub mod icmp;
 pub mod inherited;
 pub mod message;
+pub mod messages;
 mod option;
 pub mod seqpacket;
 pub mod tcp;

@@ -170,6 +170,8 @@ pub(super) struct Connection<S> {
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
     pub(super) active_close: bool,
+    /// A client opened it, at a published port: rules about where the guest may go do not concern it.
+    pub(super) accepted: bool,
     /// When a segment was last answered by a challenge (RFC 5961).
     pub(super) challenged: Option<Instant>,
     pub(super) up: Up,
@@ -187,6 +189,7 @@ impl<S> Connection<S> {
             facts: Facts::default(),
             keepalive: false,
             active_close: false,
+            accepted: false,
             challenged: None,
             up: Up {
                 next: Seq(0),

@@ -11,7 +11,7 @@ use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
 use pontoon_runtime::ledger::Shared;
 use pontoon_runtime::messages::Report;
-use pontoon_runtime::{Pacing, Setup, TapOffload};
+use pontoon_runtime::{Attachment, Pacing, Setup, TapOffload};
 use pontoon_sandbox::{Namespaces, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
@@ -83,13 +83,15 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
     let setup = Setup {
         config: config(),
         owned: Vec::new(),
-        tap: tap.queues,
-        offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing: Pacing::Hybrid,
         outbound: None,
         ledger: Shared::new(1, 1024).unwrap(),
+    };
+    let attachment = Attachment::Tap {
+        queues: tap.queues,
+        offload: tap.offload,
     };
     let worker = thread::spawn(move || {
         counting::judge_this_thread();
@@ -97,7 +99,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
             born_in: Namespaces::NONE,
             required: false,
         };
-        pontoon_runtime::run(setup, sandbox, ours)
+        pontoon_runtime::run(setup, attachment, sandbox, ours)
     });
     let mut buffer = [0; 64];
     let message = seqpacket::receive(&supervisor, &mut buffer).unwrap().unwrap();
@@ -125,6 +127,7 @@ fn config() -> Config {
         resolvers: Vec::new(),
         host_loopback: vec![IpAddr::V4(GATEWAY)],
         host_addresses: false,
+        egress: pontoon_engine::Egress::default(),
         published: Vec::new(),
         connect_timeout: None,
         udp_filter: UdpFilter::Address,

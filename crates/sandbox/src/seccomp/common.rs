@@ -37,9 +37,10 @@ pub(super) const ALLOWED: &[Entry] = &[
         &[Only {
             argument: 1,
             mask: WHOLE,
-            values: &[F_GETFD as u32],
+            values: &[F_GETFD as u32, F_DUPFD_CLOEXEC as u32],
         }],
-        "standard library, built with assertions: what is closed is open",
+        "links over sockets: a second registration of a guest's; standard library, built with assertions: what is closed \
+         is open",
     ),
     // Sockets.
     only(
@@ -66,18 +67,35 @@ pub(super) const ALLOWED: &[Entry] = &[
     ),
     call(SYS_bind, "sockets: an explicit port; --outbound"),
     call(SYS_connect, "sockets: TCP; UDP with one peer"),
-    call(SYS_accept4, "published TCP ports: a client"),
+    call(
+        SYS_accept4,
+        "published TCP ports: a client; links over sockets: a guest",
+    ),
     call(SYS_shutdown, "TCP: half-close"),
     call(SYS_getpeername, "TCP: whether a connect came to something"),
-    call(SYS_getsockopt, "sockets: pending errors; room in the send buffer"),
+    call(
+        SYS_getsockopt,
+        "sockets: pending errors; room in the send buffer; packet link: the type",
+    ),
     call(SYS_setsockopt, "sockets: options of a new flow"),
-    call(SYS_recvfrom, "TCP: discards what the guest has acknowledged"),
-    call(SYS_sendmsg, "sockets: gathered payload; supervisor's channel"),
+    call(
+        SYS_recvfrom,
+        "TCP: discards what the guest has acknowledged; stream link: frames",
+    ),
+    call(
+        SYS_sendmsg,
+        "sockets: gathered payload; stream link: frames; supervisor's channel",
+    ),
     call(
         SYS_recvmsg,
         "sockets: peeked data; error queue; supervisor's channel",
     ),
-    call(SYS_recvmmsg, "UDP: several datagrams"),
+    call(
+        SYS_recvmmsg,
+        "UDP: several datagrams; packet link: several frames",
+    ),
+    call(SYS_sendmmsg, "packet link: several frames"),
+    call(SYS_ppoll, "links over sockets: whether the guest has hung up"),
     // Memory.
     call(SYS_brk, "allocator"),
     only(SYS_mmap, &[NOT_EXECUTABLE], "allocator; stacks of threads"),

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use pontoon_engine::Ledger;
 use pontoon_engine::ledger::Ends;
+use pontoon_wire::Mac;
 
 use super::*;
 
@@ -28,6 +29,8 @@ impl Ledger for Book {
     fn strike(&self, slot: u32) {
         self.0.lock().expect("no panic").push((slot, None));
     }
+
+    fn guest_moved(&self, _: Mac) {}
 }
 
 const ENDS: Ends = Ends {
@@ -39,7 +42,7 @@ const ENDS: Ends = Ends {
 fn connections_are_written_down_while_they_last() {
     let mut given = Given::serving(Script::SINK);
     let book = Book::default();
-    given.engine.take_over(Box::new(book.clone()), Vec::new());
+    given.engine.keep_ledger(Box::new(book.clone()));
     given.up(syn());
     assert_eq!(book.take(), [(0, Some(ENDS))]);
     given.down(syn_ack());
@@ -53,7 +56,7 @@ fn connections_are_written_down_while_they_last() {
 #[test]
 fn a_guest_that_only_listens_hears_of_it() {
     let mut given = Given::server();
-    given.engine.take_over(Box::new(Book::default()), vec![ENDS]);
+    given.engine.ask_about(vec![ENDS]);
     given.pass(Duration::ZERO);
     let probes = [0, 1 << 31].map(|seq| {
         Packet::Tcp(Segment {
@@ -80,9 +83,7 @@ fn many_are_asked_a_few_at_a_time() {
         guest: (GUEST_V4, 10_000 + port).into(),
         remote: SERVER,
     });
-    given
-        .engine
-        .take_over(Box::new(Book::default()), orphans.collect());
+    given.engine.ask_about(orphans.collect());
     let more = given.engine.handle_ready(&mut given.link, &mut given.host, START);
     assert!(more);
     assert_eq!(given.engine.counters().frames_down, 128);
