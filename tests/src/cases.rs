@@ -20,6 +20,7 @@ mod policy;
 mod publish;
 mod reach;
 mod registry;
+mod relay;
 mod sandbox;
 mod tcp;
 mod transfer;
@@ -61,6 +62,7 @@ pub(crate) fn all() -> Vec<Case> {
         publish::cases,
         reach::cases,
         registry::cases,
+        relay::cases,
         sandbox::cases,
         tcp::cases,
         transfer::cases,

@@ -35,6 +35,29 @@ fn set_udp_option(socket: &UdpSocket, name: libc::c_int, value: libc::c_int) -> 
     }
 }
 
+/// Datagrams that a socket has dropped, as its buffer was full (`SO_MEMINFO`, Linux 4.12).
+pub(crate) fn dropped(socket: &UdpSocket) -> io::Result<u32> {
+    const SO_MEMINFO: libc::c_int = 55;
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut info = [0_u32; SK_MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: `socket` is open, and the call writes at most `len` bytes to `info`, which is a live array of that size.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(info[SK_MEMINFO_DROPS])
+    }
+}
+
 /// A packet socket that sends and receives whole Ethernet frames on the interface of index `ifindex`.
 pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let protocol = 0x0003_u16.to_be(); // ETH_P_ALL

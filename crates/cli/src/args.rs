@@ -9,6 +9,8 @@ use clap::builder::styling::Styles;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_engine::egress::Match;
+use pontoon_relay::Rule;
+use pontoon_relay::proxy::Proxy;
 use pontoon_runtime::Outbound;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_supervisor::publish::Publish;
@@ -33,6 +35,8 @@ pub(crate) enum Verb {
     /// Look at a running instance, and change it
     #[command(hide = true)]
     Ctl(Ctl),
+    /// Relay multicast from interface to interface
+    Relay(Box<Relay>),
     /// Compare network stacks on this machine
     Bench(Box<pontoon_bench::args::Bench>),
     #[command(hide = true)]
@@ -249,6 +253,68 @@ pub(crate) enum Order {
         #[arg(long, value_name = "FILE")]
         load: Option<PathBuf>,
     },
+}
+
+/// Examples first, then the options, one line each.
+const RELAY_HELP: &str = "\
+{about}
+
+  pontoon relay --rule 'eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002, eth2 239.1.1.1:5001'
+  pontoon relay --rule 'eth0 239.1.0.0/16:* -> eth1 *:* ttl 8'      a range, group and port kept, TTL 8
+  pontoon relay --rule 'eth0 [ff3e::1]:5001 from 2001:db8::1 -> eth1 [2001:db8:2::9]:5001'
+  pontoon relay --config relay.toml                                rules = [ \"eth0 ... -> eth1 ...\", ... ]
+
+{usage-heading} {usage}
+
+{options}
+
+Of rules that fit one datagram the longest group prefix wins, then a port before any, then a sender before any.
+TTL goes down by one unless a rule sets it. A rule for an interface that is not there waits for it.
+SIGHUP reads the file again, SIGUSR1 prints the counters as JSON.
+";
+
+#[derive(Args, Debug)]
+#[command(help_template = RELAY_HELP, override_usage = "pontoon relay [OPTIONS]")]
+pub(crate) struct Relay {
+    /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N], ...
+    #[arg(long = "rule", value_name = "RULE")]
+    pub(crate) rules: Vec<Rule>,
+    /// A file with more rules
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["rules", "proxies", "follow_kernel_routes"])]
+    pub(crate) config: Option<PathBuf>,
+    /// What hosts behind interfaces want (IGMP, MLD) comes from another: INTERFACE -> INTERFACE, ...
+    #[arg(long = "proxy", value_name = "PROXY")]
+    pub(crate) proxies: Vec<Proxy>,
+    /// The kernel's multicast routes are rules, too (a routing daemon's, say), and the kernel does not forward
+    #[arg(long)]
+    pub(crate) follow_kernel_routes: bool,
+    /// Processes that move packets, each with its share of the flows: 1 to 16
+    #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
+    pub(crate) workers: u8,
+    /// A datagram may wait so long for others to leave with it (0, 100us, 1ms)
+    #[arg(long, value_name = "T", default_value = "100us", value_parser = values::delay)]
+    pub(crate) max_delay: Duration,
+    /// Write a line to descriptor N when the relay stands
+    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) ready_fd: Option<i32>,
+    /// Write our process id when the relay stands
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Say more; twice, everything
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+    /// Form of what is said: text or json
+    #[arg(
+        long,
+        value_name = "FORM",
+        default_value = "text",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) log_format: LogFormat,
 }
 
 /// A value of `--dns`.

@@ -11,7 +11,6 @@ use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
 use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers};
 use pontoon_supervisor::{Error, policy};
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{self, Network, Resolver, Run};
 use crate::{log, usage};
@@ -36,7 +35,10 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
 
 /// Gives `guest` its network, and returns its status.
 pub(crate) fn serve(arguments: Network, guest: Guest) -> ExitCode {
-    log::start(arguments.log_format, level(&arguments));
+    log::start(
+        arguments.log_format,
+        log::level(arguments.quiet, arguments.verbose),
+    );
     let options = match options(arguments, guest) {
         Ok(options) => options,
         Err(error) => {
@@ -50,15 +52,6 @@ pub(crate) fn serve(arguments: Network, guest: Guest) -> ExitCode {
             tracing::error!("{error}");
             error.status().into()
         }
-    }
-}
-
-fn level(arguments: &Network) -> LevelFilter {
-    match (arguments.quiet, arguments.verbose) {
-        (true, _) => LevelFilter::ERROR,
-        (false, 0) => LevelFilter::INFO,
-        (false, 1) => LevelFilter::DEBUG,
-        (false, _) => LevelFilter::TRACE,
     }
 }
 

@@ -37,6 +37,7 @@ pub mod options;
 mod panics;
 pub mod policy;
 pub mod publish;
+pub mod relay;
 mod resolv;
 mod signals;
 mod spawn;

@@ -160,7 +160,11 @@ impl Netlink {
         self.request(message, NLM_F_ACK | flags).map(drop)
     }
 
-    fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    /// Every object of a kind.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         // A change during the dump is told by NLM_F_DUMP_INTR; the watch then asks again anyway.
         self.request(message, NLM_F_DUMP)
     }
@@ -226,7 +230,7 @@ fn family(address: IpAddr) -> AddressFamily {
 
 /// The address of the interface itself: `IFA_LOCAL` where there is one, as `IFA_ADDRESS` is the far end of a
 /// point-to-point link.
-fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
+pub(crate) fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
     let RouteNetlinkMessage::NewAddress(message) = message else {
         return None;
     };
@@ -350,6 +354,23 @@ fn is_ipv6_default(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
             route.header.address_family == AddressFamily::Inet6 && route.header.destination_prefix_length == 0
         }
         _ => false,
+    }
+}
+
+/// Takes all events, and says whether there was any. What they say does not matter (and some may be lost: ENOBUFS);
+/// whoever is told asks for all of it afresh.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn drain(events: &Socket) -> io::Result<bool> {
+    let mut any = false;
+    loop {
+        match events.recv(&mut Vec::with_capacity(EVENT_BYTES), 0) {
+            Ok(_) => any = true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(any),
+            Err(error) => return Err(error),
+        }
     }
 }
 

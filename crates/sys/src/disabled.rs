@@ -22,6 +22,8 @@ pub struct Disabled {
     pub vnet_hdr: bool,
     /// vhost-net.
     pub vhost_net: bool,
+    /// Packet sockets.
+    pub packet: bool,
     /// Namespaces of the engine's own.
     pub namespaces: bool,
     /// Landlock.
@@ -54,6 +56,7 @@ impl Disabled {
                 "udp_gro" => &mut disabled.udp_gro,
                 "vnet_hdr" => &mut disabled.vnet_hdr,
                 "vhost_net" => &mut disabled.vhost_net,
+                "packet" => &mut disabled.packet,
                 "namespaces" => &mut disabled.namespaces,
                 "landlock" => &mut disabled.landlock,
                 "seccomp" => &mut disabled.seccomp,
@@ -74,7 +77,7 @@ mod tests {
     #[test]
     fn names_each_feature() {
         let all = Disabled::parse(
-            "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,namespaces,landlock,seccomp",
+            "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet,namespaces,landlock,seccomp",
         )
         .unwrap();
         let expected = Disabled {
@@ -85,6 +88,7 @@ mod tests {
             udp_gro: true,
             vnet_hdr: true,
             vhost_net: true,
+            packet: true,
             namespaces: true,
             landlock: true,
             seccomp: true,

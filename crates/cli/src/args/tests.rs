@@ -32,7 +32,7 @@ fn the_definitions_agree() {
 fn help_is_one_screen() {
     use clap::CommandFactory;
     let mut cli = Cli::command().term_width(120);
-    for verb in ["run", "vm"] {
+    for verb in ["run", "vm", "relay"] {
         let help = cli.find_subcommand_mut(verb).unwrap().render_help().to_string();
         assert!(help.lines().count() <= 50, "{help}");
         assert!(help.lines().all(|line| line.len() <= 120), "{help}");
@@ -123,4 +123,27 @@ fn the_mtu_is_what_each_kind_of_guest_is_used_to() {
     let vm = |more: &[&str]| parse_vm(&[&["--fd", "3", "--protocol", "packet"], more].concat()).unwrap();
     assert_eq!(vm(&[]).network.mtu, 1500);
     assert_eq!(vm(&["--mtu", "9000"]).network.mtu, 9000);
+}
+
+#[test]
+fn relay_takes_rules_and_says_what_is_wrong() {
+    let rule = "eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002, eth2 *:*";
+    match Cli::try_parse_from(["pontoon", "relay", "--rule", rule, "--max-delay", "0"])
+        .unwrap()
+        .verb
+    {
+        Verb::Relay(relay) => {
+            assert_eq!(relay.rules[0].to_string(), rule);
+            assert_eq!(relay.max_delay, Duration::ZERO);
+        }
+        other => panic!("{other:?}"),
+    }
+    let wrong = Cli::try_parse_from(["pontoon", "relay", "--rule", "eth0 239.1.1.1:0 -> eth1 *:*"]);
+    let line = crate::usage::one_line(&wrong.unwrap_err());
+    assert!(
+        line.starts_with(
+            "invalid value 'eth0 239.1.1.1:0 -> eth1 *:*' for '--rule <RULE>': '0' is no port (1 to 65535, or *)"
+        ),
+        "{line}"
+    );
 }

@@ -244,15 +244,17 @@ impl<S> Connection<S> {
     }
 
     /// SACK blocks for the next segment.
-    pub(super) fn sack_blocks(&self) -> ArrayVec<(u32, u32), 4> {
+    pub(super) fn sack_blocks(&self) -> ArrayVec<(u32, u32), SACK_BLOCKS> {
         if self.down.sack {
-            self.up.reorder.runs().collect()
+            self.up.reorder.runs().take(SACK_BLOCKS).collect()
         } else {
             ArrayVec::new()
         }
     }
 }
 
+/// All that fit in a header without other options (RFC 2018 section 3).
+const SACK_BLOCKS: usize = 4;
 /// RFC 9293 section 3.7.1: the default where the peer names no segment size.
 const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
