@@ -55,6 +55,12 @@ impl Program {
 pub(crate) struct Process(u32);
 
 impl Process {
+    /// The process of that id.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn of(id: u32) -> Self {
+        Self(id)
+    }
+
     fn path(self, file: &str) -> String {
         format!("/proc/{}/{file}", self.0)
     }

@@ -294,6 +294,9 @@ pub(crate) struct Relay {
     /// A datagram may wait so long for others to leave with it (0, 100us, 1ms)
     #[arg(long, value_name = "T", default_value = "100us", value_parser = values::delay)]
     pub(crate) max_delay: Duration,
+    /// Fail where the host refuses a layer of the sandbox
+    #[arg(long)]
+    pub(crate) require_sandbox: bool,
     /// Write a line to descriptor N when the relay stands
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) ready_fd: Option<i32>,

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
-use pontoon_sandbox::Namespaces;
+use pontoon_sandbox::{Namespaces, Role};
 use pontoon_sys::{caps, tun};
 use pontoon_wire::Mac;
 
@@ -14,6 +14,7 @@ use crate::namespace::{self, ip};
 
 /// As far as a thread can be in one.
 const SANDBOX: Sandbox = Sandbox {
+    role: Role::Engine,
     born_in: Namespaces::NONE,
     required: false,
 };

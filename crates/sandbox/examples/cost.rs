@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use pontoon_sandbox::{Namespaces, Sandbox};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 
 const CALLS: u32 = 2_000_000;
@@ -16,6 +16,7 @@ const ROUNDS: usize = 9;
 fn main() -> io::Result<()> {
     let without = [median(any_argument), median(some_arguments)];
     let sandbox = Sandbox {
+        role: Role::Engine,
         born_in: Namespaces::NONE,
         required: false,
     };

@@ -16,15 +16,19 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 pub mod landlock;
 pub mod layers;
 pub mod namespaces;
+mod nobody;
 pub mod seccomp;
 pub mod trap;
 
 pub use layers::{Layer, Layers};
 pub use namespaces::Namespaces;
+pub use seccomp::Role;
 
 /// What a process is to give up.
 #[derive(Clone, Copy, Debug)]
 pub struct Sandbox {
+    /// What it will do.
+    pub role: Role,
     /// The namespaces that it was born in.
     pub born_in: Namespaces,
     /// A layer that the host refuses is an error (`--require-sandbox`).
@@ -51,13 +55,17 @@ impl Sandbox {
             // Not active yet: the list does not have what comes before it.
             seccomp: Layer::Disabled,
         };
+        // The engine's sockets are the user's own, as others tell them apart by that; a relay is handed its sockets.
+        if self.role == Role::Relay {
+            nobody::become_one().map_err(|error| say("cannot become nobody", &error))?;
+        }
         caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| say("cannot forbid core dumps", &error.into()))?;
         let layers = Layers {
             seccomp: match disabled.seccomp {
                 true => Layer::Disabled,
-                false => seccomp::restrict(),
+                false => seccomp::restrict(self.role),
             },
             ..layers
         };

@@ -1,4 +1,5 @@
-//! The system calls that the process may make. The list is data: [`common`], and what one architecture has beside it.
+//! The system calls that the process may make. The list is data: [`common`], what each role needs beside it ([`engine`],
+//! [`relay`]), and what one architecture has.
 //!
 //! What is on no list answers EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
 //! not the network. What no library of ours ever calls and an intruder wants first is [`deadly`]: it kills.
@@ -19,9 +20,20 @@ mod arch;
 mod arch;
 mod common;
 mod deadly;
+mod engine;
+mod relay;
 
 use crate::layers::Layer;
 use crate::trap;
+
+/// Whose list it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The engine's, which opens sockets.
+    Engine,
+    /// A relay's worker's, which is given everything.
+    Relay,
+}
 
 /// One allowed call.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +58,16 @@ pub struct Only {
     pub values: &'static [u32],
 }
 
+/// All bits of an argument.
+const WHOLE: u32 = u32::MAX;
+
+/// Memory that code runs in is not made after the start.
+const NOT_EXECUTABLE: Only = Only {
+    argument: 2,
+    mask: libc::PROT_EXEC as u32,
+    values: &[0],
+};
+
 const fn call(call: libc::c_long, reason: &'static str) -> Entry {
     Entry {
         call,
@@ -64,8 +86,8 @@ const ARCH: TargetArch = TargetArch::x86_64;
 const ARCH: TargetArch = TargetArch::aarch64;
 
 /// Applies it to the calling thread and those that it will start.
-pub(crate) fn restrict() -> Layer {
-    let programs = match programs() {
+pub(crate) fn restrict(role: Role) -> Layer {
+    let programs = match programs(role) {
         Ok(programs) => programs,
         Err(error) => return Layer::Refused(error.to_string()),
     };
@@ -77,19 +99,23 @@ pub(crate) fn restrict() -> Layer {
             return Layer::Refused(error.to_string());
         }
     }
-    Layer::Active(format!("{} calls", allowed().count()))
+    Layer::Active(format!("{} calls", allowed(role).count()))
 }
 
-/// Every entry of this architecture.
-pub fn allowed() -> impl Iterator<Item = &'static Entry> {
-    common::ALLOWED.iter().chain(arch::ALLOWED)
+/// Every entry of a role, on this architecture.
+pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
+    let own = match role {
+        Role::Engine => engine::ALLOWED,
+        Role::Relay => relay::ALLOWED,
+    };
+    common::ALLOWED.iter().chain(own).chain(arch::ALLOWED)
 }
 
 /// The filters. The kernel asks all of them and takes the sternest answer (seccomp(2)).
-fn programs() -> Result<[BpfProgram; 3], BackendError> {
+fn programs(role: Role) -> Result<[BpfProgram; 3], BackendError> {
     let deadly = deadly::CALLS.iter().map(|call| (*call, Vec::new()));
     let mut listed = BTreeMap::from([(SYS_clone3, Vec::new())]);
-    for entry in allowed() {
+    for entry in allowed(role) {
         listed.insert(entry.call, rules(entry.only)?);
     }
     // Its flags are in memory, where no filter sees them. glibc then takes clone(2), whose flags are in a register.
@@ -141,26 +167,41 @@ fn rules(only: &[Only]) -> Result<Vec<SeccompRule>, BackendError> {
 mod tests {
     use super::*;
 
+    const ROLES: [Role; 2] = [Role::Engine, Role::Relay];
+
     #[test]
     fn every_entry_is_there_once_and_has_a_reason() {
-        let mut calls = std::collections::BTreeSet::new();
-        for entry in allowed() {
-            assert!(calls.insert(entry.call), "twice: {}", entry.call);
-            assert!(!entry.reason.is_empty(), "no reason: {}", entry.call);
-        }
-        for call in deadly::CALLS {
-            assert!(!calls.contains(call), "allowed and deadly: {call}");
+        for role in ROLES {
+            let mut calls = std::collections::BTreeSet::new();
+            for entry in allowed(role) {
+                assert!(calls.insert(entry.call), "twice: {}", entry.call);
+                assert!(!entry.reason.is_empty(), "no reason: {}", entry.call);
+            }
+            for call in deadly::CALLS {
+                assert!(!calls.contains(call), "allowed and deadly: {call}");
+            }
         }
     }
 
     #[test]
+    fn a_relay_opens_no_socket() {
+        let opening = [
+            libc::SYS_socket,
+            libc::SYS_bind,
+            libc::SYS_connect,
+            libc::SYS_accept4,
+        ];
+        assert!(!allowed(Role::Relay).any(|entry| opening.contains(&entry.call)));
+    }
+
+    #[test]
     fn no_condition_is_empty_or_can_never_hold() {
-        for (only, reason) in allowed().flat_map(|entry| entry.only.iter().map(|only| (only, entry.reason))) {
-            assert!(!only.values.is_empty(), "{reason}");
-            assert!(
-                only.values.iter().all(|value| value & !only.mask == 0),
-                "{reason}"
-            );
+        for entry in ROLES.into_iter().flat_map(allowed) {
+            for only in entry.only {
+                assert!(!only.values.is_empty(), "{}", entry.reason);
+                let inside = only.values.iter().all(|value| value & !only.mask == 0);
+                assert!(inside, "{}", entry.reason);
+            }
         }
     }
 
@@ -178,7 +219,8 @@ mod tests {
 
     #[test]
     fn compiles() {
-        let programs = programs().unwrap();
-        assert!(programs.iter().all(|program| program.len() > 4));
+        for programs in ROLES.map(|role| programs(role).unwrap()) {
+            assert!(programs.iter().all(|program| program.len() > 4));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
 
-use pontoon_sandbox::{Layer, Namespaces, Sandbox, namespaces, trap};
+use pontoon_sandbox::{Layer, Namespaces, Role, Sandbox, namespaces, trap};
 use pontoon_sys::disabled::Disabled;
 
 /// A layer that is on, alone.
@@ -112,6 +112,7 @@ fn child(born_in: Namespaces, disabled: &Disabled, attempt: Attempt) -> Option<i
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     if pid == 0 {
         let sandbox = Sandbox {
+            role: Role::Engine,
             born_in,
             required: false,
         };

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use pontoon_runtime::messages::{MAX_LEN, Report, Stats};
 use pontoon_runtime::{Attachment, Setup, Update};
-use pontoon_sandbox::{Sandbox, namespaces};
+use pontoon_sandbox::{Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -183,26 +183,19 @@ impl Process {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
-        let mut refused = None;
-        for born_in in namespaces::choices(&disabled) {
+        let child = spawn::sandboxed(&disabled, |born_in| {
             let sandbox = Sandbox {
+                role: Role::Engine,
                 born_in,
                 required: require_sandbox,
             };
-            let body = || become_engine(setup, attachment, sandbox, &theirs);
-            match spawn::clone(born_in.flags(), body) {
-                Ok(child) => {
-                    return Ok(Self {
-                        child,
-                        socket: ours,
-                        last_words: Vec::new(),
-                    });
-                }
-                Err(error) => refused = Some(error),
-            }
-        }
-        let error = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
-        Err(Error::io("cannot fork the engine", &error))
+            become_engine(setup, attachment, sandbox, &theirs)
+        });
+        Ok(Self {
+            child: child.context("cannot fork the engine")?,
+            socket: ours,
+            last_words: Vec::new(),
+        })
     }
 
     /// Waits until its loop runs.

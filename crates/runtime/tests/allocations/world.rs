@@ -12,7 +12,7 @@ use pontoon_engine::config::{Addresses, UdpFilter, V4};
 use pontoon_runtime::ledger::Shared;
 use pontoon_runtime::messages::Report;
 use pontoon_runtime::{Attachment, Pacing, Setup, TapOffload};
-use pontoon_sandbox::{Namespaces, Sandbox};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
@@ -96,6 +96,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
     let worker = thread::spawn(move || {
         counting::judge_this_thread();
         let sandbox = Sandbox {
+            role: Role::Engine,
             born_in: Namespaces::NONE,
             required: false,
         };
