@@ -120,11 +120,14 @@ fn socket<F: Framing>(source: Source, mtu: u16) -> io::Result<Socket<F>> {
 fn serve<L: Link>(setup: Setup, links: Vec<L>, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
     let disabled = Disabled::from_env()?;
     let voice = supervisor.try_clone()?;
-    let workers = workers::build(setup, links, &disabled, supervisor)?;
+    let mut workers = workers::build(setup, links, &disabled, supervisor)?;
     let layers = sandbox.enter(&disabled)?;
     match layers.any_refused() {
         true => warn!("the sandbox is incomplete: {}", layers.missing()),
         false => debug!("sandbox: {layers}"),
+    }
+    if let Some(first) = workers.first_mut() {
+        first.sandbox = Some(layers);
     }
     seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pontoon_engine::ledger::Ends;
 use pontoon_engine::{Counters, Engine, Instant, Transmit as _};
-use pontoon_sandbox::trap;
+use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
@@ -38,6 +38,8 @@ pub(crate) struct Worker<L> {
     pub(crate) malformed: u64,
     /// Connections of an engine before this one, until there is a guest to be asked about them.
     pub(crate) orphans: Vec<Ends>,
+    /// The process's sandbox, which the first worker speaks for.
+    pub(crate) sandbox: Option<Layers>,
 }
 
 /// Why the loop ended.
@@ -303,12 +305,19 @@ impl<L: Link> Worker<L> {
             rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
             counters: counters
                 .chain([("link_malformed", self.malformed)])
+                .chain(self.of_the_process())
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
         };
         if let Err(error) = seqpacket::send(&self.voice, &Report::Stats(stats).encode(), &[]) {
             debug!("the supervisor was not answered: {error}");
         }
+    }
+
+    /// What is not counted by one worker or another.
+    fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let layers = self.sandbox.iter();
+        layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]))
     }
 
     /// Takes what other workers put into the inbox: how many frames, and whether there may be more. `None`: it is over.

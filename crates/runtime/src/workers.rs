@@ -66,6 +66,7 @@ pub(crate) fn build<L: Link>(
             pacer: Pacer::new(setup.pacing, cpus, worker::now()),
             malformed: 0,
             orphans: ledger.take(),
+            sandbox: None,
         };
         worker.engine.set_owned_addresses(setup.owned.clone());
         worker.engine.keep_ledger(Box::new(ledger));

@@ -38,6 +38,18 @@ impl Layers {
         .into_iter()
     }
 
+    /// Each layer under a name to count it by: 1 where it stands.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("sandbox_layer_namespaces", &self.namespaces),
+            ("sandbox_layer_root", &self.root),
+            ("sandbox_layer_landlock", &self.landlock),
+            ("sandbox_layer_seccomp", &self.seccomp),
+        ]
+        .into_iter()
+        .map(|(name, layer)| (name, u64::from(matches!(layer, Layer::Active(_)))))
+    }
+
     /// Whether every layer stands.
     #[must_use]
     pub fn complete(&self) -> bool {
@@ -95,8 +107,13 @@ mod tests {
             seccomp: active("60 calls"),
         };
         assert!(layers.complete() && !layers.any_refused());
+        assert!(layers.counts().all(|(_, stands)| stands == 1));
         layers.landlock = Layer::Refused("no such system call".to_owned());
         assert!(!layers.complete() && layers.any_refused());
+        let named = layers.counts().zip(layers.iter());
+        assert!(named.into_iter().all(|((name, stands), (layer, _))| name
+            == format!("sandbox_layer_{layer}")
+            && (stands == 1) == (layer != "landlock")));
         layers.seccomp = Layer::Disabled;
         assert_eq!(
             layers.to_string(),

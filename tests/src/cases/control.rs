@@ -85,6 +85,8 @@ fn stats(context: &Context) -> Result<()> {
         ("v1/stats", "\"workers\":[{"),
         ("v1/openapi.json", "\"openapi\": \"3.1.0\""),
         ("metrics", "pontoon_tcp_opened_total{worker=\"0\"} 1\n"),
+        ("metrics", "pontoon_sandbox_layer{layer=\"seccomp\"} 1\n"),
+        ("metrics", "pontoon_sandbox_refused_total{worker=\"0\"} 0\n"),
     ] {
         let url = format!("http://pontoon/{path}");
         let text =
