@@ -1,6 +1,7 @@
 //! What the engine has given up.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
@@ -8,7 +9,7 @@ use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::network::Network;
-use crate::process::Process;
+use crate::process::{Process, Program};
 use crate::run::Running;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -16,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("sandbox.status", 20, status),
         Case::new("sandbox.nothing-needed-is-refused", 60, nothing_needed),
         Case::new("sandbox.refusals-are-said", 60, refusals),
+        Case::new("sandbox.start-costs-little", 60, start).alone(),
     ]
     .into_iter()
     .map(Case::pontoon_only)
@@ -126,5 +128,34 @@ fn refusals(context: &Context) -> Result<()> {
         };
         ensure!(line.contains("sandbox") && line.contains(layer), "{line}");
     }
+    Ok(())
+}
+
+/// What the sandbox may add to the time that a command takes.
+const START_COST: Duration = Duration::from_millis(10);
+
+/// A command that does nothing, with the sandbox and without, in turn.
+fn start(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut open = context.program.clone();
+    open.environment
+        .push(("PONTOON_DISABLE", "namespaces,landlock,seccomp"));
+    let took = |program: &Program| -> Result<Duration> {
+        let start = Instant::now();
+        let status = program.command()?.args(["run", "--", "true"]).status()?;
+        ensure!(status.success(), "{status}");
+        Ok(start.elapsed())
+    };
+    // Once for the caches.
+    took(&open)?;
+    let pairs = (0..25).map(|_| Ok([took(&open)?, took(&context.program)?]));
+    let pairs = pairs.collect::<Result<Vec<_>>>()?;
+    let [without, with] = [0, 1].map(|which| {
+        let mut times: Vec<Duration> = pairs.iter().map(|pair| pair[which]).collect();
+        times.sort_unstable();
+        times[times.len() / 2]
+    });
+    eprintln!("a command that does nothing: {without:?}, with the sandbox {with:?}");
+    ensure!(with <= without + START_COST, "{without:?}, then {with:?}");
     Ok(())
 }
