@@ -7,36 +7,81 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-use super::{expect, tcp_server};
+use super::{expect, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
+use crate::guest::tcp;
 use crate::network::{self, Network};
 use crate::process::{self, Process};
 use crate::run::{Running, own_path};
 use crate::strace::{self, Strace};
 
-/// Calls of the packet path, and what a kernel may answer to them. A socket that says EAGAIN or EINTR where it need not
-/// would never tell of its readiness, which no kernel does.
-const CALLS: [(&str, &[&str]); 11] = [
-    ("socket", &["EMFILE", "ENFILE", "ENOBUFS", "EACCES"]),
-    ("connect", &["ENETUNREACH", "EADDRNOTAVAIL", "EPERM", "ENOBUFS"]),
-    ("setsockopt", &["EINVAL", "ENOPROTOOPT", "ENOMEM"]),
-    ("getsockopt", &["EINVAL", "ENOPROTOOPT"]),
-    ("epoll_ctl", &["ENOMEM", "ENOSPC"]),
-    ("epoll_wait,epoll_pwait,epoll_pwait2", &["EINTR"]),
-    ("sendmsg", &["ENOBUFS", "ENOMEM", "EPERM", "EPIPE"]),
-    ("recvmsg", &["ENOMEM", "ECONNRESET"]),
-    ("recvfrom", &["ENOMEM"]),
-    ("read,readv", &["EAGAIN", "EINTR", "EIO"]),
-    ("write,writev", &["EAGAIN", "EINTR", "EIO", "ENOBUFS"]),
+/// What goes on while calls fail.
+#[derive(Clone, Copy)]
+enum Traffic {
+    /// Connections of the guest's.
+    Connections,
+    /// Connections to a published port.
+    Published,
+    /// Datagrams of the guest's, each from a port of its own.
+    Datagrams,
+}
+
+use Traffic::{Connections, Datagrams, Published};
+
+/// Calls of the packet path, what a kernel may answer to them, and what makes them. A socket that says EAGAIN or EINTR
+/// where it need not would never tell of its readiness, which no kernel does.
+const CALLS: [(&str, &[&str], Traffic); 17] = [
+    ("socket", &["EMFILE", "ENFILE", "ENOBUFS", "EACCES"], Connections),
+    (
+        "connect",
+        &["ENETUNREACH", "EADDRNOTAVAIL", "EPERM", "ENOBUFS"],
+        Connections,
+    ),
+    ("setsockopt", &["EINVAL", "ENOPROTOOPT", "ENOMEM"], Connections),
+    ("getsockopt", &["EINVAL", "ENOPROTOOPT"], Connections),
+    ("epoll_ctl", &["ENOMEM", "ENOSPC"], Connections),
+    ("epoll_wait,epoll_pwait,epoll_pwait2", &["EINTR"], Connections),
+    ("sendmsg", &["ENOBUFS", "ENOMEM", "EPERM", "EPIPE"], Connections),
+    ("recvmsg", &["ENOMEM", "ECONNRESET"], Connections),
+    ("recvfrom", &["ENOMEM"], Connections),
+    ("shutdown", &["ENOTCONN", "ENOBUFS"], Connections),
+    ("read,readv", &["EAGAIN", "EINTR", "EIO"], Connections),
+    (
+        "write,writev",
+        &["EAGAIN", "EINTR", "EIO", "ENOBUFS"],
+        Connections,
+    ),
+    (
+        "accept4",
+        &["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM"],
+        Published,
+    ),
+    ("socket", &["EMFILE", "ENOBUFS", "EACCES"], Datagrams),
+    (
+        "connect,bind",
+        &["EADDRINUSE", "ENETUNREACH", "ENOBUFS"],
+        Datagrams,
+    ),
+    (
+        "sendmsg",
+        &["ENOBUFS", "EPERM", "ENETUNREACH", "EMSGSIZE"],
+        Datagrams,
+    ),
+    ("recvmmsg,recvmsg", &["ENOMEM", "ECONNREFUSED"], Datagrams),
 ];
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = CALLS
         .into_iter()
-        .map(|(calls, errors)| {
+        .map(|(calls, errors, traffic)| {
             let name = calls.split(',').next().unwrap_or(calls);
-            let mut case = Case::new(&format!("faults.{name}-fails"), 120, move |context| {
-                call_fails(context, calls, errors)
+            let of = match traffic {
+                Connections => "",
+                Published => "published-",
+                Datagrams => "udp-",
+            };
+            let mut case = Case::new(&format!("faults.{of}{name}-fails"), 120, move |context| {
+                call_fails(context, calls, errors, traffic)
             });
             case.environment = strace::OPEN.to_vec();
             case
@@ -88,11 +133,15 @@ impl Setting {
     }
 }
 
-/// Every few calls one fails: connections may be reset, but no byte of the others is lost, the engine lives, and nothing is
-/// left open.
-fn call_fails(context: &Context, calls: &str, errors: &[&str]) -> Result<()> {
+/// Every few calls one fails: connections may be reset and datagrams lost, but no byte of the others is, the engine lives,
+/// and nothing is left open.
+fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &["--io", "event"])?;
+    let datagrams = udp_server(&network, Family::V4)?;
+    let mut setting = Setting::new(context, &network, &["--io", "event", "--publish", "8080:80"])?;
+    let serve = format!("{} guest serve tcp:0.0.0.0:80 &", own_path());
+    expect(&setting.guest.ask(&serve)?, "listening")?;
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
     super::tmpfs(Path::new("/mnt"))?;
     let before = setting.engine.descriptors()?;
     for error in errors {
@@ -101,7 +150,16 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str]) -> Result<()> {
         let inject = format!("inject={calls}:error={error}:when=3+7");
         let options = ["-e", trace.as_str(), "-e", inject.as_str()];
         let strace = Strace::attach(setting.engine, &options, Path::new("/mnt/calls"))?;
-        let survived = setting.ask("survive 60 65536")?;
+        let survived = match traffic {
+            Connections => setting.ask("survive 60 65536")?,
+            Published => {
+                let survive = ["survive", "60", "65536"];
+                network.server().enter(|| tcp::command(published, &survive))?
+            }
+            Datagrams => setting
+                .guest
+                .ask(&format!("{} guest udp survive {datagrams} 60", own_path()))?,
+        };
         let written = strace.finish()?;
         let injected = written.matches("(INJECTED)").count();
         eprintln!("{calls}: {error}, {injected} times: {survived}");
@@ -113,8 +171,13 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str]) -> Result<()> {
             "the engine died of {error}"
         );
     }
+    // Endpoints that were used in the last two minutes are there.
+    let endpoints = match traffic {
+        Datagrams => 60 * errors.len(),
+        Connections | Published => 0,
+    };
     process::wait_until("no descriptor is left", Duration::from_secs(10), || {
-        Ok(setting.engine.descriptors()? <= before)
+        Ok(setting.engine.descriptors()? <= before + endpoints)
     })?;
     Ok(())
 }

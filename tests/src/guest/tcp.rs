@@ -115,6 +115,7 @@ fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
         let mut stream = request(server, &format!("swap 2 {len}"))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         send(&mut stream, &pattern, len)?;
+        stream.shutdown(Shutdown::Write)?;
         receive(&mut stream, &pattern)
     };
     let (mut whole, mut broken) = (0, 0);
