@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use pontoon_sandbox::trap;
 use pontoon_sys::{Family, seqpacket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -63,6 +64,7 @@ impl Worker {
     /// # Errors
     /// The supervisor said something unknown; the kernel's.
     pub(crate) fn run(mut self) -> io::Result<()> {
+        seqpacket::send(&self.control, messages::READY.as_bytes(), &[])?;
         let mut more = false;
         loop {
             let woken = self.wait(more)?;
@@ -77,6 +79,7 @@ impl Worker {
                 let packets = self.work.batch(&mut source.input, source.table, source.row);
                 more |= packets >= source.input.enough();
             }
+            self.work.note_refusals(trap::refused());
         }
     }
 

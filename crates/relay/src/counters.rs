@@ -92,6 +92,8 @@ pub enum OfWorker {
     SentBytes,
     /// Copies that were not sent, for any of an output's reasons.
     Lost,
+    /// System calls that the sandbox refused.
+    Refusals,
 }
 
 /// Everything that a relay counts.
@@ -217,6 +219,8 @@ pub struct WorkerStats {
     pub sent_bytes: u64,
     /// See [`OfWorker::Lost`].
     pub lost: u64,
+    /// System calls of its own and its predecessors' that the sandbox refused.
+    pub sandbox_refused: u64,
 }
 
 impl InterfaceStats {
@@ -246,6 +250,6 @@ impl WorkerStats {
     /// Adds what it counted.
     pub fn add(&mut self, row: &Row) {
         add!(self, row, OfWorker, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
-            sent_bytes SentBytes, lost Lost);
+            sent_bytes SentBytes, lost Lost, sandbox_refused Refusals);
     }
 }
