@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use ipnet::IpNet;
 use pontoon_relay::rule::Input;
-use pontoon_sys::{Family, bind, filter, multicast};
+use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
@@ -129,6 +129,8 @@ fn join(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
 /// Others may have the same address.
 fn bind(socket: &OwnedFd, membership: &Membership, port: NonZeroU16) -> Result<(), Errno> {
     sockopt::set_socket_reuseaddr(socket, true)?;
+    // What is many datagrams is taken apart for whoever does not ask for this.
+    udp::coalesce(socket)?;
     bind::to_device(socket, &membership.interface)?;
     rustix::net::bind(socket, &SocketAddr::new(membership.group, port.get()))
 }
