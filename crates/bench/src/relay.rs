@@ -2,7 +2,7 @@
 //!
 //! A sender that keeps a rate, relays in a row or one with several outputs, and sinks that count in the kernel, so that
 //! they cost no CPU of their own: a socket whose filter takes nothing counts what came all the way up as dropped. The
-//! sender has one CPU and the relays another, where there are two. Its datagrams leave in calls of eight, which the kernel
+//! sender has one CPU and the relays another, where there are two. Its datagrams leave in calls of sixteen, which the kernel
 //! takes apart before the link, as one call for each would be the limit; `--super` leaves them together.
 
 use std::path::PathBuf;
@@ -116,7 +116,7 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
     let frames = match (arguments.together, arguments.latency) {
         (true, _) => Frames::Together(32),
         (false, true) => Frames::Single,
-        (false, false) => Frames::Apart(8),
+        (false, false) => Frames::Apart(16),
     };
     if let Frames::Apart(_) = frames {
         network.take_apart()?;
