@@ -11,6 +11,7 @@ pub mod cmsg;
 pub mod disabled;
 pub mod errqueue;
 pub mod icmp;
+pub mod mapping;
 pub mod message;
 pub mod messages;
 mod option;
@@ -18,6 +19,7 @@ pub mod seqpacket;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
+pub mod vhost;
 
 pub use address::Family;
 
