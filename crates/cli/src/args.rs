@@ -100,6 +100,15 @@ pub(crate) struct Run {
     /// Plain frames, without offloads
     #[arg(long)]
     pub(crate) no_offload: bool,
+    /// Have the kernel's vhost-net carry frames: auto, on or off
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "off",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) vhost_net: VhostNet,
     /// Join a network namespace, until it is gone
     #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
     pub(crate) attach: Option<Target>,
@@ -171,6 +180,13 @@ pub(crate) enum Io {
     Event,
     Hybrid,
     Poll,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum VhostNet {
+    Auto,
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

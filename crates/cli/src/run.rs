@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use pontoon_engine::config::UdpFilter;
 use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
-use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers};
+use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers, VhostNet};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{self, Resolver, Run};
@@ -78,6 +78,11 @@ fn options(arguments: Run) -> Result<Options, String> {
         },
         workers: arguments.workers,
         no_offload: arguments.no_offload,
+        vhost_net: match arguments.vhost_net {
+            args::VhostNet::Auto => VhostNet::Auto,
+            args::VhostNet::On => VhostNet::On,
+            args::VhostNet::Off => VhostNet::Off,
+        },
         ifname: arguments.ifname,
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,

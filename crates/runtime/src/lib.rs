@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use pontoon_engine::Config;
 use pontoon_sys::{caps, seqpacket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 mod cpus;
 pub mod host;
@@ -21,7 +21,7 @@ mod pacing;
 mod worker;
 mod workers;
 
-pub use link::Attachment;
+pub use link::{Attachment, Vhost};
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
@@ -29,6 +29,7 @@ pub use pontoon_sys::tun::TapOffload;
 use link::Link;
 use link::socket::{Framing, Packet, Socket, Source, Stream};
 use link::tap::Tap;
+use link::vhost_net::{self, VhostNet};
 use messages::Report;
 
 /// Where the host side sends from (`--outbound`).
@@ -71,15 +72,42 @@ pub fn run(setup: Setup, attachment: Attachment) -> io::Result<()> {
     caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
     raise_descriptor_limit();
     match attachment {
-        Attachment::Tap { queues, offload } => {
+        Attachment::Tap {
+            queues,
+            offload,
+            vhost,
+        } => {
             let mtu = setup.config.mtu;
             let tap = |queue| Tap::new(queue, offload, mtu);
             let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
             let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
-            serve(setup, taps)
+            serve_tap(setup, taps, vhost)
         }
         Attachment::Stream(source) => serve_socket::<Stream>(setup, source),
         Attachment::Packet(source) => serve_socket::<Packet>(setup, source),
+    }
+}
+
+/// By vhost-net where it is there and works.
+fn serve_tap(setup: Setup, taps: Vec<Tap>, vhost: Option<Vhost>) -> io::Result<()> {
+    let Some(Vhost { devices, required }) = vhost else {
+        return serve(setup, taps);
+    };
+    let pairs: io::Result<Vec<_>> = devices
+        .into_iter()
+        .zip(&taps)
+        .map(|(device, tap)| vhost_net::Pair::start(device, tap))
+        .collect();
+    match pairs {
+        Ok(pairs) => {
+            let links = taps.into_iter().zip(pairs);
+            serve(setup, links.map(|(tap, pair)| VhostNet::new(tap, pair)).collect())
+        }
+        Err(error) if required => Err(say("cannot set up vhost-net", &error)),
+        Err(error) => {
+            info!("cannot set up vhost-net ({error}); frames take the tap");
+            serve(setup, taps)
+        }
     }
 }
 

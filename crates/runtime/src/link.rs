@@ -17,6 +17,7 @@ use socket::Source;
 mod conformance;
 pub mod socket;
 pub mod tap;
+pub mod vhost_net;
 
 /// Frames of one burst. TCP up, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 32,000 Mbit/s with 4,
 /// 40,600 with 16, 35,300 with 32, whose buffers no longer stay in the cache.
@@ -35,6 +36,8 @@ pub enum Attachment {
         queues: Vec<OwnedFd>,
         /// What was negotiated on it.
         offload: TapOffload,
+        /// The kernel's vhost-net, to carry its frames; `None`: we do.
+        vhost: Option<Vhost>,
     },
     /// A SOCK_STREAM socket.
     Stream(Source),
@@ -47,10 +50,22 @@ impl Attachment {
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Tap { queues, .. } => queues.iter().map(AsFd::as_fd).collect(),
+            Self::Tap { queues, vhost, .. } => {
+                let devices = vhost.iter().flat_map(|vhost| &vhost.devices);
+                queues.iter().chain(devices).map(AsFd::as_fd).collect()
+            }
             Self::Stream(source) | Self::Packet(source) => vec![source.as_fd()],
         }
     }
+}
+
+/// `/dev/vhost-net`, opened.
+#[derive(Debug)]
+pub struct Vhost {
+    /// Once for each of the tap's queues.
+    pub devices: Vec<OwnedFd>,
+    /// It is an error when it does not work, rather than a reason to do without.
+    pub required: bool,
 }
 
 /// One worker's part of a link.
@@ -76,6 +91,12 @@ pub trait Link: Send {
     /// Out of memory, or of the user's watches.
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()>;
 
+    /// Whether frames wait that perhaps no event has told of: where the link is memory, looking costs nothing, and who is
+    /// awake need not be told.
+    fn has_frames(&mut self) -> bool {
+        false
+    }
+
     /// Sees to the link's own affairs: a guest that comes, what it negotiates. Called after `Edge::Control`.
     ///
     /// # Errors
@@ -94,6 +115,11 @@ pub trait Link: Send {
     /// The worker is about to sleep, `full` if something waits for room: how long it may, at most. `None`: until some
     /// event tells of what it needs to know.
     fn sleep(&mut self, epoll: &Epoll, full: bool) -> Option<Duration>;
+
+    /// Times that the link went on by a slower way, as a faster one had failed.
+    fn withdrawals(&self) -> u64 {
+        0
+    }
 
     /// The guest is gone: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
     fn part(&mut self, epoll: &Epoll) -> bool {

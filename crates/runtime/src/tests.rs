@@ -51,6 +51,7 @@ fn setup(pacing: Pacing, queues: u8) -> (Setup, Attachment, OwnedFd) {
     let attachment = Attachment::Tap {
         queues: tap.queues,
         offload: tap.offload,
+        vhost: None,
     };
     (setup, attachment, supervisor)
 }

@@ -84,6 +84,7 @@ impl<L: Link> Worker<L> {
             let begin = now();
             let mut worked = false;
             left.note(&events);
+            left.frames = left.frames || self.link.has_frames();
             if let Some(member) = &self.member {
                 self.engine.set_guest_mac(member.guest_mac());
             }
@@ -283,6 +284,7 @@ impl<L: Link> Worker<L> {
         Tally {
             counters: *self.engine.counters(),
             malformed: self.malformed,
+            withdrawals: self.link.withdrawals(),
             flows: self.engine.flows(),
         }
     }
@@ -293,6 +295,8 @@ impl<L: Link> Worker<L> {
 pub(crate) struct Tally {
     counters: Counters,
     malformed: u64,
+    /// Times that a link went on by a slower way.
+    withdrawals: u64,
     /// Flows at the end.
     flows: usize,
 }
@@ -302,6 +306,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
         self.malformed += other.malformed;
+        self.withdrawals += other.withdrawals;
         self.flows += other.flows;
     }
 
@@ -309,7 +314,10 @@ impl Tally {
         for (name, count) in self.counters.iter().filter(|(_, count)| *count > 0) {
             debug!("{name} {count}");
         }
-        debug!("link_malformed {}, flows {}", self.malformed, self.flows);
+        debug!(
+            "link_malformed {}, link_withdrawals {}, flows {}",
+            self.malformed, self.withdrawals, self.flows
+        );
     }
 }
 

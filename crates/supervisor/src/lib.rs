@@ -38,6 +38,7 @@ mod subnets;
 mod tap;
 mod terminal;
 mod userns;
+mod vhost;
 mod watch;
 
 pub use error::Error;
@@ -61,11 +62,16 @@ use watch::{Behind, Watch};
 /// Anything of ours that failed, in one line; nothing is left behind.
 pub fn run(options: &Options) -> Result<u8, Error> {
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
-    let wish = offload(options)?;
+    let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
+    let wish = match options.no_offload {
+        true => TapOffload::NONE,
+        false => TapOffload::all_but(&disabled),
+    };
     let wanted = match &options.guest {
         Guest::Command { argv, hostname } => Wanted::Command { argv, hostname },
         Guest::Attach(target) => Wanted::Namespace(Attached::open(target)?),
     };
+    let vhost = vhost::open(options.vhost_net, wish, &disabled, options.workers)?;
     let outside = Outside::look(options)?;
 
     // Children inherit the blocked signals, so that none of them dies of one before its time.
@@ -121,7 +127,12 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         pacing: options.pacing,
         outbound: options.outbound.clone(),
     };
-    let engine = Engine::start(setup, Attachment::Tap { queues, offload })?;
+    let attachment = Attachment::Tap {
+        queues,
+        offload,
+        vhost,
+    };
+    let engine = Engine::start(setup, attachment)?;
     engine.ready()?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
@@ -202,14 +213,4 @@ impl Outside {
             resolvers,
         })
     }
-}
-
-/// The offloads to ask the tap for.
-fn offload(options: &Options) -> Result<TapOffload, Error> {
-    let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
-    Ok(if options.no_offload {
-        TapOffload::NONE
-    } else {
-        TapOffload::all_but(&disabled)
-    })
 }

@@ -40,6 +40,8 @@ pub struct Options {
     pub workers: u8,
     /// Plain frames, without offloads.
     pub no_offload: bool,
+    /// Whether the kernel's vhost-net carries frames to and from the guest's interface.
+    pub vhost_net: VhostNet,
     /// Name of the guest's interface.
     pub ifname: String,
     /// Ethernet address of the guest's interface.
@@ -58,6 +60,17 @@ pub struct Options {
     pub ready_fd: Option<RawFd>,
     /// File for our process id, written when the network stands.
     pub pid_file: Option<PathBuf>,
+}
+
+/// A wish for vhost-net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VhostNet {
+    /// Where it is there and works.
+    Auto,
+    /// It is an error when it does not.
+    On,
+    /// No.
+    Off,
 }
 
 /// What is behind the link.
