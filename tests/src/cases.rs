@@ -15,6 +15,7 @@ mod registry;
 mod tcp;
 mod transfer;
 mod udp;
+mod vhost_net;
 mod workers;
 
 use std::net::{IpAddr, SocketAddr};
@@ -46,6 +47,7 @@ pub(crate) fn all() -> Vec<Case> {
         tcp::cases,
         transfer::cases,
         udp::cases,
+        vhost_net::cases,
         workers::cases,
     ];
     let mut all: Vec<Case> = topics.iter().flat_map(|cases| cases()).collect();
@@ -76,6 +78,22 @@ pub(crate) fn all() -> Vec<Case> {
             case
         });
     all.extend(shared);
+    // What has flows, once more by vhost-net, where that is.
+    let topics = [
+        dns::cases,
+        icmp::cases,
+        iperf::cases,
+        publish::cases,
+        tcp::cases,
+        udp::cases,
+    ];
+    let by_vhost = topics.iter().filter(|_| vhost_net::is_there());
+    all.extend(by_vhost.flat_map(|cases| cases()).map(|mut case| {
+        case.name = format!("vhost.{}", case.name);
+        case.options = vhost_net::OPTIONS.to_vec();
+        case.pontoon_only = true;
+        case
+    }));
     all
 }
 

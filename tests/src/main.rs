@@ -9,6 +9,7 @@ mod case;
 mod cases;
 mod counters;
 mod guest;
+mod machine;
 mod network;
 mod pattern;
 mod process;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &[String]) -> Result<bool> {
     match arguments.first().map(String::as_str) {
         Some("guest") => guest::run(&arguments[1..]).map(|()| true),
+        Some("machine") => machine::run(&arguments[1..]),
         Some("case") => runner::run_one(&arguments[1..]).map(|()| true),
         _ => runner::run_list(&options(arguments)?),
     }

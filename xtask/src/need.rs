@@ -1,16 +1,17 @@
 //! Programs of others that the tests run, and the Debian packages that hold them.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::step;
+use crate::{step, target};
 
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
+    ("busybox", "busybox-static"),
     ("curl", "curl"),
     ("dig", "bind9-dnsutils"),
     ("git", "git"),
@@ -21,6 +22,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("openssl", "openssl"),
     ("ping", "iputils-ping"),
     ("pip3", "python3-pip"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
     ("strace", "strace"),
     ("sysctl", "procps"),
@@ -70,6 +72,35 @@ fn missing() -> Vec<(&'static str, &'static str)> {
         .copied()
         .filter(|(program, _)| !found(program))
         .collect()
+}
+
+/// Debian's kernel, unpacked: fetched once, and not installed.
+pub(crate) fn kernel() -> Result<PathBuf> {
+    let unpacked = target().join("kernel");
+    if unpacked.is_dir() {
+        return Ok(unpacked);
+    }
+    let output = Command::new("apt-cache")
+        .args(["depends", "linux-image-amd64"])
+        .output()
+        .context("cannot run apt-cache")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let package = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Depends: "))
+        .context("apt knows no linux-image-amd64 (try, as root: apt-get update)")?;
+    let download = target().join("kernel.download");
+    std::fs::create_dir_all(&download)?;
+    let line = format!("apt-get download {package} && dpkg -x {package}_*.deb unpacked");
+    let mut fetch = Command::new("sh");
+    fetch.args(["-c", &line]).current_dir(&download);
+    if !step::run(&format!("fetch {package}"), &mut fetch, Duration::from_secs(300))? {
+        bail!("cannot fetch {package}");
+    }
+    // All or nothing.
+    std::fs::rename(download.join("unpacked"), &unpacked)?;
+    std::fs::remove_dir_all(&download)?;
+    Ok(unpacked)
 }
 
 fn apt_get(arguments: &[&str]) -> Result<()> {

@@ -1,0 +1,106 @@
+//! vhost-net, and how the program does without it.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{expect, talk, tcp_server};
+use crate::case::{Caller, Case, Context, Family};
+use crate::network::Network;
+
+/// Where the kernel's side is.
+const DEVICE: &str = "/dev/vhost-net";
+
+/// Options of `pontoon run`.
+pub(super) const OPTIONS: [&str; 2] = ["--vhost-net", "on"];
+
+/// Whether this caller can have it.
+pub(super) fn is_there() -> bool {
+    File::options().read(true).write(true).open(DEVICE).is_ok()
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let disabled = |name, run: fn(&Context) -> Result<()>| {
+        let mut case = Case::new(name, 20, run);
+        case.environment = vec![("PONTOON_DISABLE", "vhost_net")];
+        case
+    };
+    let mut cases = vec![
+        disabled("vhost-net.auto-does-without", |context| {
+            auto(context, "PONTOON_DISABLE")
+        }),
+        disabled("vhost-net.on-does-not", required),
+        Case::new("vhost-net.auto-for-whom-it-is-closed", 20, closed)
+            .caller(Caller::Root("it becomes another user")),
+    ];
+    if is_there() {
+        cases.push(Case::new("vhost-net.auto-with-a-broken-device", 20, broken));
+    }
+    cases.into_iter().map(Case::pontoon_only).collect()
+}
+
+/// Frames take the tap, and one line says why, which names `why`.
+fn auto(context: &Context, why: &str) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?.to_string();
+    let talk = talk()?;
+    let fetched = network
+        .run()
+        .options(["--vhost-net", "auto"])
+        .talk_to(&talk)
+        .guest(["tcp", &server, "fetch", "0", "31", "8388608"])
+        .text()?;
+    expect(&fetched, "ok")?;
+    one_line(&std::fs::read_to_string(&talk)?, why)
+}
+
+fn one_line(said: &str, why: &str) -> Result<()> {
+    eprint!("{said}");
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("vhost-net")).collect();
+    ensure!(
+        lines.len() == 1 && lines[0].starts_with("info: ") && lines[0].contains(why),
+        "instead of one line that names {why}: {lines:?}"
+    );
+    Ok(())
+}
+
+/// Nothing runs, and one line says why.
+fn required(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let output = network.run().options(OPTIONS).command(["true"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}", output.status);
+    ensure!(
+        said.lines().count() == 1 && said.starts_with("error: ") && said.contains("PONTOON_DISABLE"),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// Without the device, or without the right to open it.
+fn closed(context: &Context) -> Result<()> {
+    let binary = context.program.binary.as_ref().context("no program")?;
+    let output = Command::new("setpriv")
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+        ])
+        .arg(binary)
+        .args(["run", "--vhost-net", "auto", "--", "true"])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    one_line(&said, DEVICE)
+}
+
+/// The device opens, but is none.
+fn broken(context: &Context) -> Result<()> {
+    super::tmpfs(Path::new("/media"))?;
+    std::fs::write("/media/no-device", "")?;
+    rustix::mount::mount_bind("/media/no-device", DEVICE)?;
+    auto(context, "cannot set up")
+}
