@@ -1,6 +1,7 @@
-//! vhost-net, and how the program does without it.
+//! vhost-net: whether it costs as few system calls as it should, and how the program does without it.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{expect, talk, tcp_server};
 use crate::case::{Caller, Case, Context, Family};
 use crate::network::Network;
+use crate::run::own_path;
 
 /// Where the kernel's side is.
 const DEVICE: &str = "/dev/vhost-net";
@@ -37,6 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
     ];
     if is_there() {
         cases.push(Case::new("vhost-net.auto-with-a-broken-device", 20, broken));
+        cases.extend(Case::both("vhost-net.calls-are-a-tenth", 60, calls).map(Case::alone));
     }
     cases.into_iter().map(Case::pontoon_only).collect()
 }
@@ -103,4 +106,47 @@ fn broken(context: &Context) -> Result<()> {
     std::fs::write("/media/no-device", "")?;
     rustix::mount::mount_bind("/media/no-device", DEVICE)?;
     auto(context, "cannot set up")
+}
+
+/// Bytes that are sent each way to count calls.
+const BYTES: u64 = 128 << 20;
+
+/// Reads and writes of all kinds: on the tap, or kicks. What goes to sockets goes by other calls.
+fn calls(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?;
+    for way in ["put", "fetch"] {
+        let tap = calls_of_link(context, &network, server, way, "off")?;
+        let vhost = calls_of_link(context, &network, server, way, "on")?;
+        let gigabits = BYTES as f64 * 8.0 / 1e9;
+        let per_gigabit = |calls: u64| calls as f64 / gigabits;
+        eprintln!(
+            "{way}: {:.0} calls per Gbit by vhost-net, {:.0} by the tap",
+            per_gigabit(vhost),
+            per_gigabit(tap)
+        );
+        ensure!(vhost * 10 <= tap, "{way}: {vhost} calls, and {tap} by the tap");
+    }
+    Ok(())
+}
+
+fn calls_of_link(
+    context: &Context,
+    network: &Network<'_>,
+    server: SocketAddr,
+    way: &str,
+    vhost_net: &str,
+) -> Result<u64> {
+    let mut guest = network
+        .run()
+        .options(["--vhost-net", vhost_net])
+        .command(["sh"])
+        .spawn()?;
+    expect(&guest.ask("echo ready")?, "ready")?;
+    let engine = context.program.engine()?;
+    let count = || -> Result<u64> { Ok(engine.number("io", "syscr")? + engine.number("io", "syscw")?) };
+    let before = count()?;
+    let line = format!("{} guest tcp {server} {way} 0 32 {BYTES}", own_path());
+    expect(&guest.ask(&line)?, "ok")?;
+    Ok(count()? - before)
 }
