@@ -1,231 +1,182 @@
-//! A machine with Debian's kernel, which has what the kernel of this one may lack, and the files of this one.
-//!
-//! `pontoon-e2e machine KERNEL COMMAND...` boots the unpacked Debian package KERNEL in QEMU, and runs the command there as
-//! root: where it is here, with all programs of this machine, whose files it sees and cannot change. The output goes to
-//! standard output, and the status is the command's.
-//!
-//! QEMU translates the machine's instructions, which distorts times. With `--icount` before KERNEL the machine has one CPU,
-//! and each of its instructions takes 1 ns of its time: what is busy for so long has executed so many.
+//! `pontoon vm`, as the tests start it, and a namespace in the place of a machine.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
-mod archive;
-mod modules;
+use crate::carrier::{Carrier, Framing};
+use crate::case::Family;
+use crate::faults::Faults;
+use crate::guest::routes;
+use crate::network::{self, Namespace};
+use crate::process::{self, Program};
+use crate::sys;
 
-use archive::Archive;
+/// Where a case's files are, on a file system of its own.
+pub(crate) const DIRECTORY: &str = "/mnt";
 
-/// What the machine needs: its disk, then what is tested.
-const MODULES: &[&str] = &[
-    "virtio_pci",
-    "9p",
-    "9pnet_virtio",
-    "overlay",
-    "veth",
-    "tun",
-    "vhost_net",
-];
+/// Scripts for the DHCP clients, which print what they were given.
+pub(crate) const UDHCPC: &str = include_str!("machine/udhcpc.sh");
+pub(crate) const DHCLIENT: &str = include_str!("machine/dhclient.sh");
 
-/// Memory of the machine.
-const MEGABYTES: &str = "2048";
-
-/// What the console says around the command's output.
-const BEGIN: &str = "=== BEGIN ===";
-const END: &str = "=== END ";
-
-/// The machine's first process until its root is there: this machine's files, under what is written over them.
-const INIT: &str = "\
-#!/bin/busybox sh
-/bin/busybox --install -s /bin
-mount -t proc none /proc
-mount -t devtmpfs none /dev
-for module in /modules/*; do insmod $module; done
-mkdir -p /host /over /root
-mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=524288,ro root /host
-mount -t tmpfs none /over
-mkdir /over/new /over/work
-mount -t overlay -o lowerdir=/host,upperdir=/over/new,workdir=/over/work none /root
-mount -t proc none /root/proc
-mount -t sysfs none /root/sys
-mount -t devtmpfs none /root/dev
-chmod 666 /root/dev/net/tun
-mkdir -p /root/dev/pts /root/dev/shm
-mount -t devpts none /root/dev/pts
-mount -t tmpfs none /root/dev/shm
-mount -t tmpfs none /root/run
-ip link set lo up
-mkdir /root/machine
-cp /bin/busybox /command /second /root/machine
-exec switch_root /root /machine/busybox sh /machine/second
-";
-
-/// The first process from there on.
-const SECOND: &str = "\
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TERM=dumb
-echo
-echo '=== BEGIN ==='
-sh /machine/command
-echo \"=== END $? ===\"
-/machine/busybox poweroff -f
-";
-
-/// Whether the command succeeded in the machine.
-pub(crate) fn run(arguments: &[String]) -> Result<bool> {
-    let (clock, arguments) = match arguments.split_first() {
-        Some((flag, rest)) if flag == "--icount" => (Clock::Instructions, rest),
-        _ => (Clock::Host, arguments),
-    };
-    let [kernel, command @ ..] = arguments else {
-        bail!("usage: pontoon-e2e machine [--icount] KERNEL COMMAND...");
-    };
-    ensure!(!command.is_empty(), "no command");
-    let kernel = Path::new(kernel);
-    let image = only(&kernel.join("boot"), "vmlinuz-")?;
-    let initrd = Initrd::write(&contents(kernel, command)?)?;
-    let mut machine = boot(&image, &initrd.0, clock)?;
-    let status = relay(&mut machine);
-    machine.wait()?;
-    Ok(status? == 0)
+/// A running `pontoon vm`. Dropped, it is killed.
+pub(crate) struct Vm {
+    child: Child,
+    /// Its socket, where it listens on one.
+    pub(crate) socket: PathBuf,
+    pub(crate) framing: Framing,
 }
 
-/// What the machine boots with.
-fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
-    let mut archive = Archive::default();
-    for directory in ["bin", "dev", "modules", "proc"] {
-        archive.directory(directory);
+impl Vm {
+    /// Starts it, and waits until it serves.
+    pub(crate) fn start(program: &Program, framing: Framing, options: &[String]) -> Result<Self> {
+        let socket = Path::new(DIRECTORY).join("socket");
+        let mut command = program.command()?;
+        command.args(["vm", "--socket"]).arg(&socket).stdin(Stdio::null());
+        Self::spawn(command, socket, framing, options)
     }
-    archive.file(
-        "bin/busybox",
-        &fs::read("/bin/busybox").context("no /bin/busybox")?,
-    );
-    for (nth, module) in modules::closure(kernel, MODULES)?.iter().enumerate() {
-        archive.file(&format!("modules/{nth:02}"), module);
+
+    /// Starts it with a socket that is open already.
+    pub(crate) fn start_with(
+        program: &Program,
+        socket: OwnedFd,
+        framing: Framing,
+        options: &[String],
+    ) -> Result<Self> {
+        let binary = program.command()?;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "exec \"$@\" 3<&0 </dev/null", "sh"])
+            .arg(binary.get_program())
+            .args(binary.get_args())
+            .args(["vm", "--fd", "3"])
+            .stdin(socket);
+        Self::spawn(command, PathBuf::new(), framing, options)
     }
-    archive.file("init", INIT.as_bytes());
-    archive.file("second", SECOND.as_bytes());
-    let here = std::env::current_dir()?;
-    let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
-    let line = format!(
-        "cd {} && exec {}\n",
-        quoted(&here.display().to_string()),
-        words.join(" ")
-    );
-    archive.file("command", line.as_bytes());
-    Ok(archive)
-}
 
-/// A word of shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
+    fn spawn(mut command: Command, socket: PathBuf, framing: Framing, options: &[String]) -> Result<Self> {
+        let ready = Path::new(DIRECTORY).join("pid");
+        let _ = std::fs::remove_file(&ready);
+        command
+            .args(["--protocol", &framing.to_string(), "--pid-file"])
+            .arg(&ready)
+            .args(options);
+        eprintln!("+ {command:?}");
+        let child = command.spawn().context("cannot run pontoon vm")?;
+        let mut vm = Self {
+            child,
+            socket,
+            framing,
+        };
+        process::wait_until("pontoon vm serves", Duration::from_secs(10), || {
+            let ended = vm.child.try_wait()?;
+            ensure!(ended.is_none(), "pontoon vm ended: {ended:?}");
+            Ok(ready.exists())
+        })?;
+        Ok(vm)
+    }
 
-/// What the machine's time goes by.
-#[derive(Clone, Copy)]
-enum Clock {
-    Host,
-    Instructions,
-}
+    /// Waits for its end, which is near.
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        let mut status = None;
+        process::wait_until("pontoon vm ends", Duration::from_secs(10), || {
+            status = self.child.try_wait()?;
+            Ok(status.is_some())
+        })?;
+        status.context("no status")
+    }
 
-impl Clock {
-    fn options(self) -> &'static [&'static str] {
-        match self {
-            Self::Host => &["-accel", "tcg,thread=multi", "-smp", "2"],
-            Self::Instructions => &["-accel", "tcg", "-smp", "1", "-icount", "shift=0,sleep=off"],
-        }
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        Ok(kill_process(pid, signal)?)
     }
 }
 
-fn boot(image: &Path, initrd: &Path, clock: Clock) -> Result<Child> {
-    let mut qemu = Command::new("qemu-system-x86_64");
-    qemu.args(clock.options());
-    qemu.args(["-machine", "q35", "-cpu", "max", "-m", MEGABYTES])
-        .args(["-nodefaults", "-no-user-config", "-no-reboot"])
-        .args(["-display", "none", "-serial", "stdio", "-monitor", "none"])
-        .args([
-            "-fsdev",
-            "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-        ])
-        .args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"])
-        .arg("-kernel")
-        .arg(image)
-        .arg("-initrd")
-        .arg(initrd)
-        .args([
-            "-append",
-            "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off",
-        ])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    qemu.spawn().context("cannot run qemu-system-x86_64")
-}
-
-/// Passes the command's output on; returns its status.
-fn relay(machine: &mut Child) -> Result<u32> {
-    let console = machine.stdout.take().context("no pipe")?;
-    let mut before = Vec::new();
-    let mut begun = false;
-    for line in BufReader::new(console).split(b'\n') {
-        let line = line?;
-        let line = String::from_utf8_lossy(&line);
-        let line = line.trim_end_matches('\r');
-        match line.split_once(END) {
-            Some((_, status)) if begun => {
-                let status = status.trim_end_matches(" ===");
-                return status.parse().context("no status");
-            }
-            _ if begun => writeln!(std::io::stdout(), "{line}")?,
-            _ if line == BEGIN => begun = true,
-            _ => before.push(line.to_owned()),
-        }
-    }
-    match begun {
-        true => bail!("the machine ended before the command did"),
-        false => bail!("the machine does not boot:\n{}", before.join("\n")),
-    }
-}
-
-/// The one file in `directory` whose name begins so.
-fn only(directory: &Path, prefix: &str) -> Result<PathBuf> {
-    let entries = fs::read_dir(directory).with_context(|| format!("no {}", directory.display()))?;
-    entries
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
-        })
-        .with_context(|| format!("no {prefix}* in {}", directory.display()))
-}
-
-/// A file that goes with this value.
-struct Initrd(PathBuf);
-
-impl Initrd {
-    fn write(archive: &Archive) -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("pontoon-e2e.{}.initrd", std::process::id()));
-        let initrd = Self(path);
-        fs::write(&initrd.0, archive.bytes())?;
-        Ok(initrd)
-    }
-}
-
-impl Drop for Initrd {
+impl Drop for Vm {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::quoted;
+/// A namespace whose interface `eth0` is carried to a `pontoon vm`.
+pub(crate) struct Guest {
+    pub(crate) namespace: Namespace,
+    _carrier: Carrier,
+}
 
-    #[test]
-    fn words_stay_words() {
-        assert_eq!(quoted("a b"), "'a b'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
+impl Guest {
+    pub(crate) fn of(vm: &Vm, faults: Faults) -> Result<Self> {
+        Self::new(|tap| Carrier::to_path(tap, vm.socket.clone(), vm.framing, faults))
     }
+
+    /// At the other end of a socket.
+    pub(crate) fn at(socket: OwnedFd, framing: Framing) -> Result<Self> {
+        Self::new(|tap| Carrier::to_socket(tap, socket, framing))
+    }
+
+    fn new(carry: impl FnOnce(OwnedFd) -> Carrier) -> Result<Self> {
+        let namespace = Namespace::new()?;
+        let tap = namespace.enter(|| {
+            network::sysctl("net/ipv6/conf/default/router_solicitation_delay", "0")?;
+            let tap = sys::tap("eth0").context("cannot make a tap")?;
+            network::ip("link set eth0 address 52:54:00:12:34:56 up")?;
+            Ok(tap)
+        })?;
+        Ok(Self {
+            namespace,
+            _carrier: carry(tap),
+        })
+    }
+
+    /// Gets an IPv4 address by busybox's DHCP client; returns what its script printed.
+    pub(crate) fn dhcp4(&self) -> Result<String> {
+        let script = script("udhcpc", UDHCPC)?;
+        let text = self.namespace.enter(|| {
+            let client = [
+                "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", "10", "-T", "1", "-O", "mtu", "-s",
+            ];
+            process::output(Command::new("busybox").args(client).arg(&script))
+        })?;
+        let line = text.lines().find(|line| line.starts_with("dhcp4 "));
+        Ok(line.context("no address")?.to_string())
+    }
+
+    /// Waits for an IPv6 address from the router's advertisement.
+    pub(crate) fn slaac(&self) -> Result<std::net::IpAddr> {
+        self.namespace.enter(|| {
+            process::wait_until("an IPv6 default route", Duration::from_secs(10), || {
+                Ok(routes::default(Family::V6).is_ok() && routes::address(Family::V6, "eth0").is_ok())
+            })?;
+            routes::address(Family::V6, "eth0")
+        })
+    }
+
+    /// Gets an IPv6 address by ISC's DHCP client; returns what its script printed.
+    pub(crate) fn dhcp6(&self) -> Result<String> {
+        let script = script("dhclient", DHCLIENT)?;
+        let said = Path::new(DIRECTORY).join("dhcp6");
+        let line = format!(
+            "dhclient -6 -1 -lf {0}/leases6 -pf {0}/dhclient6 -sf {1} -e SAID={2} eth0 </dev/null >/dev/null",
+            DIRECTORY,
+            script.display(),
+            said.display()
+        );
+        self.namespace
+            .enter(|| process::output(Command::new("sh").args(["-c", &line])))?;
+        Ok(std::fs::read_to_string(said)?.trim_end().to_string())
+    }
+}
+
+/// Writes a script that can be run.
+fn script(name: &str, text: &str) -> Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = Path::new(DIRECTORY).join(name);
+    std::fs::write(&path, text)?;
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+    Ok(path)
 }

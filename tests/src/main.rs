@@ -5,9 +5,12 @@
 //! sysctls, cannot disturb its neighbour, and leaves nothing when it is killed at its deadline. The same program is
 //! the guest's side of the tests: `pontoon-e2e guest ...` runs inside `pontoon run`.
 
+mod boot;
+mod carrier;
 mod case;
 mod cases;
 mod counters;
+mod faults;
 mod guest;
 mod machine;
 mod network;
@@ -38,7 +41,7 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &[String]) -> Result<bool> {
     match arguments.first().map(String::as_str) {
         Some("guest") => guest::run(&arguments[1..]).map(|()| true),
-        Some("machine") => machine::run(&arguments[1..]),
+        Some("boot") => boot::run(&arguments[1..]),
         Some("case") => runner::run_one(&arguments[1..]).map(|()| true),
         _ => runner::run_list(&options(arguments)?),
     }

@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result<bool> {
     check(
         &mut tally,
         "unit and simulation",
-        cargo(&["test", "--workspace"]),
+        cargo(&["test", "--workspace", "--no-fail-fast"]),
         UNIT,
     )?;
     for (name, command) in ring::steps(cargo, workspace()) {
@@ -144,11 +144,11 @@ fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
     let mut link = cargo(&["test", "-p", "pontoon-runtime", "--lib", "--"]);
     link.args(["link::vhost_net", "--test-threads=1"]).env(
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
-        format!("{} machine {}", end_to_end.display(), kernel.display()),
+        format!("{} boot {}", end_to_end.display(), kernel.display()),
     );
     check(tally, "vhost-net, the link", link, MACHINE)?;
     let mut machine = Command::new(&end_to_end);
-    machine.arg("machine").arg(&kernel).arg(&end_to_end);
+    machine.arg("boot").arg(&kernel).arg(&end_to_end);
     machine.arg("--binary").arg(programs.join("pontoon")).arg("vhost");
     listed(tally, "vhost-net, end to end", &mut machine, MACHINE)
 }

@@ -18,6 +18,7 @@ const HELP: &str = "\
   pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    programs of your choice
   pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
   pontoon bench compare A.json B.json                     what changed
+  pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
 
 {usage-heading} {usage}
@@ -45,6 +46,8 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Relays of multicast
+    Relay(crate::relay::Relay),
     /// Compare two reports
     Compare(Compare),
     /// List scenarios, cells, and stacks found here
@@ -58,10 +61,10 @@ pub(crate) struct Measure {
     pub(crate) scenarios: Vec<String>,
     #[command(flatten)]
     pub(crate) stacks: Stacks,
-    /// Times that each cell is measured [default: 3 or 7]
+    /// Times that each cell is measured [default: 6 or 7]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Seconds of a measurement [default: 0.6 or 1]
+    /// Seconds of a measurement [default: 0.4 or 1]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) duration: Option<f64>,
     /// Write the report, after every measurement

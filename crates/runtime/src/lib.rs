@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 
 mod cpus;
 pub mod host;
+mod limits;
 pub mod link;
 mod mesh;
 pub mod messages;
@@ -21,13 +22,14 @@ mod pacing;
 mod worker;
 mod workers;
 
+pub use link::socket::Source;
 pub use link::{Attachment, Vhost};
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
 
 use link::Link;
-use link::socket::{Framing, Packet, Socket, Source, Stream};
+use link::socket::{Framing, Packet, Socket, Stream};
 use link::tap::Tap;
 use link::vhost_net::{self, VhostNet};
 use messages::Report;
@@ -121,7 +123,7 @@ fn serve_socket<F: Framing>(setup: Setup, source: Source) -> io::Result<()> {
 fn serve<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<()> {
     let voice = setup.supervisor.try_clone()?;
     let workers = workers::build(setup, links)?;
-    seqpacket::send(&voice, Report::Ready.encode(), &[])
+    seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
     drop(voice);
     let end = workers::run(workers);

@@ -195,7 +195,12 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
             Err(Refused::Rejected)
         );
     }
-    let mut room = transmitter.reserve(1, 1).unwrap();
+    let mut room = transmitter.reserve(2, 1).unwrap();
+    assert_eq!(
+        room.commit(whole(&long), long.bytes(), data.len()),
+        Err(Refused::Rejected),
+        "more than its room"
+    );
     let short = head(PAIRS[0], 1);
     room.payloads()[0].copy_from(&[7_u8]);
     room.commit(whole(&short), short.bytes(), 1).unwrap();
