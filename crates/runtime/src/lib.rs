@@ -92,20 +92,16 @@ pub fn run(setup: Setup, attachment: Attachment) -> io::Result<()> {
 
 /// By vhost-net where it is there and works.
 fn serve_tap(setup: Setup, taps: Vec<Tap>, vhost: Option<Vhost>) -> io::Result<()> {
-    let Some(Vhost { devices, required }) = vhost else {
+    let Some(vhost) = vhost else {
         return serve(setup, taps);
     };
-    let pairs: io::Result<Vec<_>> = devices
-        .into_iter()
-        .zip(&taps)
-        .map(|(device, tap)| vhost_net::Pair::start(device, tap))
-        .collect();
+    let pairs: io::Result<Vec<_>> = taps.iter().map(vhost_net::Pair::start).collect();
     match pairs {
         Ok(pairs) => {
             let links = taps.into_iter().zip(pairs);
             serve(setup, links.map(|(tap, pair)| VhostNet::new(tap, pair)).collect())
         }
-        Err(error) if required => Err(say("cannot set up vhost-net", &error)),
+        Err(error) if vhost == Vhost::Required => Err(say("cannot set up vhost-net", &error)),
         Err(error) => {
             info!("cannot set up vhost-net ({error}); frames take the tap");
             serve(setup, taps)

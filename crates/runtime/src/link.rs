@@ -36,7 +36,7 @@ pub enum Attachment {
         queues: Vec<OwnedFd>,
         /// What was negotiated on it.
         offload: TapOffload,
-        /// The kernel's vhost-net, to carry its frames; `None`: we do.
+        /// Whether the kernel's vhost-net carries its frames; `None`: we do.
         vhost: Option<Vhost>,
     },
     /// A SOCK_STREAM socket.
@@ -50,22 +50,19 @@ impl Attachment {
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Tap { queues, vhost, .. } => {
-                let devices = vhost.iter().flat_map(|vhost| &vhost.devices);
-                queues.iter().chain(devices).map(AsFd::as_fd).collect()
-            }
+            Self::Tap { queues, .. } => queues.iter().map(AsFd::as_fd).collect(),
             Self::Stream(source) | Self::Packet(source) => vec![source.as_fd()],
         }
     }
 }
 
-/// `/dev/vhost-net`, opened.
-#[derive(Debug)]
-pub struct Vhost {
-    /// Once for each of the tap's queues.
-    pub devices: Vec<OwnedFd>,
-    /// It is an error when it does not work, rather than a reason to do without.
-    pub required: bool,
+/// `/dev/vhost-net`, which the engine opens for itself: a device works for the one process that took it first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vhost {
+    /// Unless it does not work.
+    Wanted,
+    /// It is an error when it does not.
+    Required,
 }
 
 /// One worker's part of a link.
@@ -111,6 +108,11 @@ pub trait Link: Send {
     /// # Errors
     /// The guest is gone, as sending found out.
     fn take_full(&mut self) -> Result<bool, Gone>;
+
+    /// A turn is over; with `more`, the next one follows at once and has something to do.
+    fn end_turn(&mut self, more: bool) {
+        let _ = more;
+    }
 
     /// The worker is about to sleep, `full` if something waits for room: how long it may, at most. `None`: until some
     /// event tells of what it needs to know.

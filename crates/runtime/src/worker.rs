@@ -183,8 +183,10 @@ impl<L: Link> Worker<L> {
             self.host.prepare();
 
             // Wait.
+            let more = more || left.frames || left.inbox || left.icmp || left.icmpv6;
+            self.link.end_turn(more);
             let wait = match worked {
-                _ if more || left.frames || left.inbox || left.icmp || left.icmpv6 => self.pacer.busy(),
+                _ if more => self.pacer.busy(),
                 Some(from) => self.pacer.worked(from, begin, now()),
                 None => self.pacer.idle(begin),
             };

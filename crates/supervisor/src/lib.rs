@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
             Wanted::Machine(attachment, file)
         }
     };
-    let vhost = vhost::open(options.vhost_net, wish, &disabled, options.workers)?;
+    let vhost = vhost::choose(options.vhost_net, wish, &disabled)?;
     let outside = Outside::look(options)?;
 
     // Children inherit the blocked signals, so that none of them dies of one before its time.
@@ -132,7 +132,11 @@ pub fn run(options: &Options) -> Result<u8, Error> {
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (Behind::Attached(attached), take_up(tap, vhost, config.addresses), None)
+            (
+                Behind::Attached(attached),
+                take_up(tap, vhost, config.addresses),
+                None,
+            )
         }
         Wanted::Command {
             argv,
@@ -147,7 +151,11 @@ pub fn run(options: &Options) -> Result<u8, Error> {
                 descriptors,
             };
             let (guest, tap) = command::start(&plan)?;
-            (Behind::Command(guest), take_up(tap, vhost, config.addresses), None)
+            (
+                Behind::Command(guest),
+                take_up(tap, vhost, config.addresses),
+                None,
+            )
         }
         Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
     };
@@ -184,11 +192,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
 }
 
 /// The engine's link, and what the supervisor keeps of the guest's namespace.
-fn take_up(
-    tap: tap::Made,
-    vhost: Option<Vhost>,
-    addresses: Addresses,
-) -> (Attachment, Option<GuestRoute>) {
+fn take_up(tap: tap::Made, vhost: Option<Vhost>, addresses: Addresses) -> (Attachment, Option<GuestRoute>) {
     let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
     let attachment = Attachment::Tap {
         queues: tap.queues,

@@ -10,32 +10,24 @@ use pontoon_sys::vhost::{self, PATH};
 use crate::error::{Error, reason};
 use crate::options::VhostNet;
 
-/// Opens the device once for each queue of a tap that will have these offloads, where that is wanted. One line says why,
-/// where it cannot be.
+/// What the engine is to do about the device, for a tap that will have these offloads. Where it is wanted and cannot be had,
+/// one line says why.
 ///
 /// # Errors
-/// It is required, and cannot be.
-pub(crate) fn open(
+/// It is required, and cannot be had.
+pub(crate) fn choose(
     wish: VhostNet,
     offload: TapOffload,
     disabled: &Disabled,
-    queues: u8,
 ) -> Result<Option<Vhost>, Error> {
-    let required = match wish {
+    let vhost = match wish {
         VhostNet::Off => return Ok(None),
-        VhostNet::Auto => false,
-        VhostNet::On => true,
+        VhostNet::Auto => Vhost::Wanted,
+        VhostNet::On => Vhost::Required,
     };
-    let devices = match usable(offload, disabled) {
-        Ok(()) => (0..queues)
-            .map(|_| vhost::open())
-            .collect::<io::Result<_>>()
-            .map_err(|error| unavailable(&error)),
-        Err(error) => Err(error),
-    };
-    match devices {
-        Ok(devices) => Ok(Some(Vhost { devices, required })),
-        Err(error) if required => Err(error),
+    match usable(offload, disabled) {
+        Ok(()) => Ok(Some(vhost)),
+        Err(error) if vhost == Vhost::Required => Err(error),
         Err(error) => {
             tracing::info!("no vhost-net, frames take the tap: {error}");
             Ok(None)
@@ -50,7 +42,7 @@ fn usable(offload: TapOffload, disabled: &Disabled) -> Result<(), Error> {
     if !offload.vnet_hdr {
         return Err(Error::new("vhost-net needs offload metadata").advise("no --no-offload"));
     }
-    Ok(())
+    vhost::check().map_err(|error| unavailable(&error))
 }
 
 fn unavailable(error: &io::Error) -> Error {
@@ -83,13 +75,13 @@ mod tests {
 
     #[test]
     fn auto_does_without_and_on_does_not() {
-        assert!(matches!(open(VhostNet::Auto, METADATA, &disabled(), 1), Ok(None)));
-        assert!(open(VhostNet::On, METADATA, &disabled(), 1).is_err());
+        assert!(matches!(choose(VhostNet::Auto, METADATA, &disabled()), Ok(None)));
+        assert!(choose(VhostNet::On, METADATA, &disabled()).is_err());
         assert!(matches!(
-            open(VhostNet::Auto, TapOffload::NONE, &Disabled::default(), 1),
+            choose(VhostNet::Auto, TapOffload::NONE, &Disabled::default()),
             Ok(None)
         ));
-        let error = open(VhostNet::On, TapOffload::NONE, &Disabled::default(), 1).unwrap_err();
+        let error = choose(VhostNet::On, TapOffload::NONE, &Disabled::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "vhost-net needs offload metadata (try: no --no-offload)"
@@ -97,9 +89,9 @@ mod tests {
     }
 
     #[test]
-    fn off_opens_nothing() {
+    fn off_is_off() {
         assert!(matches!(
-            open(VhostNet::Off, METADATA, &Disabled::default(), 1),
+            choose(VhostNet::Off, METADATA, &Disabled::default()),
             Ok(None)
         ));
     }

@@ -50,19 +50,25 @@ pub struct Vring<'a> {
     pub error: BorrowedFd<'a>,
 }
 
-/// Opens the device, for [`Device::new`].
+/// Whether the device can be opened.
 ///
 /// # Errors
 /// `NotFound` without the module `vhost_net`; `PermissionDenied` where the user is not in the device's group.
-pub fn open() -> io::Result<OwnedFd> {
+pub fn check() -> io::Result<()> {
+    open().map(drop)
+}
+
+fn open() -> io::Result<OwnedFd> {
     let device = OpenOptions::new().read(true).write(true).open(PATH)?;
     Ok(device.into())
 }
 
-/// A queue pair of the kernel's, with the memory that it works on.
+/// A queue pair of the kernel's, with the memory that it works on. Dropped, both queues stop, and the kernel lets go of the
+/// tap.
 #[derive(Debug)]
 pub struct Device {
-    // Closed before `memory` is unmapped, as fields are dropped in this order.
+    // Nobody else has this descriptor. It is closed before `memory` is unmapped, as fields are dropped in this order, and
+    // when that returns, the kernel works no more (`vhost_net_release`).
     device: OwnedFd,
     memory: Mapping,
 }
@@ -71,8 +77,12 @@ impl Device {
     /// Has the kernel work for this process, on `memory`, with these features.
     ///
     /// # Errors
-    /// `Unsupported`: the kernel lacks one of them. EBUSY: the device is somebody else's already.
-    pub fn new(device: OwnedFd, memory: Mapping, features: u64) -> io::Result<Self> {
+    /// As [`check`]; `Unsupported`: the kernel lacks one of the features.
+    pub fn new(memory: Mapping, features: u64) -> io::Result<Self> {
+        Self::of(open()?, memory, features)
+    }
+
+    fn of(device: OwnedFd, memory: Mapping, features: u64) -> io::Result<Self> {
         let offered = SET_OWNER
             .none(&device)
             .and_then(|()| GET_FEATURES.get(&device, 0))?;
@@ -144,22 +154,8 @@ impl Device {
     /// # Errors
     /// ENOTSOCK: this is no tap. The kernel's.
     pub fn start(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
-        self.set_backend(which, tap.as_raw_fd())
-    }
-
-    fn set_backend(&self, which: Which, fd: libc::c_int) -> io::Result<()> {
-        let index = which as u32;
+        let (index, fd) = (which as u32, tap.as_raw_fd());
         NET_SET_BACKEND.set(&self.device, &File { index, fd })
-    }
-}
-
-/// Stops both queues: when this returns, the kernel has let go of the memory and of the tap.
-impl Drop for Device {
-    fn drop(&mut self) {
-        for which in [Which::Receive, Which::Transmit] {
-            // A queue that never ran cannot be stopped.
-            let _ = self.set_backend(which, -1);
-        }
     }
 }
 
@@ -218,14 +214,14 @@ impl<T> Request<T> {
         // SAFETY: the requests below that are made this way read one `T`, which `argument` points to. What the kernel is
         // told by it is memory of a `Mapping` that outlives its use (see `Device`), or a descriptor, of which it keeps a
         // reference of its own.
-        check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, argument) })
+        done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, argument) })
     }
 }
 
 impl Request<u64> {
     fn get(&self, device: &OwnedFd, mut value: u64) -> io::Result<u64> {
         // SAFETY: the one request of this kind, VHOST_GET_FEATURES, writes one u64, which `value` is.
-        check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, &raw mut value) })?;
+        done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, &raw mut value) })?;
         Ok(value)
     }
 }
@@ -233,11 +229,11 @@ impl Request<u64> {
 impl Request<()> {
     fn none(&self, device: &OwnedFd) -> io::Result<()> {
         // SAFETY: the one request of this kind, VHOST_SET_OWNER, takes no argument.
-        check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number) })
+        done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number) })
     }
 }
 
-fn check(result: libc::c_int) -> io::Result<()> {
+fn done(result: libc::c_int) -> io::Result<()> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -297,7 +293,7 @@ mod tests {
     #[test]
     fn says_what_the_descriptor_is_not() {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let error = Device::new(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
+        let error = Device::of(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
     }
 }

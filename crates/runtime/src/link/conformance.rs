@@ -114,7 +114,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
             room.payloads()[0].copy_from(&data);
             room.commit(whole(&head), head.bytes(), len).unwrap();
             drop(room);
-            transmitter.flush();
+            flush(&mut link);
             for _ in 0..2 {
                 assert_eq!(guest.hear(pair).as_ref(), Some(&data), "{len} bytes");
             }
@@ -161,7 +161,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     }
     assert_eq!(room.payloads().len(), 1);
     drop(room);
-    transmitter.flush();
+    flush(&mut link);
     for nth in [1_u8, 2] {
         assert_eq!(guest.hear(PAIRS[0]), Some(vec![nth; 50]));
     }
@@ -210,7 +210,7 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
         "no room is left in the reservation"
     );
     drop(room);
-    transmitter.flush();
+    flush(&mut link);
     assert_eq!(link.take_full(), Ok(false));
     assert_eq!(guest.hear(PAIRS[0]), Some(vec![7]));
     assert!(!guest.hears(PAIRS[0]));
@@ -240,9 +240,8 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     assert!(how.is_some(), "nothing said that the guest is gone");
     assert!(heard.len() <= 1, "{heard:?}");
     let head = head(PAIRS[0], 0);
-    let transmitter = link.transmitter();
-    let sent = transmitter.send(whole(&head), head.bytes(), &[]);
-    transmitter.flush();
+    let sent = link.transmitter().send(whole(&head), head.bytes(), &[]);
+    flush(&mut link);
     assert!(sent.is_err() || link.take_full().is_err());
 }
 
@@ -285,14 +284,21 @@ pub(super) fn datagram(frame: &Frame<'_>) -> Option<(SocketAddr, Vec<u8>)> {
     Some(((ip.destination, udp.destination_port).into(), data))
 }
 
+/// Sends what was begun, as a turn's end does.
+pub(super) fn flush(link: &mut impl Link) {
+    link.transmitter().flush();
+    link.end_turn(false);
+}
+
 /// Everything that waits: datagrams, and sizes of bursts.
 pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<usize>) {
     let (mut datagrams, mut bursts) = (Vec::new(), Vec::new());
-    let (receiver, _) = link.halves();
     loop {
+        let (receiver, _) = link.halves();
         let burst = receiver.receive(BURST, Until::Empty, |frames| {
             datagrams.extend(frames.iter().filter_map(datagram))
         });
+        link.end_turn(burst.rest == Rest::More);
         bursts.push(burst.frames);
         assert_eq!(burst.malformed, 0);
         if burst.rest == Rest::Drained {

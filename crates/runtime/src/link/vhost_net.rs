@@ -7,7 +7,7 @@
 //! The tap stays at hand. When vhost-net fails, the link goes on by it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use vm_memory::VolatileSlice;
 use super::tap::{self, Tap};
 use super::{Burst, Gone, Link, RETRY, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
-use queue::{Alarm, Failure};
+use queue::{Alarm, Bell, Failure};
 
 mod circle;
 mod queue;
@@ -52,8 +52,11 @@ mod places {
 pub struct VhostNet {
     receiver: Receiver,
     transmitter: Transmitter,
+    bell: Bell,
     /// Present as long as vhost-net is.
     alarm: Option<Arc<Alarm>>,
+    /// Bytes, both ways, since the kernel would have liked to be woken.
+    gathered: Option<usize>,
     /// Times that the worker went to sleep since a frame came.
     silence: u32,
     gone: Option<Gone>,
@@ -67,22 +70,24 @@ pub struct VhostNet {
 pub struct Pair {
     receiver: receive::Receiver,
     transmitter: transmit::Transmitter,
+    bell: Bell,
     alarm: Arc<Alarm>,
 }
 
 impl Pair {
-    /// Has a vhost-net device of this process serve a tap, which nobody may read from then on.
+    /// Has a vhost-net device serve a tap, which nobody may read from then on.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start(device: OwnedFd, tap: &Tap) -> io::Result<Self> {
+    pub fn start(tap: &Tap) -> io::Result<Self> {
         let memory = Mapping::new(places::BYTES)?;
         let features = vhost::VERSION_1 | vhost::EVENT_IDX | vhost::MERGEABLE;
-        let device = Arc::new(Device::new(device, memory, features)?);
-        let alarm = Arc::new(Alarm::new()?);
+        let device = Arc::new(Device::new(memory, features)?);
+        let (bell, alarm) = (Bell::new()?, Arc::new(Alarm::new()?));
         let pair = Self {
-            receiver: receive::Receiver::new(&device, &alarm)?,
-            transmitter: transmit::Transmitter::new(&device, &alarm, tap.limits())?,
+            receiver: receive::Receiver::new(&device, &bell, &alarm)?,
+            transmitter: transmit::Transmitter::new(&device, &bell, &alarm, tap.limits())?,
+            bell,
             alarm,
         };
         for which in [Which::Receive, Which::Transmit] {
@@ -106,7 +111,9 @@ impl VhostNet {
                 ring: Some(pair.transmitter),
                 tap: tap_transmitter,
             },
+            bell: pair.bell,
             alarm: Some(pair.alarm),
+            gathered: None,
             silence: 0,
             gone: None,
             room: false,
@@ -128,6 +135,28 @@ impl VhostNet {
             .map_err(Gone::Connection)
     }
 
+    /// Wakes the kernel if it has to be: now, or, with `more` to come, when enough has gathered.
+    fn wake(&mut self, more: bool) {
+        let (Some(receiver), Some(transmitter)) = (&mut self.receiver.ring, &mut self.transmitter.ring)
+        else {
+            return;
+        };
+        let bytes = receiver.take_bytes() + transmitter.take_bytes();
+        // Both are asked.
+        if receiver.take_due() | transmitter.take_due() {
+            self.gathered.get_or_insert(0);
+        }
+        let Some(gathered) = &mut self.gathered else {
+            return;
+        };
+        *gathered += bytes.max(TURN);
+        if more && *gathered < ENOUGH {
+            return;
+        }
+        self.gathered = None;
+        transmitter.queue().checked(self.bell.ring());
+    }
+
     /// Whether the interface is gone, which vhost-net does not tell. It is asked more and more rarely while nothing comes.
     fn look_for_guest(&mut self) {
         self.silence = self.silence.saturating_add(1);
@@ -144,6 +173,12 @@ impl VhostNet {
         }
     }
 }
+
+/// Bytes that gather before the kernel is woken for them, while there is more to do.
+const ENOUGH: usize = 512 << 10;
+
+/// Bytes that a turn stands for at least: with little in each, the kernel waits for eight of them.
+const TURN: usize = 64 << 10;
 
 /// Sleeps without a frame from the guest that make it worth a system call to see whether it is there.
 const LONG_SILENCE: u32 = 4;
@@ -193,7 +228,12 @@ impl Link for VhostNet {
         self.gone.map_or(Ok(full), Err)
     }
 
+    fn end_turn(&mut self, more: bool) {
+        self.wake(more);
+    }
+
     fn sleep(&mut self, _: &Epoll, full: bool) -> Option<Duration> {
+        self.wake(false);
         let Some(ring) = &mut self.transmitter.ring else {
             return full.then_some(RETRY);
         };

@@ -1,4 +1,4 @@
-//! One queue of a device, as both halves of the link have one: the ring in the device's memory, and the eventfds.
+//! One queue of a device, as both halves of the link have one: the ring in the device's memory, and its eventfds.
 
 use std::fmt;
 use std::io;
@@ -24,9 +24,10 @@ const FEATURES: Features = Features {
 pub(super) struct Queue {
     device: Arc<Device>,
     driver: Driver<Box<[Slot]>>,
-    kick: OwnedFd,
     call: OwnedFd,
     alarm: Arc<Alarm>,
+    /// The kernel is to be woken.
+    due: bool,
 }
 
 /// The ring, found in memory.
@@ -49,7 +50,7 @@ pub(super) enum Failure {
     Add,
     /// The kernel could not be woken.
     #[error("cannot wake the kernel: {0}")]
-    Kick(Errno),
+    Wake(Errno),
 }
 
 impl From<LayoutError> for Failure {
@@ -65,6 +66,7 @@ impl Queue {
         which: Which,
         size: u16,
         at: usize,
+        bell: &Bell,
         alarm: &Arc<Alarm>,
     ) -> io::Result<Self> {
         let layout = Layout::contiguous(size, device.memory().address() + at as u64);
@@ -73,9 +75,9 @@ impl Queue {
         let queue = Self {
             device: device.clone(),
             driver,
-            kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             alarm: alarm.clone(),
+            due: false,
         };
         let within = Layout::contiguous(size, at as u64);
         let vring = Vring {
@@ -83,7 +85,7 @@ impl Queue {
             descriptors: within.descriptors as usize,
             available: within.available as usize,
             used: within.used as usize,
-            kick: queue.kick.as_fd(),
+            kick: bell.as_fd(),
             call: queue.call.as_fd(),
             error: alarm.as_fd(),
         };
@@ -101,13 +103,16 @@ impl Queue {
         self.device.memory().address() + at as u64
     }
 
-    /// Wakes the kernel.
-    pub(super) fn kick(&self) -> Result<(), Failure> {
-        match rustix::io::write(&self.kick, &1_u64.to_ne_bytes()) {
-            // Full of kicks that the kernel has not seen: it will wake.
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(error) => Err(Failure::Kick(error)),
-        }
+    /// Shows the kernel what was added.
+    pub(super) fn publish(&mut self) -> Result<(), Failure> {
+        let due = self.ring()?.publish();
+        self.due |= due;
+        Ok(())
+    }
+
+    /// Whether the kernel sleeps, and waits to be told of something that it was shown since this was last asked.
+    pub(super) fn take_due(&mut self) -> bool {
+        std::mem::take(&mut self.due)
     }
 
     /// What tells that the kernel has used buffers. Its count is never read: registered edge triggered, each write to it
@@ -136,10 +141,33 @@ fn window(device: &Device) -> Window<VolatileSlice<'_>> {
     Window::new(memory.whole(), memory.address())
 }
 
+/// An eventfd to write to. One of them wakes the kernel for both queues of a pair, by one system call; the queue that has
+/// nothing new is looked at in vain, which is little.
+#[derive(Debug)]
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(super) fn ring(&self) -> Result<(), Failure> {
+        // Nobody reads the count, which has room for the next 500 years.
+        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(Failure::Wake)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Rings when vhost-net has failed: the kernel rings it for a queue that makes no sense to it, we for the rest.
 #[derive(Debug)]
 pub(super) struct Alarm {
-    bell: OwnedFd,
+    bell: Bell,
     /// The first thing that we rang for.
     failure: OnceLock<Failure>,
 }
@@ -147,20 +175,20 @@ pub(super) struct Alarm {
 impl Alarm {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: Bell::new()?,
             failure: OnceLock::new(),
         })
     }
 
     pub(super) fn raise(&self, failure: Failure) {
         let _ = self.failure.set(failure);
-        // An eventfd that refuses has rung often enough.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        // There is nobody else to tell.
+        let _ = self.bell.ring();
     }
 
     /// Whether it has rung, and for what.
     pub(super) fn heard(&self) -> Option<Failure> {
-        rustix::io::read(&self.bell, &mut [0; size_of::<u64>()]).ok()?;
+        rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
         Some(self.failure.get().copied().unwrap_or(Failure::Kernel))
     }
 }

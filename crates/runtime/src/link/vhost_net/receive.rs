@@ -13,7 +13,7 @@ use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
 use super::places;
-use super::queue::{Alarm, Failure, Queue};
+use super::queue::{Alarm, Bell, Failure, Queue};
 use crate::link::{BURST, Burst, Rest};
 
 /// Buffers: a burst of the longest frames with us, and another with the kernel.
@@ -22,6 +22,9 @@ pub(super) const BUFFERS: u16 = 128;
 /// Bytes of a buffer. Four hold the longest frame, `virtio_net_hdr`, Ethernet header with a tag and all; most frames are
 /// that long, or fit into one.
 const STRIDE: usize = (16 << 10) + 512;
+
+/// Buffers that are given back together: a kernel that has run out of them is woken once for so many.
+const TOGETHER: usize = BUFFERS as usize / 2;
 
 /// Bytes of all buffers.
 pub(super) const BYTES: usize = BUFFERS as usize * STRIDE;
@@ -35,22 +38,39 @@ pub(super) struct Receiver {
     device: Arc<Device>,
     queue: Queue,
     heads: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
+    /// Buffers that are not the kernel's. Where it has none left to write to, they are all here, or written to and wait.
+    ours: ArrayVec<u32, { BUFFERS as usize }>,
+    /// Bytes that were received.
+    bytes: usize,
 }
 
 impl Receiver {
     /// Offers all buffers to the kernel, which fills them once the queue has started.
-    pub(super) fn new(device: &Arc<Device>, alarm: &Arc<Alarm>) -> io::Result<Self> {
+    pub(super) fn new(device: &Arc<Device>, bell: &Bell, alarm: &Arc<Alarm>) -> io::Result<Self> {
+        let (which, at) = (Which::Receive, places::RECEIVE_RING);
         let mut receiver = Self {
             device: device.clone(),
-            queue: Queue::new(device, Which::Receive, BUFFERS, places::RECEIVE_RING, alarm)?,
+            queue: Queue::new(device, which, BUFFERS, at, bell, alarm)?,
             heads: Box::new([[0; vnet::LEN + HEAD]; BURST]),
+            ours: (0..u32::from(BUFFERS)).collect(),
+            bytes: 0,
         };
-        receiver.offer(0..u32::from(BUFFERS)).map_err(io::Error::other)?;
+        receiver.offer().map_err(io::Error::other)?;
         Ok(receiver)
     }
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// As [`Queue::take_due`].
+    pub(super) fn take_due(&mut self) -> bool {
+        self.queue.take_due()
+    }
+
+    /// Bytes that were received since this was last asked.
+    pub(super) fn take_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.bytes)
     }
 
     /// Buffers that the kernel has written to and that wait here.
@@ -68,7 +88,6 @@ impl Receiver {
         let memory = self.device.memory().whole();
         let mut parts = ArrayVec::<VolatileSlice<'_>, { BURST * MOST }>::new();
         let mut taken = ArrayVec::<Taken, BURST>::new();
-        let mut used = ArrayVec::<u32, { BUFFERS as usize }>::new();
         let mut malformed = 0;
         let mut ring = self.queue.ring()?;
         ring.suppress();
@@ -79,7 +98,7 @@ impl Receiver {
             let begin = parts.len();
             let head = &mut self.heads[taken.len()];
             let buffer = written(&memory, first)?;
-            used.push(first.tag);
+            self.ours.push(first.tag);
             let copied = buffer.copy_to(&mut head[..]);
             let count = vnet::buffers(&head[..copied]).unwrap_or(0);
             if !(1..=MOST).contains(&count.into()) {
@@ -88,7 +107,7 @@ impl Receiver {
             parts.push(buffer.offset(vnet::LEN).map_err(|_| Failure::Frame(count))?);
             for _ in 1..count {
                 let next = ring.reap()?.ok_or(Failure::Frame(count))?;
-                used.push(next.tag);
+                self.ours.push(next.tag);
                 parts.push(written(&memory, next)?);
             }
             match vnet::parse(&head[..copied]) {
@@ -109,12 +128,13 @@ impl Receiver {
                 .iter()
                 .zip(heads)
                 .map(|(taken, head)| taken.frame(head, &parts));
-            sink(&frames.collect::<ArrayVec<_, BURST>>());
+            let frames = frames.collect::<ArrayVec<_, BURST>>();
+            self.bytes += frames.iter().map(|frame| frame.len).sum::<usize>();
+            sink(&frames);
         }
-        // The buffers are the kernel's again.
         drop(parts);
-        if !used.is_empty() {
-            self.offer(used)?;
+        if self.ours.len() >= TOGETHER {
+            self.offer()?;
         }
         let rest = match self.waiting()? {
             0 => Rest::Drained,
@@ -127,19 +147,16 @@ impl Receiver {
         })
     }
 
-    /// Gives buffers to the kernel.
-    fn offer(&mut self, buffers: impl IntoIterator<Item = u32>) -> Result<(), Failure> {
+    /// Gives our buffers to the kernel.
+    fn offer(&mut self) -> Result<(), Failure> {
         let base = self.queue.address(places::RECEIVE_BUFFERS);
         let mut ring = self.queue.ring()?;
-        for buffer in buffers {
+        for buffer in self.ours.drain(..) {
             let address = base + u64::from(buffer) * STRIDE as u64;
             ring.add(buffer, &[Buffer::writable(address, STRIDE as u32)])
                 .map_err(|_| Failure::Add)?;
         }
-        if ring.publish() {
-            self.queue.kick()?;
-        }
-        Ok(())
+        self.queue.publish()
     }
 }
 

@@ -6,7 +6,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use super::*;
 use crate::host::event::Events;
 use crate::link::BURST;
-use crate::link::conformance::{self, PAIRS, Pair, datagram, drain, head, suite, to, whole};
+use crate::link::conformance::{self, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole};
 use crate::link::tap::tests::{all, guest, socket};
 use crate::namespace::{self, ip};
 
@@ -86,7 +86,7 @@ fn a_full_ring_to_the_guest_loses_and_doubles_nothing() {
                         until_room(&mut link, &epoll);
                     }
                 }
-                link.transmitter().flush();
+                flush(&mut link);
                 for number in numbers {
                     assert_eq!(hear(&socket), Some(number.to_be_bytes().to_vec()));
                 }
@@ -136,6 +136,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
         || {
             let (mut link, epoll) = watched();
             link.transmitter.ring.as_mut().unwrap().offer_nonsense();
+            link.end_turn(false);
             let mut events = Events::new();
             until("the kernel rings", || {
                 epoll.wait(&mut events, Some(Duration::from_millis(10))).unwrap();
@@ -154,6 +155,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
                 link.transmitter()
                     .send(whole(&head), head.bytes(), b"down")
                     .unwrap();
+                flush(&mut link);
                 assert_eq!(hear(&socket).as_deref(), Some(&b"down"[..]));
             }
             assert_eq!(link.withdrawals(), 1);
@@ -163,7 +165,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
 
 /// Runs the test of that full name where there is vhost-net.
 fn run(name: &str, test: fn()) {
-    match vhost::open() {
+    match vhost::check() {
         Ok(_) => namespace::run(name, test),
         Err(error) => namespace::skipped(name, &format!("cannot open {}: {error}", vhost::PATH)),
     }
@@ -171,7 +173,7 @@ fn run(name: &str, test: fn()) {
 
 fn link(mtu: u16) -> VhostNet {
     let (tap, _) = guest(all(), mtu);
-    let pair = super::Pair::start(vhost::open().unwrap(), &tap).unwrap();
+    let pair = super::Pair::start(&tap).unwrap();
     VhostNet::new(tap, pair)
 }
 

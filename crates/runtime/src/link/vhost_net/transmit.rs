@@ -14,7 +14,7 @@ use vm_memory::VolatileSlice;
 
 use super::circle::{Circle, Run};
 use super::places;
-use super::queue::{Alarm, Failure, Queue};
+use super::queue::{Alarm, Bell, Failure, Queue};
 
 /// Frames that the kernel may have at one time.
 pub(super) const FRAMES: u16 = 256;
@@ -43,21 +43,40 @@ pub(super) struct Transmitter {
     limits: Limits,
     /// A frame was refused for want of room.
     full: bool,
+    /// Bytes that were shown to the kernel.
+    bytes: usize,
 }
 
 impl Transmitter {
-    pub(super) fn new(device: &Arc<Device>, alarm: &Arc<Alarm>, limits: Limits) -> io::Result<Self> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        bell: &Bell,
+        alarm: &Arc<Alarm>,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        let (which, at) = (Which::Transmit, places::TRANSMIT_RING);
         Ok(Self {
             device: device.clone(),
-            queue: Queue::new(device, Which::Transmit, FRAMES, places::TRANSMIT_RING, alarm)?,
+            queue: Queue::new(device, which, FRAMES, at, bell, alarm)?,
             circle: Circle::new(BYTES, FRAMES),
             limits,
             full: false,
+            bytes: 0,
         })
     }
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// As [`Queue::take_due`].
+    pub(super) fn take_due(&mut self) -> bool {
+        self.queue.take_due()
+    }
+
+    /// Bytes that were shown to the kernel since this was last asked.
+    pub(super) fn take_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.bytes)
     }
 
     /// Whether a frame was refused for want of room since this was last asked.
@@ -121,11 +140,9 @@ impl Transmitter {
         while let Some(frame) = self.circle.submit() {
             let buffer = Buffer::readable(base + frame.at as u64, frame.len as u32);
             ring.add(frame.name, &[buffer]).map_err(|_| Failure::Add)?;
+            self.bytes += frame.len;
         }
-        if ring.publish() {
-            self.queue.kick()?;
-        }
-        Ok(())
+        self.queue.publish()
     }
 
     /// Room for a frame of `len` bytes, had back from the kernel if need be.
@@ -136,7 +153,11 @@ impl Transmitter {
             0 => None,
             _ => self.circle.room(len),
         };
-        self.full |= run.is_none();
+        if run.is_none() {
+            self.full = true;
+            // However little it is, more cannot gather.
+            self.bytes += BYTES;
+        }
         run
     }
 
@@ -145,9 +166,7 @@ impl Transmitter {
     pub(super) fn offer_nonsense(&mut self) {
         let mut ring = self.queue.ring().unwrap();
         ring.add(u32::MAX, &[Buffer::readable(64, 64)]).unwrap();
-        if ring.publish() {
-            self.queue.kick().unwrap();
-        }
+        self.queue.publish().unwrap();
     }
 
     /// Takes back what the kernel is done with.
