@@ -4,8 +4,8 @@
 //! root: where it is here, with all programs of this machine, whose files it sees and cannot change. The output goes to
 //! standard output, and the status is the command's.
 //!
-//! QEMU translates the machine's instructions, which distorts times. With `--icount` before KERNEL the machine has one CPU,
-//! and each of its instructions takes 1 ns of its time: what is busy for so long has executed so many.
+//! QEMU translates the machine's instructions, which distorts times. With `--icount` before KERNEL each instruction of either
+//! CPU takes 1 ns of the machine's time: while one of them is busy, time counts instructions.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -134,7 +134,14 @@ impl Clock {
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::Host => &["-accel", "tcg,thread=multi", "-smp", "2"],
-            Self::Instructions => &["-accel", "tcg", "-smp", "1", "-icount", "shift=0,sleep=off"],
+            Self::Instructions => &[
+                "-accel",
+                "tcg,thread=single",
+                "-smp",
+                "2",
+                "-icount",
+                "shift=0,sleep=off",
+            ],
         }
     }
 }

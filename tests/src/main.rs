@@ -11,6 +11,7 @@ mod case;
 mod cases;
 mod counters;
 mod faults;
+mod figures;
 mod guest;
 mod machine;
 mod network;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &[String]) -> Result<bool> {
     match arguments.first().map(String::as_str) {
         Some("guest") => guest::run(&arguments[1..]).map(|()| true),
+        Some("figures") => figures::run(&arguments[1..]),
         Some("boot") => boot::run(&arguments[1..]),
         Some("case") => runner::run_one(&arguments[1..]).map(|()| true),
         _ => runner::run_list(&options(arguments)?),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::{step, target};
 
@@ -33,6 +33,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("traceroute", "traceroute"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),
+    ("xz", "xz-utils"),
 ];
 
 /// Where a program must be so that every user finds it.
@@ -78,28 +79,42 @@ fn missing() -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
-/// Debian's kernel, unpacked: fetched once, and not installed.
+/// Where Debian has a kernel that peeks at an offset of a TCP stream and takes segmented datagrams: what the tests are about.
+const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
+    http://deb.debian.org/debian bookworm-backports main\n";
+
+/// Debian's kernel, unpacked: fetched once, and not installed. Nothing of the machine's apt is touched.
 pub(crate) fn kernel() -> Result<PathBuf> {
     let unpacked = target().join("kernel");
     if unpacked.is_dir() {
         return Ok(unpacked);
     }
-    let output = Command::new("apt-cache")
-        .args(["depends", "linux-image-amd64"])
-        .output()
-        .context("cannot run apt-cache")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let package = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Depends: "))
-        .context("apt knows no linux-image-amd64 (try, as root: apt-get update)")?;
     let download = target().join("kernel.download");
-    std::fs::create_dir_all(&download)?;
-    let line = format!("apt-get download {package} && dpkg -x {package}_*.deb unpacked");
+    std::fs::create_dir_all(download.join("lists/partial"))?;
+    std::fs::create_dir_all(download.join("cache/archives/partial"))?;
+    std::fs::write(download.join("sources.list"), SOURCE)?;
+    let at = download.canonicalize()?;
+    let at = at.display();
+    std::fs::write(
+        download.join("apt.conf"),
+        format!(
+            "Dir::Etc::sourcelist \"{at}/sources.list\"; Dir::Etc::sourceparts \"-\"; Dir::State::lists \"{at}/lists\"; \
+             Dir::Cache \"{at}/cache\"; APT::Sandbox::User \"root\";"
+        ),
+    )?;
     let mut fetch = Command::new("sh");
-    fetch.args(["-c", &line]).current_dir(&download);
-    if !step::run(&format!("fetch {package}"), &mut fetch, Duration::from_secs(300))? {
-        bail!("cannot fetch {package}");
+    fetch
+        .args([
+            "-ec",
+            "apt-get update
+            package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: //p')
+            apt-get download \"$package\"
+            dpkg -x \"$package\"_*.deb unpacked",
+        ])
+        .env("APT_CONFIG", "apt.conf")
+        .current_dir(&download);
+    if !step::run("fetch a kernel", &mut fetch, Duration::from_secs(300))? {
+        bail!("cannot fetch a kernel");
     }
     // All or nothing.
     std::fs::rename(download.join("unpacked"), &unpacked)?;

@@ -3,14 +3,21 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-/// The modules of these names, each behind what it needs, so that they can be loaded in this order.
+/// The modules of these names, each behind what it needs, so that they can be loaded in this order. What the kernel has
+/// built in is left out.
 pub(super) fn closure(kernel: &Path, names: &[&str]) -> Result<Vec<Vec<u8>>> {
     let mut files = HashMap::new();
-    collect(&kernel.join("lib/modules"), &mut files)?;
-    let mut loaded = Vec::new();
+    let directory = super::only(&kernel.join("lib/modules"), "")?;
+    collect(&directory, &mut files)?;
+    let built_in = fs::read_to_string(directory.join("modules.builtin"))?;
+    let mut loaded: Vec<String> = built_in
+        .lines()
+        .filter_map(|line| name(Path::new(line)))
+        .collect();
     let mut modules = Vec::new();
     for name in names {
         load(name, &files, &mut loaded, &mut modules)?;
@@ -27,14 +34,32 @@ fn collect(directory: &Path, files: &mut HashMap<String, PathBuf>) -> Result<()>
         }
         if path.is_dir() {
             collect(&path, files)?;
-        } else if let Some(name) = path
-            .file_name()
-            .and_then(|name| name.to_str()?.strip_suffix(".ko"))
-        {
-            files.insert(name.replace('-', "_"), path);
+        } else if let Some(name) = name(&path) {
+            files.insert(name, path);
         }
     }
     Ok(())
+}
+
+/// The name of the module in a file, compressed or not.
+fn name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let name = name.strip_suffix(".xz").unwrap_or(name).strip_suffix(".ko")?;
+    Some(name.replace('-', "_"))
+}
+
+/// A module's contents.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    if path.extension().is_none_or(|extension| extension != "xz") {
+        return Ok(fs::read(path)?);
+    }
+    let output = Command::new("xz")
+        .arg("-dc")
+        .arg(path)
+        .output()
+        .context("cannot run xz")?;
+    ensure!(output.status.success(), "xz cannot unpack {}", path.display());
+    Ok(output.stdout)
 }
 
 fn load(
@@ -48,7 +73,7 @@ fn load(
     }
     loaded.push(name.to_owned());
     let path = files.get(name).with_context(|| format!("no module {name}"))?;
-    let bytes = fs::read(path)?;
+    let bytes = read(path)?;
     for needed in needs(&bytes) {
         load(&needed, files, loaded, modules)?;
     }
@@ -72,7 +97,19 @@ fn needs(module: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::needs;
+    use std::path::Path;
+
+    use super::{name, needs};
+
+    #[test]
+    fn names_are_those_of_the_files() {
+        assert_eq!(
+            name(Path::new("kernel/net/9p/9pnet-virtio.ko.xz")).unwrap(),
+            "9pnet_virtio"
+        );
+        assert_eq!(name(Path::new("tun.ko")).unwrap(), "tun");
+        assert_eq!(name(Path::new("modules.dep")), None);
+    }
 
     #[test]
     fn reads_what_a_module_needs() {
