@@ -5,6 +5,7 @@
 //! busy, per gigabit. With `--icount`, a second is 10^9 instructions, of whatever runs.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -156,36 +157,38 @@ fn server() -> Result<Child> {
 }
 
 fn compare(stacks: &[Stack]) -> Result<()> {
+    let mut to = std::io::stdout().lock();
     let mut samples: Vec<[Vec<Sample>; 2]> = stacks.iter().map(|_| [Vec::new(), Vec::new()]).collect();
     for round in 1..=ROUNDS {
         for way in [Way::Up, Way::Down] {
             for (stack, samples) in stacks.iter().zip(&mut samples) {
                 let sample = measure(stack, way)
                     .with_context(|| format!("{} {}, round {round}", stack.name, way.name()))?;
-                print!("{round} {} {}:", way.name(), stack.name);
+                write!(to, "{round} {} {}:", way.name(), stack.name)?;
                 let figures = FIGURES
                     .iter()
                     .map(|(name, of)| format!(" {:.3} {name}", of(&sample)));
-                println!("{}", figures.collect::<Vec<_>>().join(","));
+                writeln!(to, "{}", figures.collect::<Vec<_>>().join(","))?;
                 samples[way as usize].push(sample);
             }
         }
     }
     for way in [Way::Up, Way::Down] {
-        println!(
+        writeln!(
+            to,
             "\n{}, medians of {ROUNDS}, and of the ratios to the tap's of the same round",
             way.name()
-        );
+        )?;
         for (name, of) in FIGURES {
-            print!("{name:26}");
+            write!(to, "{name:26}")?;
             let tap = &samples[0][way as usize];
             for (stack, samples) in stacks.iter().zip(&samples) {
                 let samples = &samples[way as usize];
                 let ratios = samples.iter().zip(tap).map(|(sample, tap)| of(sample) / of(tap));
                 let (value, ratio) = (median(samples.iter().map(of)), median(ratios));
-                print!("  {} {value:.3} ({ratio:.3})", stack.name);
+                write!(to, "  {} {value:.3} ({ratio:.3})", stack.name)?;
             }
-            println!();
+            writeln!(to)?;
         }
     }
     Ok(())

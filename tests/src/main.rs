@@ -13,6 +13,8 @@ mod counters;
 mod faults;
 mod figures;
 mod guest;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod machine;
 mod network;
 mod pattern;

@@ -41,8 +41,8 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
 /// Gives `guest` its network, and returns its status.
 pub(crate) fn serve(arguments: Network, guest: Guest, vhost_net: VhostNet) -> ExitCode {
     log::start(
-        arguments.log_format,
-        log::level(arguments.quiet, arguments.verbose),
+        arguments.report.log_format,
+        log::level(arguments.report.quiet, arguments.report.verbose),
     );
     let options = match options(arguments, guest, vhost_net) {
         Ok(options) => options,
@@ -98,6 +98,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         },
         workers: arguments.workers,
         no_offload: arguments.no_offload,
+        require_sandbox: arguments.require_sandbox,
         vhost_net,
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,
@@ -109,9 +110,9 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         },
         max_flows: arguments.max_flows,
         max_flow_rate: arguments.max_flow_rate,
-        ready_fd: arguments.ready_fd,
+        ready_fd: arguments.report.ready_fd,
         control: arguments.control,
-        pid_file: arguments.pid_file,
+        pid_file: arguments.report.pid_file,
     })
 }
 
