@@ -26,6 +26,7 @@ mod sandbox;
 mod tcp;
 mod transfer;
 mod udp;
+mod vhost_net;
 mod vm;
 mod workers;
 
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Case> {
         tcp::cases,
         transfer::cases,
         udp::cases,
+        vhost_net::cases,
         vm::cases,
         workers::cases,
     ];
@@ -107,6 +109,24 @@ pub(crate) fn all() -> Vec<Case> {
         case
     });
     all.extend(shared);
+    // What has flows, once more by vhost-net, where that is.
+    let topics = [
+        dns::cases,
+        icmp::cases,
+        iperf::cases,
+        publish::cases,
+        tcp::cases,
+        udp::cases,
+    ];
+    let by_vhost = topics.iter().filter(|_| vhost_net::is_there());
+    all.extend(by_vhost.flat_map(|cases| cases()).map(|mut case| {
+        case.name = format!("vhost.{}", case.name);
+        case.options = vhost_net::OPTIONS.to_vec();
+        case.pontoon_only = true;
+        // Mostly that is where every instruction is translated.
+        case.deadline *= 3;
+        case
+    }));
     all
 }
 

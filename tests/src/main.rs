@@ -5,11 +5,13 @@
 //! sysctls, cannot disturb its neighbour, and leaves nothing when it is killed at its deadline. The same program is
 //! the guest's side of the tests: `pontoon-e2e guest ...` runs inside `pontoon run`.
 
+mod boot;
 mod carrier;
 mod case;
 mod cases;
 mod counters;
 mod faults;
+mod figures;
 mod guest;
 #[cfg(target_arch = "x86_64")]
 mod inject;
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &[String]) -> Result<bool> {
     match arguments.first().map(String::as_str) {
         Some("guest") => guest::run(&arguments[1..]).map(|()| true),
+        Some("figures") => figures::run(&arguments[1..]),
+        Some("boot") => boot::run(&arguments[1..]),
         Some("case") => runner::run_one(&arguments[1..]).map(|()| true),
         _ => runner::run_list(&options(arguments)?),
     }

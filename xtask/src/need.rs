@@ -1,13 +1,13 @@
 //! Programs of others that the tests run, and the Debian packages that hold them.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::step;
+use crate::{step, target};
 
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
@@ -25,6 +25,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
     ("pip3", "python3-pip"),
     ("nft", "nftables"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
     ("smcrouted", "smcroute"),
     ("strace", "strace"),
@@ -32,6 +33,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("traceroute", "traceroute"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),
+    ("xz", "xz-utils"),
 ];
 
 /// Where a program must be so that every user finds it.
@@ -75,6 +77,49 @@ fn missing() -> Vec<(&'static str, &'static str)> {
         .copied()
         .filter(|(program, _)| !found(program))
         .collect()
+}
+
+/// Where Debian has a kernel that peeks at an offset of a TCP stream and takes segmented datagrams: what the tests are about.
+const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
+    http://deb.debian.org/debian bookworm-backports main\n";
+
+/// Debian's kernel, unpacked: fetched once, and not installed. Nothing of the machine's apt is touched.
+pub(crate) fn kernel() -> Result<PathBuf> {
+    let unpacked = target().join("kernel");
+    if unpacked.is_dir() {
+        return Ok(unpacked);
+    }
+    let download = target().join("kernel.download");
+    std::fs::create_dir_all(download.join("lists/partial"))?;
+    std::fs::create_dir_all(download.join("cache/archives/partial"))?;
+    std::fs::write(download.join("sources.list"), SOURCE)?;
+    let at = download.canonicalize()?;
+    let at = at.display();
+    std::fs::write(
+        download.join("apt.conf"),
+        format!(
+            "Dir::Etc::sourcelist \"{at}/sources.list\"; Dir::Etc::sourceparts \"-\"; Dir::State::lists \"{at}/lists\"; \
+             Dir::Cache \"{at}/cache\"; APT::Sandbox::User \"root\";"
+        ),
+    )?;
+    let mut fetch = Command::new("sh");
+    fetch
+        .args([
+            "-ec",
+            "apt-get update
+            package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: //p')
+            apt-get download \"$package\"
+            dpkg -x \"$package\"_*.deb unpacked",
+        ])
+        .env("APT_CONFIG", "apt.conf")
+        .current_dir(&download);
+    if !step::run("fetch a kernel", &mut fetch, Duration::from_secs(300))? {
+        bail!("cannot fetch a kernel");
+    }
+    // All or nothing.
+    std::fs::rename(download.join("unpacked"), &unpacked)?;
+    std::fs::remove_dir_all(&download)?;
+    Ok(unpacked)
 }
 
 fn apt_get(arguments: &[&str]) -> Result<()> {

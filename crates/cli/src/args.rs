@@ -78,6 +78,15 @@ pub(crate) struct Run {
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,
+    /// Have the kernel's vhost-net carry frames: auto, on or off
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "off",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) vhost_net: VhostNet,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, hide = true)]
     pub(crate) command: Vec<OsString>,
@@ -327,6 +336,13 @@ pub(crate) enum Io {
     Event,
     Hybrid,
     Poll,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum VhostNet {
+    Auto,
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

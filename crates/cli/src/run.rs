@@ -9,7 +9,7 @@ use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::{Action, Match, Rule, Target};
 use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
-use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers};
+use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers, VhostNet};
 use pontoon_supervisor::{Error, policy};
 
 use crate::args::{self, Network, Resolver, Run};
@@ -30,16 +30,21 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
             ifname: arguments.ifname,
         },
     };
-    serve(arguments.network, guest)
+    let vhost_net = match arguments.vhost_net {
+        args::VhostNet::Auto => VhostNet::Auto,
+        args::VhostNet::On => VhostNet::On,
+        args::VhostNet::Off => VhostNet::Off,
+    };
+    serve(arguments.network, guest, vhost_net)
 }
 
 /// Gives `guest` its network, and returns its status.
-pub(crate) fn serve(arguments: Network, guest: Guest) -> ExitCode {
+pub(crate) fn serve(arguments: Network, guest: Guest, vhost_net: VhostNet) -> ExitCode {
     log::start(
         arguments.report.log_format,
         log::level(arguments.report.quiet, arguments.report.verbose),
     );
-    let options = match options(arguments, guest) {
+    let options = match options(arguments, guest, vhost_net) {
         Ok(options) => options,
         Err(error) => {
             tracing::error!("{error}");
@@ -55,7 +60,7 @@ pub(crate) fn serve(arguments: Network, guest: Guest) -> ExitCode {
     }
 }
 
-fn options(arguments: Network, guest: Guest) -> Result<Options, Error> {
+fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Options, Error> {
     let ipv6 = match (arguments.no_ipv6, arguments.ipv6) {
         (true, _) => Ipv6::Off,
         (false, Some(subnet)) => Ipv6::Subnet(subnet),
@@ -94,6 +99,7 @@ fn options(arguments: Network, guest: Guest) -> Result<Options, Error> {
         workers: arguments.workers,
         no_offload: arguments.no_offload,
         require_sandbox: arguments.require_sandbox,
+        vhost_net,
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,
         connect_timeout: arguments.connect_timeout,

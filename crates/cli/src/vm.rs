@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use pontoon_supervisor::options::{Guest, Machine, Protocol, Seat};
+use pontoon_supervisor::options::{Guest, Machine, Protocol, Seat, VhostNet};
 
 use crate::args::{self, Vm};
 use crate::run;
@@ -21,5 +21,5 @@ pub(crate) fn run(arguments: Vm) -> ExitCode {
         },
         one_off: arguments.one_off,
     };
-    run::serve(arguments.network, Guest::Machine(machine))
+    run::serve(arguments.network, Guest::Machine(machine), VhostNet::Off)
 }

@@ -10,7 +10,7 @@ use pontoon_sandbox::Sandbox;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 mod cpus;
 pub mod host;
@@ -25,8 +25,8 @@ mod pacing;
 mod worker;
 mod workers;
 
-pub use link::Attachment;
 pub use link::socket::Source;
+pub use link::{Attachment, Vhost};
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
@@ -34,6 +34,7 @@ pub use pontoon_sys::tun::TapOffload;
 use link::Link;
 use link::socket::{Framing, Packet, Socket, Stream};
 use link::tap::Tap;
+use link::vhost_net::{self, VhostNet};
 use messages::Report;
 
 /// Where the host side sends from (`--outbound`).
@@ -101,14 +102,39 @@ pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: O
     raise_descriptor_limit();
     let mtu = setup.config.mtu;
     match attachment {
-        Attachment::Tap { queues, offload } => {
+        Attachment::Tap {
+            queues,
+            offload,
+            vhost,
+        } => {
             let tap = |queue| Tap::new(queue, offload, mtu);
             let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
             let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
-            serve(setup, taps, sandbox, supervisor)
+            let Some(pairs) = vhost_pairs(&taps, vhost)? else {
+                return serve(setup, taps, sandbox, supervisor);
+            };
+            let links = taps.into_iter().zip(pairs);
+            let links = links.map(|(tap, pair)| VhostNet::new(tap, pair)).collect();
+            serve(setup, links, sandbox, supervisor)
         }
         Attachment::Stream(source) => serve(setup, vec![socket::<Stream>(source, mtu)?], sandbox, supervisor),
         Attachment::Packet(source) => serve(setup, vec![socket::<Packet>(source, mtu)?], sandbox, supervisor),
+    }
+}
+
+/// Has vhost-net serve the taps, where it is there and works.
+fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<vhost_net::Pair>>> {
+    let Some(vhost) = vhost else {
+        return Ok(None);
+    };
+    let pairs: io::Result<Vec<_>> = taps.iter().map(vhost_net::Pair::start).collect();
+    match (pairs, vhost) {
+        (Ok(pairs), _) => Ok(Some(pairs)),
+        (Err(error), Vhost::Required) => Err(say("cannot set up vhost-net", &error)),
+        (Err(error), Vhost::Wanted) => {
+            info!("cannot set up vhost-net ({error}); frames take the tap");
+            Ok(None)
+        }
     }
 }
 

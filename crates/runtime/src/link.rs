@@ -17,6 +17,7 @@ use socket::Source;
 mod conformance;
 pub mod socket;
 pub mod tap;
+pub mod vhost_net;
 
 /// Frames of one burst. TCP up, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 32,000 Mbit/s with 4,
 /// 40,600 with 16, 35,300 with 32, whose buffers no longer stay in the cache.
@@ -35,6 +36,8 @@ pub enum Attachment {
         queues: Vec<OwnedFd>,
         /// What was negotiated on it.
         offload: TapOffload,
+        /// Whether the kernel's vhost-net carries its frames; `None`: we do.
+        vhost: Option<Vhost>,
     },
     /// A SOCK_STREAM socket.
     Stream(Source),
@@ -58,9 +61,14 @@ impl Attachment {
     /// Out of descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
-            Self::Tap { queues, offload } => Self::Tap {
+            Self::Tap {
+                queues,
+                offload,
+                vhost,
+            } => Self::Tap {
                 queues: queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
                 offload: *offload,
+                vhost: *vhost,
             },
             Self::Stream(source) => Self::Stream(source.try_clone()?),
             Self::Packet(source) => Self::Packet(source.try_clone()?),
@@ -73,6 +81,15 @@ impl Attachment {
     pub fn outlives_engine(&self) -> bool {
         !matches!(self, Self::Stream(Source::Connected(_)))
     }
+}
+
+/// `/dev/vhost-net`, which the engine opens for itself: a device works for the one process that took it first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vhost {
+    /// Unless it does not work.
+    Wanted,
+    /// It is an error when it does not.
+    Required,
 }
 
 /// One worker's part of a link.
@@ -98,6 +115,12 @@ pub trait Link: Send {
     /// Out of memory, or of the user's watches.
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()>;
 
+    /// Whether frames wait that perhaps no event has told of: where the link is memory, looking costs nothing, and who is
+    /// awake need not be told.
+    fn has_frames(&mut self) -> bool {
+        false
+    }
+
     /// Sees to the link's own affairs: a guest that comes, what it negotiates. Called after `Edge::Control`.
     ///
     /// # Errors
@@ -118,9 +141,19 @@ pub trait Link: Send {
     /// The guest is gone, as sending found out.
     fn take_full(&mut self) -> Result<bool, Gone>;
 
+    /// A turn is over; with `more`, the next one follows at once and has something to do.
+    fn end_turn(&mut self, more: bool) {
+        let _ = more;
+    }
+
     /// The worker is about to sleep, `full` if something waits for room: how long it may, at most. `None`: until some
     /// event tells of what it needs to know.
     fn sleep(&mut self, epoll: &Epoll, full: bool) -> Option<Duration>;
+
+    /// Times that the link went on by a slower way, as a faster one had failed.
+    fn withdrawals(&self) -> u64 {
+        0
+    }
 
     /// The guest is gone: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
     fn part(&mut self, epoll: &Epoll) -> bool {

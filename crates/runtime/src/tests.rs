@@ -26,6 +26,7 @@ fn tap(queues: u8) -> Attachment {
     Attachment::Tap {
         queues: tap.queues,
         offload: tap.offload,
+        vhost: None,
     }
 }
 

@@ -94,6 +94,7 @@ impl<L: Link> Worker<L> {
             let begin = now();
             let mut worked = None;
             left.note(&events);
+            left.frames = left.frames || self.link.has_frames();
             if let Some(member) = &self.member {
                 self.engine.set_guest_mac(member.guest_mac());
             }
@@ -192,8 +193,10 @@ impl<L: Link> Worker<L> {
             self.host.prepare();
 
             // Wait.
+            let more = more || left.frames || left.inbox || left.icmp || left.icmpv6;
+            self.link.end_turn(more);
             let wait = match worked {
-                _ if more || left.frames || left.inbox || left.icmp || left.icmpv6 => self.pacer.busy(),
+                _ if more => self.pacer.busy(),
                 Some(from) => self.pacer.worked(from, begin, now()),
                 None => self.pacer.idle(begin),
             };
@@ -304,7 +307,10 @@ impl<L: Link> Worker<L> {
             pool_bytes: self.engine.pool_in_use() as u64,
             rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
             counters: counters
-                .chain([("link_malformed", self.malformed)])
+                .chain([
+                    ("link_malformed", self.malformed),
+                    ("link_withdrawals", self.link.withdrawals()),
+                ])
                 .chain(self.of_the_process())
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
@@ -352,6 +358,7 @@ impl<L: Link> Worker<L> {
         Tally {
             counters: *self.engine.counters(),
             malformed: self.malformed,
+            withdrawals: self.link.withdrawals(),
             flows: self.engine.flows(),
         }
     }
@@ -362,6 +369,8 @@ impl<L: Link> Worker<L> {
 pub(crate) struct Tally {
     counters: Counters,
     malformed: u64,
+    /// Times that a link went on by a slower way.
+    withdrawals: u64,
     /// Flows at the end.
     flows: usize,
 }
@@ -371,6 +380,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
         self.malformed += other.malformed;
+        self.withdrawals += other.withdrawals;
         self.flows += other.flows;
     }
 
@@ -378,7 +388,10 @@ impl Tally {
         for (name, count) in self.counters.iter().filter(|(_, count)| *count > 0) {
             debug!("{name} {count}");
         }
-        debug!("link_malformed {}, flows {}", self.malformed, self.flows);
+        debug!(
+            "link_malformed {}, link_withdrawals {}, flows {}",
+            self.malformed, self.withdrawals, self.flows
+        );
         debug!("sandbox_refused {}", trap::refused());
     }
 }

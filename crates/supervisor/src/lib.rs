@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 
 use pontoon_engine::config::{Addresses, V6};
-use pontoon_runtime::{Attachment, Setup, ledger};
+use pontoon_runtime::{Attachment, Setup, Vhost, ledger};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -46,6 +46,7 @@ mod subnets;
 mod tap;
 mod terminal;
 mod userns;
+mod vhost;
 mod watch;
 
 pub use error::Error;
@@ -73,7 +74,11 @@ use watch::{Behind, Watch};
 pub fn run(options: &Options) -> Result<u8, Error> {
     one_use_each(options)?;
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
-    let wish = offload(options)?;
+    let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
+    let wish = match options.no_offload {
+        true => TapOffload::NONE,
+        false => TapOffload::all_but(&disabled),
+    };
     let wanted = match &options.guest {
         Guest::Command {
             argv,
@@ -90,6 +95,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
             Wanted::Machine(attachment, file)
         }
     };
+    let vhost = vhost::choose(options.vhost_net, wish, &disabled)?;
     let outside = Outside::look(options)?;
 
     // Children inherit the blocked signals, so that none of them dies of one before its time.
@@ -128,7 +134,11 @@ pub fn run(options: &Options) -> Result<u8, Error> {
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (Behind::Attached(attached), take_up(tap, config.addresses), None)
+            (
+                Behind::Attached(attached),
+                take_up(tap, vhost, config.addresses),
+                None,
+            )
         }
         Wanted::Command {
             argv,
@@ -143,7 +153,11 @@ pub fn run(options: &Options) -> Result<u8, Error> {
                 descriptors,
             };
             let (guest, tap) = command::start(&plan)?;
-            (Behind::Command(guest), take_up(tap, config.addresses), None)
+            (
+                Behind::Command(guest),
+                take_up(tap, vhost, config.addresses),
+                None,
+            )
         }
         Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
     };
@@ -181,11 +195,12 @@ pub fn run(options: &Options) -> Result<u8, Error> {
 }
 
 /// The engine's link, and what the supervisor keeps of the guest's namespace.
-fn take_up(tap: tap::Made, addresses: Addresses) -> (Attachment, Option<GuestRoute>) {
+fn take_up(tap: tap::Made, vhost: Option<Vhost>, addresses: Addresses) -> (Attachment, Option<GuestRoute>) {
     let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
     let attachment = Attachment::Tap {
         queues: tap.queues,
         offload: tap.offload,
+        vhost,
     };
     (attachment, addresses.v6.map(route))
 }
@@ -269,14 +284,4 @@ impl Outside {
             resolvers,
         })
     }
-}
-
-/// The offloads to ask the tap for.
-fn offload(options: &Options) -> Result<TapOffload, Error> {
-    let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
-    Ok(if options.no_offload {
-        TapOffload::NONE
-    } else {
-        TapOffload::all_but(&disabled)
-    })
 }

@@ -45,6 +45,8 @@ pub struct Options {
     pub no_offload: bool,
     /// A layer of the sandbox that the host refuses is an error.
     pub require_sandbox: bool,
+    /// Whether the kernel's vhost-net carries frames to and from a namespace's interface.
+    pub vhost_net: VhostNet,
     /// Ethernet address of the guest's interface.
     pub mac: Mac,
     /// Where the host side sends from.
@@ -63,6 +65,17 @@ pub struct Options {
     pub control: Option<PathBuf>,
     /// File for our process id, written when the network stands.
     pub pid_file: Option<PathBuf>,
+}
+
+/// A wish for vhost-net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VhostNet {
+    /// Where it is there and works.
+    Auto,
+    /// It is an error when it does not.
+    On,
+    /// No.
+    Off,
 }
 
 /// What is behind the link.

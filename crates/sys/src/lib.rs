@@ -13,6 +13,7 @@ pub mod errqueue;
 pub mod filter;
 pub mod icmp;
 pub mod inherited;
+pub mod mapping;
 pub mod message;
 pub mod messages;
 pub mod multicast;
@@ -23,6 +24,7 @@ pub mod shared;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
+pub mod vhost;
 
 pub use address::Family;
 

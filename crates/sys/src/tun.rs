@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::disabled::Disabled;
 
-/// Bytes of `virtio_net_hdr` in front of each frame where [`TapOffload::vnet_hdr`] is set: the header without
-/// `num_buffers`, little endian.
-pub const VNET_HDR_LEN: usize = 10;
+/// Bytes of `virtio_net_hdr` in front of each frame where [`TapOffload::vnet_hdr`] is set: the header of virtio 1, with
+/// `num_buffers` (which a tap neither reads nor writes, but vhost-net does), little endian.
+pub const VNET_HDR_LEN: libc::c_int = 12;
 
 /// What a tap was set up with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,7 +154,7 @@ fn attach(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<Stri
 
 /// Sets header size and byte order, then the largest set of offloads that the kernel takes.
 fn negotiate(fd: BorrowedFd<'_>, wish: TapOffload) -> io::Result<TapOffload> {
-    let size: libc::c_int = 10;
+    let size = VNET_HDR_LEN;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which `size` is.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) })?;
     let yes: libc::c_int = 1;

@@ -125,6 +125,7 @@ pub(crate) struct Vnet {
     pub(crate) gso_size: zerocopy::little_endian::U16,
     pub(crate) csum_start: zerocopy::little_endian::U16,
     pub(crate) csum_offset: zerocopy::little_endian::U16,
+    pub(crate) num_buffers: zerocopy::little_endian::U16,
 }
 
 pub(crate) mod ether_type {

@@ -61,8 +61,8 @@ impl Offload {
     };
 }
 
-/// Bytes of the header on a link.
-pub const LEN: usize = 10;
+/// Bytes of the header on a link: that of virtio 1, with `num_buffers`.
+pub const LEN: usize = 12;
 
 /// Why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,6 +113,14 @@ pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), Malformed> {
     ))
 }
 
+/// Buffers that the frame behind `header` was written to, as a device with VIRTIO_NET_F_MRG_RXBUF says (virtio 1.2
+/// section 5.1.6.4); `None` for fewer bytes than a header has.
+#[must_use]
+pub fn buffers(header: &[u8]) -> Option<u16> {
+    let (header, _) = Vnet::ref_from_prefix(header).ok()?;
+    Some(header.num_buffers.get())
+}
+
 /// The header of a frame whose own headers, Ethernet to TCP or UDP, have `header_len` bytes.
 ///
 /// A segmented frame must have a partial checksum (virtio 1.2 section 5.1.6.2: each segment's has to be computed).
@@ -145,6 +153,8 @@ pub fn emit(offload: Offload, header_len: usize) -> [u8; LEN] {
         gso_size: gso_size.into(),
         csum_start: csum_start.into(),
         csum_offset: csum_offset.into(),
+        // Nobody reads it on the way to a device.
+        num_buffers: 0.into(),
     })
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::case::{Case, Context, Family};
+use crate::figures::megabits;
 use crate::network::Network;
 use crate::process;
 
@@ -59,13 +60,4 @@ fn iperf(context: &Context, family: Family, options: &str) -> Result<()> {
         "too slow:\n{text}"
     );
     Ok(())
-}
-
-fn megabits(line: &str) -> Option<f64> {
-    line.split("Mbits/sec")
-        .next()?
-        .split_whitespace()
-        .last()?
-        .parse()
-        .ok()
 }

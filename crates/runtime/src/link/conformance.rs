@@ -10,6 +10,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit};
 
 use super::{BURST, Link, Receive, Rest, Until};
+use crate::host::event::Epoll;
 
 /// The guest's Ethernet address.
 pub(super) const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
@@ -50,6 +51,11 @@ pub(super) trait Guest: Sized {
 
     /// A link and its guest, whose interface has this MTU.
     fn open(mtu: u16) -> (Self::Link, Self);
+
+    /// Waits until the link has these frames, where what the guest says takes its time.
+    fn settle(link: &mut Self::Link, frames: usize) {
+        let _ = (link, frames);
+    }
 
     /// Sends a datagram from the guest's port to the gateway's.
     fn say(&mut self, pair: Pair, data: &[u8]);
@@ -98,6 +104,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
         for len in [0, 1, 1000, 65_000] {
             let data: Vec<u8> = (0..=255).cycle().take(len).collect();
             guest.say(pair, &data);
+            G::settle(&mut link, 1);
             assert_eq!(drain(&mut link).0, [(to(pair), data.clone())]);
 
             let head = head(pair, len);
@@ -107,7 +114,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
             room.payloads()[0].copy_from(&data);
             room.commit(whole(&head), head.bytes(), len).unwrap();
             drop(room);
-            transmitter.flush();
+            flush(&mut link);
             for _ in 0..2 {
                 assert_eq!(guest.hear(pair).as_ref(), Some(&data), "{len} bytes");
             }
@@ -121,6 +128,7 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     for nth in 0..40_u8 {
         guest.say(PAIRS[0], &[nth]);
     }
+    G::settle(&mut link, 40);
     let (datagrams, bursts) = drain(&mut link);
     let order: Vec<u8> = datagrams.iter().map(|(_, data)| data[0]).collect();
     assert_eq!(order, (0..40).collect::<Vec<_>>());
@@ -133,6 +141,7 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     for nth in 0..3_u8 {
         guest.say(PAIRS[0], &[nth]);
     }
+    G::settle(&mut link, 3);
     let (receiver, _) = link.halves();
     let burst = receiver.receive(2, Until::Empty, |frames| assert_eq!(frames.len(), 2));
     assert_eq!((burst.frames, burst.rest), (2, Rest::More));
@@ -152,7 +161,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     }
     assert_eq!(room.payloads().len(), 1);
     drop(room);
-    transmitter.flush();
+    flush(&mut link);
     for nth in [1_u8, 2] {
         assert_eq!(guest.hear(PAIRS[0]), Some(vec![nth; 50]));
     }
@@ -201,7 +210,7 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
         "no room is left in the reservation"
     );
     drop(room);
-    transmitter.flush();
+    flush(&mut link);
     assert_eq!(link.take_full(), Ok(false));
     assert_eq!(guest.hear(PAIRS[0]), Some(vec![7]));
     assert!(!guest.hears(PAIRS[0]));
@@ -212,6 +221,7 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     drain(&mut link);
     guest.say(PAIRS[0], b"last words");
     guest.leave();
+    let epoll = Epoll::new().unwrap();
     let mut heard = Vec::new();
     let how = (0..10).find_map(|_| {
         let (receiver, _) = link.halves();
@@ -220,15 +230,18 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
         });
         match burst.rest {
             Rest::Gone(how) => Some(how),
-            Rest::Drained | Rest::More => None,
+            Rest::Drained | Rest::More => {
+                // As the worker does.
+                link.sleep(&epoll, false);
+                link.take_full().err()
+            }
         }
     });
     assert!(how.is_some(), "nothing said that the guest is gone");
     assert!(heard.len() <= 1, "{heard:?}");
     let head = head(PAIRS[0], 0);
-    let transmitter = link.transmitter();
-    let sent = transmitter.send(whole(&head), head.bytes(), &[]);
-    transmitter.flush();
+    let sent = link.transmitter().send(whole(&head), head.bytes(), &[]);
+    flush(&mut link);
     assert!(sent.is_err() || link.take_full().is_err());
 }
 
@@ -271,14 +284,21 @@ pub(super) fn datagram(frame: &Frame<'_>) -> Option<(SocketAddr, Vec<u8>)> {
     Some(((ip.destination, udp.destination_port).into(), data))
 }
 
+/// Sends what was begun, as a turn's end does.
+pub(super) fn flush(link: &mut impl Link) {
+    link.transmitter().flush();
+    link.end_turn(false);
+}
+
 /// Everything that waits: datagrams, and sizes of bursts.
 pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<usize>) {
     let (mut datagrams, mut bursts) = (Vec::new(), Vec::new());
-    let (receiver, _) = link.halves();
     loop {
+        let (receiver, _) = link.halves();
         let burst = receiver.receive(BURST, Until::Empty, |frames| {
             datagrams.extend(frames.iter().filter_map(datagram))
         });
+        link.end_turn(burst.rest == Rest::More);
         bursts.push(burst.frames);
         assert_eq!(burst.malformed, 0);
         if burst.rest == Rest::Drained {

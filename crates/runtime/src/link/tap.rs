@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pontoon_engine::Limits;
+use pontoon_engine::{Limits, Transmit as _};
 use pontoon_sys::tun::TapOffload;
 
 use super::{Gone, Link, RETRY};
@@ -53,6 +53,23 @@ impl Tap {
     }
 }
 
+impl Tap {
+    /// What it can carry.
+    pub(super) fn limits(&self) -> Limits {
+        self.transmitter.limits()
+    }
+
+    pub(super) fn into_halves(self) -> (Receiver, Transmitter) {
+        (self.receiver, self.transmitter)
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+}
+
 impl Link for Tap {
     type Receiver = Receiver;
     type Transmitter = Transmitter;
@@ -85,4 +102,4 @@ impl AsFd for Queue {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

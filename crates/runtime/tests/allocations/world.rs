@@ -92,6 +92,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
     let attachment = Attachment::Tap {
         queues: tap.queues,
         offload: tap.offload,
+        vhost: None,
     };
     let worker = thread::spawn(move || {
         counting::judge_this_thread();

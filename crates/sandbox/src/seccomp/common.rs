@@ -15,7 +15,10 @@ pub(super) const ALLOWED: &[Entry] = &[
     call(SYS_restart_syscall, "kernel: goes on waiting after SIGCONT"),
     call(SYS_clock_gettime, "loop: the time, where the vDSO has no clock"),
     // Descriptors.
-    call(SYS_write, "log; tap: frames; mesh: a worker's doorbell"),
+    call(
+        SYS_write,
+        "log; tap: frames; mesh: a worker's doorbell; vhost-net: the kernel's",
+    ),
     call(SYS_close, "sockets: end of a flow, or of an output"),
     // Sockets.
     call(
@@ -53,7 +56,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     call(SYS_mremap, "allocator: a large table grows"),
     call(
         SYS_munmap,
-        "allocator; stacks of threads; relay: a ring that goes",
+        "allocator; stacks of threads; relay: a ring that goes; vhost-net: one that has failed",
     ),
     call(SYS_madvise, "allocator: gives memory back"),
     // The standard library's and the kernel's own.

@@ -9,7 +9,10 @@ const GLIBCS_SIGNALS: [u32; 2] = [32, 33];
 
 pub(super) const ALLOWED: &[Entry] = &[
     // Descriptors.
-    call(SYS_read, "tap: frames; mesh: a worker's doorbell"),
+    call(
+        SYS_read,
+        "tap: frames; mesh: a worker's doorbell; vhost-net: whether it has failed",
+    ),
     call(SYS_writev, "tap: frames in parts"),
     only(
         SYS_fcntl,
@@ -57,7 +60,10 @@ pub(super) const ALLOWED: &[Entry] = &[
         "UDP: several datagrams; packet link: several frames",
     ),
     call(SYS_sendmmsg, "packet link: several frames"),
-    call(SYS_ppoll, "links over sockets: whether the guest has hung up"),
+    call(
+        SYS_ppoll,
+        "links over sockets, and vhost-net's: whether the guest has hung up",
+    ),
     // Threads, of which every worker but the first is one.
     only(
         SYS_clone,

@@ -45,10 +45,14 @@ const GAUGES: [Gauge; 2] = [
 ];
 
 /// Counted beside the engine.
-const BESIDE: [(&str, &str); 2] = [
+const BESIDE: [(&str, &str); 3] = [
     (
         "link_malformed",
         "Frames that the link dropped for meaningless offload metadata.",
+    ),
+    (
+        "link_withdrawals",
+        "Times that frames went on by the tap, as vhost-net had failed.",
     ),
     ("sandbox_refused", "System calls that the sandbox refused."),
 ];

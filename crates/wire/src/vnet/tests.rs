@@ -11,8 +11,8 @@ fn tso_frame() {
         },
         segmentation: Segmentation::Tcp4 { mss: 1460 },
     };
-    // Flags, type, header length, segment size, checksum start and offset.
-    let bytes = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0];
+    // Flags, type, header length, segment size, checksum start and offset, buffers.
+    let bytes = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0, 0, 0];
     assert_eq!(emit(offload, 54), bytes);
     assert_eq!(
         parse(&[&bytes[..], b"frame"].concat()),
@@ -22,10 +22,10 @@ fn tso_frame() {
 
 #[test]
 fn plain_frame() {
-    assert_eq!(emit(Offload::NONE, 54), [0; 10]);
+    assert_eq!(emit(Offload::NONE, 54), [0; 12]);
     // VIRTIO_NET_HDR_F_DATA_VALID: the sender vouches for the checksum.
     assert_eq!(
-        parse(&[2, 0, 0, 0, 9, 9, 9, 9, 9, 9]),
+        parse(&[2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]),
         Ok((Offload::NONE, &[][..]))
     );
 }
@@ -33,7 +33,7 @@ fn plain_frame() {
 #[test]
 fn refusals() {
     let typed = |kind, size| {
-        let bytes = [1, kind, 0, 0, size, 0, 34, 0, 16, 0];
+        let bytes = [1, kind, 0, 0, size, 0, 34, 0, 16, 0, 0, 0];
         parse(&bytes).map(|(offload, _)| offload.segmentation)
     };
     assert_eq!(typed(1, 9), Ok(Segmentation::Tcp4 { mss: 9 }));
@@ -50,7 +50,14 @@ fn refusals() {
     for kind in [2, 3, 6, 0x80, 0xff] {
         assert_eq!(typed(kind, 9), Err(Malformed::UnknownGso(kind)));
     }
-    assert_eq!(parse(&[0; 9]), Err(Malformed::NoHeader(9)));
+    assert_eq!(parse(&[0; 11]), Err(Malformed::NoHeader(11)));
+}
+
+#[test]
+fn buffers_are_the_last_word() {
+    let bytes = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0, 3, 1];
+    assert_eq!(buffers(&bytes), Some(259));
+    assert_eq!(buffers(&bytes[..11]), None);
 }
 
 proptest! {
@@ -73,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(bytes: [u8; 10]) {
+    fn arbitrary_bytes_never_panic(bytes: [u8; 12]) {
         let _ = parse(&bytes);
     }
 }

@@ -21,7 +21,7 @@ mod without_metadata {
 }
 
 /// The stack of this namespace behind a tap, with offload metadata or without.
-struct Namespace<const METADATA: bool>([UdpSocket; 2]);
+pub(in crate::link) struct Namespace<const METADATA: bool>([UdpSocket; 2]);
 
 impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
     type Link = Tap;
@@ -71,7 +71,7 @@ impl<const METADATA: bool> Namespace<METADATA> {
 }
 
 /// A tap in this namespace, set up as a guest's.
-fn guest(wish: TapOffload, mtu: u16) -> (Tap, TapOffload) {
+pub(in crate::link) fn guest(wish: TapOffload, mtu: u16) -> (Tap, TapOffload) {
     let mut tap = tun::open("tap0", wish, 1).unwrap();
     sysctl("net/ipv6/conf/tap0/accept_ra", "0");
     sysctl("net/ipv6/conf/tap0/addr_gen_mode", "1");
@@ -106,12 +106,12 @@ fn until_address_is_up() {
     panic!("the address does not come up");
 }
 
-fn all() -> TapOffload {
+pub(in crate::link) fn all() -> TapOffload {
     TapOffload::all_but(&Disabled::default())
 }
 
 /// A guest's socket, which knows the gateway's port 9 as its peer.
-fn socket(pair: Pair) -> UdpSocket {
+pub(in crate::link) fn socket(pair: Pair) -> UdpSocket {
     let socket = UdpSocket::bind((pair.guest, PORTS.0)).unwrap();
     socket.connect((pair.gateway, PORTS.1)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();

@@ -1,0 +1,226 @@
+use std::net::UdpSocket;
+use std::time::Instant;
+
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
+use super::*;
+use crate::host::event::Events;
+use crate::link::BURST;
+use crate::link::conformance::{self, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole};
+use crate::link::tap::tests::{all, guest, socket};
+use crate::namespace::{self, ip};
+
+suite!(Namespace);
+
+/// The stack of this namespace behind a tap and vhost-net.
+struct Namespace([UdpSocket; 2]);
+
+impl conformance::Guest for Namespace {
+    type Link = VhostNet;
+
+    fn run(name: &str, test: fn()) {
+        run(name, test);
+    }
+
+    fn open(mtu: u16) -> (VhostNet, Self) {
+        (link(mtu), Self(PAIRS.map(socket)))
+    }
+
+    fn settle(link: &mut VhostNet, frames: usize) {
+        let receiver = link.receiver.ring.as_mut().unwrap();
+        until("the kernel brings frames", || {
+            usize::from(receiver.waiting().unwrap()) >= frames
+        });
+    }
+
+    fn say(&mut self, pair: Pair, data: &[u8]) {
+        self.socket(pair).send(data).unwrap();
+    }
+
+    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        hear(self.socket(pair))
+    }
+
+    fn hears(&mut self, pair: Pair) -> bool {
+        let socket = self.socket(pair);
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let hears = hear(socket).is_some();
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        hears
+    }
+
+    fn leave(self) {
+        ip("link del tap0");
+    }
+}
+
+impl Namespace {
+    fn socket(&self, pair: Pair) -> &UdpSocket {
+        &self.0[usize::from(pair.guest.contains(':'))]
+    }
+}
+
+/// Rounds in which a ring is filled, and datagrams of each.
+const ROUNDS: u32 = 100;
+const DATAGRAMS: u32 = 1000;
+
+#[test]
+fn a_full_ring_to_the_guest_loses_and_doubles_nothing() {
+    run(
+        "link::vhost_net::tests::a_full_ring_to_the_guest_loses_and_doubles_nothing",
+        || {
+            let (mut link, epoll) = watched();
+            let socket = socket(PAIRS[0]);
+            set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+            let mut refused = 0;
+            for round in 0..ROUNDS {
+                let numbers = round * DATAGRAMS..(round + 1) * DATAGRAMS;
+                for number in numbers.clone() {
+                    let head = head(PAIRS[0], 4);
+                    while let Err(why) =
+                        link.transmitter()
+                            .send(whole(&head), head.bytes(), &number.to_be_bytes())
+                    {
+                        assert_eq!(why, Refused::Full);
+                        refused += 1;
+                        until_room(&mut link, &epoll);
+                    }
+                }
+                flush(&mut link);
+                for number in numbers {
+                    assert_eq!(hear(&socket), Some(number.to_be_bytes().to_vec()));
+                }
+                socket.set_nonblocking(true).unwrap();
+                assert_eq!(hear(&socket), None, "a datagram too many");
+                socket.set_nonblocking(false).unwrap();
+            }
+            assert!(refused >= ROUNDS, "{refused} refused: the ring was not full");
+        },
+    );
+}
+
+#[test]
+fn a_full_ring_from_the_guest_loses_and_doubles_nothing() {
+    run(
+        "link::vhost_net::tests::a_full_ring_from_the_guest_loses_and_doubles_nothing",
+        || {
+            let (mut link, epoll) = watched();
+            let socket = socket(PAIRS[0]);
+            for round in 0..ROUNDS {
+                let numbers = round * DATAGRAMS..(round + 1) * DATAGRAMS;
+                for number in numbers.clone() {
+                    socket.send(&number.to_be_bytes()).unwrap();
+                }
+                let mut heard = Vec::new();
+                while heard.len() < numbers.len() {
+                    let (receiver, _) = link.halves();
+                    let burst = receiver.receive(BURST, Until::Empty, |frames| {
+                        let data = frames.iter().filter_map(datagram).map(|(_, data)| data);
+                        heard.extend(data.map(|data| u32::from_be_bytes(data.try_into().unwrap())));
+                    });
+                    if burst.rest == Rest::Drained && heard.len() < numbers.len() {
+                        let timeout = link.sleep(&epoll, false);
+                        wait_for(&epoll, timeout, Edge::Link);
+                    }
+                }
+                assert_eq!(heard, numbers.collect::<Vec<_>>());
+            }
+        },
+    );
+}
+
+#[test]
+fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
+    run(
+        "link::vhost_net::tests::goes_on_by_the_tap_when_the_kernel_rings_the_alarm",
+        || {
+            let (mut link, epoll) = watched();
+            link.transmitter.ring.as_mut().unwrap().offer_nonsense();
+            link.end_turn(false);
+            let mut events = Events::new();
+            until("the kernel rings", || {
+                epoll.wait(&mut events, Some(Duration::from_millis(10))).unwrap();
+                if events.edges().any(|(edge, _)| edge == Edge::Control) {
+                    link.control(&epoll).unwrap();
+                }
+                link.withdrawals() == 1
+            });
+            assert_eq!(link.take_full(), Ok(true), "whoever waits for room is told");
+
+            for pair in PAIRS {
+                let socket = socket(pair);
+                socket.send(b"up").unwrap();
+                assert_eq!(drain(&mut link).0, [(to(pair), b"up".to_vec())]);
+                let head = head(pair, 4);
+                link.transmitter()
+                    .send(whole(&head), head.bytes(), b"down")
+                    .unwrap();
+                flush(&mut link);
+                assert_eq!(hear(&socket).as_deref(), Some(&b"down"[..]));
+            }
+            assert_eq!(link.withdrawals(), 1);
+        },
+    );
+}
+
+/// Runs the test of that full name where there is vhost-net.
+fn run(name: &str, test: fn()) {
+    match vhost::check() {
+        Ok(_) => namespace::run(name, test),
+        Err(error) => namespace::skipped(name, &format!("cannot open {}: {error}", vhost::PATH)),
+    }
+}
+
+fn link(mtu: u16) -> VhostNet {
+    let (tap, _) = guest(all(), mtu);
+    let pair = super::Pair::start(&tap).unwrap();
+    VhostNet::new(tap, pair)
+}
+
+/// A link in an epoll instance that has told what it tells at first.
+fn watched() -> (VhostNet, Epoll) {
+    let mut link = link(1500);
+    let epoll = Epoll::new().unwrap();
+    link.watch(&epoll).unwrap();
+    drain(&mut link);
+    epoll
+        .wait(&mut Events::new(), Some(Duration::from_millis(100)))
+        .unwrap();
+    (link, epoll)
+}
+
+/// As the worker waits for room.
+fn until_room(link: &mut VhostNet, epoll: &Epoll) {
+    link.transmitter().flush();
+    assert_eq!(link.take_full(), Ok(true));
+    let timeout = link.sleep(epoll, true);
+    wait_for(epoll, timeout, Edge::Room);
+}
+
+/// Waits for an event, as long as a link that sleeps says; without that, it has to come.
+fn wait_for(epoll: &Epoll, timeout: Option<Duration>, edge: Edge) {
+    let mut events = Events::new();
+    if let Some(timeout) = timeout {
+        return epoll.wait(&mut events, Some(timeout)).unwrap();
+    }
+    until("the kernel calls", || {
+        epoll.wait(&mut events, Some(Duration::from_secs(5))).unwrap();
+        events.edges().any(|(happened, _)| happened == edge)
+    });
+}
+
+fn hear(socket: &UdpSocket) -> Option<Vec<u8>> {
+    let mut data = vec![0; 65_536];
+    let len = socket.recv(&mut data).ok()?;
+    data.truncate(len);
+    Some(data)
+}
+
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: not within 5 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,299 @@
+//! `/dev/vhost-net`: the kernel's device side of a virtio-net queue pair, with a tap behind it (Linux
+//! `include/uapi/linux/vhost.h`, `drivers/vhost/net.c`).
+//!
+//! One [`Device`] is one queue pair. Addresses are those of this process: what a descriptor calls an address is one in
+//! the device's [`Mapping`], and the kernel reaches nothing else by it.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::mapping::Mapping;
+
+/// Where the device is.
+pub const PATH: &str = "/dev/vhost-net";
+
+/// VIRTIO_NET_F_MRG_RXBUF: a frame may take several buffers.
+pub const MERGEABLE: u64 = 1 << 15;
+/// VIRTIO_F_RING_EVENT_IDX (Linux 3.1).
+pub const EVENT_IDX: u64 = 1 << 29;
+/// VIRTIO_F_VERSION_1 (Linux 4.0).
+pub const VERSION_1: u64 = 1 << 32;
+
+/// One of the two queues, by the kernel's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Which {
+    /// Takes buffers and fills them with frames that the guest's namespace sends.
+    Receive = 0,
+    /// Takes frames for the guest's namespace.
+    Transmit = 1,
+}
+
+/// A queue, as the kernel is told of it. Places are offsets in the device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Vring<'a> {
+    /// Number of descriptors.
+    pub size: u16,
+    /// The descriptor table.
+    pub descriptors: usize,
+    /// The available ring.
+    pub available: usize,
+    /// The used ring.
+    pub used: usize,
+    /// An eventfd that wakes the kernel.
+    pub kick: BorrowedFd<'a>,
+    /// An eventfd that the kernel writes to when it has used buffers.
+    pub call: BorrowedFd<'a>,
+    /// An eventfd that it writes to when the queue makes no sense to it.
+    pub error: BorrowedFd<'a>,
+}
+
+/// Whether the device can be opened.
+///
+/// # Errors
+/// `NotFound` without the module `vhost_net`; `PermissionDenied` where the user is not in the device's group.
+pub fn check() -> io::Result<()> {
+    open().map(drop)
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let device = OpenOptions::new().read(true).write(true).open(PATH)?;
+    Ok(device.into())
+}
+
+/// A queue pair of the kernel's, with the memory that it works on. Dropped, both queues stop, and the kernel lets go of the
+/// tap.
+#[derive(Debug)]
+pub struct Device {
+    // Nobody else has this descriptor. It is closed before `memory` is unmapped, as fields are dropped in this order, and
+    // when that returns, the kernel works no more (`vhost_net_release`).
+    device: OwnedFd,
+    memory: Mapping,
+}
+
+impl Device {
+    /// Has the kernel work for this process, on `memory`, with these features.
+    ///
+    /// # Errors
+    /// As [`check`]; `Unsupported`: the kernel lacks one of the features.
+    pub fn new(memory: Mapping, features: u64) -> io::Result<Self> {
+        Self::of(open()?, memory, features)
+    }
+
+    fn of(device: OwnedFd, memory: Mapping, features: u64) -> io::Result<Self> {
+        let offered = SET_OWNER
+            .none(&device)
+            .and_then(|()| GET_FEATURES.get(&device, 0))?;
+        if offered & features != features {
+            let missing = features & !offered;
+            let text = format!("this kernel's vhost-net lacks features {missing:#x}");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        SET_FEATURES.set(&device, &features)?;
+        let table = MemoryTable {
+            regions: 1,
+            padding: 0,
+            guest_address: memory.address(),
+            bytes: memory.len() as u64,
+            user_address: memory.address(),
+            flags: 0,
+        };
+        SET_MEM_TABLE.set(&device, &table)?;
+        Ok(Self { device, memory })
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    /// Tells the kernel of a queue that is in the state of a new one.
+    ///
+    /// # Errors
+    /// `InvalidInput`: a part of it is not in the device's memory. The kernel's.
+    pub fn set_vring(&self, which: Which, vring: Vring<'_>) -> io::Result<()> {
+        let size = usize::from(vring.size);
+        // Virtio 1.2, section 2.7.
+        let parts = [
+            (vring.descriptors, 16 * size),
+            (vring.available, 6 + 2 * size),
+            (vring.used, 6 + 8 * size),
+        ];
+        for (at, bytes) in parts {
+            let end = at.checked_add(bytes).filter(|end| *end <= self.memory.len());
+            end.ok_or(io::ErrorKind::InvalidInput)?;
+        }
+        let index = which as u32;
+        let state = |number| State { index, number };
+        let file = |fd: BorrowedFd<'_>| File {
+            index,
+            fd: fd.as_raw_fd(),
+        };
+        let address = |at: usize| self.memory.address() + at as u64;
+        SET_VRING_NUM.set(&self.device, &state(vring.size.into()))?;
+        SET_VRING_BASE.set(&self.device, &state(0))?;
+        let addresses = Addresses {
+            index,
+            flags: 0,
+            descriptors: address(vring.descriptors),
+            used: address(vring.used),
+            available: address(vring.available),
+            log: 0,
+        };
+        SET_VRING_ADDR.set(&self.device, &addresses)?;
+        SET_VRING_KICK.set(&self.device, &file(vring.kick))?;
+        SET_VRING_CALL.set(&self.device, &file(vring.call))?;
+        SET_VRING_ERR.set(&self.device, &file(vring.error))
+    }
+
+    /// Puts a tap's queue behind the queue, which runs from now on.
+    ///
+    /// # Errors
+    /// ENOTSOCK: this is no tap. The kernel's.
+    pub fn start(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
+        let (index, fd) = (which as u32, tap.as_raw_fd());
+        NET_SET_BACKEND.set(&self.device, &File { index, fd })
+    }
+}
+
+/// `struct vhost_memory` with one `struct vhost_memory_region`.
+#[repr(C)]
+struct MemoryTable {
+    regions: u32,
+    padding: u32,
+    guest_address: u64,
+    bytes: u64,
+    user_address: u64,
+    flags: u64,
+}
+
+/// `struct vhost_vring_state`.
+#[repr(C)]
+struct State {
+    index: u32,
+    number: u32,
+}
+
+/// `struct vhost_vring_addr`.
+#[repr(C)]
+struct Addresses {
+    index: u32,
+    flags: u32,
+    descriptors: u64,
+    used: u64,
+    available: u64,
+    log: u64,
+}
+
+/// `struct vhost_vring_file`.
+#[repr(C)]
+struct File {
+    index: u32,
+    fd: libc::c_int,
+}
+
+/// An ioctl whose argument is a `T`, or nothing.
+struct Request<T> {
+    number: libc::Ioctl,
+    argument: PhantomData<fn(T)>,
+}
+
+impl<T> Request<T> {
+    const fn new(number: libc::Ioctl) -> Self {
+        Self {
+            number,
+            argument: PhantomData,
+        }
+    }
+
+    fn set(&self, device: &OwnedFd, argument: &T) -> io::Result<()> {
+        let argument: *const T = argument;
+        // SAFETY: the requests below that are made this way read one `T`, which `argument` points to. What the kernel is
+        // told by it is memory of a `Mapping` that outlives its use (see `Device`), or a descriptor, of which it keeps a
+        // reference of its own.
+        done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, argument) })
+    }
+}
+
+impl Request<u64> {
+    fn get(&self, device: &OwnedFd, mut value: u64) -> io::Result<u64> {
+        // SAFETY: the one request of this kind, VHOST_GET_FEATURES, writes one u64, which `value` is.
+        done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, &raw mut value) })?;
+        Ok(value)
+    }
+}
+
+impl Request<()> {
+    fn none(&self, device: &OwnedFd) -> io::Result<()> {
+        // SAFETY: the one request of this kind, VHOST_SET_OWNER, takes no argument.
+        done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number) })
+    }
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+const VHOST: u32 = 0xaf;
+const GET_FEATURES: Request<u64> = Request::new(libc::_IOR::<u64>(VHOST, 0x00));
+const SET_FEATURES: Request<u64> = Request::new(libc::_IOW::<u64>(VHOST, 0x00));
+const SET_OWNER: Request<()> = Request::new(libc::_IO(VHOST, 0x01));
+/// Its number has the size of the table without regions.
+const SET_MEM_TABLE: Request<MemoryTable> = Request::new(libc::_IOW::<u64>(VHOST, 0x03));
+const SET_VRING_NUM: Request<State> = Request::new(libc::_IOW::<State>(VHOST, 0x10));
+const SET_VRING_ADDR: Request<Addresses> = Request::new(libc::_IOW::<Addresses>(VHOST, 0x11));
+const SET_VRING_BASE: Request<State> = Request::new(libc::_IOW::<State>(VHOST, 0x12));
+const SET_VRING_KICK: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x20));
+const SET_VRING_CALL: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x21));
+const SET_VRING_ERR: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x22));
+const NET_SET_BACKEND: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x30));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `linux/vhost.h` has them on x86-64 and aarch64.
+    #[test]
+    fn requests_have_the_kernels_numbers() {
+        let numbers = [
+            GET_FEATURES.number,
+            SET_FEATURES.number,
+            SET_OWNER.number,
+            SET_MEM_TABLE.number,
+            SET_VRING_NUM.number,
+            SET_VRING_ADDR.number,
+            SET_VRING_BASE.number,
+            SET_VRING_KICK.number,
+            SET_VRING_CALL.number,
+            SET_VRING_ERR.number,
+            NET_SET_BACKEND.number,
+        ];
+        let expected = [
+            0x8008_af00,
+            0x4008_af00,
+            0xaf01,
+            0x4008_af03,
+            0x4008_af10,
+            0x4028_af11,
+            0x4008_af12,
+            0x4008_af20,
+            0x4008_af21,
+            0x4008_af22,
+            0x4008_af30,
+        ];
+        assert_eq!(numbers, expected);
+    }
+
+    #[test]
+    fn says_what_the_descriptor_is_not() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let error = Device::of(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+    }
+}

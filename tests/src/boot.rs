@@ -1,0 +1,238 @@
+//! A machine with Debian's kernel, which has what the kernel of this one may lack, and the files of this one.
+//!
+//! `pontoon-e2e boot KERNEL COMMAND...` boots the unpacked Debian package KERNEL in QEMU, and runs the command there as
+//! root: where it is here, with all programs of this machine, whose files it sees and cannot change. The output goes to
+//! standard output, and the status is the command's.
+//!
+//! QEMU translates the machine's instructions, which distorts times. With `--icount` before KERNEL each instruction of either
+//! CPU takes 1 ns of the machine's time: while one of them is busy, time counts instructions.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+mod archive;
+mod modules;
+
+use archive::Archive;
+
+/// What the machine needs: its disk, then what is tested.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "9p",
+    "9pnet_virtio",
+    "overlay",
+    "veth",
+    "tun",
+    "vhost_net",
+];
+
+/// Memory of the machine.
+const MEGABYTES: &str = "2048";
+
+/// What the console says around the command's output.
+const BEGIN: &str = "=== BEGIN ===";
+const END: &str = "=== END ";
+
+/// The machine's first process until its root is there: this machine's files, under what is written over them.
+const INIT: &str = "\
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc none /proc
+mount -t devtmpfs none /dev
+for module in /modules/*; do insmod $module; done
+mkdir -p /host /over /root
+mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=524288,ro root /host
+mount -t tmpfs none /over
+mkdir /over/new /over/work
+mount -t overlay -o lowerdir=/host,upperdir=/over/new,workdir=/over/work none /root
+mount -t proc none /root/proc
+mount -t sysfs none /root/sys
+mount -t devtmpfs none /root/dev
+chmod 666 /root/dev/net/tun
+mkdir -p /root/dev/pts /root/dev/shm
+mount -t devpts none /root/dev/pts
+mount -t tmpfs none /root/dev/shm
+mount -t tmpfs none /root/run
+ip link set lo up
+mkdir /root/machine
+cp /bin/busybox /command /second /root/machine
+exec switch_root /root /machine/busybox sh /machine/second
+";
+
+/// The first process from there on.
+const SECOND: &str = "\
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TERM=dumb
+echo
+echo '=== BEGIN ==='
+sh /machine/command
+echo \"=== END $? ===\"
+/machine/busybox poweroff -f
+";
+
+/// Whether the command succeeded in the machine.
+pub(crate) fn run(arguments: &[String]) -> Result<bool> {
+    let (clock, arguments) = match arguments.split_first() {
+        Some((flag, rest)) if flag == "--icount" => (Clock::Instructions, rest),
+        _ => (Clock::Host, arguments),
+    };
+    let [kernel, command @ ..] = arguments else {
+        bail!("usage: pontoon-e2e boot [--icount] KERNEL COMMAND...");
+    };
+    ensure!(!command.is_empty(), "no command");
+    let kernel = Path::new(kernel);
+    let image = only(&kernel.join("boot"), "vmlinuz-")?;
+    let initrd = Initrd::write(&contents(kernel, command)?)?;
+    let mut machine = boot(&image, &initrd.0, clock)?;
+    let status = relay(&mut machine);
+    machine.wait()?;
+    Ok(status? == 0)
+}
+
+/// What the machine boots with.
+fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
+    let mut archive = Archive::default();
+    for directory in ["bin", "dev", "modules", "proc"] {
+        archive.directory(directory);
+    }
+    archive.file(
+        "bin/busybox",
+        &fs::read("/bin/busybox").context("no /bin/busybox")?,
+    );
+    for (nth, module) in modules::closure(kernel, MODULES)?.iter().enumerate() {
+        archive.file(&format!("modules/{nth:02}"), module);
+    }
+    archive.file("init", INIT.as_bytes());
+    archive.file("second", SECOND.as_bytes());
+    let here = std::env::current_dir()?;
+    let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    let line = format!(
+        "cd {} && exec {}\n",
+        quoted(&here.display().to_string()),
+        words.join(" ")
+    );
+    archive.file("command", line.as_bytes());
+    Ok(archive)
+}
+
+/// A word of shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// What the machine's time goes by.
+#[derive(Clone, Copy)]
+enum Clock {
+    Host,
+    Instructions,
+}
+
+impl Clock {
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Host => &["-accel", "tcg,thread=multi", "-smp", "2"],
+            Self::Instructions => &[
+                "-accel",
+                "tcg,thread=single",
+                "-smp",
+                "2",
+                "-icount",
+                "shift=0,sleep=off",
+            ],
+        }
+    }
+}
+
+fn boot(image: &Path, initrd: &Path, clock: Clock) -> Result<Child> {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(clock.options());
+    qemu.args(["-machine", "q35", "-cpu", "max", "-m", MEGABYTES])
+        .args(["-nodefaults", "-no-user-config", "-no-reboot"])
+        .args(["-display", "none", "-serial", "stdio", "-monitor", "none"])
+        .args([
+            "-fsdev",
+            "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+        ])
+        .args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"])
+        .arg("-kernel")
+        .arg(image)
+        .arg("-initrd")
+        .arg(initrd)
+        .args([
+            "-append",
+            "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off",
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    qemu.spawn().context("cannot run qemu-system-x86_64")
+}
+
+/// Passes the command's output on; returns its status.
+fn relay(machine: &mut Child) -> Result<u32> {
+    let console = machine.stdout.take().context("no pipe")?;
+    let mut before = Vec::new();
+    let mut begun = false;
+    for line in BufReader::new(console).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end_matches('\r');
+        match line.split_once(END) {
+            Some((_, status)) if begun => {
+                let status = status.trim_end_matches(" ===");
+                return status.parse().context("no status");
+            }
+            _ if begun => writeln!(std::io::stdout(), "{line}")?,
+            _ if line == BEGIN => begun = true,
+            _ => before.push(line.to_owned()),
+        }
+    }
+    match begun {
+        true => bail!("the machine ended before the command did"),
+        false => bail!("the machine does not boot:\n{}", before.join("\n")),
+    }
+}
+
+/// The one file in `directory` whose name begins so.
+fn only(directory: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(directory).with_context(|| format!("no {}", directory.display()))?;
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        })
+        .with_context(|| format!("no {prefix}* in {}", directory.display()))
+}
+
+/// A file that goes with this value.
+struct Initrd(PathBuf);
+
+impl Initrd {
+    fn write(archive: &Archive) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("pontoon-e2e.{}.initrd", std::process::id()));
+        let initrd = Self(path);
+        fs::write(&initrd.0, archive.bytes())?;
+        Ok(initrd)
+    }
+}
+
+impl Drop for Initrd {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_stay_words() {
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

@@ -1,0 +1,334 @@
+//! What vhost-net costs and brings, beside the tap and beside pasta.
+//!
+//! `pontoon-e2e figures PONTOON [PASTA]`, as root in a machine of [`crate::boot`]: iperf3 up and down, interleaved. Times
+//! are distorted there, so each run also says how many system calls there were, and how long the machine's two CPUs were
+//! busy, per gigabit. With `--icount`, a second is 10^9 instructions, of whatever runs.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::network;
+use crate::process;
+
+/// Runs of each.
+const ROUNDS: usize = 7;
+
+/// What one of them carries.
+const BYTES: u64 = 128 << 20;
+const GIGABITS: f64 = BYTES as f64 * 8.0 / 1e9;
+
+/// The host's gateway, which stands for the host's loopback in pasta's guest.
+const GATEWAY: &str = "198.51.100.2";
+
+/// Where the kernel counts system calls.
+const TRACING: &str = "/sys/kernel/tracing";
+const COUNTER: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/trigger";
+
+/// By process and by number.
+const COUNT: &str = "hist:keys=common_pid.execname,id:size=8192";
+
+/// read, write, readv and writev on x86-64: what carries frames and wakes the kernel. What goes to sockets goes by others.
+const LINK_CALLS: [&str; 4] = ["0", "1", "19", "20"];
+
+/// Something to be compared.
+struct Stack {
+    name: &'static str,
+    /// All but the program inside.
+    command: Vec<String>,
+    /// The host's loopback, as its guest has it.
+    server: &'static str,
+    /// What the process is called that moves its packets.
+    process: &'static str,
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// One run.
+struct Sample {
+    mbps: f64,
+    link_calls: f64,
+    calls: f64,
+    busy: f64,
+}
+
+/// One of a sample's figures.
+type Figure = (&'static str, fn(&Sample) -> f64);
+
+const FIGURES: [Figure; 4] = [
+    ("Mbit/s", |sample| sample.mbps),
+    ("link's calls per Gbit", |sample| sample.link_calls),
+    ("all calls per Gbit", |sample| sample.calls),
+    ("machine busy, s per Gbit", |sample| sample.busy),
+];
+
+pub(crate) fn run(arguments: &[String]) -> Result<bool> {
+    let (pontoon, pasta) = match arguments {
+        [pontoon] => (pontoon, None),
+        [pontoon, pasta] => (pontoon, Some(pasta)),
+        _ => bail!("usage: pontoon-e2e figures PONTOON [PASTA]"),
+    };
+    let stacks = stacks(pontoon, pasta);
+    prepare()?;
+    let mut server = server()?;
+    let result = compare(&stacks);
+    server.kill()?;
+    server.wait()?;
+    result.map(|()| true)
+}
+
+fn stacks(pontoon: &str, pasta: Option<&String>) -> Vec<Stack> {
+    let ours = |name, vhost_net| Stack {
+        name,
+        command: words(&[
+            pontoon,
+            "run",
+            "--quiet",
+            "--host-loopback",
+            "--vhost-net",
+            vhost_net,
+            "--",
+        ]),
+        server: "10.0.2.2",
+        process: "pontoon-engine",
+    };
+    let pasta = pasta.map(|pasta| Stack {
+        name: "pasta",
+        command: words(&[
+            pasta,
+            "--config-net",
+            "--quiet",
+            "--runas",
+            "0",
+            "-t",
+            "none",
+            "-u",
+            "none",
+            "--",
+        ]),
+        server: GATEWAY,
+        process: "pasta",
+    });
+    [ours("tap", "off"), ours("vhost-net", "on")]
+        .into_iter()
+        .chain(pasta)
+        .collect()
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| word.to_string()).collect()
+}
+
+/// An interface with a default route, which pasta copies, and the counter of system calls.
+fn prepare() -> Result<()> {
+    for line in [
+        "link add up0 type veth peer name up1",
+        "addr add 198.51.100.1/24 dev up0",
+        "link set up0 up",
+        "link set up1 up",
+        "route add default via 198.51.100.2",
+    ] {
+        network::ip(line)?;
+    }
+    if !Path::new(COUNTER).exists() {
+        process::output(Command::new("mount").args(["-t", "tracefs", "none", TRACING]))?;
+    }
+    Ok(())
+}
+
+fn server() -> Result<Child> {
+    let server = Command::new("iperf3")
+        .arg("-s")
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot run iperf3")?;
+    process::wait_until("iperf3 listens", Duration::from_secs(20), || {
+        Ok(process::output(Command::new("ss").args(["-ltnH", "sport = :5201"]))?.contains(":5201"))
+    })?;
+    Ok(server)
+}
+
+fn compare(stacks: &[Stack]) -> Result<()> {
+    let mut to = std::io::stdout().lock();
+    let mut samples: Vec<[Vec<Sample>; 2]> = stacks.iter().map(|_| [Vec::new(), Vec::new()]).collect();
+    for round in 1..=ROUNDS {
+        for way in [Way::Up, Way::Down] {
+            for (stack, samples) in stacks.iter().zip(&mut samples) {
+                let sample = measure(stack, way)
+                    .with_context(|| format!("{} {}, round {round}", stack.name, way.name()))?;
+                write!(to, "{round} {} {}:", way.name(), stack.name)?;
+                let figures = FIGURES
+                    .iter()
+                    .map(|(name, of)| format!(" {:.3} {name}", of(&sample)));
+                writeln!(to, "{}", figures.collect::<Vec<_>>().join(","))?;
+                samples[way as usize].push(sample);
+            }
+        }
+    }
+    for way in [Way::Up, Way::Down] {
+        writeln!(
+            to,
+            "\n{}, medians of {ROUNDS}, and of the ratios to the tap's of the same round",
+            way.name()
+        )?;
+        for (name, of) in FIGURES {
+            write!(to, "{name:26}")?;
+            let tap = &samples[0][way as usize];
+            for (stack, samples) in stacks.iter().zip(&samples) {
+                let samples = &samples[way as usize];
+                let ratios = samples.iter().zip(tap).map(|(sample, tap)| of(sample) / of(tap));
+                let (value, ratio) = (median(samples.iter().map(of)), median(ratios));
+                write!(to, "  {} {value:.3} ({ratio:.3})", stack.name)?;
+            }
+            writeln!(to)?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(stack: &Stack, way: Way) -> Result<Sample> {
+    let mut command = Command::new("timeout");
+    command
+        .arg("120")
+        .args(&stack.command)
+        .args(["iperf3", "-4", "-c", stack.server, "-i", "0", "-f", "m", "-n"])
+        .arg(BYTES.to_string())
+        .args(way.option())
+        .stdin(Stdio::null());
+    fs::write(COUNTER, COUNT).context("cannot count system calls")?;
+    let before = Busy::now()?;
+    let text = process::output(&mut command);
+    let busy = before.until_now()?;
+    let (link_calls, calls) = calls(
+        &fs::read_to_string(Path::new(COUNTER).with_file_name("hist"))?,
+        stack.process,
+    );
+    fs::write(COUNTER, format!("!{COUNT}"))?;
+    let text = text?;
+    ensure!(calls > 0, "{} made no system calls", stack.process);
+    let received = text
+        .lines()
+        .filter(|line| line.ends_with("receiver"))
+        .find_map(megabits);
+    Ok(Sample {
+        mbps: received.with_context(|| format!("iperf3 says nothing of a receiver:\n{text}"))?,
+        link_calls: link_calls as f64 / GIGABITS,
+        calls: calls as f64 / GIGABITS,
+        busy: busy / GIGABITS,
+    })
+}
+
+/// Megabits per second, in a line of iperf3.
+pub(crate) fn megabits(line: &str) -> Option<f64> {
+    line.split("Mbits/sec")
+        .next()?
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
+}
+
+/// System calls of a process in a histogram: those on the link, and all.
+fn calls(histogram: &str, process: &str) -> (u64, u64) {
+    let mut sums = (0, 0);
+    // { common_pid: pontoon-engine  [       123], id:          0 } hitcount:        456
+    for line in histogram
+        .lines()
+        .filter(|line| line.contains(&format!("common_pid: {process}")))
+    {
+        let mut words = line.split_whitespace().rev();
+        let count = words
+            .next()
+            .and_then(|count| count.parse::<u64>().ok())
+            .unwrap_or(0);
+        let id = words.find(|word| word.bytes().all(|byte| byte.is_ascii_digit()));
+        sums.1 += count;
+        if id.is_some_and(|id| LINK_CALLS.contains(&id)) {
+            sums.0 += count;
+        }
+    }
+    sums
+}
+
+/// How long the machine's CPUs were idle, and when.
+struct Busy {
+    at: Instant,
+    idle: f64,
+    cpus: f64,
+}
+
+impl Busy {
+    fn now() -> Result<Self> {
+        let stat = fs::read_to_string("/proc/stat")?;
+        let all = stat.lines().next().context("nothing about CPUs")?;
+        // After the name: user, nice, system, idle, iowait, in ticks of 10 ms.
+        let ticks = all
+            .split_whitespace()
+            .skip(4)
+            .take(2)
+            .map(|field| field.parse::<f64>());
+        Ok(Self {
+            at: Instant::now(),
+            idle: ticks.sum::<Result<f64, _>>()? / 100.0,
+            cpus: std::thread::available_parallelism()?.get() as f64,
+        })
+    }
+
+    /// Seconds of CPU time since.
+    fn until_now(&self) -> Result<f64> {
+        let now = Self::now()?;
+        let elapsed = now.at.duration_since(self.at).as_secs_f64();
+        Ok(elapsed * self.cpus - (now.idle - self.idle))
+    }
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+
+    fn option(self) -> &'static [&'static str] {
+        match self {
+            Self::Up => &[],
+            Self::Down => &["-R"],
+        }
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_summed_by_process() {
+        let histogram = "# event histogram\n\
+            { common_pid: pontoon-engine  [       123], id:          0 } hitcount:        456\n\
+            { common_pid: pontoon-engine  [       123], id:         46 } hitcount:         10\n\
+            { common_pid: pontoon         [       122], id:          1 } hitcount:          7\n\
+            { common_pid: pontoon-engine  [       124], id:         20 } hitcount:          4\n\
+            Totals:\n    Hits: 477\n";
+        assert_eq!(calls(histogram, "pontoon-engine"), (460, 470));
+    }
+
+    #[test]
+    fn medians_are_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+    }
+}
