@@ -12,6 +12,7 @@ use crate::step;
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
     ("curl", "curl"),
     ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
@@ -25,6 +26,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
     ("pip3", "python3-pip"),
     ("nft", "nftables"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
     ("smcrouted", "smcroute"),
     ("strace", "strace"),
@@ -53,7 +55,7 @@ pub(crate) fn install() -> Result<()> {
                 packages.join(" ")
             );
         }
-        apt_get(&["update"])?;
+        update()?;
         apt_get(
             &[
                 &["install", "--yes", "--no-install-recommends"],
@@ -63,6 +65,14 @@ pub(crate) fn install() -> Result<()> {
         )?;
     }
     open_tun()
+}
+
+/// As root: learns which packages there are now.
+pub(crate) fn update() -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        apt_get(&["update"])?;
+    }
+    Ok(())
 }
 
 fn missing() -> Vec<(&'static str, &'static str)> {
