@@ -18,6 +18,7 @@ mod limits;
 mod load;
 mod policy;
 mod publish;
+mod qemu;
 mod reach;
 mod registry;
 mod relay;
@@ -60,6 +61,7 @@ pub(crate) fn all() -> Vec<Case> {
         load::cases,
         policy::cases,
         publish::cases,
+        qemu::cases,
         reach::cases,
         registry::cases,
         relay::cases,
