@@ -19,10 +19,12 @@ mod load;
 mod pacing;
 mod policy;
 mod publish;
+mod qemu;
 mod reach;
 mod registry;
 mod relay;
 mod sandbox;
+mod solo5;
 mod tcp;
 mod transfer;
 mod udp;
@@ -63,10 +65,12 @@ pub(crate) fn all() -> Vec<Case> {
         pacing::cases,
         policy::cases,
         publish::cases,
+        qemu::cases,
         reach::cases,
         registry::cases,
         relay::cases,
         sandbox::cases,
+        solo5::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,

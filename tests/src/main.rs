@@ -19,6 +19,7 @@ mod machine;
 mod network;
 mod pattern;
 mod process;
+mod qemu;
 mod run;
 mod runner;
 mod server;

@@ -147,6 +147,14 @@ pub(crate) fn living() -> Vec<Process> {
     all
 }
 
+/// Waits until `processes` have ended, and what they had open is closed.
+pub(crate) fn wait_for_ends(processes: &[Process]) -> Result<()> {
+    wait_until("all processes end", Duration::from_secs(5), || {
+        Ok(processes.iter().all(|process| process.is_zombie()))
+    })?;
+    Ok(())
+}
+
 /// Polls `done` until it holds; fails with `what` after `limit`.
 pub(crate) fn wait_until(
     what: &str,

@@ -1,9 +1,10 @@
-//! Chores of the workspace: `cargo xtask test` is everything that CI does, `bench-ab` compares revisions, `fuzz` and
-//! `simulate` go on for as long as they are told to.
+//! Chores of the workspace: `cargo xtask test` is everything that CI does, `bench-ab` compares revisions, `kernel` fetches
+//! what the tests' virtual machines run, `fuzz` and `simulate` go on for as long as they are told to.
 
 mod bench_ab;
 mod deny;
 mod fuzz;
+mod kernel;
 mod need;
 mod ring;
 mod simulate;
@@ -17,12 +18,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
         Some("test") if arguments.len() == 1 => test::run(),
+        Some("kernel") if arguments.len() == 1 => kernel::fetch(&target()).map(|()| true),
         Some("bench-ab") if arguments.len() > 1 => bench_ab::run(&arguments[1..]),
         Some("fuzz") => fuzz::run(&arguments[1..]),
         Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask test\n       {}\n       {}\n       {}",
+                "usage: cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}",
                 bench_ab::USAGE,
                 fuzz::USAGE,
                 simulate::USAGE
@@ -55,6 +57,11 @@ fn nightly(arguments: &[&str]) -> Command {
         .args(arguments)
         .current_dir(workspace());
     command
+}
+
+/// Where cargo builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }
 
 fn workspace() -> &'static Path {

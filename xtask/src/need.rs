@@ -12,6 +12,7 @@ use crate::{step, target};
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
     ("curl", "curl"),
     ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
@@ -55,7 +56,7 @@ pub(crate) fn install() -> Result<()> {
                 packages.join(" ")
             );
         }
-        apt_get(&["update"])?;
+        update()?;
         apt_get(
             &[
                 &["install", "--yes", "--no-install-recommends"],
@@ -65,6 +66,14 @@ pub(crate) fn install() -> Result<()> {
         )?;
     }
     open_tun()
+}
+
+/// As root: learns which packages there are now.
+pub(crate) fn update() -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        apt_get(&["update"])?;
+    }
+    Ok(())
 }
 
 fn missing() -> Vec<(&'static str, &'static str)> {

@@ -18,6 +18,7 @@ const HELP: &str = "\
   pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    programs of your choice
   pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
   pontoon bench compare A.json B.json                     what changed
+  pontoon bench crr --against qemu-pontoon,qemu-passt     a virtual machine in the place of a namespace
   pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
 
@@ -81,7 +82,7 @@ pub(crate) struct Measure {
 /// Who takes part in what.
 #[derive(Args, Debug)]
 pub(crate) struct Stacks {
-    /// Stacks beside pontoon: NAME[=PROGRAM] [default: all that are known]
+    /// Stacks beside pontoon: NAME[=PROGRAM] [default: those of namespaces]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
     pub(crate) against: Vec<Wanted>,
     /// Pontoon once more, with flags for 'run'
@@ -154,9 +155,10 @@ impl Stacks {
         };
         let mut wanted = self.against.clone();
         if wanted.is_empty() {
-            wanted = stack::kinds().map(plain).collect();
+            wanted = stack::usual().map(plain).collect();
         }
-        if !wanted.iter().any(|one| one.name == PONTOON) {
+        let takes_part = |one: &Wanted| one.name == PONTOON;
+        if !wanted.iter().any(takes_part) && wanted.iter().any(|one| stack::is_usual(&one.name)) {
             wanted.push(plain(PONTOON));
         }
         let variants = match self.profile {

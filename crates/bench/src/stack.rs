@@ -1,10 +1,12 @@
-//! Stacks: ways out of a namespace. One file and one line in [`KINDS`] each.
+//! Stacks: ways out of a namespace or a machine. One file and one line in [`KINDS`] each.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
@@ -13,8 +15,12 @@ use crate::host::Host;
 use crate::schema::{self, Role};
 
 mod direct;
+mod machine;
 mod pasta;
 mod pontoon;
+mod qemu_libslirp;
+mod qemu_passt;
+mod qemu_pontoon;
 mod slirp4netns;
 mod veth;
 
@@ -25,6 +31,9 @@ const KINDS: &[Kind] = &[
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
+    qemu_pontoon::KIND,
+    qemu_passt::KIND,
+    qemu_libslirp::KIND,
 ];
 
 /// The user that stacks run as where root runs the harness, as they are made for users without privileges.
@@ -34,6 +43,8 @@ const NOBODY: u32 = 65534;
 struct Kind {
     name: &'static str,
     role: Role,
+    /// It takes part without being named.
+    usual: bool,
     find: fn(&Wanted) -> Result<Found>,
 }
 
@@ -67,6 +78,11 @@ pub(crate) trait Stack {
 
     /// How it is started, for people.
     fn command(&self) -> String;
+
+    /// How long it may take until a program inside begins, beyond what is usual.
+    fn boot(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Where things are.
@@ -114,6 +130,16 @@ pub(crate) struct Entry {
 /// What `--against` may name.
 pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|kind| kind.name)
+}
+
+/// What is meant where nothing is named.
+pub(crate) fn usual() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().filter(|kind| kind.usual).map(|kind| kind.name)
+}
+
+/// Whether the stack of this name is of a kind that takes part without being named.
+pub(crate) fn is_usual(name: &str) -> bool {
+    kind_of(name).is_some_and(|kind| kind.usual)
 }
 
 /// Looks for the stacks of `wanted`, in the order of their kinds. One that is missing says why.
@@ -178,6 +204,31 @@ fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
         })
 }
 
+/// This program, or another build of it, and its version.
+fn ours(wanted: &Wanted) -> Result<(PathBuf, String)> {
+    let program = match &wanted.program {
+        Some(given) => existing(given)?,
+        None => std::env::current_exe().context("cannot find this program")?,
+    };
+    let mut version = version(&program)?;
+    // Builds of one version differ.
+    if wanted.program.is_some() {
+        version = format!("{version} ({})", program.display());
+    }
+    Ok((program, version))
+}
+
+/// A program of passt's, and its version.
+fn passts(wanted: &Wanted, usual: &str) -> Result<(PathBuf, String)> {
+    let program = program(wanted, usual, "passt")?;
+    let mut version = version(&program)?;
+    // Debian 12 packages a build that does not know its version.
+    if version.ends_with("unknown version") {
+        version = format!("{version} ({})", program.display());
+    }
+    Ok((program, version))
+}
+
 /// An absolute path to a program. Links are kept: pasta goes by its name.
 fn existing(program: &Path) -> Result<PathBuf> {
     if !program.is_file() {
@@ -222,6 +273,18 @@ fn spawn(command: &mut Command) -> Result<Child> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot run {}", command.get_program().display()))
+}
+
+/// Ends a helper that does not do what it should. Returns the last line of its standard error.
+fn give_up(mut helper: Child) -> String {
+    let _ = helper.kill();
+    let mut said = String::new();
+    let _ = helper
+        .stderr
+        .take()
+        .map(|mut stderr| stderr.read_to_string(&mut said));
+    let _ = helper.wait();
+    said.lines().next_back().unwrap_or_default().to_owned()
 }
 
 fn words(command: &[&str], flags: &[String]) -> String {

@@ -31,6 +31,19 @@ fn pontoon_takes_part_unless_it_is_named_anyway() {
 }
 
 #[test]
+fn machines_take_part_where_they_are_named() {
+    assert!(!names("bench").iter().any(|name| name.starts_with("qemu")));
+    assert_eq!(
+        names("bench --against qemu-passt,qemu-pontoon"),
+        ["qemu-passt", "qemu-pontoon"]
+    );
+    assert_eq!(
+        names("bench --against veth,qemu-passt"),
+        ["veth", "qemu-passt", "pontoon"]
+    );
+}
+
+#[test]
 fn variants_are_pontoons() {
     assert_eq!(
         names("bench --against veth --variant poll=--io=poll"),

@@ -173,7 +173,7 @@ impl Asking<'_> {
             serde_json::to_string(&order)?.into(),
         ];
         let session = Session::start(self.host, self.stack, &self.wish, &program)?;
-        let patience = START + request.start + seconds(order.warm_up * DEADLINE);
+        let patience = START + self.stack.boot() + request.start + seconds(order.warm_up * DEADLINE);
         let begin = match self.word(&session, Instant::now() + patience) {
             Ok(Word::Begin) => Moment::of_stack(&session.processes()),
             Ok(word) => return Ok(ended_early(word, session)),

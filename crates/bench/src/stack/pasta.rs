@@ -13,6 +13,7 @@ use crate::schema::Role;
 pub(super) const KIND: Kind = Kind {
     name: "pasta",
     role: Role::Peer,
+    usual: true,
     find,
 };
 
@@ -38,12 +39,7 @@ struct Pasta {
 }
 
 fn find(wanted: &Wanted) -> Result<Found> {
-    let program = super::program(wanted, "pasta", "passt")?;
-    let mut version = super::version(&program)?;
-    // Debian 12 packages a build that does not know its version.
-    if version.ends_with("unknown version") {
-        version = format!("{version} ({})", program.display());
-    }
+    let (program, version) = super::passts(wanted, "pasta")?;
     Ok(Found {
         version,
         stack: Box::new(Pasta {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
@@ -13,6 +13,7 @@ use crate::schema::Role;
 pub(super) const KIND: Kind = Kind {
     name: "pontoon",
     role: Role::Pontoon,
+    usual: true,
     find,
 };
 
@@ -28,15 +29,7 @@ struct Pontoon {
 }
 
 fn find(wanted: &Wanted) -> Result<Found> {
-    let program = match &wanted.program {
-        Some(given) => super::existing(given)?,
-        None => std::env::current_exe().context("cannot find this program")?,
-    };
-    let mut version = super::version(&program)?;
-    // Builds of one version differ.
-    if wanted.program.is_some() {
-        version = format!("{version} ({})", program.display());
-    }
+    let (program, version) = super::ours(wanted)?;
     Ok(Found {
         version,
         stack: Box::new(Pontoon {

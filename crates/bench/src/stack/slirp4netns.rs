@@ -22,6 +22,7 @@ use crate::schema::Role;
 pub(super) const KIND: Kind = Kind {
     name: "slirp4netns",
     role: Role::Peer,
+    usual: true,
     find,
 };
 
@@ -95,19 +96,12 @@ impl Stack for Slirp4netns {
         let inherit = move || fcntl_setfd(&theirs, FdFlags::empty()).map_err(Into::into);
         // SAFETY: between fork and exec it makes one system call, on a descriptor that the closure owns.
         unsafe { command.pre_exec(inherit) };
-        let mut helper = super::spawn(&mut command)?;
+        let helper = super::spawn(&mut command)?;
         // Our copy of the pipe's end, which would keep it open.
         drop(command);
 
         if let Err(error) = stands(&ready) {
-            let _ = helper.kill();
-            let mut said = String::new();
-            let _ = helper
-                .stderr
-                .take()
-                .map(|mut stderr| stderr.read_to_string(&mut said));
-            let last = said.lines().next_back().unwrap_or_default();
-            return Err(error.context(format!("slirp4netns: {last}")));
+            return Err(error.context(format!("slirp4netns: {}", super::give_up(helper))));
         }
         if let (Some(path), Some(port)) = (&socket, wish.publish) {
             publish(path, port)?;

@@ -1,0 +1,67 @@
+//! libslirp, inside QEMU.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::machine::{self, Machine};
+use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use crate::host::Host;
+use crate::schema::Role;
+
+pub(super) const KIND: Kind = Kind {
+    name: "qemu-libslirp",
+    role: Role::Peer,
+    usual: false,
+    find,
+};
+
+const NETDEV: &str = "user,id=net";
+
+/// QEMU has no option for another.
+const MTU: u16 = 1500;
+
+struct QemuLibslirp {
+    machine: Machine,
+}
+
+fn find(wanted: &Wanted) -> Result<Found> {
+    ensure!(
+        wanted.program.is_none(),
+        "libslirp is no program of its own (try: --against qemu-libslirp)"
+    );
+    let machine = Machine::find()?;
+    Ok(Found {
+        version: machine.version()?,
+        stack: Box::new(QemuLibslirp { machine }),
+    })
+}
+
+impl Stack for QemuLibslirp {
+    fn place(&self) -> Place {
+        machine::PLACE
+    }
+
+    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+        let published = wish
+            .publish
+            .map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
+        let netdev = format!("{NETDEV}{}", published.unwrap_or_default());
+        self.machine.start(
+            host,
+            &pontoon_qemu::interface(&netdev),
+            wish.mtu.unwrap_or(MTU),
+            program,
+            Vec::new(),
+        )
+    }
+
+    fn command(&self) -> String {
+        machine::command(&pontoon_qemu::interface(NETDEV))
+    }
+
+    fn boot(&self) -> Duration {
+        machine::BOOT
+    }
+}

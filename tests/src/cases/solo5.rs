@@ -1,0 +1,239 @@
+//! The packet link with a unikernel that nobody here wrote: Solo5's test_net, behind its spt tender, as 10.0.0.2. It only
+//! answers, so a generator of echo requests takes the engine's place.
+
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use pontoon_engine::{Frame, Transmit as _};
+use pontoon_runtime::Source;
+use pontoon_runtime::host::event::{Epoll, Events};
+use pontoon_runtime::link::socket::{Packet, Socket};
+use pontoon_runtime::link::{BURST, Link as _, Receive as _, Rest, Until};
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::vnet::Offload;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::case::{Case, Context, Outcome};
+use crate::pattern::Pattern;
+use crate::run::{self, Running};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![Case::may_skip("solo5.spt-answers", 60, spt)]
+}
+
+const REQUESTS: u32 = 100_000;
+
+/// Requests on their way at a time.
+const WINDOW: u32 = 16;
+
+/// Bytes of the largest payload at an MTU of 1500.
+const MAX_PAYLOAD: u32 = 1472;
+
+const ETHERNET: usize = 14;
+const IPV4: usize = 20;
+const ICMP: usize = 8;
+const HEADERS: usize = ETHERNET + IPV4 + ICMP;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const OUR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// Without a frame for so long, one is lost.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn spt(_: &Context) -> Result<Outcome> {
+    let Some(solo5) = directory() else {
+        return Ok(Outcome::Skipped(
+            "needs Solo5's spt tender and its test_net in target/solo5 (docs/vm.md)".to_string(),
+        ));
+    };
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let mut tender = tender(&solo5, theirs)?;
+    loop {
+        let line = tender.line()?;
+        eprintln!("{line}");
+        if line.contains("Serving ping on 10.0.0.2") {
+            break;
+        }
+    }
+    let mut generator = Generator::new(ours)?;
+    generator.run()?;
+    Ok(Outcome::Passed)
+}
+
+/// Where the tender and the unikernel are: beside this program, or beside the directory that it was built in.
+fn directory() -> Option<PathBuf> {
+    let own = PathBuf::from(run::own_path());
+    let mut directories = own.ancestors().skip(1).take(2).map(|above| above.join("solo5"));
+    directories.find(|directory| directory.join("solo5-spt").exists())
+}
+
+fn tender(solo5: &Path, socket: OwnedFd) -> Result<Running> {
+    let mac = MAC.map(|byte| format!("{byte:02x}")).join(":");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec \"$@\" 3<&0 </dev/null", "sh"])
+        .arg(solo5.join("solo5-spt"))
+        .args(["--net:service0=@3", &format!("--net-mac:service0={mac}")])
+        .arg(solo5.join("test_net.spt"))
+        .stdin(socket)
+        .stdout(Stdio::piped());
+    eprintln!("+ {command:?}");
+    Running::of(command.spawn().context("cannot run sh")?)
+}
+
+/// Sends requests and looks at every byte of the answers, which come in order.
+struct Generator {
+    link: Socket<Packet>,
+    epoll: Epoll,
+    content: std::sync::Arc<Pattern>,
+    sent: u32,
+    answered: u32,
+}
+
+impl Generator {
+    fn new(socket: OwnedFd) -> Result<Self> {
+        let mut link = Socket::new(Source::Connected(socket), 1500)?;
+        let epoll = Epoll::new()?;
+        link.watch(&epoll)?;
+        Ok(Self {
+            link,
+            epoll,
+            content: Pattern::of(101),
+            sent: 0,
+            answered: 0,
+        })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let mut events = Events::new();
+        while self.answered < REQUESTS {
+            self.send()?;
+            if self.receive()? == Rest::Drained && self.answered < REQUESTS {
+                self.epoll.wait(&mut events, Some(PATIENCE))?;
+                ensure!(
+                    events.edges().next().is_some(),
+                    "no answer to request {} within {PATIENCE:?}",
+                    self.answered
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// As many requests as the window takes.
+    fn send(&mut self) -> Result<()> {
+        let transmitter = self.link.transmitter();
+        while self.sent < REQUESTS.min(self.answered + WINDOW) {
+            let payload = payload(&self.content, self.sent);
+            let head = request(self.sent, payload);
+            let sent = transmitter.send(Offload::NONE, &head, payload);
+            ensure!(sent.is_ok(), "request {}: {sent:?}", self.sent);
+            self.sent += 1;
+        }
+        transmitter.flush();
+        ensure!(
+            !self.link.take_full()?,
+            "no room for {WINDOW} frames on the socket"
+        );
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Rest> {
+        let Self {
+            link,
+            content,
+            answered,
+            sent,
+            ..
+        } = self;
+        let mut verdict = Ok(());
+        let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
+            verdict = frames.iter().try_for_each(|frame| {
+                // Its announcement of itself.
+                if is_arp(frame) {
+                    return Ok(());
+                }
+                ensure!(*answered < *sent, "an answer to nothing");
+                check(frame, content, *answered).with_context(|| format!("answer {answered}"))?;
+                *answered += 1;
+                Ok(())
+            });
+        });
+        verdict?;
+        ensure!(burst.malformed == 0, "{} malformed frames", burst.malformed);
+        match burst.rest {
+            Rest::Gone(gone) => bail!("{gone}"),
+            rest => Ok(rest),
+        }
+    }
+}
+
+/// Of every size, and different each time.
+fn payload(content: &Pattern, number: u32) -> &[u8] {
+    let len = number % (MAX_PAYLOAD + 1);
+    // A stretch that ends with the pattern is cut there.
+    content.at(u64::from(number) * 7919, len.into())
+}
+
+/// Headers of the request with this number (RFC 792).
+fn request(number: u32, payload: &[u8]) -> [u8; HEADERS] {
+    let mut head = [0; HEADERS];
+    let (ethernet, rest) = head.split_at_mut(ETHERNET);
+    let (ip, icmp) = rest.split_at_mut(IPV4);
+    ethernet[..6].copy_from_slice(&MAC);
+    ethernet[6..12].copy_from_slice(&OUR_MAC);
+    ethernet[12..].copy_from_slice(&[8, 0]);
+    let len = (IPV4 + ICMP + payload.len()) as u16;
+    ip[..2].copy_from_slice(&[0x45, 0]);
+    ip[2..4].copy_from_slice(&len.to_be_bytes());
+    ip[8..10].copy_from_slice(&[64, 1]);
+    ip[12..16].copy_from_slice(&OUR_ADDRESS.octets());
+    ip[16..].copy_from_slice(&ADDRESS.octets());
+    let sum = Sum::new().add(ip).finish().to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+    icmp[0] = 8;
+    icmp[4..].copy_from_slice(&number.to_be_bytes());
+    let sum = Sum::new().add(icmp).add(payload).finish().to_be_bytes();
+    icmp[2..4].copy_from_slice(&sum);
+    head
+}
+
+fn is_arp(frame: &Frame<'_>) -> bool {
+    frame.head.get(12..ETHERNET) == Some(&[8, 6])
+}
+
+/// Whether it is the whole answer to the request with this number.
+fn check(frame: &Frame<'_>, content: &Pattern, number: u32) -> Result<()> {
+    let mut bytes = vec![0; frame.len];
+    frame.copy(0, &mut bytes);
+    let payload = payload(content, number);
+    ensure!(
+        bytes.len() == HEADERS + payload.len(),
+        "{} bytes instead of {}",
+        bytes.len(),
+        HEADERS + payload.len()
+    );
+    let (ip, icmp) = bytes[ETHERNET..].split_at(IPV4);
+    ensure!(bytes[..6] == OUR_MAC && bytes[6..12] == MAC, "wrong MACs");
+    ensure!(
+        ip[12..16] == ADDRESS.octets() && ip[16..] == OUR_ADDRESS.octets(),
+        "wrong addresses"
+    );
+    ensure!(icmp[..2] == [0, 0], "not a reply");
+    ensure!(icmp[4..8] == number.to_be_bytes(), "another request's");
+    ensure!(Sum::new().add(ip).finish() == 0, "wrong IP checksum");
+    ensure!(Sum::new().add(icmp).finish() == 0, "wrong ICMP checksum");
+    ensure!(icmp[ICMP..] == *payload, "content differs");
+    Ok(())
+}

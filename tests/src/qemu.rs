@@ -1,0 +1,78 @@
+//! A machine: QEMU without acceleration and a stock Debian kernel, with ISC's DHCP client, ethtool and this program
+//! in its files.
+//!
+//! A shell in the guest reads lines from its second serial port and answers there ([`crate::run::Running::ask`]).
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use pontoon_qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root, find};
+
+use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
+use crate::run::{self, Running};
+
+/// What the guest runs.
+const MAIN: &str = include_str!("qemu/main.sh");
+
+/// Where this program is in the guest.
+pub(crate) const OWN: &str = "/bin/pontoon-e2e";
+
+/// What guests of the tests boot. Needs [`DIRECTORY`] to be there.
+pub(crate) fn image() -> Result<Image> {
+    image_of(MAIN)
+}
+
+/// The same with another program for the guest to run.
+pub(crate) fn image_of(main: &str) -> Result<Image> {
+    let directory = Path::new(DIRECTORY);
+    let root = Root::new(directory.join("root"))?;
+    root.program(Path::new(&run::own_path()), &OWN[1..])?;
+    for program in ["dhclient", "ethtool"] {
+        root.program(&find(program)?, &format!("bin/{program}"))?;
+    }
+    for (name, text) in [("main", main), ("udhcpc", UDHCPC), ("dhclient", DHCLIENT)] {
+        root.script(name, text)?;
+    }
+    root.pack(directory.join("initrd"))
+}
+
+/// Boots it with an interface, up to where the guest's shell waits.
+pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
+    let mut command = Command::new(QEMU);
+    command
+        .args(pontoon_qemu::machine(Accelerator::Tcg))
+        .args(interface)
+        .arg("-serial")
+        .arg(format!("file:{DIRECTORY}/console"))
+        .args(["-serial", "stdio", "-kernel"])
+        .arg(&image.kernel)
+        .arg("-initrd")
+        .arg(&image.initrd)
+        .args(["-append", KERNEL_ARGUMENTS])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    eprintln!("+ {command:?}");
+    let mut guest = Running::of(command.spawn().context("cannot run QEMU")?)?;
+    booted(&mut guest)?;
+    Ok(guest)
+}
+
+/// Waits until the guest's shell waits.
+pub(crate) fn booted(guest: &mut Running) -> Result<()> {
+    let line = guest.line().with_context(console)?;
+    ensure!(
+        line.ends_with("ready"),
+        "instead of `ready`: {line}\n{}",
+        console()
+    );
+    Ok(())
+}
+
+/// What the guest's kernel and programs had to say.
+pub(crate) fn console() -> String {
+    fs::read(Path::new(DIRECTORY).join("console"))
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default()
+}
