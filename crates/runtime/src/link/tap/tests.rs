@@ -136,7 +136,7 @@ fn carries(wish: TapOffload) {
 
             let head = head(pair, len);
             transmitter.send(whole(&head), head.bytes(), &data).unwrap();
-            let mut room = transmitter.reserve(1, len).unwrap();
+            let mut room = transmitter.reserve(1, head.bytes().len(), len).unwrap();
             room.payloads()[0].copy_from(&data);
             room.commit(whole(&head), head.bytes(), len).unwrap();
             let mut got = vec![0; 65536];
@@ -192,7 +192,7 @@ fn a_super_frame_arrives_as_datagrams() {
                 checksum: head.checksum,
                 segmentation,
             };
-            let mut room = transmitter.reserve(1, 2500).unwrap();
+            let mut room = transmitter.reserve(1, head.bytes().len(), 2500).unwrap();
             room.payloads()[0].copy_from(&[7; 2500]);
             room.commit(offload, head.bytes(), 2500).unwrap();
             let mut got = [0; 2000];
@@ -234,7 +234,7 @@ fn reservations_are_used_in_order_and_undone() {
         || {
             let (_, mut transmitter, _) = guest(all(), 1500);
             let socket = socket(PAIRS[0]);
-            let mut room = transmitter.reserve(3, 100).unwrap();
+            let mut room = transmitter.reserve(3, 54, 100).unwrap();
             assert_eq!(
                 room.payloads().iter().map(|room| room.len()).collect::<Vec<_>>(),
                 [100; 3]
@@ -254,9 +254,9 @@ fn reservations_are_used_in_order_and_undone() {
             socket.set_nonblocking(true).unwrap();
             assert!(socket.recv(&mut got).is_err(), "the third was not committed");
             // As much as fits, and never more than 64.
-            assert_eq!(transmitter.reserve(1000, 0).unwrap().payloads().len(), 64);
-            assert_eq!(transmitter.reserve(64, 65_535).unwrap().payloads().len(), 15);
-            assert!(transmitter.reserve(0, 100).is_none());
+            assert_eq!(transmitter.reserve(1000, 54, 0).unwrap().payloads().len(), 64);
+            assert_eq!(transmitter.reserve(64, 54, 65_535).unwrap().payloads().len(), 15);
+            assert!(transmitter.reserve(0, 54, 100).is_none());
         },
     );
 }
