@@ -201,6 +201,14 @@ impl<S> Forwarder<S> {
         }
     }
 
+    /// Forgets every query that waits.
+    pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let waiting: Vec<u32> = self.pending.iter().map(|(index, ..)| index).collect();
+        for index in waiting {
+            self.remove(index, ctx);
+        }
+    }
+
     /// Takes the query in the first `len` bytes of the buffer.
     fn take<H: Host<Socket = S>, T: Transmit>(
         &mut self,

@@ -315,6 +315,18 @@ impl<H: Host> Engine<H> {
         self.net.guest_mac = mac;
     }
 
+    /// The guest is gone, and another one may come: its connections are reset and its other flows closed. What is
+    /// published stays.
+    pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
+        self.reassembly = Reassembly::default();
+        self.net.guest_mac = self.net.config.guest_mac;
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.tcp.abort_all(ctx);
+        protocols.udp.close_all(ctx);
+        protocols.icmp.close_all(ctx);
+        protocols.dns.close_all(ctx);
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {

@@ -98,6 +98,11 @@ impl<K: Eq + Hash, V> Table<K, V> {
         Some(&mut self.slots.get_mut(index, generation)?.value)
     }
 
+    /// The places of all entries.
+    pub(crate) fn places(&self) -> Vec<u32> {
+        self.slots.iter().map(|(index, ..)| index).collect()
+    }
+
     /// An entry that is known to be there.
     pub(crate) fn at(&self, index: u32) -> &V {
         &self.slots.at(index).value

@@ -99,6 +99,15 @@ impl<S> Udp<S> {
         }
     }
 
+    /// Closes every endpoint that is not a published port's.
+    pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        for index in self.endpoints.places() {
+            if self.endpoints.at(index).published.is_none() {
+                self.remove(index, ctx);
+            }
+        }
+    }
+
     /// The flow's timer is due.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,

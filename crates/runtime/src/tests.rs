@@ -10,7 +10,7 @@ use super::*;
 use crate::namespace::{self, ip};
 
 /// An engine on a new tap of this namespace, and the supervisor's end.
-fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
+fn setup(pacing: Pacing, queues: u8) -> (Setup, Attachment, OwnedFd) {
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
     ip("link set tap0 up");
     let (supervisor, ours) = seqpacket::pair().unwrap();
@@ -42,15 +42,17 @@ fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
     let setup = Setup {
         config,
         owned: Vec::new(),
-        tap: tap.queues,
-        offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],
         supervisor: ours,
         pacing,
         outbound: None,
     };
-    (setup, supervisor)
+    let attachment = Attachment::Tap {
+        queues: tap.queues,
+        offload: tap.offload,
+    };
+    (setup, attachment, supervisor)
 }
 
 /// Waits for the engine to say that it runs.
@@ -69,7 +71,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             (Pacing::Poll, 1),
             (Pacing::Event, 4),
         ] {
-            let (setup, supervisor) = setup(pacing, queues);
+            let (setup, attachment, supervisor) = setup(pacing, queues);
             let other = thread::spawn(move || {
                 until_ready(&supervisor);
                 let update = Update::Owned(vec!["192.0.2.1".parse().unwrap()]);
@@ -79,7 +81,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             });
             // In a thread of its own, for what it gives up is gone for good.
             let engine = thread::spawn(move || {
-                run(setup).unwrap();
+                run(setup, attachment).unwrap();
                 caps::verify().unwrap();
             });
             other.join().unwrap();
@@ -92,8 +94,8 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
 fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
         for queues in [1, 4] {
-            let (setup, supervisor) = setup(Pacing::Event, queues);
-            let engine = thread::spawn(move || run(setup));
+            let (setup, attachment, supervisor) = setup(Pacing::Event, queues);
+            let engine = thread::spawn(move || run(setup, attachment));
             until_ready(&supervisor);
             ip("link del tap0");
             engine.join().unwrap().unwrap();

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pontoon_engine::{Counters, Engine, Instant, Transmit};
+use pontoon_engine::{Counters, Engine, Instant, Transmit as _};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
@@ -12,27 +12,23 @@ use tracing::{debug, info, warn};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
-use crate::link::tap::{BURST, Receiver, Rest, Transmitter, Until};
+use crate::link::{BURST, Burst, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
 use crate::messages::{MAX_LEN, Update};
 use crate::pacing::{Pacer, Wait};
 
-/// How long to leave a link alone that had no room, where nothing else says when it has.
-const LINK_RETRY: Duration = Duration::from_millis(1);
-
 /// A worker: an engine between the two halves of a link and the host's sockets.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct Worker<L> {
     pub(crate) engine: Engine<KernelHost>,
     pub(crate) host: KernelHost,
-    pub(crate) receiver: Receiver,
-    pub(crate) link: Transmitter,
+    pub(crate) link: L,
     /// The supervisor's channel: one worker hears it, and passes on what it says.
     pub(crate) supervisor: Option<OwnedFd>,
     /// The others, where there are any.
     pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
-    /// Frames that the link dropped for meaningless offload metadata.
+    /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
     pub(crate) malformed: u64,
 }
 
@@ -41,7 +37,7 @@ pub(crate) struct Worker {
 pub(crate) enum End {
     /// The supervisor closed its end.
     Supervisor,
-    /// The guest's interface is gone.
+    /// The guest is gone, and no other will come.
     Link,
     /// Another worker's loop has ended.
     Peer,
@@ -57,6 +53,10 @@ struct Left {
     inbox: bool,
     /// The link had no room.
     room: bool,
+    /// The link has affairs of its own.
+    control: bool,
+    /// The guest is gone, and how.
+    gone: Option<Gone>,
 }
 
 /// The time, for a turn.
@@ -66,8 +66,8 @@ pub(crate) fn now() -> Instant {
     Instant(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-impl Worker {
-    /// Moves packets until the supervisor or the link goes away.
+impl<L: Link> Worker<L> {
+    /// Moves packets until the supervisor goes away, or the guest for good.
     ///
     /// One turn: at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow; then it waits, and
     /// nothing else does.
@@ -93,15 +93,11 @@ impl Worker {
                 if sockets {
                     worked |= self.sockets(&events, begin);
                 } else if left.frames {
-                    match self.frames(until, begin) {
-                        (_, Rest::Gone(error)) => {
-                            info!("the guest's interface is gone: {error}");
-                            return Ok(End::Link);
-                        }
-                        (frames, rest) => {
-                            worked |= frames > 0;
-                            left.frames = rest == Rest::More;
-                        }
+                    let burst = self.frames(until, begin);
+                    worked |= burst.frames > 0;
+                    left.frames = burst.rest == Rest::More;
+                    if let Rest::Gone(how) = burst.rest {
+                        left.gone = Some(how);
                     }
                 }
             }
@@ -122,6 +118,14 @@ impl Worker {
             left.icmp = left.icmp && self.shared(Family::V4, begin);
             left.icmpv6 = left.icmpv6 && self.shared(Family::V6, begin);
 
+            // In: the link's own affairs.
+            if std::mem::take(&mut left.control) {
+                left.frames = true;
+                if let Err(how) = self.link.control(self.host.epoll()) {
+                    left.gone = Some(how);
+                }
+            }
+
             // In: the supervisor's word.
             if left.supervisor && !self.supervisor()? {
                 return Ok(End::Supervisor);
@@ -130,17 +134,29 @@ impl Worker {
 
             // In: time.
             if self.engine.next_timeout().is_some_and(|due| due <= begin) {
-                self.engine.handle_timeout(&mut self.link, &mut self.host, begin);
+                self.engine
+                    .handle_timeout(self.link.transmitter(), &mut self.host, begin);
             }
 
             // Out: what waited for the link, then one quantum of each flow that has more.
+            let link = self.link.transmitter();
             if std::mem::take(&mut left.room) {
-                self.engine
-                    .handle_link_ready(&mut self.link, &mut self.host, begin);
+                self.engine.handle_link_ready(link, &mut self.host, begin);
             }
-            let more = self.engine.handle_ready(&mut self.link, &mut self.host, begin);
-            self.link.flush();
-            left.room |= self.link.take_full();
+            let more = self.engine.handle_ready(link, &mut self.host, begin);
+            link.flush();
+            left.refused(self.link.take_full());
+
+            // A guest that is gone takes its flows along.
+            if let Some(how) = left.gone.take() {
+                info!("{how}");
+                if !self.link.part(self.host.epoll()) {
+                    return Ok(End::Link);
+                }
+                self.engine
+                    .forget_guest(self.link.transmitter(), &mut self.host, begin);
+                left.frames = false;
+            }
 
             // What needs doing at some time is best done now that all is on its way.
             self.host.prepare();
@@ -158,29 +174,30 @@ impl Worker {
             let timeout = match wait {
                 Wait::No => Some(Duration::ZERO),
                 Wait::Sleep => {
-                    self.engine.handle_idle(&mut self.link, &mut self.host, begin);
-                    left.room |= self.link.take_full();
-                    self.until_due(begin, left.room)
+                    self.engine
+                        .handle_idle(self.link.transmitter(), &mut self.host, begin);
+                    left.refused(self.link.take_full());
+                    match left.gone {
+                        Some(_) => Some(Duration::ZERO),
+                        None => self.until_due(begin, left.room),
+                    }
                 }
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }
     }
 
-    /// A burst of frames: how many, and what is left.
-    fn frames(&mut self, until: Until, now: Instant) -> (usize, Rest) {
+    /// A burst of frames.
+    fn frames(&mut self, until: Until, now: Instant) -> Burst {
         let Self {
-            engine,
-            host,
-            receiver,
-            link,
-            ..
+            engine, host, link, ..
         } = self;
+        let (receiver, transmitter) = link.halves();
         let burst = receiver.receive(BURST, until, |frames| {
-            engine.handle_frames(frames, link, host, now)
+            engine.handle_frames(frames, transmitter, host, now)
         });
         self.malformed += burst.malformed;
-        (burst.frames, burst.rest)
+        burst
     }
 
     /// Events on the flows' sockets. Says whether there was one.
@@ -188,7 +205,7 @@ impl Worker {
         let mut worked = false;
         for (flow, ready) in events.flows() {
             self.engine
-                .handle_socket(flow, ready, &mut self.link, &mut self.host, now);
+                .handle_socket(flow, ready, self.link.transmitter(), &mut self.host, now);
             worked = true;
         }
         worked
@@ -202,7 +219,7 @@ impl Worker {
                 Next::Stranger => {}
                 Next::Flow(flow, ready) => {
                     self.engine
-                        .handle_socket(flow, ready, &mut self.link, &mut self.host, now);
+                        .handle_socket(flow, ready, self.link.transmitter(), &mut self.host, now);
                 }
             }
         }
@@ -247,7 +264,7 @@ impl Worker {
         let Some(member) = member else {
             return Some((0, false));
         };
-        let received = member.receive(|frames| engine.handle_handed(frames, link, host, now));
+        let received = member.receive(|frames| engine.handle_handed(frames, link.transmitter(), host, now));
         for update in member.updates() {
             apply(engine, update);
         }
@@ -255,10 +272,10 @@ impl Worker {
     }
 
     /// How long to sleep: until the next timer, for ever without one.
-    fn until_due(&self, now: Instant, no_room: bool) -> Option<Duration> {
+    fn until_due(&mut self, now: Instant, full: bool) -> Option<Duration> {
         let due = self.engine.next_timeout().map(|due| due.since(now));
-        let retry = no_room.then_some(LINK_RETRY);
-        due.into_iter().chain(retry).min()
+        let link = self.link.sleep(self.host.epoll(), full);
+        due.into_iter().chain(link).min()
     }
 
     /// What happened.
@@ -304,6 +321,14 @@ fn apply(engine: &mut Engine<KernelHost>, update: Update) {
 }
 
 impl Left {
+    /// Notes what has come of sending.
+    fn refused(&mut self, full: Result<bool, Gone>) {
+        match full {
+            Ok(full) => self.room |= full,
+            Err(how) => self.gone = Some(how),
+        }
+    }
+
     /// Notes the events on the worker's own sources.
     fn note(&mut self, events: &Events) {
         for (edge, ready) in events.edges() {
@@ -313,6 +338,8 @@ impl Left {
                 Edge::Icmp => self.icmp = true,
                 Edge::Icmpv6 => self.icmpv6 = true,
                 Edge::Inbox => self.inbox = true,
+                Edge::Room => self.room = true,
+                Edge::Control => self.control = true,
             }
         }
     }

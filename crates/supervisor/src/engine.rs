@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_runtime::messages::Report;
-use pontoon_runtime::{Setup, Update};
+use pontoon_runtime::{Attachment, Setup, Update};
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -40,11 +40,11 @@ const LINE: usize = 4096;
 const LAST_WORDS: &[u8] = b"error: ";
 
 impl Engine {
-    /// Forks the engine. `setup` gets its end of the socket.
+    /// Forks the engine, with the guest's link. `setup` gets its end of the socket.
     ///
     /// # Errors
     /// It cannot be forked.
-    pub(crate) fn start(setup: impl FnOnce(OwnedFd) -> Setup) -> Result<Self, Error> {
+    pub(crate) fn start(setup: impl FnOnce(OwnedFd) -> Setup, attachment: Attachment) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let setup = setup(theirs);
@@ -55,7 +55,7 @@ impl Engine {
             if !dies_too || getppid() != Some(supervisor) {
                 return 1;
             }
-            become_engine(setup)
+            become_engine(setup, attachment)
         })
         .context("cannot fork the engine")?;
         Ok(Self {
@@ -150,10 +150,10 @@ fn died(words: &[u8], status: u8) -> Error {
     })
 }
 
-fn become_engine(setup: Setup) -> u8 {
+fn become_engine(setup: Setup, attachment: Attachment) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
-    match prepare(&setup) {
-        Ok(voice) => match pontoon_runtime::run(setup) {
+    match prepare(&setup, &attachment) {
+        Ok(voice) => match pontoon_runtime::run(setup, attachment) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = LAST_WORDS.to_vec();
@@ -170,15 +170,14 @@ fn become_engine(setup: Setup) -> u8 {
 }
 
 /// Lets go of everything that was the supervisor's; returns a socket for the last words.
-fn prepare(setup: &Setup) -> io::Result<OwnedFd> {
+fn prepare(setup: &Setup, attachment: &Attachment) -> io::Result<OwnedFd> {
     let voice = setup.supervisor.try_clone()?;
     let single = [setup.supervisor.as_fd(), voice.as_fd()];
-    let tap = setup.tap.iter().map(AsFd::as_fd);
     let published = setup.published.iter().map(AsFd::as_fd);
     let raw_icmp = setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
     let keep: Vec<_> = single
         .into_iter()
-        .chain(tap)
+        .chain(attachment.descriptors())
         .chain(published)
         .chain(raw_icmp)
         .collect();

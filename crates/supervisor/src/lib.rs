@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 
 use pontoon_engine::config::Addresses;
-use pontoon_runtime::Setup;
+use pontoon_runtime::{Attachment, Setup};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -91,13 +91,13 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     };
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (behind, tap, offload) = match wanted {
+    let (behind, queues, offload) = match wanted {
         Wanted::Namespace(attached) => {
-            let (tap, offload) = attached.make_tap(&plan)?;
+            let (queues, offload) = attached.make_tap(&plan)?;
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (Behind::Attached(attached), tap, offload)
+            (Behind::Attached(attached), queues, offload)
         }
         Wanted::Command { argv, hostname } => {
             let plan = init::Plan {
@@ -107,22 +107,21 @@ pub fn run(options: &Options) -> Result<u8, Error> {
                 argv: argv.to_vec(),
                 descriptors,
             };
-            let (guest, tap, offload) = command::start(&plan)?;
-            (Behind::Command(guest), tap, offload)
+            let (guest, queues, offload) = command::start(&plan)?;
+            (Behind::Command(guest), queues, offload)
         }
     };
     let owned = outside.watch.owned().to_vec();
-    let engine = Engine::start(|supervisor| Setup {
+    let setup = |supervisor| Setup {
         config,
         owned,
-        tap,
-        offload,
         published: sockets.sockets,
         raw_icmp,
         supervisor,
         pacing: options.pacing,
         outbound: options.outbound.clone(),
-    })?;
+    };
+    let engine = Engine::start(setup, Attachment::Tap { queues, offload })?;
     engine.ready()?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;

@@ -12,6 +12,7 @@ pub mod disabled;
 pub mod errqueue;
 pub mod icmp;
 pub mod message;
+pub mod messages;
 mod option;
 pub mod seqpacket;
 pub mod tcp;

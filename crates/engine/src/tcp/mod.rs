@@ -271,6 +271,18 @@ impl<S> Tcp<S> {
         }
     }
 
+    /// Forgets every connection. What the host has of it is reset: its peer must not take a guest that is gone for one
+    /// that had no more to say.
+    pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
+        for index in all {
+            if let Some(socket) = self.connections.at_mut(index).socket.take() {
+                ctx.host.abort(socket);
+            }
+            self.remove(index, ctx);
+        }
+    }
+
     /// Acts on a connection's facts.
     fn settle<H: Host<Socket = S>, T: Transmit>(
         &mut self,
