@@ -17,6 +17,7 @@ use socket::Source;
 mod conformance;
 pub mod socket;
 pub mod tap;
+pub mod vhost_user;
 
 /// Frames of one burst. TCP up, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 32,000 Mbit/s with 4,
 /// 40,600 with 16, 35,300 with 32, whose buffers no longer stay in the cache.
@@ -40,6 +41,13 @@ pub enum Attachment {
     Stream(Source),
     /// A SOCK_SEQPACKET or SOCK_DGRAM socket.
     Packet(Source),
+    /// A SOCK_STREAM socket on which a front-end speaks vhost-user.
+    VhostUser {
+        /// The socket.
+        source: Source,
+        /// How many workers there are: so many pairs of queues are offered.
+        workers: u8,
+    },
 }
 
 impl Attachment {
@@ -48,7 +56,9 @@ impl Attachment {
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tap { queues, .. } => queues.iter().map(AsFd::as_fd).collect(),
-            Self::Stream(source) | Self::Packet(source) => vec![source.as_fd()],
+            Self::Stream(source) | Self::Packet(source) | Self::VhostUser { source, .. } => {
+                vec![source.as_fd()]
+            }
         }
     }
 }

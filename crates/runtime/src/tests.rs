@@ -9,6 +9,8 @@ use pontoon_wire::Mac;
 use super::*;
 use crate::namespace::{self, ip};
 
+mod machine;
+
 /// An engine on a new tap of this namespace, and the supervisor's end.
 fn setup(pacing: Pacing, queues: u8) -> (Setup, Attachment, OwnedFd) {
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();

@@ -5,16 +5,18 @@ use std::net::{IpAddr, SocketAddr};
 use pontoon_engine::Frame;
 use pontoon_engine::Transmit;
 use pontoon_engine::link::{Refused, Room};
-use pontoon_wire::frame::{Body, Transport, parse};
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::frame::{Body, HEAD, Transport, parse};
 use pontoon_wire::vnet::{Offload, Segmentation};
-use pontoon_wire::{Mac, emit};
+use pontoon_wire::{Mac, emit, protocol};
 
 use super::{BURST, Link, Receive, Rest, Until};
+use crate::host::event::Epoll;
 
 /// The guest's Ethernet address.
-pub(super) const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 /// The gateway's.
-pub(super) const OURS: Mac = Mac([0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55]);
+const OURS: Mac = Mac([0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55]);
 
 /// Two addresses of one family.
 #[derive(Clone, Copy, Debug)]
@@ -208,7 +210,11 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     guest.say(PAIRS[0], b"last words");
     guest.leave();
     let mut heard = Vec::new();
+    let epoll = Epoll::new().unwrap();
     let how = (0..10).find_map(|_| {
+        if let Err(how) = link.control(&epoll) {
+            return Some(how);
+        }
         let (receiver, _) = link.halves();
         let burst = receiver.receive(BURST, Until::Empty, |frames| {
             heard.extend(frames.iter().filter_map(datagram));
@@ -236,8 +242,34 @@ pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
     emit::udp(ether, ip(pair.gateway, pair.guest), PORTS.1, PORTS.0, len)
 }
 
+/// A datagram from the guest, up to its data.
+pub(super) fn head_up(pair: Pair, len: usize) -> emit::Head {
+    let ether = emit::Ether {
+        source: GUEST,
+        destination: OURS,
+    };
+    emit::udp(ether, ip(pair.guest, pair.gateway), PORTS.0, PORTS.1, len)
+}
+
+/// The data of a frame that is a datagram to the guest, with nothing wrong.
+#[track_caller]
+pub(super) fn checked(frame: &[u8], pair: Pair) -> Vec<u8> {
+    let parsed = parse(&frame[..frame.len().min(HEAD)], frame.len()).unwrap();
+    let Body::Ip(ip, Transport::Udp(udp)) = parsed.body else {
+        panic!("{parsed:?}")
+    };
+    let at = |text: &str| text.parse::<IpAddr>().unwrap();
+    assert_eq!((ip.source, ip.destination), (at(pair.gateway), at(pair.guest)));
+    assert_eq!((udp.source_port, udp.destination_port), (PORTS.1, PORTS.0));
+    let data = &frame[udp.payload_offset..][..udp.payload_len];
+    let whole = &frame[udp.payload_offset - 8..];
+    let sum = Sum::pseudo(ip.source, ip.destination, protocol::UDP, whole.len());
+    assert_eq!(sum.add(whole).finish(), 0, "the checksum is complete");
+    data.to_vec()
+}
+
 /// IP fields of what goes from one address to another.
-pub(super) fn ip(from: &str, to: &str) -> emit::Ip {
+fn ip(from: &str, to: &str) -> emit::Ip {
     emit::Ip {
         source: from.parse().unwrap(),
         destination: to.parse().unwrap(),
