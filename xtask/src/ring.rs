@@ -1,4 +1,5 @@
-//! The ring under what another build of it can show: all interleavings (loom), undefined behaviour (Miri), no std.
+//! The ring, and the guest library on it, under what another build of them can show: all interleavings (loom), undefined
+//! behaviour (Miri), no std.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,19 +23,31 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec
     }
     let miri = nightly(workspace, &["miri", "test", "-p", "pontoon-ring", "--tests"]);
     steps.push(("ring: undefined behaviour (Miri)", miri));
+    let guest = [
+        "miri",
+        "test",
+        "-p",
+        "pontoon-guest",
+        "--no-default-features",
+        "--features",
+        "smoltcp",
+        "--lib",
+        "--test",
+        "hostile",
+    ];
+    steps.push(("guest: undefined behaviour (Miri)", nightly(workspace, &guest)));
 
     let mut target = Command::new("rustup");
     target.args(["target", "add", BARE]);
     steps.push(("install Rust without std", target));
-    let bare = [
-        "build",
-        "-p",
-        "pontoon-ring",
-        "--no-default-features",
-        "--target",
-        BARE,
-    ];
-    steps.push(("ring: no std", cargo(&bare)));
+    for (name, package) in [
+        ("ring: no std", "pontoon-ring"),
+        ("guest: no std", "pontoon-guest"),
+        ("guest for C: no std", "pontoon-guest-c"),
+    ] {
+        let bare = ["build", "-p", package, "--no-default-features", "--target", BARE];
+        steps.push((name, cargo(&bare)));
+    }
     steps
 }
 

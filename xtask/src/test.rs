@@ -48,7 +48,7 @@ pub(crate) fn run() -> Result<bool> {
     check(
         &mut tally,
         "unit and simulation",
-        cargo(&["test", "--workspace"]),
+        cargo(&["test", "--workspace", "--no-fail-fast"]),
         UNIT,
     )?;
     for (name, command) in ring::steps(cargo, workspace()) {

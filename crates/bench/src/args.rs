@@ -1,5 +1,6 @@
 //! What can be said behind `pontoon bench`. Parsing performs no work.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ const HELP: &str = "\
   pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    programs of your choice
   pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
   pontoon bench compare A.json B.json                     what changed
+  pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
 
 {usage-heading} {usage}
@@ -45,6 +47,8 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Relays of multicast
+    Relay(crate::relay::Relay),
     /// Compare two reports
     Compare(Compare),
     /// List scenarios, cells, and stacks found here
@@ -58,10 +62,10 @@ pub(crate) struct Measure {
     pub(crate) scenarios: Vec<String>,
     #[command(flatten)]
     pub(crate) stacks: Stacks,
-    /// Times that each cell is measured [default: 3 or 7]
+    /// Times that each cell is measured [default: 6 or 7]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Seconds of a measurement [default: 0.6 or 1]
+    /// Seconds of a measurement [default: 0.4 or 1]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) duration: Option<f64>,
     /// Write the report, after every measurement
@@ -78,7 +82,7 @@ pub(crate) struct Measure {
 /// Who takes part in what.
 #[derive(Args, Debug)]
 pub(crate) struct Stacks {
-    /// Stacks beside pontoon: NAME[=PROGRAM] [default: all that are known]
+    /// Stacks beside pontoon: NAME[=PROGRAM] [default: those of namespaces]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
     pub(crate) against: Vec<Wanted>,
     /// Pontoon once more, with flags for 'run'
@@ -134,6 +138,22 @@ pub struct Client {
     pub(crate) order: String,
 }
 
+/// `bench-machine`: a machine at native speed behind a vhost-user device.
+#[derive(Args, Debug)]
+pub struct Machine {
+    /// Of its interface.
+    #[arg(long)]
+    pub(crate) mtu: u16,
+    /// Without checksum and segmentation offload.
+    #[arg(long)]
+    pub(crate) bare: bool,
+    /// The device's.
+    pub(crate) socket: PathBuf,
+    /// What to run in it.
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
 /// `bench-touch`: one byte there and back.
 #[derive(Args, Debug)]
 pub struct Touch {
@@ -151,7 +171,7 @@ impl Stacks {
         };
         let mut wanted = self.against.clone();
         if wanted.is_empty() {
-            wanted = stack::kinds().map(plain).collect();
+            wanted = stack::usual().map(plain).collect();
         }
         if !wanted.iter().any(|one| one.name == PONTOON) {
             wanted.push(plain(PONTOON));

@@ -6,13 +6,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::{Bench, Client, Compare, List, Measure, Server, Stacks, Touch, Verb};
+use crate::args::{Bench, Client, Compare, List, Machine, Measure, Server, Stacks, Touch, Verb};
 use crate::enclosure::{Enclosure, enclosed};
 use crate::job::Word;
+use crate::report::Completeness;
 use crate::run::{self, Run};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{load, machine, network, report, stack};
+use crate::{load, native, network, report, stack};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -24,6 +25,7 @@ const BAD_SAMPLES: u8 = 3;
 pub fn bench(arguments: Bench) -> Result<u8> {
     match arguments.verb {
         None => measure(arguments.measure),
+        Some(Verb::Relay(relay)) => crate::relay::relay(&relay),
         Some(Verb::Compare(compare)) => self::compare(&compare),
         Some(Verb::List(list)) => self::list(&list),
     }
@@ -39,7 +41,7 @@ fn measure(arguments: Measure) -> Result<u8> {
     {
         if arguments.resume {
             run.resume(path)?;
-        } else if report::read_json(path).is_ok_and(|earlier| run::is_partial(&earlier)) {
+        } else if report::read_json(path).is_ok_and(|earlier| Completeness::of(&earlier).is_partial()) {
             bail!(
                 "{} holds a run that is not complete (try: --resume, or remove it)",
                 path.display()
@@ -51,7 +53,7 @@ fn measure(arguments: Measure) -> Result<u8> {
             eprintln!("without {}: {why}", entry.described.name);
         }
     }
-    if run::is_complete(&run.report) {
+    if Completeness::of(&run.report).is_taken() {
         return finish(&run.report, arguments.html.as_deref());
     }
     // Before minutes are spent on what cannot be kept.
@@ -79,12 +81,12 @@ fn plan(arguments: &Measure) -> Run {
         ended: run::now(),
         command: command_line(),
         plan: Plan {
-            rounds: arguments.rounds.unwrap_or(profile.pick(3, 7)),
-            duration: arguments.duration.unwrap_or(profile.pick(0.6, 1.0)),
+            rounds: arguments.rounds.unwrap_or(profile.pick(6, 7)),
+            duration: arguments.duration.unwrap_or(profile.pick(0.4, 1.0)),
             scenarios: arguments.scenarios.clone(),
             stacks: entries.iter().map(|entry| entry.described.name.clone()).collect(),
         },
-        machine: machine::describe(),
+        machine: crate::machine::describe(),
         calibration: load::calibrate(),
         stacks: entries.iter().map(|entry| entry.described.clone()).collect(),
         cells: questions.iter().map(|question| question.cell.clone()).collect(),
@@ -124,7 +126,11 @@ fn command_line() -> String {
 fn finish(of: &Report, html: Option<&Path>) -> Result<u8> {
     print(&report::markdown(of))?;
     write_page(of, html)?;
-    Ok(if run::has_bad_samples(of) { BAD_SAMPLES } else { 0 })
+    Ok(if Completeness::of(of).has_bad() {
+        BAD_SAMPLES
+    } else {
+        0
+    })
 }
 
 fn write_page(of: &Report, path: Option<&Path>) -> Result<()> {
@@ -175,7 +181,7 @@ fn only(report: &mut Report, stack: &str, name: &str) -> Result<()> {
 fn list(arguments: &List) -> Result<u8> {
     let mut text = String::new();
     for scenario in SCENARIOS {
-        text += &format!("{:<12} {}\n", scenario.name, scenario.about);
+        text += &format!("{:<12} {}: {}\n", scenario.name, scenario.title, scenario.about);
         for question in (scenario.questions)(arguments.stacks.profile) {
             text += &format!("    {}\n", question.cell.name);
         }
@@ -229,6 +235,18 @@ pub fn client(arguments: &Client) -> Result<u8> {
     }
     load::work(arguments.server, order)?;
     Ok(0)
+}
+
+/// `pontoon bench-machine`: ends as the command in it does.
+///
+/// # Errors
+/// As [`native::run`].
+pub fn machine(arguments: &Machine) -> Result<u8> {
+    let status = native::run(arguments)?;
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(1))
 }
 
 /// `pontoon bench-touch`: says a line when a byte came back.

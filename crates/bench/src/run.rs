@@ -55,8 +55,8 @@ impl Run {
         if earlier.stacks != self.report.stacks {
             differs("versions of its stacks")?;
         }
-        if earlier.machine != self.report.machine {
-            differs("limits, kernel, user or machine")?;
+        if let Some(found) = report::machine::differences(&earlier, &self.report).first() {
+            differs(&format!("{} ({}, now {})", found.what, found.left, found.right))?;
         }
         self.report = earlier;
         Ok(())
@@ -154,22 +154,6 @@ impl Run {
         };
         (question.ask)(&asking)
     }
-}
-
-/// Whether a report has all samples of its plan.
-pub(crate) fn is_complete(report: &Report) -> bool {
-    plan::left(report).is_empty()
-}
-
-/// Whether a report has some of them.
-pub(crate) fn is_partial(report: &Report) -> bool {
-    !report.samples.is_empty() && !is_complete(report)
-}
-
-/// Whether something in a report stalled or failed.
-pub(crate) fn has_bad_samples(report: &Report) -> bool {
-    let bad = |sample: &Sample| matches!(sample.outcome, Outcome::Stalled { .. } | Outcome::Failed { .. });
-    report.samples.iter().any(bad)
 }
 
 /// Seconds since 1970.

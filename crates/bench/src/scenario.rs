@@ -40,6 +40,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
+    /// For readers who do not know the bench.
+    pub(crate) title: &'static str,
     /// What it asks, in a line.
     pub(crate) about: &'static str,
     pub(crate) questions: fn(Profile) -> Vec<Question>,
@@ -128,9 +130,9 @@ impl Question {
         }
     }
 
-    /// The same, asked in the first round only.
-    pub(crate) fn once(mut self) -> Self {
-        self.cell.once = true;
+    /// The same, asked in the first round only where `once` says so.
+    pub(crate) fn once(mut self, once: bool) -> Self {
+        self.cell.once = once;
         self
     }
 

@@ -29,8 +29,9 @@ impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_pontoon"), directory.path().join("pontoon")).unwrap();
-        Self(directory)
+        let place = Self(directory);
+        place.install("pontoon", env!("CARGO_BIN_EXE_pontoon").as_ref());
+        place
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -54,8 +55,21 @@ impl Place {
 
     /// A stack in pasta's place.
     fn script(&self, name: &str, text: &str) {
-        std::fs::write(self.path(name), format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+        let source = self.path("script");
+        std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
+        self.install(name, &source);
+    }
+
+    /// A program for everybody. Another process writes it: a child that another test starts meanwhile would hold what
+    /// this one has open, and a file that is open for writing cannot be run (ETXTBSY).
+    fn install(&self, name: &str, source: &Path) {
+        let status = Command::new("install")
+            .args(["-m", "755"])
+            .arg(source)
+            .arg(self.path(name))
+            .status()
+            .unwrap();
+        assert!(status.success());
     }
 }
 

@@ -333,6 +333,8 @@ impl<S> Forwarder<S> {
                 (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
             if from_resolver && pending.query.is_answered_by(answer, pending.id) {
                 answer[..2].copy_from_slice(&pending.query.id());
+                // Before the guest can use what it says.
+                ctx.net.policy.egress.learn(answer, ctx.now);
                 emit(ctx, pending.asked, pending.guest, answer);
                 self.resolvers.answered(resolver, ctx.now);
                 self.remove(index, ctx);

@@ -121,6 +121,11 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.slots.generation(index)
     }
 
+    /// Every entry, in the order of the slots.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &V)> {
+        self.slots.iter().map(|(index, _, slot)| (index, &slot.value))
+    }
+
     /// Makes an entry the newest, unless it is pinned.
     pub(crate) fn touch(&mut self, index: u32) {
         if self.newest != Some(index) && !matches!(self.slots.at(index).age, Age::Pinned) {

@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 
 mod cpus;
 pub mod host;
+mod limits;
 pub mod link;
 mod mesh;
 pub mod messages;
@@ -22,12 +23,13 @@ mod worker;
 mod workers;
 
 pub use link::Attachment;
+pub use link::socket::Source;
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
 
 use link::Link;
-use link::socket::{Framing, Packet, Socket, Source, Stream};
+use link::socket::{Framing, Packet, Socket, Stream};
 use link::tap::Tap;
 use messages::Report;
 
@@ -98,7 +100,7 @@ fn serve_socket<F: Framing>(setup: Setup, source: Source) -> io::Result<()> {
 fn serve<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<()> {
     let voice = setup.supervisor.try_clone()?;
     let workers = workers::build(setup, links)?;
-    seqpacket::send(&voice, Report::Ready.encode(), &[])
+    seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
     drop(voice);
     let end = workers::run(workers);

@@ -101,6 +101,11 @@ pub trait Link: Send {
     /// The guest is gone, as sending found out.
     fn take_full(&mut self) -> Result<bool, Gone>;
 
+    /// Whether there are frames that no event tells of while the worker is awake. Asked in every turn.
+    fn has_frames(&mut self) -> bool {
+        false
+    }
+
     /// The worker is about to sleep, `full` if something waits for room: how long it may, at most. `None`: until some
     /// event tells of what it needs to know.
     fn sleep(&mut self, epoll: &Epoll, full: bool) -> Option<Duration>;

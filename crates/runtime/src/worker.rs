@@ -12,10 +12,11 @@ use tracing::{debug, info, warn};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
+use crate::limits::Limits;
 use crate::link::{BURST, Burst, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
-use crate::messages::{MAX_LEN, Update};
-use crate::pacing::{Pacer, Wait};
+use crate::messages::{MAX_LEN, Report, Stats, Update};
+use crate::pacing::{Pacer, Side, Wait};
 
 /// A worker: an engine between the two halves of a link and the host's sockets.
 #[derive(Debug)]
@@ -25,9 +26,12 @@ pub(crate) struct Worker<L> {
     pub(crate) link: L,
     /// The supervisor's channel: one worker hears it, and passes on what it says.
     pub(crate) supervisor: Option<OwnedFd>,
+    /// To answer the supervisor.
+    pub(crate) voice: OwnedFd,
     /// The others, where there are any.
     pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
+    pub(crate) limits: Limits,
     /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
     pub(crate) malformed: u64,
 }
@@ -82,7 +86,7 @@ impl<L: Link> Worker<L> {
         let mut until = Until::Empty;
         loop {
             let begin = now();
-            let mut worked = false;
+            let mut worked = None;
             left.note(&events);
             if let Some(member) = &self.member {
                 self.engine.set_guest_mac(member.guest_mac());
@@ -91,10 +95,14 @@ impl<L: Link> Worker<L> {
             // In: frames from the guest, and events on the host's sockets; each is first in every other turn.
             for sockets in [sockets_first, !sockets_first] {
                 if sockets {
-                    worked |= self.sockets(&events, begin);
+                    if self.sockets(&events, begin) {
+                        worked = worked.or(Some(Side::Host));
+                    }
                 } else if left.frames {
                     let burst = self.frames(until, begin);
-                    worked |= burst.frames > 0;
+                    if burst.frames > 0 {
+                        worked = Some(Side::Guest);
+                    }
                     left.frames = burst.rest == Rest::More;
                     if let Rest::Gone(how) = burst.rest {
                         left.gone = Some(how);
@@ -108,7 +116,9 @@ impl<L: Link> Worker<L> {
                 match self.inbox(begin) {
                     None => return Ok(End::Peer),
                     Some((frames, more)) => {
-                        worked |= frames > 0;
+                        if frames > 0 {
+                            worked = worked.or(Some(Side::Host));
+                        }
                         left.inbox = more;
                     }
                 }
@@ -127,7 +137,7 @@ impl<L: Link> Worker<L> {
             }
 
             // In: the supervisor's word.
-            if left.supervisor && !self.supervisor()? {
+            if left.supervisor && !self.supervisor(begin)? {
                 return Ok(End::Supervisor);
             }
             left.supervisor = false;
@@ -149,7 +159,10 @@ impl<L: Link> Worker<L> {
 
             // A guest that is gone takes its flows along.
             if let Some(how) = left.gone.take() {
-                info!("{how}");
+                match how {
+                    Gone::Interface(_) | Gone::Closed => info!("{how}"),
+                    Gone::Connection(_) | Gone::Protocol(_) => warn!("{how}"),
+                }
                 if !self.link.part(self.host.epoll()) {
                     return Ok(End::Link);
                 }
@@ -158,16 +171,24 @@ impl<L: Link> Worker<L> {
                 left.frames = false;
             }
 
+            for news in self.engine.take_news() {
+                warn!("{news}");
+            }
+            if let Some(bite) = self.limits.bite(self.engine.counters(), begin) {
+                warn!("{bite}");
+            }
+
             // What needs doing at some time is best done now that all is on its way.
             self.host.prepare();
+            left.frames |= self.link.has_frames();
 
             // Wait.
             let wait = match worked {
-                _ if more || left.frames || left.inbox || left.icmp || left.icmpv6 => Wait::No,
-                true => self.pacer.worked(begin, now()),
-                false => self.pacer.idle(begin),
+                _ if more || left.frames || left.inbox || left.icmp || left.icmpv6 => self.pacer.busy(),
+                Some(from) => self.pacer.worked(from, begin, now()),
+                None => self.pacer.idle(begin),
             };
-            until = match worked && wait == Wait::No {
+            until = match worked.is_some() && wait == Wait::No {
                 true => Until::Empty,
                 false => Until::Question,
             };
@@ -227,12 +248,9 @@ impl<L: Link> Worker<L> {
     }
 
     /// Takes the supervisor's messages; false when its end is closed.
-    fn supervisor(&mut self) -> io::Result<bool> {
-        let Some(supervisor) = &self.supervisor else {
-            return Ok(true);
-        };
+    fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
-        loop {
+        while let Some(supervisor) = &self.supervisor {
             let message = match seqpacket::receive(supervisor, &mut buffer) {
                 Ok(Some(message)) => &buffer[..message.len],
                 Ok(None) => return Ok(false),
@@ -245,10 +263,44 @@ impl<L: Link> Worker<L> {
                     if let Some(member) = &self.member {
                         member.pass_on(&update);
                     }
-                    apply(&mut self.engine, update);
+                    self.obey(update, now);
                 }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
+        }
+        Ok(true)
+    }
+
+    /// Does what the supervisor says.
+    fn obey(&mut self, update: Update, now: Instant) {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        match update {
+            Update::Resolvers(list) => engine.set_resolvers(list),
+            Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
+            Update::Rules(list) => engine.set_rules(&list, link.transmitter(), host, now),
+            Update::Ask(round) => self.answer(round),
+        }
+    }
+
+    /// Says what it knows. Where the supervisor has no room for it, that is told that nobody answers.
+    fn answer(&self, round: u64) {
+        let counters = self.engine.counters().iter();
+        let stats = Stats {
+            round,
+            worker: self.engine.worker().0,
+            flows: self.engine.flows() as u64,
+            pool_bytes: self.engine.pool_in_use() as u64,
+            rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
+            counters: counters
+                .chain([("link_malformed", self.malformed)])
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
+        };
+        if let Err(error) = seqpacket::send(&self.voice, &Report::Stats(stats).encode(), &[]) {
+            debug!("the supervisor was not answered: {error}");
         }
     }
 
@@ -265,10 +317,11 @@ impl<L: Link> Worker<L> {
             return Some((0, false));
         };
         let received = member.receive(|frames| engine.handle_handed(frames, link.transmitter(), host, now));
-        for update in member.updates() {
-            apply(engine, update);
+        let (updates, is_over) = (member.updates(), member.is_over());
+        for update in updates {
+            self.obey(update, now);
         }
-        (!member.is_over()).then_some(received)
+        (!is_over).then_some(received)
     }
 
     /// How long to sleep: until the next timer, for ever without one.
@@ -310,13 +363,6 @@ impl Tally {
             debug!("{name} {count}");
         }
         debug!("link_malformed {}, flows {}", self.malformed, self.flows);
-    }
-}
-
-fn apply(engine: &mut Engine<KernelHost>, update: Update) {
-    match update {
-        Update::Resolvers(list) => engine.set_resolvers(list),
-        Update::Owned(list) => engine.set_owned_addresses(list),
     }
 }
 

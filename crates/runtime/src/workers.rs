@@ -11,6 +11,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::host::event::Edge;
 use crate::host::{Can, KernelHost};
+use crate::limits::Limits;
 use crate::link::Link;
 use crate::mesh::{self, Member};
 use crate::pacing::Pacer;
@@ -33,6 +34,7 @@ pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Work
     let cpus = cpus::available() - f64::from(count - 1);
     let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
     let mut raw_icmp = setup.raw_icmp;
+    let voice = setup.supervisor.try_clone()?;
     let mut supervisor = Some(setup.supervisor);
     let mut workers = Vec::new();
     for ((id, link), member) in (0..count).map(WorkerId).zip(links).zip(members) {
@@ -49,7 +51,9 @@ pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Work
             host,
             link,
             supervisor: supervisor.take(),
+            voice: voice.try_clone()?,
             member,
+            limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, cpus, worker::now()),
             malformed: 0,
         };

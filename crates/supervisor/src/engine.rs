@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use pontoon_runtime::messages::Report;
+use pontoon_runtime::messages::{MAX_LEN, Report, Stats};
 use pontoon_runtime::{Attachment, Setup, Update};
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,6 +19,8 @@ pub(crate) struct Engine {
     child: Child,
     socket: OwnedFd,
     pending: Vec<Update>,
+    /// What it said before it died.
+    last_words: Vec<u8>,
 }
 
 /// How long the engine may take to say that it runs; it takes about a millisecond.
@@ -62,6 +64,7 @@ impl Engine {
             child,
             socket: ours,
             pending: Vec::new(),
+            last_words: Vec::new(),
         })
     }
 
@@ -78,7 +81,7 @@ impl Engine {
         match seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")? {
             Some(message) => match Report::decode(&buffer[..message.len]) {
                 Ok(Report::Ready) => Ok(()),
-                Err(_) => Err(died(&buffer[..message.len], self.child.wait())),
+                Ok(Report::Stats(_)) | Err(_) => Err(died(&buffer[..message.len], self.child.wait())),
             },
             None => Err(died(&[], self.child.wait())),
         }
@@ -90,15 +93,37 @@ impl Engine {
         self.child.fd()
     }
 
-    /// Call it when it is dead: what to tell the user.
+    /// Call it when it is dead. Where it ended in order, it found the guest gone.
+    ///
+    /// # Errors
+    /// What to tell the user.
+    pub(crate) fn autopsy(&mut self) -> Result<(), Error> {
+        drop(self.hear());
+        match (&self.last_words[..], self.child.wait()) {
+            ([], 0) => Ok(()),
+            (words, status) => Err(died(words, status)),
+        }
+    }
+
+    /// Readable when it has said something.
     #[must_use]
-    pub(crate) fn autopsy(&self) -> Error {
-        let mut buffer = [0; LINE];
-        let words = match seqpacket::receive(&self.socket, &mut buffer) {
-            Ok(Some(message)) => &buffer[..message.len],
-            Ok(None) | Err(_) => &[],
-        };
-        died(words, self.child.wait())
+    pub(crate) fn voice(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What its workers said since the last call.
+    pub(crate) fn hear(&mut self) -> Vec<Stats> {
+        let mut heard = Vec::new();
+        let mut buffer = vec![0; MAX_LEN];
+        while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
+            let message = &buffer[..message.len];
+            match Report::decode(message) {
+                Ok(Report::Stats(stats)) => heard.push(stats),
+                Ok(Report::Ready) => {}
+                Err(_) => self.last_words = message.to_vec(),
+            }
+        }
+        heard
     }
 
     /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.

@@ -1,4 +1,4 @@
-//! A pair of queues joined to a tap: the machine is then the namespace that the tap is in, at native speed.
+//! Queues joined to a tap: the machine is then the namespace that the tap is in, at native speed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -20,29 +20,48 @@ const BURST: usize = 64;
 /// How long to look away while nothing comes: nobody says when it is over.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Carries frames between `tap` and `pair` until `stop` is set or the device goes away, with the offloads that were
-/// negotiated.
+/// Carries frames between `tap` and `pairs` until `stop` is set or the device goes away, with the offloads that were
+/// negotiated. Each burst from the tap takes the next pair, as those of a machine's threads do that move from one CPU to
+/// another.
 ///
-/// The tap has IFF_VNET_HDR, and reading from it does not wait. The pair's receive buffers hold any frame.
+/// The tap has IFF_VNET_HDR, and reading from it does not wait. The pairs' receive buffers hold any frame.
 ///
 /// # Errors
 /// The tap is none, or the device broke the protocol.
-pub fn carry(tap: impl AsFd, machine: &Machine, pair: Pair, stop: &AtomicBool) -> Result<(), Error> {
+///
+/// # Panics
+/// Without pairs.
+pub fn carry(tap: impl AsFd, machine: &Machine, pairs: Vec<Pair>, stop: &AtomicBool) -> Result<(), Error> {
     let tap = tap.as_fd();
-    set_up(tap, pair.tx.header(), machine.features())?;
-    let Pair { rx, tx } = pair;
-    let over = AtomicBool::new(false);
+    set_up(tap, pairs[0].tx.header(), machine.features())?;
+    let (rxs, txs): (Vec<_>, Vec<_>) = pairs.into_iter().map(|Pair { rx, tx }| (rx, tx)).unzip();
+    let over = &AtomicBool::new(false);
+    let goes_on =
+        &|| !stop.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) && machine.is_connected();
     thread::scope(|scope| {
-        let up = scope.spawn(|| up(tap, tx, &over));
-        let goes_on = || !stop.load(Ordering::Relaxed) && !up.is_finished() && machine.is_connected();
-        let down = down(tap, rx, goes_on);
-        over.store(true, Ordering::Relaxed);
-        up.join().expect("carrying does not panic").and(down)
+        let ends = move |result| {
+            over.store(true, Ordering::Relaxed);
+            result
+        };
+        let mut carrying = vec![scope.spawn(move || ends(up(tap, txs, over)))];
+        carrying.extend(
+            rxs.into_iter()
+                .map(|rx| scope.spawn(move || ends(down(tap, rx, goes_on)))),
+        );
+        let ended = carrying
+            .into_iter()
+            .map(|thread| thread.join().expect("carrying does not panic"));
+        // All of them have ended when the first error is at hand.
+        ended.collect::<Vec<_>>().into_iter().collect()
     })
 }
 
-fn up(tap: BorrowedFd<'_>, mut tx: Tx, over: &AtomicBool) -> Result<(), Error> {
+fn up(tap: BorrowedFd<'_>, mut txs: Vec<Tx>, over: &AtomicBool) -> Result<(), Error> {
+    let mut next = 0;
     while !over.load(Ordering::Relaxed) {
+        let count = txs.len();
+        let tx = &mut txs[next % count];
+        next += 1;
         let mut drained = false;
         let mut full = false;
         for _ in 0..BURST {

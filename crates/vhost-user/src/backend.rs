@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::channel::{Broken, Channel};
 use crate::features::{Features, MAX_PACKET, Protocol};
+use crate::guard;
 use crate::log::Log;
 use crate::mailbox::{self, Answer, Mailbox};
 use crate::memory::{self, MAX_REGIONS, Table};
@@ -123,6 +124,8 @@ impl Backend {
     /// A device with `pairs` pairs of queues (1 to [`MAX_PAIRS`]), whose guest's MTU is `mtu` unless its front-end says
     /// otherwise, and the two halves of each pair's link.
     ///
+    /// From now on the process handles SIGBUS.
+    ///
     /// # Errors
     /// Out of descriptors.
     ///
@@ -130,6 +133,7 @@ impl Backend {
     /// With another number of pairs.
     pub fn new(pairs: usize, mtu: usize) -> io::Result<(Self, Vec<(Receiver, Transmitter)>)> {
         assert!((1..=MAX_PAIRS).contains(&pairs), "{pairs} pairs of queues");
+        guard::install()?;
         let bell = Arc::new(mailbox::bell()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &bell)?;
@@ -152,7 +156,7 @@ impl Backend {
         Ok((backend, halves))
     }
 
-    /// Begins a session on `socket`. One that is under way ends.
+    /// Begins a session on `socket`, which does not block. One that is under way ends.
     ///
     /// # Errors
     /// The socket cannot be waited for.
@@ -160,7 +164,7 @@ impl Backend {
         self.disconnect();
         watch(&self.epoll, &socket)?;
         self.session = Some(Session {
-            channel: Channel::new(socket)?,
+            channel: Channel::new(socket),
             features: Features::default(),
             protocol: Protocol::default(),
             memory: Arc::default(),

@@ -51,17 +51,15 @@ pub(crate) enum Broken {
 }
 
 impl Channel {
-    /// # Errors
-    /// The socket cannot be made non-blocking.
-    pub(crate) fn new(socket: OwnedFd) -> Result<Self, Errno> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self {
+    /// `socket` does not block.
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self {
             socket,
             buffer: Box::new([0; HEADER + MAX_BODY]),
             have: 0,
             header: None,
             fds: Vec::new(),
-        })
+        }
     }
 
     /// The next message, if all of it is there.

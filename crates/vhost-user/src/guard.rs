@@ -109,7 +109,10 @@ impl Slot {
 }
 
 /// Handles SIGBUS in this process from now on.
-fn install() -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
         // SAFETY: all-zero bytes are a `sigaction`: the default action, no flags, an empty mask.
@@ -152,11 +155,15 @@ fn pass_on(signal: libc::c_int, fault: bool) {
     // SAFETY: all-zero bytes are a `sigaction`: the default action.
     let default: libc::sigaction = unsafe { std::mem::zeroed() };
     let previous = PREVIOUS.get().unwrap_or(&default);
-    // SAFETY: sets what was set before; both calls are async-signal-safe.
-    unsafe {
-        libc::sigaction(signal, previous, ptr::null_mut());
-        if !fault {
-            libc::raise(signal);
-        }
+    // SAFETY: sets what was set before; `sigaction` is async-signal-safe.
+    let set = unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
+    if set != 0 {
+        // In a sandbox that does not let it: the fault would happen again and again.
+        // SAFETY: `_exit` is async-signal-safe.
+        unsafe { libc::_exit(128 + signal) };
+    }
+    if !fault {
+        // SAFETY: `raise` is async-signal-safe.
+        unsafe { libc::raise(signal) };
     }
 }

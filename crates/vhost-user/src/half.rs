@@ -10,7 +10,7 @@ use tracing::warn;
 
 use crate::features::Features;
 use crate::log::RingLog;
-use crate::mailbox::{Answer, Mailbox, Order};
+use crate::mailbox::{self, Answer, Mailbox, Order};
 use crate::memory::Table;
 
 /// What a ring starts with.
@@ -92,6 +92,11 @@ impl Half {
             self.fail(Fault::Driver(error));
         }
         self.ring.as_mut().filter(|ring| !ring.faulty)
+    }
+
+    /// Makes the descriptor readable once more.
+    pub(crate) fn ring_bell(&self) {
+        mailbox::ring(self.mailbox.bell());
     }
 
     /// Gives the ring up.

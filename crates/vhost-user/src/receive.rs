@@ -44,7 +44,7 @@ pub struct Burst {
     /// Frames that were dropped here: offload metadata that means nothing, no frame behind it, too large, or in more
     /// than [`MAX_PARTS`] pieces.
     pub malformed: u64,
-    /// There may be more frames: ask again. Otherwise readiness will be told.
+    /// There are more frames.
     pub more: bool,
 }
 
@@ -73,6 +73,35 @@ impl Receiver {
         burst
     }
 
+    /// Whether there are frames. The driver does not kick while it is served, so that nothing else tells of them until
+    /// [`rearm`](Self::rearm).
+    pub fn has_frames(&mut self) -> bool {
+        self.look(|ring| Ok(ring.open()?.0.poll()?)) > 0
+    }
+
+    /// Asks the driver to kick for what comes from now on. What is there already is told of, too.
+    pub fn rearm(&mut self) {
+        let waiting = self.look(|ring| {
+            let (mut queue, door) = ring.open()?;
+            Ok(door.rearm(&mut queue)?)
+        });
+        if waiting > 0 {
+            self.half.ring_bell();
+        }
+    }
+
+    /// How many chains wait, as the ring says when it is looked at like this.
+    fn look(&mut self, how: impl FnOnce(&mut Ring) -> Result<u16, Fault>) -> u16 {
+        match self.half.live().map(how) {
+            Some(Ok(waiting)) => waiting,
+            Some(Err(fault)) => {
+                self.half.fail(fault);
+                0
+            }
+            None => 0,
+        }
+    }
+
     /// Queues that had to be given up, for what the driver did.
     pub fn faults(&self) -> u64 {
         self.half.faults()
@@ -80,7 +109,8 @@ impl Receiver {
 }
 
 impl AsFd for Receiver {
-    /// Readable when there is something to [`receive`](Receiver::receive), edge-triggered.
+    /// Readable when there is something to [`receive`](Receiver::receive) since [`rearm`](Self::rearm), or to obey,
+    /// edge-triggered.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.half.as_fd()
     }
@@ -146,13 +176,13 @@ fn serve(
         queue.put(*chain, 0);
     }
     door.publish(&mut queue);
-    let left = match broken {
-        Some(error) => Err(error),
-        None if chains.len() < waiting => Ok(true),
-        None => door.rearm(&mut queue).map(|waiting| waiting > 0),
-    };
-    burst.more = left?;
-    Ok(())
+    match broken {
+        Some(error) => Err(error.into()),
+        None => {
+            burst.more = queue.poll()? > 0;
+            Ok(())
+        }
+    }
 }
 
 /// A frame that was taken.

@@ -77,6 +77,11 @@ impl Transmitter {
         std::mem::take(&mut self.full)
     }
 
+    /// Whether frames reach a guest.
+    pub fn is_serving(&mut self) -> bool {
+        self.half.live().is_some_and(|ring| ring.is_enabled())
+    }
+
     /// Queues that had to be given up, for what the driver did.
     pub fn faults(&self) -> u64 {
         self.half.faults()

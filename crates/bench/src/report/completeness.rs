@@ -41,6 +41,21 @@ impl Completeness {
         self.measured + self.stalled + self.unreachable + self.failed
     }
 
+    /// Whether every planned sample was taken.
+    pub fn is_taken(&self) -> bool {
+        self.taken() >= self.planned
+    }
+
+    /// Whether some were, and not all.
+    pub fn is_partial(&self) -> bool {
+        self.taken() > 0 && !self.is_taken()
+    }
+
+    /// Whether something stalled or failed.
+    pub fn has_bad(&self) -> bool {
+        self.stalled + self.failed > 0
+    }
+
     /// Whether every planned sample was measured.
     pub fn is_complete(&self) -> bool {
         self.measured >= self.planned

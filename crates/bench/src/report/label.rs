@@ -1,88 +1,9 @@
 //! Titles for scenarios, and labels for cells, metrics and stacks, for readers who do not know the bench.
 
+use crate::scenario::{SCENARIOS, Scenario};
 use crate::schema::{Cell, METRICS, Role, Stack};
 
 use super::number;
-
-/// What a scenario asks.
-pub(super) struct Scenario {
-    pub(super) name: &'static str,
-    pub(super) title: &'static str,
-    pub(super) question: &'static str,
-}
-
-const fn scenario(name: &'static str, title: &'static str, question: &'static str) -> Scenario {
-    Scenario {
-        name,
-        title,
-        question,
-    }
-}
-
-const SCENARIOS: &[Scenario] = &[
-    scenario(
-        "tcp-up",
-        "TCP up",
-        "How fast do bytes flow from the guest to the host? All of them are checked on arrival.",
-    ),
-    scenario(
-        "tcp-down",
-        "TCP down",
-        "How fast do bytes flow from the host to the guest? All of them are checked on arrival.",
-    ),
-    scenario(
-        "rr",
-        "TCP round trip",
-        "How long does one byte take to the server and back, on an open connection?",
-    ),
-    scenario(
-        "crr",
-        "TCP connect, request, response, close",
-        "How long does a whole short connection take?",
-    ),
-    scenario(
-        "publish-crr",
-        "Inbound connection",
-        "How long does a short connection take from the host to a published port of the guest?",
-    ),
-    scenario(
-        "udp-rate",
-        "UDP rate",
-        "How many datagrams per second arrive, and how many can be sent before some are lost?",
-    ),
-    scenario(
-        "udp-gso",
-        "UDP with segmentation offload",
-        "How many datagrams per second arrive if many go in one send?",
-    ),
-    scenario(
-        "udp-rr",
-        "UDP round trip",
-        "How long does a datagram take to the server and back?",
-    ),
-    scenario(
-        "blackhole",
-        "Round trip beside pending connections",
-        "Do connections that nobody answers slow the others down?",
-    ),
-    scenario(
-        "idle-flows",
-        "Idle connections",
-        "What does an open, silent connection cost in memory and in others' latency?",
-    ),
-    scenario(
-        "dns",
-        "Names",
-        "How many names per second does the guest's resolver answer?",
-    ),
-    scenario("icmp-rr", "Ping", "How long does an ICMP echo take to come back?"),
-    scenario(
-        "startup",
-        "Start",
-        "How long until a command runs behind the stack?",
-    ),
-    scenario("idle", "Idle", "What does the stack cost while nothing happens?"),
-];
 
 /// The cells that stand for their scenario in the headline table. Of other scenarios it is the first cell.
 const HEADLINES: &[&str] = &[
@@ -100,7 +21,7 @@ pub(super) fn title(scenario: &str) -> &str {
 }
 
 pub(super) fn question(scenario: &str) -> Option<&'static str> {
-    known(scenario).map(|known| known.question)
+    known(scenario).map(|known| known.about)
 }
 
 fn known(name: &str) -> Option<&'static Scenario> {

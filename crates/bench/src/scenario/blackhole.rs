@@ -6,7 +6,8 @@ use crate::scenario::{Profile, Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "blackhole",
-    about: "round trip of one byte beside 0, 100 and 1,000 connects that nobody answers",
+    title: "Round trip beside pending connections",
+    about: "Do connections that nobody answers slow the others down?",
     questions,
 };
 

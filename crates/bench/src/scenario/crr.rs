@@ -5,7 +5,8 @@ use crate::scenario::{Profile, Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "crr",
-    about: "connect, request, response, close",
+    title: "TCP connect, request, response, close",
+    about: "How long does a whole short connection take?",
     questions,
 };
 

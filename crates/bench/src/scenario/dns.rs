@@ -6,7 +6,8 @@ use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "dns",
-    about: "names asked of the stack's resolver, one after the other",
+    title: "Names",
+    about: "How many names per second does the guest's resolver answer?",
     questions: |_| vec![Question::new(&SCENARIO, &[], "p50_us", Unit::Transaction, ask)],
 };
 

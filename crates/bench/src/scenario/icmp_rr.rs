@@ -6,7 +6,8 @@ use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "icmp-rr",
-    about: "round trip of an ICMP echo to a neighbour of the host",
+    title: "Ping",
+    about: "How long does an ICMP echo take to come back?",
     questions: |_| {
         let job = Job::Echo { address: OUTSIDE };
         vec![Question::job(&SCENARIO, &[], "p50_us", Unit::Transaction, job)]

@@ -2,12 +2,14 @@
 
 use crate::job::Job;
 use crate::run::asking::{Asking, Request};
-use crate::scenario::{Question, Scenario, Unit};
+use crate::scenario::{Profile, Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "idle",
-    about: "wake-ups, CPU and memory while nothing happens",
-    questions: |_| vec![question()],
+    title: "Idle",
+    about: "What does the stack cost while nothing happens?",
+    // It is as long in every profile.
+    questions: |profile| vec![question().once(profile == Profile::Quick)],
 };
 
 /// At least, in seconds: timers of a second or two should be seen.

@@ -8,7 +8,8 @@ use crate::scenario::{Profile, Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "idle-flows",
-    about: "round trip of one byte beside 0, 10,000 and 100,000 silent connections, and their memory",
+    title: "Idle connections",
+    about: "What does an open, silent connection cost in memory and in others' latency?",
     questions,
 };
 
@@ -17,12 +18,15 @@ const CONNECTS_PER_SECOND: f64 = 1000.0;
 /// What to expect of one that is not.
 const USUAL_CONNECTS_PER_SECOND: f64 = 8000.0;
 
-/// More take minutes where a stack is slow, so they are opened in one round only.
+/// More take minutes where a stack is slow, so that they are opened in one round only.
 const REPEATED: u32 = 10_000;
 
 fn questions(profile: Profile) -> Vec<Question> {
     let flows: &[u32] = profile.pick(&[0, 10_000], &[0, 10_000, 100_000]);
-    flows.iter().map(|flows| question(*flows)).collect()
+    // Ten thousand take a second to open.
+    let repeated = profile.pick(0, REPEATED);
+    let question = |flows: &u32| question(*flows).once(*flows > repeated);
+    flows.iter().map(question).collect()
 }
 
 fn question(flows: u32) -> Question {
@@ -34,14 +38,9 @@ fn question(flows: u32) -> Question {
         Unit::Transaction,
         move |asking| ask(flows, asking),
     );
-    let question = Question {
+    Question {
         cost: (question.cost.0, question.cost.1 + opening),
         ..question
-    };
-    if flows > REPEATED {
-        question.once()
-    } else {
-        question
     }
 }
 

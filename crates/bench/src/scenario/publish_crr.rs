@@ -6,7 +6,8 @@ use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "publish-crr",
-    about: "connect, request, response, close, from the host to a published port",
+    title: "Inbound connection",
+    about: "How long does a short connection take from the host to a published port of the guest?",
     questions: |_| vec![question()],
 };
 

@@ -5,7 +5,8 @@ use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "rr",
-    about: "round trip of one byte over TCP",
+    title: "TCP round trip",
+    about: "How long does one byte take to the server and back, on an open connection?",
     questions: |_| {
         vec![Question::job(
             &SCENARIO,

@@ -8,7 +8,8 @@ use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "startup",
-    about: "from the start of the stack to the end of `true`, and to the first byte from the host",
+    title: "Start",
+    about: "How long until a command runs behind the stack?",
     questions: |_| vec![Question::new(&SCENARIO, &[], "start_us", Unit::Nothing, ask)],
 };
 

@@ -5,7 +5,8 @@ use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "udp-gso",
-    about: "datagrams per second of a sender with UDP_SEGMENT, to receivers with and without UDP_GRO",
+    title: "UDP with segmentation offload",
+    about: "How many datagrams per second arrive if many go in one send?",
     questions: |_| vec![question("gro", true), question("plain", false)],
 };
 

@@ -5,7 +5,8 @@ use crate::scenario::{Question, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "udp-rr",
-    about: "round trip of one datagram",
+    title: "UDP round trip",
+    about: "How long does a datagram take to the server and back?",
     questions: |_| {
         let job = Job::DatagramRoundTrip;
         vec![Question::job(&SCENARIO, &[], "p50_us", Unit::Transaction, job)]

@@ -1,6 +1,7 @@
 //! What every link does, whatever carries its frames: one list of tests, which each link's tests take over by [`suite`].
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use pontoon_engine::Frame;
 use pontoon_engine::Transmit;
@@ -11,7 +12,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
 use super::{BURST, Link, Receive, Rest, Until};
-use crate::host::event::Epoll;
+use crate::host::event::{Edge, Epoll, Events};
 
 /// The guest's Ethernet address.
 const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
@@ -73,6 +74,7 @@ macro_rules! suite {
         $crate::link::conformance::suite! { $guest:
             carries_datagrams_of_every_size
             bursts_are_bounded_and_say_what_is_left
+            wakes_who_sleeps
             reservations_are_used_in_order_and_undone
             refuses_what_its_limits_exclude
             says_when_the_guest_is_gone
@@ -106,7 +108,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
             let transmitter = link.transmitter();
             transmitter.send(whole(&head), head.bytes(), &data).unwrap();
             let mut room = transmitter.reserve(1, head.bytes().len(), len).unwrap();
-            room.payloads()[0].copy_from(&data);
+            fill(&room, &data);
             room.commit(whole(&head), head.bytes(), len).unwrap();
             drop(room);
             transmitter.flush();
@@ -141,6 +143,32 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
 
+/// Whoever sleeps is told of the next frame, and of one that came just before.
+pub(super) fn wakes_who_sleeps<G: Guest>() {
+    let (mut link, mut guest) = G::open(1500);
+    let epoll = Epoll::new().unwrap();
+    link.watch(&epoll).unwrap();
+    let mut events = Events::new();
+    let mut told = |patience| {
+        epoll.wait(&mut events, Some(patience)).unwrap();
+        events.edges().any(|(edge, _)| edge == Edge::Link)
+    };
+    for before in [false, true, false] {
+        drain(&mut link);
+        while told(Duration::ZERO) {}
+        assert!(!link.has_frames());
+        if before {
+            guest.say(PAIRS[0], b"before");
+        }
+        assert_eq!(link.sleep(&epoll, false), None);
+        if !before {
+            guest.say(PAIRS[0], b"behind");
+        }
+        assert!(told(Duration::from_secs(2)), "before: {before}");
+        assert_eq!(drain(&mut link).0.len(), 1);
+    }
+}
+
 pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let transmitter = link.transmitter();
@@ -149,7 +177,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     let sizes: Vec<usize> = room.payloads().iter().map(|room| room.len()).collect();
     assert_eq!(sizes, [100; 3]);
     for nth in [1_u8, 2] {
-        room.payloads()[0].copy_from(&[nth; 100]);
+        fill(&room, &[nth; 100]);
         room.commit(whole(&head), head.bytes(), 50).unwrap();
     }
     assert_eq!(room.payloads().len(), 1);
@@ -188,9 +216,16 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
             Err(Refused::Rejected)
         );
     }
+    let mut room = transmitter.reserve(1, long.bytes().len(), 1).unwrap();
+    assert_eq!(
+        room.commit(whole(&long), long.bytes(), data.len()),
+        Err(Refused::Rejected),
+        "more than its room"
+    );
+    drop(room);
     let short = head(PAIRS[0], 1);
     let mut room = transmitter.reserve(1, short.bytes().len(), 1).unwrap();
-    room.payloads()[0].copy_from(&[7_u8]);
+    fill(&room, &[7]);
     room.commit(whole(&short), short.bytes(), 1).unwrap();
     assert_eq!(
         room.commit(whole(&short), short.bytes(), 1),
@@ -231,6 +266,16 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     let sent = transmitter.send(whole(&head), head.bytes(), &[]);
     transmitter.flush();
     assert!(sent.is_err() || link.take_full().is_err());
+}
+
+/// Writes the next frame's data into its room, which may be several slices.
+fn fill(room: &impl Room, mut data: &[u8]) {
+    for slice in room.payloads() {
+        let (here, later) = data.split_at(slice.len().min(data.len()));
+        slice.copy_from(here);
+        data = later;
+    }
+    assert!(data.is_empty(), "{} bytes have no room", data.len());
 }
 
 /// A datagram from the gateway to the guest, up to its data.

@@ -98,7 +98,12 @@ impl Link for VhostUser {
         Ok(self.transmitter.take_full())
     }
 
+    fn has_frames(&mut self) -> bool {
+        self.receiver.has_frames()
+    }
+
     fn sleep(&mut self, _: &Epoll, _: bool) -> Option<Duration> {
+        self.receiver.rearm();
         None
     }
 
@@ -153,6 +158,7 @@ impl Door {
     fn new(source: Source, mut backend: Backend) -> io::Result<Self> {
         Ok(match source {
             Source::Connected(socket) => {
+                rustix::io::ioctl_fionbio(&socket, true)?;
                 backend.connect(socket)?;
                 Self {
                     backend,

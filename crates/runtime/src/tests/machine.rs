@@ -28,7 +28,7 @@ fn streams_go_through_a_machines_memory() {
 }
 
 fn transfer(features: u64) {
-    let (mut setup, _tap, supervisor) = setup(Pacing::Hybrid, 1);
+    let (mut setup, supervisor) = setup(Pacing::Hybrid);
     setup.config.host_loopback = vec![GATEWAY.into()];
     let (ours, theirs) = UnixStream::pair().unwrap();
     let attachment = Attachment::VhostUser {
@@ -66,7 +66,7 @@ fn guest(socket: UnixStream, features: u64, port: u16) {
         queue_size: 256,
         buffer: 70_000,
     };
-    let (machine, mut pairs) = Machine::connect(socket, &options).unwrap();
+    let (machine, pairs) = Machine::connect(socket, &options).unwrap();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         // In the same namespace, as its child.
@@ -77,7 +77,7 @@ fn guest(socket: UnixStream, features: u64, port: u16) {
             server.shutdown(Shutdown::Write).unwrap();
             check(&mut server, 2);
         });
-        carry(&tap.queues[0], &machine, pairs.remove(0), &over).unwrap();
+        carry(&tap.queues[0], &machine, pairs, &over).unwrap();
         client.join().unwrap();
     });
 }

@@ -121,6 +121,7 @@ fn config() -> Config {
         resolvers: Vec::new(),
         host_loopback: vec![IpAddr::V4(GATEWAY)],
         host_addresses: false,
+        egress: pontoon_engine::Egress::default(),
         published: Vec::new(),
         connect_timeout: None,
         udp_filter: UdpFilter::Address,

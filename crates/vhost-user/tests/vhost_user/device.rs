@@ -81,6 +81,7 @@ impl Device {
     /// The other end of a new session.
     pub(crate) fn accept(&mut self) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
         theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         self.backend.connect(ours.into()).unwrap();
         theirs
@@ -126,7 +127,7 @@ impl Device {
         (came, burst)
     }
 
-    /// All that there is from the first pair, and how many frames were malformed.
+    /// All that there is from the first pair, and how many frames were malformed. The device then sleeps.
     pub(crate) fn drain(&mut self) -> (Vec<Came>, u64) {
         let mut came = Vec::new();
         let mut malformed = 0;
@@ -135,6 +136,8 @@ impl Device {
             came.extend(frames);
             malformed += burst.malformed;
             if !burst.more {
+                assert!(!self.receiver().has_frames());
+                self.receiver().rearm();
                 return (came, malformed);
             }
         }

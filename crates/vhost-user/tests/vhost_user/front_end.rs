@@ -139,6 +139,7 @@ impl World {
                     assert_eq!(frame.copy(0, &mut bytes), frame.len);
                 }
             });
+            receiver.rearm();
             transmitter.flush();
         }
         if self.backend.handle().is_err() {
@@ -150,6 +151,7 @@ impl World {
 
 fn connect(backend: &mut Backend) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
     backend.connect(ours.into()).unwrap();
     theirs

@@ -50,6 +50,7 @@ impl World {
         let (mut backend, mut pairs) = Backend::new(1, 1500).unwrap();
         let (receiver, transmitter) = pairs.remove(0);
         let (ours, socket) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
         backend.connect(ours.into()).unwrap();
         let mut world = Self {
             backend,
@@ -134,6 +135,9 @@ impl World {
             }
         });
         assert!(burst.frames + burst.malformed as usize <= max.min(BURST));
+        if !self.receiver.has_frames() {
+            self.receiver.rearm();
+        }
     }
 
     fn transmit(&mut self, script: &mut Script<'_>) {

@@ -27,6 +27,7 @@ fn everything_sent_is_echoed_by_two_workers() {
     let Device { mut backend, halves } = Device::new(2);
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    ours.set_nonblocking(true).unwrap();
     backend.connect(ours.into()).unwrap();
     let over = &AtomicBool::new(false);
     thread::scope(|scope| {
@@ -87,6 +88,7 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
         }
         transmitter.flush();
         if !more && (waiting.is_empty() || transmitter.take_full()) {
+            receiver.rearm();
             // Longer than the driver waits for an answer: a wake-up that is lost is a failure.
             waiter.wait(Duration::from_secs(5));
         }

@@ -11,6 +11,7 @@ use crate::device::{ALL, Device, EVENT_IDX, How, TSO, Waiter, bytes};
 #[test]
 fn a_burst_costs_one_notification() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
+    assert!(device.drain().0.is_empty());
     for _ in 0..10 {
         let before = pair.tx.queue.kicks();
         for _ in 0..50 {
@@ -88,6 +89,37 @@ fn too_few_buffers_are_waited_for_too() {
             device.transmitter().flush();
             assert_eq!(pair.rx.receive(|came| assert!(came.bytes == frame)).unwrap(), 1);
         }
+    }
+}
+
+/// While it is awake nobody kicks; it looks, and before it sleeps it is told of what it has not seen.
+#[test]
+fn a_receiver_that_is_awake_is_left_alone() {
+    for features in [ALL, ALL & !EVENT_IDX] {
+        let (mut device, _machine, mut pair) = Device::pair(features, 1536);
+        assert!(device.drain().0.is_empty());
+        let waiter = Waiter::new([&device.halves[0].0 as _]);
+        while waiter.has() {}
+        let mut send = || {
+            assert!(pair.tx.send(Offload::NONE, 0, &bytes(60)).unwrap());
+            pair.tx.flush().unwrap();
+            pair.tx.queue.kicks()
+        };
+        let kicks = send();
+        assert!(waiter.has());
+        assert_eq!(device.burst().0.len(), 1);
+        assert!(!device.receiver().has_frames());
+
+        assert_eq!(send(), kicks);
+        assert!(device.receiver().has_frames());
+        assert!(!waiter.has());
+        device.receiver().rearm();
+        assert!(waiter.has());
+        assert_eq!(device.burst().0.len(), 1);
+        device.receiver().rearm();
+        assert!(!waiter.has());
+        assert_eq!(send(), kicks + 1);
+        assert!(waiter.has());
     }
 }
 

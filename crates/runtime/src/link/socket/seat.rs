@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
@@ -58,6 +59,16 @@ impl Guest {
         })
     }
 
+    /// Whether it is gone, though what it sent may not have been read yet.
+    fn has_hung_up(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
     fn watch(&self, epoll: &Epoll) -> Result<(), Errno> {
         epoll.add_level(&self.socket, Edge::Link.token())?;
         epoll.add_dormant(&self.room, Edge::Room.token())
@@ -110,6 +121,10 @@ impl Seat {
         let Some(listener) = &self.listener else {
             return false;
         };
+        if self.guest.as_ref().is_some_and(Guest::has_hung_up) {
+            // Whoever comes is the next one, and is told of once more when this one has been parted with.
+            return false;
+        }
         let mut new = false;
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -191,6 +191,36 @@ fn a_packet_socket_pushes_back() {
     pushes_back::<Packet>();
 }
 
+/// Nothing tells that the peer of a datagram socket is gone, but sending to it.
+#[test]
+fn a_datagram_socket_carries_frames_too() {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+    let mut link = Socket::<Packet>::new(Source::Connected(ours), 1500).unwrap();
+    let mut guest = Machine::<Packet>::new(theirs);
+    conformance::Guest::say(&mut guest, PAIRS[0], b"up");
+    let datagrams = drain(&mut link).0;
+    assert_eq!(datagrams, [(conformance::to(PAIRS[0]), b"up".to_vec())]);
+    let head = head(PAIRS[0], 4);
+    let say = |link: &mut Socket<Packet>| {
+        let sent = link.transmitter().send(whole(&head), head.bytes(), b"down");
+        link.transmitter().flush();
+        sent
+    };
+    assert_eq!(say(&mut link), Ok(()));
+    let heard = conformance::Guest::hear(&mut guest, PAIRS[0]);
+    assert_eq!(heard, Some(b"down".to_vec()));
+
+    // No frame, and no end either.
+    rustix::net::send(&guest.socket, &[], rustix::net::SendFlags::empty()).unwrap();
+    let nothing = burst(&mut link, |_| panic!("a frame of no bytes"));
+    assert_eq!((nothing.malformed, nothing.rest), (1, Rest::Drained));
+    drop(guest);
+    assert_eq!(burst(&mut link, |_| ()).rest, Rest::Drained);
+    assert_eq!(say(&mut link), Ok(()));
+    assert_eq!(link.take_full(), Err(Gone::Closed));
+}
+
 /// QEMU's virtio-net hands frames of up to 64 KiB on with their checksums unfinished.
 #[test]
 fn a_long_frame_with_a_partial_checksum_is_taken_as_it_is() {

@@ -212,7 +212,8 @@ impl Room for Reservation<'_> {
         let slot = self.next * self.stride;
         self.next += 1;
         let front = (HEADROOM - self.prefix).checked_sub(head.len());
-        let (Some(front), true) = (front, self.connected && is_whole(offload, head.len())) else {
+        let fits = len <= self.stride - HEADROOM && is_whole(offload, head.len());
+        let (Some(front), true) = (front, self.connected && fits) else {
             return Err(Refused::Rejected);
         };
         let at = self.room.subslice(slot + front + self.prefix, head.len());

@@ -86,6 +86,24 @@ fn a_second_one_at_a_time_is_turned_away() {
 }
 
 #[test]
+fn one_that_comes_as_the_other_goes_is_the_next_one() {
+    let epoll = Epoll::new().unwrap();
+    let (listener, name) = listener();
+    let mut link = link(listener, false, &epoll);
+    let first = come(&name);
+    link.control(&epoll).unwrap();
+    drop(first);
+    let mut second = come(&name);
+    link.control(&epoll).unwrap();
+    assert_eq!(burst(&mut link, |_| ()).rest, Rest::Gone(Gone::Closed));
+    assert!(link.part(&epoll));
+    assert_eq!(told(&epoll), [Edge::Control]);
+    link.control(&epoll).unwrap();
+    conformance::Guest::say(&mut second, PAIRS[0], b"x");
+    assert_eq!(drain(&mut link).0.len(), 1);
+}
+
+#[test]
 fn nobody_comes_after_the_only_one() {
     let epoll = Epoll::new().unwrap();
     let (listener, name) = listener();

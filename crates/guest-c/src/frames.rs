@@ -1,0 +1,151 @@
+//! What is done with an interface, however it was made.
+
+use core::ffi::{c_int, c_void};
+use core::slice;
+use core::time::Duration;
+
+use pontoon_guest::{Error, Interface, Platform, QueueError, Ready};
+use pontoon_ring::memory::Memory;
+
+use crate::{Pontoon, code};
+
+/// Any interface.
+pub(crate) trait Frames {
+    fn start(&mut self);
+    fn queue(&mut self, frame: &[u8]) -> Result<(), QueueError>;
+    fn flush(&mut self) -> Result<(), Error>;
+    fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>, Error>;
+    fn poll(&mut self, deadline: Option<Duration>) -> Result<Ready, Error>;
+    fn now(&mut self) -> Duration;
+}
+
+impl<M: Memory, P: Platform, const N: usize> Frames for Interface<M, P, N> {
+    fn start(&mut self) {
+        self.start();
+    }
+
+    fn queue(&mut self, frame: &[u8]) -> Result<(), QueueError> {
+        self.queue(frame)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.flush()
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>, Error> {
+        self.read(into)
+    }
+
+    fn poll(&mut self, deadline: Option<Duration>) -> Result<Ready, Error> {
+        self.poll(deadline)
+    }
+
+    fn now(&mut self) -> Duration {
+        self.platform().now()
+    }
+}
+
+/// Notifies the device of the receive buffers.
+///
+/// # Safety
+/// `interface` was made by this library, and nobody else is using it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pontoon_start(interface: *mut Pontoon) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { frames(interface) }.start();
+    0
+}
+
+/// Queues a frame.
+///
+/// # Safety
+/// `interface` was made by this library, and nobody else is using it; `len` bytes at `frame` can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pontoon_queue(interface: *mut Pontoon, frame: *const c_void, len: usize) -> c_int {
+    if frame.is_null() {
+        return code::INVALID;
+    }
+    // SAFETY: as the caller promises.
+    let (interface, frame) = unsafe { (frames(interface), slice::from_raw_parts(frame.cast(), len)) };
+    interface.queue(frame).map_or_else(code::of_queue, |()| 0)
+}
+
+/// Shows the device what was queued.
+///
+/// # Safety
+/// `interface` was made by this library, and nobody else is using it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pontoon_flush(interface: *mut Pontoon) -> c_int {
+    // SAFETY: as the caller promises.
+    let interface = unsafe { frames(interface) };
+    interface.flush().map_or_else(code::of, |()| 0)
+}
+
+/// Queues a frame and flushes.
+///
+/// # Safety
+/// As [`pontoon_queue`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pontoon_write(interface: *mut Pontoon, frame: *const c_void, len: usize) -> c_int {
+    // SAFETY: as the caller promises.
+    match unsafe { pontoon_queue(interface, frame, len) } {
+        // SAFETY: as the caller promises.
+        0 => unsafe { pontoon_flush(interface) },
+        error => error,
+    }
+}
+
+/// Takes the next frame: its length.
+///
+/// # Safety
+/// `interface` was made by this library, and nobody else is using it; `len` bytes at `frame` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pontoon_read(interface: *mut Pontoon, frame: *mut c_void, len: usize) -> isize {
+    if frame.is_null() {
+        return code::INVALID as isize;
+    }
+    // SAFETY: as the caller promises. What is in the bytes does not matter: they are only written.
+    let (interface, into) = unsafe { (frames(interface), slice::from_raw_parts_mut(frame.cast(), len)) };
+    match interface.read(into) {
+        // A frame is no longer than a buffer.
+        Ok(Some(len)) => len as isize,
+        Ok(None) => code::AGAIN as isize,
+        Err(error) => code::of(error) as isize,
+    }
+}
+
+/// Flushes and waits: bits of `enum pontoon_ready`.
+///
+/// # Safety
+/// `interface` was made by this library, and nobody else is using it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pontoon_poll(interface: *mut Pontoon, deadline: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    let interface = unsafe { frames(interface) };
+    let deadline = (deadline != FOREVER).then_some(Duration::from_nanos(deadline));
+    match interface.poll(deadline) {
+        Ok(ready) => c_int::from(ready.frame) | c_int::from(ready.room) << 1,
+        Err(error) => code::of(error),
+    }
+}
+
+/// The time in nanoseconds.
+///
+/// # Safety
+/// `interface` was made by this library, and nobody else is using it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pontoon_now(interface: *mut Pontoon) -> u64 {
+    // SAFETY: as the caller promises.
+    let now = unsafe { frames(interface) }.now();
+    u64::try_from(now.as_nanos()).unwrap_or(FOREVER)
+}
+
+/// PONTOON_FOREVER.
+pub(crate) const FOREVER: u64 = u64::MAX;
+
+/// # Safety
+/// `interface` was made by this library, and nobody else is using it for 'i.
+unsafe fn frames<'i>(interface: *mut Pontoon) -> &'i mut dyn Frames {
+    // SAFETY: as the caller promises.
+    unsafe { &mut *interface }.frames()
+}

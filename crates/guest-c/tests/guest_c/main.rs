@@ -1,0 +1,89 @@
+//! The C example, built as its comment says, against a device made of rust-vmm's crates.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "all of this is tests; clippy knows only the functions marked so"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+#[path = "../../../guest/tests/guest/device.rs"]
+mod device;
+
+use device::Device;
+
+const FRAMES: u16 = 2000;
+
+#[test]
+fn a_c_program_echoes() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = build(directory.path());
+    let (sender, frames) = mpsc::channel();
+    let mut arp = vec![0xff; 60];
+    arp[12..14].copy_from_slice(&[8, 6]);
+    let datagrams = (0..FRAMES).map(|number| datagram([2, 1], number));
+    let device = Device::new(std::iter::once(arp).chain(datagrams).collect(), Some(sender));
+
+    let mut echo = Command::new(program)
+        .arg(device.path())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    for number in 0..FRAMES {
+        let frame = frames.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert!(frame == datagram([1, 2], number), "frame {number}");
+    }
+    drop(device);
+    assert!(echo.wait().unwrap().success());
+    assert!(frames.try_recv().is_err(), "what is no datagram has no echo");
+}
+
+#[test]
+fn the_program_is_short() {
+    let lines = include_str!("../../examples/echo.c").lines().count();
+    assert!(lines < 100, "{lines} lines");
+}
+
+/// Builds the library and the example.
+fn build(directory: &Path) -> PathBuf {
+    let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
+    run(Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "pontoon-guest-c", "--target-dir"])
+        .arg(&target)
+        .current_dir(crate_directory));
+    let program = directory.join("echo");
+    run(Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"])
+        .arg(crate_directory.join("include"))
+        .arg(crate_directory.join("examples/echo.c"))
+        .arg(target.join("debug/libpontoon_guest_c.a"))
+        .arg("-o")
+        .arg(&program));
+    program
+}
+
+fn run(command: &mut Command) {
+    let status = command
+        .status()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// A datagram from and to addresses and ports that end in these.
+fn datagram([from, to]: [u8; 2], number: u16) -> Vec<u8> {
+    let len = 60 + usize::from(number) % 1400;
+    let mut frame = vec![number as u8; len];
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, from]);
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    frame[23] = 17;
+    frame[26..30].copy_from_slice(&[10, 0, 0, from]);
+    frame[30..34].copy_from_slice(&[10, 0, 0, to]);
+    frame[34..38].copy_from_slice(&[0, from, 0, to]);
+    frame[38..40].copy_from_slice(&number.to_be_bytes());
+    frame
+}

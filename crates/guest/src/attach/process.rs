@@ -1,0 +1,85 @@
+//! What an attached interface stands on: eventfds, and the kernel's clock.
+
+use core::time::Duration;
+use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::{Gone, Platform, Ring};
+
+/// A process with a kick and a call for each ring: eventfds, for memory and descriptors that were handed over.
+#[derive(Debug)]
+pub struct Process {
+    /// Non-blocking eventfds by which the device is notified: of the receive ring, of the transmit ring.
+    pub kicks: [OwnedFd; 2],
+    /// Non-blocking eventfds by which the device notifies.
+    pub calls: [OwnedFd; 2],
+    /// One end of a socket or a pipe: when the other one is closed, the device is gone.
+    pub connection: OwnedFd,
+}
+
+impl Process {
+    pub(super) fn new(connection: OwnedFd) -> io::Result<Self> {
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Self {
+            kicks: [event()?, event()?],
+            calls: [event()?, event()?],
+            connection,
+        })
+    }
+
+    /// Kick and call of each ring, for the session.
+    pub(super) fn events(&self) -> io::Result<[[EventFd; 2]; 2]> {
+        let pair = |ring: usize| io::Result::Ok([lend(&self.kicks[ring])?, lend(&self.calls[ring])?]);
+        Ok([pair(0)?, pair(1)?])
+    }
+}
+
+impl Platform for Process {
+    fn now(&mut self) -> Duration {
+        let now = clock_gettime(ClockId::Monotonic);
+        Duration::try_from(now).unwrap_or_default()
+    }
+
+    fn notify(&mut self, ring: Ring) {
+        // It fails when 2^64 - 2 kicks have not been heard.
+        let _ = rustix::io::write(&self.kicks[ring as usize], &1_u64.to_ne_bytes());
+    }
+
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+        // What is too long for the kernel is for ever.
+        let timeout = until.and_then(|until| Timespec::try_from(until.saturating_sub(self.now())).ok());
+        let [receive, transmit] = &self.calls;
+        let mut fds = [
+            PollFd::new(receive, PollFlags::IN),
+            PollFd::new(transmit, PollFlags::IN),
+            PollFd::new(&self.connection, PollFlags::empty()),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
+            Ok(_) => {}
+            Err(_) => return Err(Gone),
+        }
+        let [receive, transmit, connection] = fds.map(|fd| fd.revents());
+        let called = [receive, transmit].map(|events| events.contains(PollFlags::IN));
+        for (call, _) in self.calls.iter().zip(called).filter(|(_, called)| *called) {
+            // Resets it. There is nothing in it by now only if somebody else has the descriptor too.
+            let _ = rustix::io::read(call, &mut [0; 8]);
+        }
+        match connection.is_empty() || called.contains(&true) {
+            true => Ok(()),
+            false => Err(Gone),
+        }
+    }
+}
+
+/// A copy of the descriptor, as rust-vmm's front-end wants it.
+fn lend(event: &OwnedFd) -> io::Result<EventFd> {
+    let copy = event.try_clone()?.into_raw_fd();
+    // SAFETY: the descriptor is an eventfd that nobody else owns: `into_raw_fd` has given it away.
+    Ok(unsafe { EventFd::from_raw_fd(copy) })
+}

@@ -1,0 +1,128 @@
+//! An interface and a device that echoes, in two threads, each asleep whenever it has nothing to do.
+
+use std::sync::{Condvar, Mutex};
+use std::time::Instant;
+
+use pontoon_ring::memory::{Raw, Window};
+
+use super::peer::{MAP, Peer, Shared};
+use super::*;
+use crate::Gone;
+
+const FRAMES: u32 = if cfg!(miri) { 64 } else { 100_000 };
+
+/// Frames under way at once.
+const WINDOW: u32 = 8;
+
+/// What an eventfd is to a process: rung any number of times, it wakes once.
+#[derive(Default)]
+struct Doorbell {
+    rung: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Doorbell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.bell.notify_one();
+    }
+
+    fn wait(&self) {
+        let rung = self.rung.lock().unwrap();
+        let (mut rung, timeout) = self
+            .bell
+            .wait_timeout_while(rung, Duration::from_secs(60), |rung| !*rung)
+            .unwrap();
+        assert!(!timeout.timed_out(), "a notification was lost");
+        *rung = false;
+    }
+}
+
+struct Thread<'d> {
+    begin: Instant,
+    kick: &'d Doorbell,
+    call: &'d Doorbell,
+}
+
+impl Platform for Thread<'_> {
+    fn now(&mut self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn notify(&mut self, _: Ring) {
+        self.kick.ring();
+    }
+
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+        assert_eq!(until, None);
+        self.call.wait();
+        Ok(())
+    }
+}
+
+#[test]
+fn no_notification_is_lost() {
+    for pacing in PACINGS {
+        for event_idx in [false, true] {
+            converse(pacing, event_idx);
+        }
+    }
+}
+
+fn converse(pacing: Pacing, event_idx: bool) {
+    let features = Features {
+        event_idx,
+        indirect: false,
+    };
+    let shared = Shared::new();
+    let memory = shared.window();
+    let (kick, call) = (Doorbell::default(), Doorbell::default());
+    let thread = Thread {
+        begin: Instant::now(),
+        kick: &kick,
+        call: &call,
+    };
+    let net = Interface::new(memory, MAP, features, thread, pacing).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(memory, features, &kick, &call));
+        ask(net);
+    });
+}
+
+/// Sends frames, [`WINDOW`] at a time, and takes their echoes.
+fn ask(mut net: Interface<Window<Raw<'_>>, Thread<'_>, 16>) {
+    net.start();
+    let mut buffer = [0; 64];
+    for first in (0..FRAMES).step_by(WINDOW as usize) {
+        for number in first..first + WINDOW {
+            net.queue(&number.to_le_bytes()).unwrap();
+        }
+        for number in first..first + WINDOW {
+            let len = loop {
+                match net.read(&mut buffer).unwrap() {
+                    Some(len) => break len,
+                    None => assert!(net.poll(None).unwrap().frame),
+                }
+            };
+            assert_eq!(buffer[..len], number.to_le_bytes());
+        }
+    }
+}
+
+fn echo(memory: Window<Raw<'_>>, features: Features, kick: &Doorbell, call: &Doorbell) {
+    let mut peer = Peer::new(memory, features);
+    let mut echoed = 0;
+    while echoed < FRAMES {
+        let frames = peer.take();
+        for frame in &frames {
+            peer.send(frame);
+            echoed += 1;
+        }
+        if peer.calls() > 0 {
+            call.ring();
+        }
+        if frames.is_empty() && peer.rearm() == 0 {
+            kick.wait();
+        }
+    }
+}

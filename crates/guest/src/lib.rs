@@ -1,0 +1,99 @@
+//! A network interface in shared memory, for unikernels and for processes that may do next to nothing.
+//!
+//! [`Interface`] is the driver of a virtio-net device (virtio 1.2, section 5.1) with one pair of queues and whole frames:
+//! no segmentation, no unfinished checksums. Frames are queued and flushed; a flush rings the device's doorbell once, and
+//! not at all while the device is awake. The device can be `pontoon vm --protocol vhost-user`, any other vhost-user
+//! device, or a VMM's own behind virtio-mmio or PCI.
+//!
+//! What it needs around it is little: [`Memory`](pontoon_ring::memory::Memory) that the device sees as well, and a
+//! [`Platform`] that rings doorbells, sleeps and knows the time. It allocates nothing and needs no std. With the feature
+//! `attach`, which is on by default, a process on Linux gets both from a vhost-user socket: see [`attach()`].
+//!
+//! # When to sleep
+//!
+//! [`Interface::poll`] waits, in one of three ways ([`Pacing`]). `Event` sleeps at once. `Poll` never sleeps, and the
+//! device never has to wake it: no notification in either direction while both are busy. `Hybrid` is what Linux calls
+//! NAPI: it sleeps when there is nothing to do; once woken it keeps notifications off and looks by itself, for as long as
+//! that pays; before it sleeps again, it asks to be notified, and after a full fence looks once more.
+//!
+//! # Trust
+//!
+//! A device that breaks the ring's protocol, or says that it wrote what it cannot have written, is an [`Error`], after
+//! which the interface is of no more use. Frames are copied out of shared memory before anybody looks at them.
+//!
+//! # Example
+//!
+//! An interface in memory that was handed over, with both ends in one thread.
+//!
+//! ```
+//! use core::ptr::NonNull;
+//! use core::time::Duration;
+//! use pontoon_guest::{Gone, HEADER, Interface, Map, Pacing, Platform, Ring};
+//! use pontoon_ring::Features;
+//! use pontoon_ring::device::{Device, State};
+//! use pontoon_ring::memory::{Area, Raw, Window};
+//!
+//! /// A machine without a doorbell, whose clock stands still.
+//! struct Machine;
+//!
+//! impl Platform for Machine {
+//!     fn now(&mut self) -> Duration {
+//!         Duration::ZERO
+//!     }
+//!     fn notify(&mut self, _ring: Ring) {}
+//!     fn sleep(&mut self, _until: Option<Duration>) -> Result<(), Gone> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! // 16 frames of up to 1,514 bytes each way, at the address 0x1000.
+//! let map = Map::<16>::new(0x1000, 1514);
+//! let mut memory = vec![0_u128; map.bytes().div_ceil(16)];
+//! let base = NonNull::from(memory.as_mut_slice()).cast();
+//! // SAFETY: the memory lives until the end of the example, and only the `Raw` accesses it.
+//! let memory = Window::new(unsafe { Raw::new(base, map.bytes()) }, 0x1000);
+//!
+//! let features = Features { event_idx: true, indirect: false };
+//! let mut interface = Interface::new(memory, map, features, Machine, Pacing::Hybrid)?;
+//! let mut device = Device::new(map.transmit(), features, State::default())?;
+//! interface.start();
+//!
+//! interface.queue(b"the first frame")?;
+//! interface.queue(b"the second one")?;
+//! interface.flush()?;
+//! assert_eq!(interface.counters().doorbells, 2, "one by `start`, one for both frames");
+//!
+//! let mut ring = device.attach(memory)?;
+//! assert_eq!(ring.poll()?, 2);
+//! let mut frame = [0; 15];
+//! ring.pop(|piece| piece.area.copy_out(HEADER, &mut frame))?;
+//! assert_eq!(&frame, b"the first frame");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![no_std]
+#![warn(missing_docs)]
+
+#[cfg(any(test, feature = "attach"))]
+extern crate std;
+
+#[cfg(feature = "attach")]
+mod attach;
+mod error;
+mod interface;
+mod map;
+mod pacing;
+#[cfg(feature = "smoltcp")]
+mod phy;
+mod platform;
+mod receive;
+mod transmit;
+
+#[cfg(feature = "attach")]
+pub use attach::{AttachError, Attached, Mapping, Options, Process, attach};
+pub use error::{Error, QueueError};
+pub use interface::{Counters, Interface, Ready};
+pub use map::{HEADER, Map};
+pub use pacing::Pacing;
+#[cfg(feature = "smoltcp")]
+pub use phy::Phy;
+pub use platform::{Gone, Platform, Ring};

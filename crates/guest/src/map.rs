@@ -1,0 +1,117 @@
+//! Where an interface's rings and frames lie.
+
+use pontoon_ring::Layout;
+use pontoon_ring::memory::{Area, Memory};
+
+use crate::Error;
+
+/// Bytes in front of each frame: `virtio_net_hdr` with `num_buffers` (virtio 1.2, section 5.1.6).
+pub const HEADER: usize = 12;
+
+/// Where the two rings of `N` descriptors each, and a buffer for every descriptor, lie in memory that the device sees as
+/// well.
+///
+/// `N` is a power of two up to 32,768, which is checked when the program is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Map<const N: usize> {
+    base: u64,
+    frame: u16,
+}
+
+impl<const N: usize> Map<N> {
+    const SIZE: u16 = {
+        assert!(N.is_power_of_two() && N <= 32_768, "no size of a queue");
+        N as u16
+    };
+
+    /// Bytes of a ring.
+    const RING: u64 = (Layout::contiguous_bytes(Self::SIZE) as u64).next_multiple_of(LINE);
+
+    /// From `base` on, a multiple of 64, for frames of up to `frame` bytes: 1,514 for an MTU of 1,500.
+    #[must_use]
+    pub const fn new(base: u64, frame: u16) -> Self {
+        Self { base, frame }
+    }
+
+    /// Bytes that all of it takes.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        (2 * Self::RING + 2 * N as u64 * self.stride()) as usize
+    }
+
+    /// Bytes of the longest frame.
+    #[must_use]
+    pub const fn frame(&self) -> usize {
+        self.frame as usize
+    }
+
+    /// The ring of frames from the device.
+    #[must_use]
+    pub const fn receive(&self) -> Layout {
+        Layout::contiguous(Self::SIZE, self.base)
+    }
+
+    /// The ring of frames to the device.
+    #[must_use]
+    pub const fn transmit(&self) -> Layout {
+        Layout::contiguous(Self::SIZE, self.base + Self::RING)
+    }
+
+    pub(crate) const fn receive_buffers(&self) -> Buffers {
+        self.buffers(0)
+    }
+
+    pub(crate) const fn transmit_buffers(&self) -> Buffers {
+        self.buffers(N as u64)
+    }
+
+    /// Checks that the memory is there.
+    pub(crate) fn check(&self, memory: &impl Memory) -> Result<(), Error> {
+        let (addr, len) = (self.base, self.bytes());
+        match memory.area(addr, len) {
+            Some(area) if area.len() == len => Ok(()),
+            _ => Err(Error::Unmapped { addr, len }),
+        }
+    }
+
+    /// Buffers behind both rings and `before` others.
+    const fn buffers(&self, before: u64) -> Buffers {
+        let stride = self.stride();
+        Buffers {
+            first: self.base + 2 * Self::RING + before * stride,
+            stride,
+            len: HEADER as u32 + self.frame as u32,
+        }
+    }
+
+    /// Bytes from one buffer to the next: no two share a cache line.
+    const fn stride(&self) -> u64 {
+        (HEADER as u64 + self.frame as u64).next_multiple_of(LINE)
+    }
+}
+
+/// Buffers of one size, each with the number of its descriptor's tag.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    first: u64,
+    stride: u64,
+    /// Bytes of each: header and frame.
+    pub(crate) len: u32,
+}
+
+impl Buffers {
+    /// The address of one.
+    pub(crate) fn at(&self, number: u32) -> u64 {
+        self.first + self.stride * u64::from(number)
+    }
+
+    /// The first `len` bytes of one, which are no more than it has.
+    pub(crate) fn area<M: Memory>(&self, memory: &M, number: u32, len: usize) -> M::Area {
+        memory
+            .area(self.at(number), len)
+            .expect("all of the map was in memory when the interface was made")
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
