@@ -1,6 +1,6 @@
 //! `pontoon vm`: a namespace whose tap is carried over a socket, in the place of a machine.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::machine::{self, DIRECTORY, Guest, Vm};
 use crate::network::Network;
 use crate::process;
 use crate::server;
+use crate::sys;
 
 const GIB: u64 = 1 << 30;
 
@@ -53,6 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect();
     cases.push(Case::new("vm.stream.lossy-link", 120, lossy).alone());
     cases.push(Case::new("vm.vhost-user.two-queues", 60, two_queues));
+    cases.push(Case::new("vm.vhost-user.datagrams-in-one-frame", 30, segments));
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
@@ -311,6 +313,67 @@ fn two_queues(context: &Context) -> Result<()> {
     let count = counters.count("handed_over");
     ensure!(count >= 1000, "{count} frames were handed over");
     counters.expect("link_malformed", 0)
+}
+
+/// Datagrams of one size that leave by one call cross the link in one frame, and arrive by one call, both ways.
+fn segments(context: &Context) -> Result<()> {
+    const SIZE: u16 = 1200;
+    const TOGETHER: usize = 40;
+    const ROUNDS: usize = 10;
+    let (network, mut vm) = start(context, Framing::VhostUser(1), &[counters::LOGGED])?;
+    let guest = guest(&vm, Faults::NONE)?;
+    for family in [Family::V4, Family::V6] {
+        let address = SocketAddr::new(network.server_address(family), 7001);
+        let server = network.server().enter(|| Ok(UdpSocket::bind(address)?))?;
+        let client = guest.namespace.enter(|| {
+            let socket = UdpSocket::bind(SocketAddr::new(family.unspecified(), 0))?;
+            socket.connect(address)?;
+            Ok(socket)
+        })?;
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+            sys::segment_sends(socket, SIZE)?;
+            sys::coalesce_receives(socket)?;
+        }
+        for round in 0..ROUNDS {
+            let sent: Vec<u8> = (0..TOGETHER * usize::from(SIZE))
+                .map(|at| (at / 7 + round) as u8)
+                .collect();
+            client.send(&sent)?;
+            let from = arrives(&server, &sent)?;
+            server.send_to(&sent, from)?;
+            arrives(&client, &sent)?;
+        }
+    }
+    vm.signal(Signal::TERM)?;
+    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    let counters = Counters::read(&machine::talk())?;
+    let datagrams = (2 * ROUNDS * TOGETHER) as u64;
+    for name in ["frames_up", "frames_down"] {
+        let frames = counters.count(name);
+        ensure!(
+            frames < datagrams / 2,
+            "{frames} {name} for {datagrams} datagrams"
+        );
+    }
+    Ok(())
+}
+
+/// Receives what was sent, some of it together. From whom it came.
+fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut came = Vec::new();
+    let mut calls = 0;
+    loop {
+        let (len, from) = socket.recv_from(&mut buffer)?;
+        came.extend_from_slice(&buffer[..len]);
+        calls += 1;
+        if came.len() >= sent.len() {
+            ensure!(came == sent, "something else arrived");
+            ensure!(calls <= 4, "it arrived by {calls} calls");
+            return Ok(from);
+        }
+    }
 }
 
 /// Frames are lost, doubled and swapped both ways, and nothing of what they carry.
