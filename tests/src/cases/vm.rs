@@ -405,7 +405,8 @@ fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
     expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")
 }
 
-/// Messages go on over the same socket. A stream does not, as nobody knows where its next frame begins.
+/// Messages go on over the same socket. A stream does not, as nobody knows where its next frame begins, nor does vhost-user,
+/// where nobody else knows the memory.
 fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
     let network = prepare(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -420,7 +421,7 @@ fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
             let words = ["put", "0", "93", "10000000"];
             expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
         }
-        Framing::Stream => {
+        Framing::Stream | Framing::VhostUser(_) => {
             let status = vm.wait()?;
             ensure!(status.code() == Some(1), "pontoon vm: {status}");
         }
