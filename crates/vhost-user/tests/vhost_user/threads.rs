@@ -30,7 +30,8 @@ fn everything_sent_is_echoed_by_two_workers() {
     ours.set_nonblocking(true).unwrap();
     backend.connect(ours.into()).unwrap();
     let over = &AtomicBool::new(false);
-    thread::scope(|scope| {
+    // It stays until the threads have ended, one of which would hear it go.
+    let _machine = thread::scope(|scope| {
         let _ends = Ends(over);
         for (receiver, transmitter) in halves {
             scope.spawn(move || echo(receiver, transmitter, over));
@@ -56,6 +57,7 @@ fn everything_sent_is_echoed_by_two_workers() {
         for driver in drivers {
             driver.join().unwrap();
         }
+        machine
     });
 }
 
