@@ -129,8 +129,8 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// Whether there is a guest now.
-    fn has_guest(&self) -> bool {
+    /// Whether there is a guest now, which takes frames.
+    fn has_guest(&mut self) -> bool {
         true
     }
 

@@ -77,9 +77,11 @@ impl Transmitter {
         std::mem::take(&mut self.full)
     }
 
-    /// Whether frames reach a guest.
-    pub fn is_serving(&self) -> bool {
-        self.half.ring().is_some_and(Ring::is_enabled)
+    /// Whether there is a guest that takes frames.
+    pub fn is_serving(&mut self) -> bool {
+        let ring = self.half.live().filter(|ring| ring.is_enabled());
+        ring.and_then(|ring| ring.open().ok())
+            .is_some_and(|(mut queue, _)| queue.poll().is_ok_and(|waiting| waiting > 0))
     }
 
     /// Queues that had to be given up, for what the driver did.

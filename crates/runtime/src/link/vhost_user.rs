@@ -94,7 +94,7 @@ impl Link for VhostUser {
         }
     }
 
-    fn has_guest(&self) -> bool {
+    fn has_guest(&mut self) -> bool {
         self.transmitter.is_serving()
     }
 
