@@ -110,7 +110,8 @@ fn questions(stacks: &Stacks, named: &[String]) -> Vec<Question> {
         .collect()
 }
 
-fn command_line() -> String {
+/// What was said, fit for a shell.
+pub(crate) fn command_line() -> String {
     let quoted = std::env::args().map(|word| {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:".contains(letter);
         if !word.is_empty() && word.chars().all(plain) {

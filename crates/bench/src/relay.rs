@@ -2,27 +2,28 @@
 //!
 //! A sender that keeps a rate, relays in a row or one with several outputs, and sinks that count in the kernel, so that
 //! they cost no CPU of their own: a socket whose filter takes nothing counts what came all the way up as dropped. The
-//! sender has one CPU and the relays another, where there are two. Its datagrams leave in calls of eight, which the kernel
+//! sender has one CPU and the relays another, where there are two. Its datagrams leave in calls of sixteen, which the kernel
 //! takes apart before the link, as one call for each would be the limit; `--super` leaves them together.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::Serialize;
 
 use crate::enclosure::{Enclosure, enclosed};
 
 mod latency;
+mod page;
 mod processes;
+mod report;
 mod sender;
 mod sink;
 mod stack;
 mod topology;
 
+use report::{Figure, Report};
 use sender::{Frames, Pace};
 use stack::{Stack, Wanted};
 use topology::{Network, Topology};
@@ -49,8 +50,11 @@ pub(crate) struct Relay {
           value_parser = value_parser!(u32).range(1..))]
     rate: Vec<u32>,
     /// Bytes of each
-    #[arg(long, value_name = "BYTES", default_value = "1400", value_parser = value_parser!(u16).range(16..=1472))]
+    #[arg(long, value_name = "BYTES", default_value = "1400", value_parser = value_parser!(u16).range(64..=1472))]
     size: u16,
+    /// Senders, in turn; with several, datagrams have lengths from an eighth of --size to all of it
+    #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u16).range(1..=1024))]
+    flows: u16,
     /// Seconds of a measurement
     #[arg(long, value_name = "S", default_value = "3", value_parser = value_parser!(u32).range(1..=60))]
     seconds: u32,
@@ -60,30 +64,12 @@ pub(crate) struct Relay {
     /// Single frames, and how long they take
     #[arg(long, conflicts_with = "together")]
     latency: bool,
-    /// Write the figures, too
+    /// Write the figures, after every measurement
     #[arg(long, value_name = "F.json")]
     output: Option<PathBuf>,
-}
-
-/// What came of one measurement.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Figure {
-    stack: &'static str,
-    topology: String,
-    /// Datagrams a second that were asked for.
-    wanted: u32,
-    /// That were sent.
-    sent: f64,
-    /// That arrived at each sink, on average.
-    delivered: f64,
-    /// Share of what was sent that did not arrive.
-    loss: f64,
-    /// CPUs that all processes of the relays used.
-    relay_cpu: f64,
-    /// CPUs that the whole machine used, the sender's among them.
-    machine_cpu: f64,
-    /// From the sender to the sink's kernel, in microseconds: half, 99 %, and 99.9 % took no longer.
-    latency_us: Option<[f64; 3]>,
+    /// Write a page, at the end
+    #[arg(long, value_name = "F.html")]
+    html: Option<PathBuf>,
 }
 
 /// `pontoon bench relay`.
@@ -92,7 +78,8 @@ pub(crate) struct Figure {
 /// What failed, on what, and what to try.
 pub(crate) fn relay(arguments: &Relay) -> Result<u8> {
     let stacks = stack::find(&arguments.against, &arguments.flags)?;
-    enclosed(|_: &Enclosure| match measure(arguments, &stacks) {
+    let report = Report::new(arguments.seconds, arguments.latency);
+    enclosed(|_: &Enclosure| match measure(arguments, &stacks, report) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -101,25 +88,27 @@ pub(crate) fn relay(arguments: &Relay) -> Result<u8> {
     })
 }
 
-fn measure(arguments: &Relay, stacks: &[Stack]) -> Result<()> {
+fn measure(arguments: &Relay, stacks: &[Stack], mut report: Report) -> Result<()> {
     let cpus = Cpus::look()?;
-    let mut figures = Vec::new();
-    say(&header(arguments))?;
+    report::say(&report.header())?;
     for topology in &arguments.topology {
         for rate in &arguments.rate {
             for stack in stacks {
                 let figure = one(arguments, *topology, *rate, stack, &cpus)
                     .with_context(|| format!("{} {topology} {rate}", stack.name()))?;
-                say(&row(&figure))?;
-                figures.push(figure);
+                report::say(&figure.row())?;
+                report.figures.push(figure);
                 if let Some(path) = &arguments.output {
-                    std::fs::write(path, serde_json::to_vec_pretty(&figures)?)
-                        .with_context(|| format!("cannot write {}", path.display()))?;
+                    report.write(path)?;
                 }
             }
         }
     }
-    Ok(())
+    match &arguments.html {
+        Some(path) => std::fs::write(path, page::html(&report))
+            .with_context(|| format!("cannot write {}", path.display())),
+        None => Ok(()),
+    }
 }
 
 fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &Cpus) -> Result<Figure> {
@@ -127,7 +116,7 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
     let frames = match (arguments.together, arguments.latency) {
         (true, _) => Frames::Together(32),
         (false, true) => Frames::Single,
-        (false, false) => Frames::Apart(8),
+        (false, false) => Frames::Apart(16),
     };
     if let Frames::Apart(_) = frames {
         network.take_apart()?;
@@ -146,6 +135,7 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
     let pace = Pace {
         rate,
         size: arguments.size,
+        flows: arguments.flows,
         frames,
         time: Duration::from_secs(arguments.seconds.into()),
     };
@@ -167,38 +157,6 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
         machine_cpu: (after.1 - before.1) / seconds,
         latency_us: latency.map(latency::Listener::finish).transpose()?,
     })
-}
-
-fn header(arguments: &Relay) -> String {
-    let columns = "| topology | offered | stack | sent | delivered | loss | relay CPU | machine CPU |";
-    let rule = "|---|---|---|---|---|---|---|---|";
-    if arguments.latency {
-        format!("{columns} p50 / p99 / p99.9, us |\n{rule}---|")
-    } else {
-        format!("{columns}\n{rule}")
-    }
-}
-
-fn row(figure: &Figure) -> String {
-    let mut row = format!(
-        "| {} | {} | {} | {:.0} | {:.0} | {:.2} % | {:.0} % | {:.0} % |",
-        figure.topology,
-        figure.wanted,
-        figure.stack,
-        figure.sent,
-        figure.delivered,
-        figure.loss * 100.0,
-        figure.relay_cpu * 100.0,
-        figure.machine_cpu * 100.0,
-    );
-    if let Some([half, most, nearly_all]) = figure.latency_us {
-        row.push_str(&format!(" {half:.0} / {most:.0} / {nearly_all:.0} |"));
-    }
-    row
-}
-
-fn say(line: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout().lock(), "{line}")?)
 }
 
 /// CPUs that we may use.

@@ -49,8 +49,8 @@ pub(crate) struct Piece {
 pub(crate) enum Dropped {
     /// Not a datagram that can be relayed.
     Refused(Refused),
-    /// Its end is missing.
-    Cut,
+    /// Its end is missing; it was so many datagrams.
+    Cut(u64),
 }
 
 impl Input {

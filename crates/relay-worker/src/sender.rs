@@ -4,10 +4,13 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use pontoon_relay::counters::OfOutput;
 use pontoon_relay::gather::MAX_DATAGRAMS;
 use pontoon_sys::udp::{self, SendControl};
 use pontoon_sys::{Family, message, multicast};
 use rustix::io::Errno;
+
+use crate::counters::Counters;
 
 /// A socket of one output.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub(crate) struct Outcome {
     pub(crate) bytes: u64,
     /// Calls that sent something.
     pub(crate) sends: u64,
+    pub(crate) expired: u64,
+    pub(crate) down: u64,
     pub(crate) refused: u64,
     pub(crate) busy: u64,
 }
@@ -161,6 +166,37 @@ impl Sender {
 }
 
 impl Outcome {
+    /// They had come to the end of their TTL.
+    pub(crate) fn expired(datagrams: u64) -> Self {
+        Self {
+            expired: datagrams,
+            ..Self::default()
+        }
+    }
+
+    /// There is nothing to send them through.
+    pub(crate) fn down(datagrams: u64) -> Self {
+        Self {
+            down: datagrams,
+            ..Self::default()
+        }
+    }
+
+    /// Adds it to an output's row.
+    pub(crate) fn count(&self, counters: &Counters, row: u32) {
+        for (number, value) in [
+            (OfOutput::Sent, self.sent),
+            (OfOutput::Bytes, self.bytes),
+            (OfOutput::Sends, self.sends),
+            (OfOutput::Expired, self.expired),
+            (OfOutput::Down, self.down),
+            (OfOutput::Refused, self.refused),
+            (OfOutput::Busy, self.busy),
+        ] {
+            counters.add(row, number as usize, value);
+        }
+    }
+
     fn failure(error: Errno, datagrams: u64) -> Self {
         let mut outcome = Self::default();
         outcome.add_failure(error, datagrams);

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
-use pontoon_relay::counters::{Interface, OfOutput, OfRule, OfWorker};
+use pontoon_relay::counters::{Interface, OF_WORKER, OfRule, OfWorker};
 use pontoon_relay::datagram::Refused;
 use pontoon_relay::gather::{Burst, MAX_DATAGRAMS};
 use pontoon_relay::rule;
@@ -16,7 +16,7 @@ use rustc_hash::FxHasher;
 use crate::counters::Counters;
 use crate::input::{Arrival, Dropped, Input, Piece};
 use crate::messages::Entry;
-use crate::sender::{Outgoing, Sender};
+use crate::sender::{Outcome, Outgoing, Sender};
 
 #[cfg(test)]
 mod tests;
@@ -83,8 +83,7 @@ impl Work {
     /// Counts system calls that were refused, of which there are `refusals` in this process.
     pub(crate) fn note_refusals(&mut self, refusals: u64) {
         let more = refusals - self.refusals;
-        self.counters
-            .add(Counters::OF_WORKER, OfWorker::Refusals as usize, more);
+        self.counters.add(OF_WORKER, OfWorker::Refusals as usize, more);
         self.refusals = refusals;
     }
 
@@ -199,32 +198,30 @@ fn send(
         .places()
         .map(|piece| IoSlice::new(input.bytes(piece)))
         .collect();
-    let datagrams = burst.datagrams as u64;
+    let (datagrams, bytes) = (burst.datagrams as u64, burst.bytes as u64);
     counters.add(entry.row, OfRule::Datagrams as usize, datagrams);
-    counters.add(entry.row, OfRule::Bytes as usize, burst.bytes as u64);
+    counters.add(entry.row, OfRule::Bytes as usize, bytes);
+    let worker = |number: OfWorker, value| counters.add(OF_WORKER, number as usize, value);
+    worker(OfWorker::Datagrams, datagrams);
+    worker(OfWorker::Bytes, bytes);
     for (output, (row, id)) in entry.rule.outputs.iter().zip(&entry.outputs) {
-        let count = |number: OfOutput, value: u64| counters.add(*row, number as usize, value);
-        let Some(hops) = output.hops.leaving(burst.key.hops) else {
-            count(OfOutput::Expired, datagrams);
-            continue;
+        let sender = senders.get_mut(*id as usize).and_then(Option::as_mut);
+        let outcome = match (output.hops.leaving(burst.key.hops), sender) {
+            (None, _) => Outcome::expired(datagrams),
+            (Some(_), None) => Outcome::down(datagrams),
+            (Some(hops), Some(sender)) => sender.send(&Outgoing {
+                parts: &parts,
+                size: burst.size,
+                datagrams: burst.datagrams,
+                hops: hops.get(),
+                class: burst.key.class,
+                to: destination(output, burst.key.to),
+            }),
         };
-        let Some(sender) = senders.get_mut(*id as usize).and_then(Option::as_mut) else {
-            count(OfOutput::Down, datagrams);
-            continue;
-        };
-        let outcome = sender.send(&Outgoing {
-            parts: &parts,
-            size: burst.size,
-            datagrams: burst.datagrams,
-            hops: hops.get(),
-            class: burst.key.class,
-            to: destination(output, burst.key.to),
-        });
-        count(OfOutput::Sent, outcome.sent);
-        count(OfOutput::Bytes, outcome.bytes);
-        count(OfOutput::Sends, outcome.sends);
-        count(OfOutput::Refused, outcome.refused);
-        count(OfOutput::Busy, outcome.busy);
+        outcome.count(counters, *row);
+        worker(OfWorker::Sent, outcome.sent);
+        worker(OfWorker::SentBytes, outcome.bytes);
+        worker(OfWorker::Lost, datagrams - outcome.sent);
     }
 }
 
@@ -247,13 +244,14 @@ impl Found {
 
 impl Tally {
     fn dropped(&mut self, dropped: Dropped) {
-        self.datagrams += 1;
-        *match dropped {
-            Dropped::Refused(Refused::Malformed) => &mut self.malformed,
-            Dropped::Refused(Refused::Checksum) => &mut self.checksum,
-            Dropped::Refused(Refused::Fragment) => &mut self.fragment,
-            Dropped::Cut => &mut self.cut,
-        } += 1;
+        let (number, datagrams) = match dropped {
+            Dropped::Refused(Refused::Malformed) => (&mut self.malformed, 1),
+            Dropped::Refused(Refused::Checksum) => (&mut self.checksum, 1),
+            Dropped::Refused(Refused::Fragment) => (&mut self.fragment, 1),
+            Dropped::Cut(datagrams) => (&mut self.cut, datagrams),
+        };
+        *number += datagrams;
+        self.datagrams += datagrams;
     }
 
     fn count(&self, counters: &Counters, row: u32) {
@@ -269,5 +267,7 @@ impl Tally {
         ] {
             counters.add(row, number as usize, value);
         }
+        counters.add(OF_WORKER, OfWorker::Batches as usize, 1);
+        counters.add(OF_WORKER, OfWorker::Packets as usize, self.packets);
     }
 }

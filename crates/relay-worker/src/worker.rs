@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use pontoon_sandbox::trap;
 use pontoon_sys::{Family, seqpacket};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_relative};
 
@@ -22,7 +20,6 @@ use crate::work::Work;
 #[derive(Debug)]
 pub(crate) struct Worker {
     control: OwnedFd,
-    epoll: OwnedFd,
     settings: Settings,
     inputs: BTreeMap<u32, Source>,
     work: Work,
@@ -39,12 +36,6 @@ struct Source {
     input: Input,
 }
 
-/// What the event of the supervisor's socket says; inputs say their number.
-const CONTROL: u64 = u64::MAX;
-
-/// Events of one look.
-const EVENTS: usize = 64;
-
 impl Worker {
     /// Waits for the supervisor's first word.
     ///
@@ -57,12 +48,9 @@ impl Worker {
         let (Message::Begin(settings), Some(memory)) = (message, memory) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &control, EventData::new_u64(CONTROL), EventFlags::IN)?;
         rustix::io::ioctl_fionbio(&control, true)?;
         Ok(Self {
             control,
-            epoll,
             settings,
             inputs: BTreeMap::new(),
             work: Work::new(Counters::map(&memory)?),
@@ -96,32 +84,34 @@ impl Worker {
     }
 
     /// Sleeps until there is something, or only looks where there is `more`.
+    ///
+    /// By poll(2), which is registered with the rings only while it waits: epoll(7) would be told of every packet that
+    /// arrives during a batch and its clock, by whoever hands it to the ring.
     fn wait(&self, more: bool) -> io::Result<Woken> {
-        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
+        let of_inputs = self
+            .inputs
+            .values()
+            .map(|source| PollFd::new(&source.input, PollFlags::IN));
+        let control = PollFd::new(&self.control, PollFlags::IN);
+        let mut fds: Vec<_> = std::iter::once(control).chain(of_inputs).collect();
         let at_once = Timespec::default();
-        let events = match epoll::wait(&self.epoll, &mut events[..], more.then_some(&at_once)) {
-            Ok((events, _)) => events,
-            Err(Errno::INTR) => &mut [],
+        match poll(&mut fds, more.then_some(&at_once)) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Woken::default()),
             Err(error) => return Err(error.into()),
-        };
-        let mut woken = Woken::default();
-        for event in events {
-            let number = event.data.u64();
-            if number == CONTROL {
-                woken.supervisor = true;
-                continue;
-            }
-            woken.input = true;
-            let source = u32::try_from(number).ok().and_then(|id| self.inputs.get(&id));
-            let flags = event.flags;
-            if flags.contains(EventFlags::ERR)
-                && let Some(source) = source
-            {
+        }
+        let woken = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let (control, inputs) = fds.split_at(1);
+        for (fd, source) in inputs.iter().zip(self.inputs.values()) {
+            if fd.revents().contains(PollFlags::ERR) {
                 // The interface has gone down, say; reading the error ends it.
                 let _ = rustix::net::sockopt::socket_error(&source.input);
             }
         }
-        Ok(woken)
+        Ok(Woken {
+            supervisor: control.iter().any(woken),
+            input: inputs.iter().any(woken),
+        })
     }
 
     /// The batch clock.
@@ -154,12 +144,6 @@ impl Worker {
     fn obey(&mut self, message: Message, descriptor: Option<OwnedFd>) -> io::Result<()> {
         match (message, descriptor) {
             (Message::Input(input), Some(socket)) => {
-                epoll::add(
-                    &self.epoll,
-                    &socket,
-                    EventData::new_u64(input.id.into()),
-                    EventFlags::IN,
-                )?;
                 let source = Source {
                     table: input.table,
                     row: input.row,
@@ -175,8 +159,6 @@ impl Worker {
             }
             (Message::NoInput(id), None) => {
                 if let Some(mut source) = self.inputs.remove(&id) {
-                    // The supervisor has the socket, too, so that closing ours would not end its events.
-                    epoll::delete(&self.epoll, &source.input)?;
                     while self.work.batch(&mut source.input, source.table, source.row) > 0 {}
                 }
             }

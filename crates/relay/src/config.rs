@@ -10,8 +10,8 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::command::{Conflict, Rules};
 use crate::rule::{Rule, Wrong};
+use crate::rules::{Conflict, Rules};
 
 /// Why a file was refused, as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,13 +6,23 @@
 //! The kernel's own counts are of packets, and several datagrams of one flow can be one packet. What never came as far as
 //! our ring or socket is in what it counts for the device, and for all devices together (`softnet_dropped`).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Numbers in a row: all that one thing counts.
 pub const ROW: usize = 16;
 
 /// A row as it was read.
 pub type Row = [u64; ROW];
+
+/// The row of the worker itself; all others are given away.
+pub const OF_WORKER: u32 = 0;
+
+/// Adds numbers of a row to the fields that show them.
+macro_rules! add {
+    ($to:ident, $row:ident, $of:ident, $($field:ident $number:ident),+) => {
+        $( $to.$field += $row[$of::$number as usize]; )+
+    };
+}
 
 /// What an interface counts.
 #[derive(Clone, Copy, Debug)]
@@ -65,16 +75,32 @@ pub enum OfOutput {
     Busy,
 }
 
-/// What a worker counts of itself.
+/// What a worker counts, of all that goes through it.
 #[derive(Clone, Copy, Debug)]
 pub enum OfWorker {
+    /// Looks that found something.
+    Batches,
+    /// Packets taken.
+    Packets,
+    /// Datagrams that a rule received.
+    Datagrams,
+    /// Bytes of their payload.
+    Bytes,
+    /// Copies taken by the kernel.
+    Sent,
+    /// Bytes of their payload.
+    SentBytes,
+    /// Copies that were not sent, for any of an output's reasons.
+    Lost,
     /// System calls that the sandbox refused.
     Refusals,
 }
 
 /// Everything that a relay counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
+    /// Milliseconds since the relay's start. Two answers and their difference are a rate.
+    pub time_ms: u64,
     /// By interface and family.
     pub interfaces: Vec<InterfaceStats>,
     /// By interface, of those that a rule names and that are there.
@@ -89,12 +115,12 @@ pub struct Stats {
 }
 
 /// What came in on an interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceStats {
     /// Its name.
     pub interface: String,
     /// `ipv4` or `ipv6`.
-    pub family: &'static str,
+    pub family: String,
     /// `ring`, `socket`, or why nothing can be received.
     pub state: String,
     /// Packets that the kernel had for us, the dropped ones included. Only a ring knows.
@@ -120,7 +146,7 @@ pub struct InterfaceStats {
 }
 
 /// What the kernel counts for a device, in packets, since there is that device (ip(8), `ip -s link`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStats {
     /// Its name.
     pub interface: String,
@@ -137,7 +163,7 @@ pub struct DeviceStats {
 }
 
 /// What became of a rule's datagrams.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleStats {
     /// The rule, as text.
     pub rule: String,
@@ -150,7 +176,7 @@ pub struct RuleStats {
 }
 
 /// What was sent.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStats {
     /// The output, as text.
     pub output: String,
@@ -173,12 +199,26 @@ pub struct OutputStats {
 }
 
 /// A worker's process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
     /// Its process id; 0 while there is none.
     pub pid: u32,
     /// How often another took its place.
     pub restarts: u64,
+    /// See [`OfWorker::Batches`].
+    pub batches: u64,
+    /// See [`OfWorker::Packets`].
+    pub packets: u64,
+    /// See [`OfWorker::Datagrams`].
+    pub datagrams: u64,
+    /// See [`OfWorker::Bytes`].
+    pub bytes: u64,
+    /// See [`OfWorker::Sent`].
+    pub sent: u64,
+    /// See [`OfWorker::SentBytes`].
+    pub sent_bytes: u64,
+    /// See [`OfWorker::Lost`].
+    pub lost: u64,
     /// System calls of its own and its predecessors' that the sandbox refused.
     pub sandbox_refused: u64,
 }
@@ -186,34 +226,30 @@ pub struct WorkerStats {
 impl InterfaceStats {
     /// Adds what a worker counted.
     pub fn add(&mut self, row: &Row) {
-        self.packets += row[Interface::Packets as usize];
-        self.datagrams += row[Interface::Datagrams as usize];
-        self.matched += row[Interface::Matched as usize];
-        self.unmatched += row[Interface::Unmatched as usize];
-        self.malformed += row[Interface::Malformed as usize];
-        self.checksum += row[Interface::Checksum as usize];
-        self.fragment += row[Interface::Fragment as usize];
-        self.cut += row[Interface::Cut as usize];
+        add!(self, row, Interface, packets Packets, datagrams Datagrams, matched Matched, unmatched Unmatched,
+            malformed Malformed, checksum Checksum, fragment Fragment, cut Cut);
     }
 }
 
 impl RuleStats {
     /// Adds what a worker counted.
     pub fn add(&mut self, row: &Row) {
-        self.datagrams += row[OfRule::Datagrams as usize];
-        self.bytes += row[OfRule::Bytes as usize];
+        add!(self, row, OfRule, datagrams Datagrams, bytes Bytes);
     }
 }
 
 impl OutputStats {
     /// Adds what a worker counted.
     pub fn add(&mut self, row: &Row) {
-        self.sent += row[OfOutput::Sent as usize];
-        self.bytes += row[OfOutput::Bytes as usize];
-        self.sends += row[OfOutput::Sends as usize];
-        self.expired += row[OfOutput::Expired as usize];
-        self.down += row[OfOutput::Down as usize];
-        self.refused += row[OfOutput::Refused as usize];
-        self.busy += row[OfOutput::Busy as usize];
+        add!(self, row, OfOutput, sent Sent, bytes Bytes, sends Sends, expired Expired, down Down, refused Refused,
+            busy Busy);
+    }
+}
+
+impl WorkerStats {
+    /// Adds what it counted.
+    pub fn add(&mut self, row: &Row) {
+        add!(self, row, OfWorker, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
+            sent_bytes SentBytes, lost Lost, sandbox_refused Refusals);
     }
 }

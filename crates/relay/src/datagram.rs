@@ -63,6 +63,16 @@ impl Datagram {
             _ => Err(Refused::Malformed),
         }
     }
+
+    /// Bytes in front of the payload of a UDP packet that begins like this, without IPv6's extension headers.
+    #[must_use]
+    pub fn headers(begin: &[u8]) -> usize {
+        let ip = match begin.first() {
+            Some(first) if first >> 4 == 4 => usize::from(first & 0xf) * 4,
+            Some(_) | None => V6_HEADER,
+        };
+        ip + UDP_HEADER
+    }
 }
 
 fn v4(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {

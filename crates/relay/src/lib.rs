@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod command;
 pub mod config;
 pub mod counters;
 pub mod datagram;
@@ -18,6 +17,7 @@ pub mod gather;
 pub mod membership;
 pub mod proxy;
 pub mod rule;
+pub mod rules;
 pub mod table;
 
 pub use datagram::Datagram;

@@ -1,14 +1,14 @@
 //! A relay's supervisor: it opens rings and sockets, hands them to workers, and follows the interfaces.
 //!
-//! All it knows is in [`state`]: the rules, what is open for them, and the workers. Three things change it: a
-//! [`Command`](pontoon_relay::command::Command), an interface that comes, goes or changes, and the death of a worker,
-//! whose successor is told everything once more and goes on counting where it had stopped.
+//! All it knows is in [`state`]: the rules, what is open for them, and the workers. Three things change it: the file
+//! of rules, an interface that comes, goes or changes, and the death of a worker, whose successor is told everything once
+//! more and goes on counting where it had stopped.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pontoon_relay::command::{Command, Rules};
 use pontoon_relay::proxy::Proxy;
+use pontoon_relay::rules::Rules;
 use pontoon_relay::{Rule, config};
 use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
@@ -211,8 +211,8 @@ impl Loop<'_> {
     /// One line of JSON.
     fn print(&mut self) -> Result<(), Error> {
         use std::io::Write;
-        let reply = self.relay.handle(Command::Stats);
-        let mut line = serde_json::to_vec(&reply).map_err(|error| Error::new(error.to_string()))?;
+        let stats = self.relay.stats();
+        let mut line = serde_json::to_vec(&stats).map_err(|error| Error::new(error.to_string()))?;
         line.push(b'\n');
         let mut out = std::io::stdout().lock();
         // A reader that has gone away is no reason to end.

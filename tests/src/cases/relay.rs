@@ -1,6 +1,7 @@
 //! `pontoon relay`, between namespaces.
 
 mod failures;
+mod frames;
 mod kernel;
 mod load;
 mod proxy;
@@ -22,6 +23,7 @@ use world::{Relay, Row};
 pub(super) fn cases() -> Vec<Case> {
     let topics = [
         failures::cases,
+        frames::cases,
         kernel::cases,
         load::cases,
         proxy::cases,
@@ -35,8 +37,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("relay.every-size", 60, every_size),
         Case::both("relay.chain-of-3", 30, chain),
         Case::both("relay.tree-1-to-3", 30, tree),
-        Case::both("relay.super-frames-through-a-chain", 30, super_frames),
-        Case::both("relay.mixed-flows", 30, mixed),
+        Case::both("relay.64-mixed-flows", 60, mixed),
+        Case::both("relay.50-outputs", 60, outputs),
     ];
     here.into_iter()
         .flatten()
@@ -119,14 +121,18 @@ fn every_size(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
+/// So many relays: each takes the group that the one before it sends to.
+fn in_a_row(context: &Context, row: &Row, family: Family, count: u16) -> Result<Vec<Relay>> {
+    let start = |number: u16| {
+        let rule = onward(group(family, 1 + number), group(family, 2 + number));
+        Relay::with_rules(context, row.relay(number.into()), &[rule])
+    };
+    (0..count).map(start).collect()
+}
+
 fn chain(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(3)?;
-    let mut relays = (0..3_u16)
-        .map(|number| {
-            let rule = onward(group(family, 1 + number), group(family, 2 + number));
-            Relay::with_rules(context, row.relay(number.into()), &[rule])
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let mut relays = in_a_row(context, &row, family, 3)?;
     let receiver = Receiver::new(row.receiver(), group(family, 4))?;
     let sender = Sender::new(row.sender(), group(family, 1), 8)?;
     sender.send(0..MANY, usual)?;
@@ -158,39 +164,15 @@ fn tree(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// A sender whose kernel hands over many datagrams as one packet, which is what each relay hands on.
-fn super_frames(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(3)?;
-    let mut relays = (0..3_u16)
-        .map(|number| {
-            let rule = onward(group(family, 1 + number), group(family, 2 + number));
-            Relay::with_rules(context, row.relay(number.into()), &[rule])
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let receiver = Receiver::new(row.receiver(), group(family, 4))?;
-    let sender = Sender::new(row.sender(), group(family, 1), 8)?;
-    sender.send_together(0..MANY, 1400, 32)?;
-    receiver.expect(0..MANY, usual)?;
-    let stats = relays[0].stats()?;
-    stats.add_up()?;
-    stats.expect("/interfaces/0/datagrams", MANY.into())?;
-    let packets = stats.number("/interfaces/0/packets");
-    ensure!(
-        packets == u64::from(MANY.div_ceil(32)),
-        "{packets} packets came in: they were no super-frames"
-    );
-    Ok(())
-}
-
-/// Flows of one rule and of several, of mixed sizes: each keeps its order.
+/// Flows of 64 rules and of mixed sizes, one datagram of each after the other: each keeps its order.
 fn mixed(context: &Context, family: Family) -> Result<()> {
-    const FLOWS: u16 = 8;
+    const FLOWS: u16 = 64;
     let row = Row::new(1)?;
     let rules: Vec<String> = (1..=FLOWS)
         .map(|number| onward(group(family, number), group(family, 100 + number)))
         .collect();
     let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
-    let sizes = [200, 1400, 600];
+    let sizes = [200, 1400, 600, 64, 1000];
     let size = |number: u32| sizes[number as usize % sizes.len()];
     let flows = (1..=FLOWS)
         .map(|number| {
@@ -200,13 +182,39 @@ fn mixed(context: &Context, family: Family) -> Result<()> {
             ))
         })
         .collect::<Result<Vec<_>>>()?;
-    for begin in (0..500).step_by(5) {
+    for number in 0..200 {
         for (sender, _) in &flows {
-            sender.send(begin..begin + 5, size)?;
+            sender.send(number..number + 1, size)?;
         }
     }
     for (_, receiver) in &flows {
-        receiver.expect(0..500, size)?;
+        receiver.take(0..200, size)?;
     }
     relay.stats()?.add_up()
+}
+
+fn outputs(context: &Context, family: Family) -> Result<()> {
+    const OUTPUTS: u16 = 50;
+    let row = Row::new(1)?;
+    let from = group(family, 1);
+    let to = |number| group(family, 100 + number);
+    let outputs: Vec<String> = (0..OUTPUTS)
+        .map(|number| format!("right {}", to(number)))
+        .collect();
+    let rule = format!("left {from} -> {}", outputs.join(", "));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let receivers = (0..OUTPUTS)
+        .map(|number| Receiver::new(row.receiver(), to(number)))
+        .collect::<Result<Vec<_>>>()?;
+    Sender::new(row.sender(), from, 8)?.send(0..500, usual)?;
+    for receiver in &receivers {
+        receiver.take(0..500, usual)?;
+    }
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    for number in 0..OUTPUTS {
+        stats.expect(&format!("/rules/0/outputs/{number}/sent"), 500)?;
+    }
+    stats.expect("/workers/0/datagrams", 500)?;
+    stats.expect("/workers/0/sent", 500 * u64::from(OUTPUTS))
 }

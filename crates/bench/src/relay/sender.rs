@@ -26,8 +26,10 @@ pub(super) enum Frames {
 pub(super) struct Pace {
     /// Datagrams a second.
     pub(super) rate: u32,
-    /// Bytes of each.
+    /// Bytes of the longest.
     pub(super) size: u16,
+    /// How many senders there are, call by call in turn; their datagrams have different lengths.
+    pub(super) flows: u16,
     pub(super) frames: Frames,
     pub(super) time: Duration,
 }
@@ -42,43 +44,75 @@ pub(super) struct Sent {
 /// What is late by more than this is not made up for.
 const LATE: Duration = Duration::from_millis(10);
 
+/// Lengths of datagrams, in parts of the longest.
+const SIZES: u16 = 8;
+
 /// Sends from the caller's namespace, spinning on `cpu` between calls.
 pub(super) fn send(to: SocketAddr, pace: Pace, cpu: usize) -> Result<Sent> {
     super::stay_on(cpu)?;
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.set_multicast_ttl_v4(HOPS)?;
-    socket
-        .connect(to)
-        .with_context(|| format!("cannot send to {to}"))?;
     let together = match pace.frames {
         Frames::Single => 1,
         Frames::Apart(count) | Frames::Together(count) => count,
     };
-    if together > 1 {
-        udp::set_segment(&socket, pace.size).context("no UDP_SEGMENT")?;
-    }
-    let mut bytes = vec![0; usize::from(pace.size) * together as usize];
+    let mut flows = (0..pace.flows)
+        .map(|number| Flow::new(to, pace.size - pace.size / SIZES * (number % SIZES), together))
+        .collect::<Result<Vec<_>>>()?;
     let pause = Duration::from_secs_f64(f64::from(together) / f64::from(pace.rate));
     let begin = Instant::now();
     let (mut next, mut datagrams) = (begin, 0);
     loop {
-        let now = Instant::now();
-        if now - begin >= pace.time {
-            return Ok(Sent {
-                datagrams,
-                time: now - begin,
-            });
+        for flow in &mut flows {
+            loop {
+                let now = Instant::now();
+                if now - begin >= pace.time {
+                    return Ok(Sent {
+                        datagrams,
+                        time: now - begin,
+                    });
+                }
+                if now >= next {
+                    next = if now - next > LATE { now } else { next + pause };
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            flow.send()?;
+            datagrams += u64::from(together);
         }
-        if now < next {
-            std::hint::spin_loop();
-            continue;
+    }
+}
+
+/// A sender with datagrams of one length.
+struct Flow {
+    socket: UdpSocket,
+    size: usize,
+    bytes: Vec<u8>,
+}
+
+impl Flow {
+    fn new(to: SocketAddr, size: u16, together: u32) -> Result<Self> {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.set_multicast_ttl_v4(HOPS)?;
+        socket
+            .connect(to)
+            .with_context(|| format!("cannot send to {to}"))?;
+        if together > 1 {
+            udp::set_segment(&socket, size).context("no UDP_SEGMENT")?;
         }
-        next = if now - next > LATE { now } else { next + pause };
-        for datagram in bytes.chunks_exact_mut(pace.size.into()) {
+        let size = usize::from(size);
+        Ok(Self {
+            socket,
+            size,
+            bytes: vec![0; size * together as usize],
+        })
+    }
+
+    fn send(&mut self) -> Result<()> {
+        for datagram in self.bytes.chunks_exact_mut(self.size) {
             datagram[..8].copy_from_slice(&stamp().to_le_bytes());
         }
-        socket.send(&bytes).context("cannot send")?;
-        datagrams += u64::from(together);
+        self.socket.send(&self.bytes).context("cannot send")?;
+        Ok(())
     }
 }
 

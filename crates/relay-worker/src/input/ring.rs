@@ -79,9 +79,10 @@ impl RingInput {
         } else {
             (Place::Slot(self.taken), None)
         };
-        let content = bytes
-            .ok_or(Dropped::Cut)
-            .and_then(|bytes| read(packet.vnet, bytes));
+        let content = match bytes {
+            Some(bytes) => read(packet.vnet, bytes),
+            None => Err(Dropped::Cut(datagrams(packet.vnet, packet.bytes, packet.len))),
+        };
         self.taken += 1;
         Some(Arrival { place, content })
     }
@@ -128,6 +129,17 @@ fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), Dropp
     Ok((datagram, size))
 }
 
+/// How many datagrams a packet of `len` bytes is that begins like this.
+fn datagrams(header: &[u8], begin: &[u8], len: usize) -> u64 {
+    match vnet::parse(header).map(|(offload, _)| offload.segmentation) {
+        Ok(Segmentation::Udp { len: size }) if size > 0 => {
+            let payload = len.saturating_sub(Datagram::headers(begin));
+            payload.div_ceil(size.into()).max(1) as u64
+        }
+        Ok(_) | Err(_) => 1,
+    }
+}
+
 // Flags of `virtio_net_hdr` (virtio 1.2 section 5.1.6): the checksum is to be finished; it has been verified.
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
@@ -170,5 +182,26 @@ impl Long {
             self.buffers.swap(0, last);
         }
         self.ranges.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a super-frame that is cut only the beginning is there.
+    #[test]
+    fn counts_what_it_cannot_read() {
+        // struct virtio_net_hdr: flags, type (5: UDP), bytes of headers, of each datagram, where the checksum is.
+        let header = |size: u16| {
+            let [low, high] = size.to_le_bytes();
+            [NEEDS_CSUM, 5, 42, 0, low, high, 20, 0, 6, 0]
+        };
+        let begin = [&[0x45][..], &[0; 99]].concat();
+        assert_eq!(datagrams(&header(1400), &begin, 28 + 3 * 1400), 3);
+        assert_eq!(datagrams(&header(1400), &begin, 28 + 3 * 1400 + 1), 4);
+        let begin = [&[0x60][..], &[0; 99]].concat();
+        assert_eq!(datagrams(&header(1400), &begin, 48 + 3 * 1400), 3);
+        assert_eq!(datagrams(&[0; VNET_HDR_LEN], &begin, 9000), 1);
     }
 }

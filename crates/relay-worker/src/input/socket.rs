@@ -53,7 +53,7 @@ impl SocketInput {
         self.lengths.push(received.len);
         let beside = Beside::decode(&control[..received.control_len]);
         let content = match (received.address, beside.destination) {
-            _ if received.truncated => Err(Dropped::Cut),
+            _ if received.truncated => Err(Dropped::Cut(1)),
             (Some(from), Some(to)) => Ok((
                 Datagram {
                     from: from.ip(),

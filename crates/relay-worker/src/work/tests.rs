@@ -2,7 +2,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use pontoon_relay::Rule;
-use pontoon_relay::counters::{InterfaceStats, OutputStats, RuleStats};
+use pontoon_relay::counters::{InterfaceStats, OutputStats, RuleStats, WorkerStats};
 use pontoon_sys::{Family, udp};
 
 use super::*;
@@ -80,6 +80,12 @@ impl World {
         stats
     }
 
+    fn worker(&self) -> WorkerStats {
+        let mut stats = WorkerStats::default();
+        stats.add(&self.work.counters.read(OF_WORKER));
+        stats
+    }
+
     fn output(&self, index: usize) -> OutputStats {
         let mut stats = OutputStats::default();
         stats.add(&self.work.counters.read(OF_OUTPUTS[index]));
@@ -114,6 +120,16 @@ fn one_batch_is_one_send_for_each_output() {
         let output = world.output(index);
         assert_eq!((output.sent, output.bytes, output.sends), (10, 1000, 1));
     }
+    let worker = WorkerStats {
+        batches: 1,
+        packets: 10,
+        datagrams: 10,
+        bytes: 1000,
+        sent: 20,
+        sent_bytes: 2000,
+        ..WorkerStats::default()
+    };
+    assert_eq!(world.worker(), worker);
 }
 
 #[test]
@@ -143,6 +159,7 @@ fn an_output_without_a_socket_loses_its_own() {
     world.batch();
     assert_eq!((world.output(0).down, world.output(0).sent), (1, 0));
     assert_eq!((world.output(1).down, world.output(1).sent), (0, 1));
+    assert_eq!((world.worker().lost, world.worker().sent), (1, 1));
 }
 
 #[test]

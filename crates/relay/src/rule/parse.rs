@@ -69,7 +69,7 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, Wrong> {
         let (left, right) = text.split_once("->").ok_or(Wrong::NoArrow)?;
-        let input = input(left)?;
+        let input: Input = left.parse()?;
         let mut outputs: Vec<Output> = Vec::new();
         for part in right.split(',') {
             let output = output(part, &input)?;
@@ -85,42 +85,46 @@ impl FromStr for Rule {
     }
 }
 
-fn input(text: &str) -> Result<Input, Wrong> {
-    let mut words = text.split_whitespace();
-    let interface = interface(words.next())?;
-    let word = words.next().ok_or(Wrong::Missing("the group"))?;
-    let (address, port) = endpoint(word)?;
-    let to = range(address)?;
-    let from = match words.next() {
-        None => None,
-        Some("from") => Some(range(words.next().ok_or(Wrong::Missing("the sender"))?)?),
-        Some(other) => return Err(Wrong::Unexpected(other.to_owned())),
-    };
-    end(words)?;
-    let one = to.prefix_len() == to.max_prefix_len();
-    let (first, last) = (to.network(), to.broadcast());
-    match (first.is_multicast() && last.is_multicast(), one) {
-        (true, _) => {}
-        (false, true) if unreachable(first) => return Err(Wrong::Unreachable(first)),
-        (false, true) if port.is_none() => return Err(Wrong::UnicastPort(first)),
-        (false, true) => {}
-        (false, false) => return Err(Wrong::NotGroups(to)),
-    }
-    if let Some(from) = from {
-        if from.addr().is_ipv4() != to.addr().is_ipv4() {
-            return Err(Wrong::OtherFamily(from));
+impl FromStr for Input {
+    type Err = Wrong;
+
+    fn from_str(text: &str) -> Result<Self, Wrong> {
+        let mut words = text.split_whitespace();
+        let interface = interface(words.next())?;
+        let word = words.next().ok_or(Wrong::Missing("the group"))?;
+        let (address, port) = endpoint(word)?;
+        let to = range(address)?;
+        let from = match words.next() {
+            None => None,
+            Some("from") => Some(range(words.next().ok_or(Wrong::Missing("the sender"))?)?),
+            Some(other) => return Err(Wrong::Unexpected(other.to_owned())),
+        };
+        end(words)?;
+        let one = to.prefix_len() == to.max_prefix_len();
+        let (first, last) = (to.network(), to.broadcast());
+        match (first.is_multicast() && last.is_multicast(), one) {
+            (true, _) => {}
+            (false, true) if unreachable(first) => return Err(Wrong::Unreachable(first)),
+            (false, true) if port.is_none() => return Err(Wrong::UnicastPort(first)),
+            (false, true) => {}
+            (false, false) => return Err(Wrong::NotGroups(to)),
         }
-        let one = from.prefix_len() == from.max_prefix_len();
-        if from.addr().is_multicast() || (one && unreachable(from.addr())) {
-            return Err(Wrong::Sender(from));
+        if let Some(from) = from {
+            if from.addr().is_ipv4() != to.addr().is_ipv4() {
+                return Err(Wrong::OtherFamily(from));
+            }
+            let one = from.prefix_len() == from.max_prefix_len();
+            if from.addr().is_multicast() || (one && unreachable(from.addr())) {
+                return Err(Wrong::Sender(from));
+            }
         }
+        Ok(Self {
+            interface,
+            to,
+            port,
+            from,
+        })
     }
-    Ok(Input {
-        interface,
-        to,
-        port,
-        from,
-    })
 }
 
 fn output(text: &str, input: &Input) -> Result<Output, Wrong> {

@@ -9,6 +9,9 @@ pub(super) const ALLOWED: &[Entry] = &[
         SYS_clock_nanosleep,
         "batch clock: a datagram waits for others (--max-delay)",
     ),
+    #[cfg(target_arch = "x86_64")]
+    call(SYS_poll, "loop: waits"),
+    call(SYS_ppoll, "loop: waits"),
     only(
         SYS_fcntl,
         &[Only {

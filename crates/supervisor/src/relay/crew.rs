@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use pontoon_relay::counters::{OfWorker, Row, WorkerStats};
+use pontoon_relay::counters::{OF_WORKER, Row, WorkerStats};
 use pontoon_relay_worker::Counters;
 use pontoon_relay_worker::messages::{Message, READY, Settings};
 use pontoon_sandbox::{Role, Sandbox};
@@ -216,13 +216,17 @@ impl Crew {
 
     /// Who they are.
     pub(super) fn stats(&self) -> Vec<WorkerStats> {
-        let stats = |member: &Member| WorkerStats {
-            pid: match &member.life {
-                Life::Alive { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
-                Life::Dead(_) => 0,
-            },
-            restarts: member.restarts,
-            sandbox_refused: member.counters.read(Counters::OF_WORKER)[OfWorker::Refusals as usize],
+        let stats = |member: &Member| {
+            let mut stats = WorkerStats {
+                pid: match &member.life {
+                    Life::Alive { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
+                    Life::Dead(_) => 0,
+                },
+                restarts: member.restarts,
+                ..WorkerStats::default()
+            };
+            stats.add(&member.counters.read(OF_WORKER));
+            stats
         };
         self.members.iter().map(stats).collect()
     }

@@ -1,15 +1,17 @@
 //! Groups that the rules want: without a report nobody sends them here (RFC 3376, RFC 3810).
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 
 use ipnet::IpNet;
 use pontoon_relay::rule::Input;
-use pontoon_sys::{Family, multicast};
+use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, SocketType, socket_with};
+use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
+use super::inputs::Engine;
 use super::links::Links;
 
 /// What is joined.
@@ -19,6 +21,8 @@ pub(super) struct Membership {
     group: IpAddr,
     /// From this sender only.
     from: Option<IpAddr>,
+    /// Where datagrams go that the kernel, too, takes as it is a member.
+    sink: Option<NonZeroU16>,
 }
 
 /// Memberships, each held by a socket of its own: closing it is leaving, and no limit of a socket's counts.
@@ -43,13 +47,18 @@ enum State {
 
 impl Membership {
     /// What a rule needs. Of a range of groups nothing can be joined, and nothing needs to be for unicast.
-    pub(super) fn of(input: &Input) -> Option<Self> {
+    ///
+    /// What a ring has taken goes on to the host's own IP, which finds a way to itself for each packet of a group that it
+    /// is a member of, and nobody at its end: that costs more than the ring. So the membership's socket is there, which
+    /// IPv4 finds before it looks for a way (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and takes nothing.
+    pub(super) fn of(input: &Input, engine: Engine) -> Option<Self> {
         let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
         let group = single(input.to).filter(IpAddr::is_multicast)?;
         Some(Self {
             interface: input.interface.clone(),
             group,
             from: input.from.and_then(single),
+            sink: input.port.filter(|_| engine == Engine::Ring && group.is_ipv4()),
         })
     }
 }
@@ -104,9 +113,24 @@ impl Joined {
 }
 
 fn join(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
-    // Bound to no port, it never receives anything.
     let domain = Family::of(membership.group).domain();
     let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    filter::refuse_all(&socket)?;
     multicast::join(&socket, index, membership.group, membership.from)?;
+    if let Some(port) = membership.sink
+        && let Err(error) = bind(&socket, membership, port)
+    {
+        // It is a member all the same.
+        tracing::debug!(%error, "{}: no sink at {}:{port}", membership.interface, membership.group);
+    }
     Ok(socket)
+}
+
+/// Others may have the same address.
+fn bind(socket: &OwnedFd, membership: &Membership, port: NonZeroU16) -> Result<(), Errno> {
+    sockopt::set_socket_reuseaddr(socket, true)?;
+    // What is many datagrams is taken apart for whoever does not ask for this.
+    udp::coalesce(socket)?;
+    bind::to_device(socket, &membership.interface)?;
+    rustix::net::bind(socket, &SocketAddr::new(membership.group, port.get()))
 }

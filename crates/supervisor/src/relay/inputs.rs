@@ -247,7 +247,7 @@ impl Inputs {
                 receiving.ask_kernel();
                 let mut stats = InterfaceStats {
                     interface: door.interface.clone(),
-                    family: if door.v6 { "ipv6" } else { "ipv4" },
+                    family: if door.v6 { "ipv6" } else { "ipv4" }.to_owned(),
                     state: receiving.describe(),
                     kernel_packets: receiving.kernel_packets,
                     kernel_dropped: receiving.kernel_dropped + receiving.socket_drops(),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pontoon_relay::counters::OF_WORKER;
 use pontoon_relay_worker::Counters;
 
 /// Rows that nobody has, the one that was given back first in front: a worker that has not heard yet that a rule is gone
@@ -11,7 +12,7 @@ pub(super) struct Rows(VecDeque<u32>);
 
 impl Rows {
     pub(super) fn new() -> Self {
-        Self((Counters::OF_WORKER + 1..Counters::ROWS).collect())
+        Self((OF_WORKER + 1..Counters::ROWS).collect())
     }
 
     /// A row; none when all are taken.

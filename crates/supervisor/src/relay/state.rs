@@ -5,9 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use pontoon_relay::Rule;
-use pontoon_relay::command::{Command, Reply, Rules};
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
 use pontoon_relay::rule::Input;
+use pontoon_relay::rules::Rules;
 use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
@@ -39,6 +39,7 @@ pub(super) struct Relay {
     groups: Groups,
     rows: Rows,
     crew: Crew,
+    begin: Instant,
 }
 
 impl Relay {
@@ -58,32 +59,10 @@ impl Relay {
             groups: Groups::default(),
             rows: Rows::new(),
             crew: Crew::new(workers, birth)?,
+            begin: Instant::now(),
         };
         relay.look_after_workers()?;
         Ok(relay)
-    }
-
-    /// Does what somebody asks for.
-    pub(super) fn handle(&mut self, command: Command) -> Reply {
-        let mut rules = self.own.clone();
-        match command {
-            Command::Add(rule) => {
-                if let Err(conflict) = rules.add(rule) {
-                    return Reply::Refused(conflict.to_string());
-                }
-            }
-            Command::Remove(rule) => {
-                if rules.remove(&rule).is_none() {
-                    return Reply::Refused(format!("no rule for '{}'", rule.input));
-                }
-            }
-            Command::List => return Reply::Rules(self.rules.iter().map(ToString::to_string).collect()),
-            Command::Stats => return Reply::Stats(self.stats()),
-        }
-        match self.replace(rules) {
-            Ok(()) => Reply::Done,
-            Err(error) => Reply::Refused(error.to_string()),
-        }
     }
 
     /// The rules.
@@ -209,7 +188,7 @@ impl Relay {
     }
 
     /// Everything that was counted.
-    fn stats(&mut self) -> Stats {
+    pub(super) fn stats(&mut self) -> Stats {
         let interfaces = self.inputs.stats(&self.crew);
         let rules = self.rules.iter().filter_map(|rule| {
             let entry = self.installed.get(&rule.input)?;
@@ -231,6 +210,7 @@ impl Relay {
         });
         let rules = rules.collect();
         Stats {
+            time_ms: u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX),
             interfaces,
             devices: self.devices(),
             softnet_dropped: softnet_dropped(),
@@ -292,7 +272,7 @@ impl Relay {
             let row = self.take_row();
             self.inputs.add(door.clone(), row);
         }
-        if let Some(membership) = Membership::of(&rule.input) {
+        if let Some(membership) = Membership::of(&rule.input, self.inputs.engine()) {
             self.groups.acquire(membership, &self.links);
         }
         let row = self.take_row();
@@ -317,7 +297,7 @@ impl Relay {
 
     /// Closes what no other rule needs. The workers know by now.
     fn let_go(&mut self, entry: Entry) {
-        if let Some(membership) = Membership::of(&entry.rule.input) {
+        if let Some(membership) = Membership::of(&entry.rule.input, self.inputs.engine()) {
             self.groups.release(&membership);
         }
         for (output, (row, _)) in entry.rule.outputs.iter().zip(&entry.outputs) {

@@ -6,23 +6,23 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{Relay, Row, on_the_left};
 use super::{MANY, group, usual};
 use crate::case::{Caller, Case, Context, Family};
 use crate::network::sysctl;
 use crate::process::wait_until;
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![
-        Case::new("relay.follows-kernel-routes", 30, follows)
-            .caller(Caller::Root("smcrouted wants to be root")),
-    ]
+    Case::both("relay.follows-kernel-routes", 30, follows)
+        .map(|case| case.caller(Caller::Root("smcrouted wants to be root")))
+        .into()
 }
 
 /// Each datagram arrives once: by the relay, and not by the kernel, which still counts it.
-fn follows(context: &Context) -> Result<()> {
+fn follows(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
-    let wanted = group(Family::V4, 1);
+    let wanted = group(family, 1);
+    let source = on_the_left(family, 0);
     row.relay(0).enter(|| {
         for interface in ["all", "left", "right"] {
             sysctl(&format!("net/ipv4/conf/{interface}/rp_filter"), "0")?;
@@ -33,7 +33,7 @@ fn follows(context: &Context) -> Result<()> {
     std::fs::write(
         "/mnt/smcroute.conf",
         format!(
-            "mgroup from left group {0}\nmroute from left source 10.0.0.1 group {0} to right\n",
+            "mgroup from left group {0}\nmroute from left source {source} group {0} to right\n",
             wanted.ip()
         ),
     )?;
@@ -43,9 +43,13 @@ fn follows(context: &Context) -> Result<()> {
         command.args(["-u", "/mnt/smcroute.sock", "-P", "/mnt/smcroute.pid"]);
         command.spawn().context("cannot run smcrouted")
     })?;
+    let to = match family {
+        Family::V4 => wanted.ip().to_string(),
+        Family::V6 => format!("[{}]", wanted.ip()),
+    };
     let result = (|| {
         relay.stats_when("the route is a rule", |stats| {
-            stats.text("/rules/0/rule") == format!("left {}:* from 10.0.0.1 -> right *:*", wanted.ip())
+            stats.text("/rules/0/rule") == format!("left {to}:* from {source} -> right *:*")
         })?;
         let receiver = Receiver::new(row.receiver(), wanted)?;
         Sender::new(row.sender(), wanted, 8)?.send(0..MANY, usual)?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::traffic::{Receiver, Sender, payload};
 use super::world::{Relay, Row};
-use super::{group, onward, usual};
+use super::{group, in_a_row, usual};
 use crate::case::{Case, Context, Family};
 use crate::network::Namespace;
 use crate::process::{output, wait_until};
@@ -23,25 +23,27 @@ pub(super) fn cases() -> Vec<Case> {
 /// How long the flood lasts.
 const FLOOD: Duration = Duration::from_secs(1);
 
+/// Relays in a row: what comes to the first is single datagrams, what comes to others is many in a packet.
+const HOPS: u8 = 2;
+
 /// Datagrams of one call, which the sender's kernel takes apart.
 const TOGETHER: u32 = 40;
 
 /// Each datagram that was sent was received, or is in a counter, at every place.
 fn flood(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
-    let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
-    let receiver = Receiver::new(row.receiver(), to)?;
-    let sender = Sender::new(row.sender(), from, 8)?;
+    let row = Row::new(HOPS)?;
+    let mut relays = in_a_row(context, &row, family, HOPS.into())?;
+    let receiver = Receiver::new(row.receiver(), group(family, 1 + u16::from(HOPS)))?;
+    let sender = Sender::new(row.sender(), group(family, 1), 8)?;
     row.sender().enter(|| {
         let mut ethtool = Command::new("ethtool");
         output(ethtool.args(["-K", "right", "tx-udp-segmentation", "off"])).map(drop)
     })?;
-    let before = [dropped(row.relay(0))?, dropped(row.receiver())?];
+    let before = seen(&mut relays)?;
+    let lost_before = dropped(row.receiver())?;
 
     sys::segment_sends(sender.socket(), 1400)?;
-    let (begin, mut offered) = (Instant::now(), 0);
-    let cpu = relay.cpu()?;
+    let (begin, mut offered) = (Instant::now(), 0_u32);
     while begin.elapsed() < FLOOD {
         let numbers = offered..offered + TOGETHER;
         let bytes: Vec<u8> = numbers
@@ -52,37 +54,77 @@ fn flood(context: &Context, family: Family) -> Result<()> {
     }
     let rate = f64::from(offered) / begin.elapsed().as_secs_f64();
 
-    let mut last = relay.stats()?;
+    let mut last = seen(&mut relays)?;
     wait_until("nothing more comes in", Duration::from_secs(10), || {
         std::thread::sleep(Duration::from_millis(100));
-        let now = relay.stats()?;
-        let still = now.number("/interfaces/0/packets") == last.number("/interfaces/0/packets");
+        let now = seen(&mut relays)?;
+        let still = now.iter().zip(&last).all(|(now, last)| now.taken == last.taken);
         last = now;
         Ok(still)
     })?;
-    let cpu = relay.cpu()? - cpu;
-    last.add_up()?;
-    let device = dropped(row.relay(0))? - before[0];
-    let ring = last.number("/interfaces/0/kernel_dropped");
-    let sent = last.number("/rules/0/outputs/0/sent");
-    eprintln!(
-        "{rate:.0} a second, {cpu:?} of CPU: {offered} offered, {device} + {ring} dropped, {sent} sent"
-    );
-    ensure!(
-        last.number("/interfaces/0/kernel_packets") + device == u64::from(offered),
-        "what the kernel counted is not what was sent"
-    );
-    ensure!(
-        sent + ring + device == u64::from(offered),
-        "sent and dropped do not add up to what was offered"
-    );
+    eprintln!("{rate:.0} a second: {offered} offered");
+    let mut came = u64::from(offered);
+    for (number, (seen, before)) in last.iter().zip(&before).enumerate() {
+        let device = seen.device - before.device;
+        eprintln!("hop {number}: {came} came, {device} dropped by the device, {seen:?}");
+        ensure!(
+            seen.taken + seen.ring + device == came,
+            "what was taken and dropped is not what came"
+        );
+        ensure!(
+            seen.sent + seen.lost + seen.ring + device == came,
+            "what was sent and dropped is not what came"
+        );
+        ensure!(
+            number == 0 || seen.ring + device == 0,
+            "packets of many datagrams were dropped, which counts them as one"
+        );
+        came = seen.sent;
+    }
     let received = u64::from(receiver.count(usual)?) + u64::from(receiver.missed()?);
-    let lost = dropped(row.receiver())? - before[1];
+    let lost = dropped(row.receiver())? - lost_before;
     ensure!(
-        received + lost == sent,
-        "{received} received, {lost} dropped in front of the receiver, {sent} sent"
+        received + lost == came,
+        "{received} received, {lost} dropped in front of the receiver, {came} sent"
     );
     Ok(())
+}
+
+/// What a relay says of what comes in on its left, and goes out again.
+#[derive(Debug)]
+struct Seen {
+    taken: u64,
+    /// Dropped as the ring was full.
+    ring: u64,
+    /// Dropped between the device and the ring, since there is that device.
+    device: u64,
+    sent: u64,
+    /// Taken and not sent.
+    lost: u64,
+}
+
+fn seen(relays: &mut [Relay]) -> Result<Vec<Seen>> {
+    let of = |relay: &mut Relay| {
+        let stats = relay.stats()?;
+        stats.add_up()?;
+        let (taken, sent) = (
+            stats.number("/interfaces/0/datagrams"),
+            stats.number("/rules/0/outputs/0/sent"),
+        );
+        let lost = |names: &[&str]| -> u64 { names.iter().map(|name| stats.number(name)).sum() };
+        Ok(Seen {
+            taken,
+            ring: stats.number("/interfaces/0/kernel_dropped"),
+            device: stats.number("/devices/0/rx_dropped"),
+            sent,
+            lost: lost(&[
+                "/interfaces/0/cut",
+                "/rules/0/outputs/0/refused",
+                "/rules/0/outputs/0/busy",
+            ]),
+        })
+    };
+    relays.iter_mut().map(of).collect()
 }
 
 /// Packets that the kernel has dropped between the device `left` and whoever wants them.

@@ -148,8 +148,7 @@ impl Relay {
         let mut line = String::new();
         ensure!(self.output.read_line(&mut line)? > 0, "the relay has ended");
         eprint!("< {line}");
-        let mut reply: Value = serde_json::from_str(&line)?;
-        Ok(Stats(reply["stats"].take()))
+        Ok(Stats(serde_json::from_str(&line)?))
     }
 
     /// Asks for the counters until they are as they should be.
@@ -160,17 +159,6 @@ impl Relay {
             Ok(done(&last))
         })?;
         Ok(last)
-    }
-
-    /// CPU time that its first worker has used.
-    pub(super) fn cpu(&mut self) -> Result<Duration> {
-        let pid = self.stats()?.number("/workers/0/pid");
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let (_, rest) = stat.rsplit_once(") ").context("no stat")?;
-        let fields: Vec<&str> = rest.split(' ').collect();
-        let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-        // 100 a second, whatever the kernel's own clock is (proc(5)).
-        Ok(Duration::from_millis(10 * ticks))
     }
 
     /// Waits for its end.

@@ -1,0 +1,86 @@
+//! The figures as one HTML page that needs nothing else.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::report::{Figure, Report};
+
+/// The whole page.
+pub(super) fn html(report: &Report) -> String {
+    let title = "Relays of multicast side by side";
+    let machine = &report.machine;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(include_str!("../report/html/style.css"))) }
+            }
+            body {
+                header {
+                    h1 { (title) }
+                    p { (machine.cpu) ", " (machine.cpus) " CPUs, Linux " (machine.kernel) "; " (report.seconds) " s each." }
+                }
+                main { @for figures in report.figures.chunk_by(|a, b| a.topology == b.topology) { (section(report, figures)) } }
+                footer {
+                    section class="prose" {
+                        h2 { "How it was measured" }
+                        p {
+                            "One sender keeps a rate; each relay has a network namespace of its own, and so has each sink, \
+                             which counts in the kernel. The sender has one CPU and the relays share another. "
+                            b { "Delivered" } " is at each sink. " b { "Relay CPU" } " is that of the relays' processes; what \
+                             forwards in the kernel has none, and shows in the machine's, of which one CPU is the sender's."
+                        }
+                        p { "This command does it again:" }
+                        pre { (report.command) }
+                    }
+                    p class="remark" { "Written by " (report.generator) "." }
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn section(report: &Report, figures: &[Figure]) -> Markup {
+    let topology = figures.first().map_or("", |figure| &figure.topology);
+    html! {
+        section {
+            h2 { (topology) }
+            div class="wide" {
+                table {
+                    thead { tr { @for column in report.columns().skip(1) { th { (column) } } } }
+                    tbody { @for figure in figures { (row(figure)) } }
+                }
+            }
+        }
+    }
+}
+
+fn row(figure: &Figure) -> Markup {
+    html! {
+        tr { @for cell in figure.cells().iter().skip(1) { td { (cell) } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::example;
+    use super::*;
+
+    #[test]
+    fn every_figure_is_on_the_page() {
+        let report = example();
+        let page = scraper::Html::parse_document(&html(&report));
+        let cells = scraper::Selector::parse("main td").unwrap();
+        let shown: Vec<String> = page.select(&cells).map(|cell| cell.text().collect()).collect();
+        let wanted: Vec<String> = report
+            .figures
+            .iter()
+            .flat_map(|figure| figure.cells().into_iter().skip(1))
+            .collect();
+        assert_eq!(shown, wanted);
+        assert!(page.errors.is_empty(), "{:?}", page.errors);
+    }
+}

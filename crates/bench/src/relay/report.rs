@@ -1,0 +1,164 @@
+//! What came of it: Markdown, line by line, and a file of JSON.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::schema::Machine;
+use crate::{bench, machine};
+
+/// All measurements.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    /// Of what these are the measurements.
+    pub(super) generator: &'static str,
+    /// Which command does it again.
+    pub(super) command: String,
+    pub(super) machine: Machine,
+    /// Seconds of each.
+    pub(super) seconds: u32,
+    /// Whether datagrams were timed.
+    pub(super) latency: bool,
+    pub(super) figures: Vec<Figure>,
+}
+
+/// What came of one measurement.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Figure {
+    pub(super) stack: &'static str,
+    pub(super) topology: String,
+    /// Datagrams a second that were asked for.
+    pub(super) wanted: u32,
+    /// That were sent.
+    pub(super) sent: f64,
+    /// That arrived at each sink, on average.
+    pub(super) delivered: f64,
+    /// Share of what was sent that did not arrive.
+    pub(super) loss: f64,
+    /// CPUs that all processes of the relays used.
+    pub(super) relay_cpu: f64,
+    /// CPUs that the whole machine used, the sender's among them.
+    pub(super) machine_cpu: f64,
+    /// From the sender to the sink's kernel, in microseconds: half, 99 %, and 99.9 % took no longer.
+    pub(super) latency_us: Option<[f64; 3]>,
+}
+
+impl Report {
+    pub(super) fn new(seconds: u32, latency: bool) -> Self {
+        Self {
+            generator: concat!("pontoon bench relay ", env!("CARGO_PKG_VERSION")),
+            command: bench::command_line(),
+            machine: machine::describe(),
+            seconds,
+            latency,
+            figures: Vec::new(),
+        }
+    }
+
+    /// Names of the columns.
+    pub(super) fn columns(&self) -> impl Iterator<Item = &'static str> {
+        let latency = self.latency.then_some("p50 / p99 / p99.9, us");
+        COLUMNS.into_iter().chain(latency)
+    }
+
+    /// The head of a table in Markdown.
+    pub(super) fn header(&self) -> String {
+        let columns: Vec<_> = self.columns().collect();
+        format!("| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()))
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self)?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+const COLUMNS: [&str; 8] = [
+    "topology",
+    "offered",
+    "stack",
+    "sent",
+    "delivered",
+    "loss",
+    "relay CPU",
+    "machine CPU",
+];
+
+impl Figure {
+    /// What is in each column.
+    pub(super) fn cells(&self) -> Vec<String> {
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let mut cells = vec![
+            self.topology.clone(),
+            self.wanted.to_string(),
+            self.stack.to_owned(),
+            format!("{:.0}", self.sent),
+            format!("{:.0}", self.delivered),
+            // What is not none must not look like it.
+            match self.loss * 100.0 {
+                0.0 => "0".to_owned(),
+                loss if loss < 0.01 => "< 0.01 %".to_owned(),
+                loss => format!("{loss:.2} %"),
+            },
+            percent(self.relay_cpu),
+            percent(self.machine_cpu),
+        ];
+        if let Some([half, most, nearly_all]) = self.latency_us {
+            cells.push(format!("{half:.0} / {most:.0} / {nearly_all:.0}"));
+        }
+        cells
+    }
+
+    /// A line of a table in Markdown.
+    pub(super) fn row(&self) -> String {
+        format!("| {} |", self.cells().join(" | "))
+    }
+}
+
+pub(super) fn say(line: &str) -> Result<()> {
+    Ok(writeln!(std::io::stdout().lock(), "{line}")?)
+}
+
+#[cfg(test)]
+pub(super) fn example() -> Report {
+    let figure = |stack, loss| Figure {
+        stack,
+        topology: "chain-3".to_owned(),
+        wanted: 500_000,
+        sent: 499_990.0,
+        delivered: 499_990.0 * (1.0 - loss),
+        loss,
+        relay_cpu: 0.5,
+        machine_cpu: 1.52,
+        latency_us: Some([90.4, 160.0, 500.0]),
+    };
+    Report {
+        figures: vec![figure("pontoon", 0.0), figure("mcr", 0.00001)],
+        ..Report::new(3, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_fit_their_header() {
+        let report = example();
+        let header = report.header();
+        assert!(
+            header.starts_with("| topology | offered |") && header.contains("us |\n|---|---|"),
+            "{header}"
+        );
+        let rows: Vec<String> = report.figures.iter().map(Figure::row).collect();
+        assert_eq!(
+            rows,
+            [
+                "| chain-3 | 500000 | pontoon | 499990 | 499990 | 0 | 50 % | 152 % | 90 / 160 / 500 |",
+                "| chain-3 | 500000 | mcr | 499990 | 499985 | < 0.01 % | 50 % | 152 % | 90 / 160 / 500 |",
+            ]
+        );
+    }
+}
