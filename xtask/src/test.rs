@@ -112,9 +112,10 @@ fn publish() -> Result<PathBuf> {
     let directory = std::env::temp_dir().join(format!("pontoon-test.{}", std::process::id()));
     std::fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755))?;
+    let target = target();
     for program in ["pontoon", "pontoon-e2e"] {
         let to = directory.join(program);
-        std::fs::copy(target().join("release").join(program), &to)
+        std::fs::copy(target.join("release").join(program), &to)
             .with_context(|| format!("cannot copy {program} to {}", to.display()))?;
         std::fs::set_permissions(&to, PermissionsExt::from_mode(0o755))?;
     }

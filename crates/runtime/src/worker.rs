@@ -94,7 +94,6 @@ impl<L: Link> Worker<L> {
             let begin = now();
             let mut worked = None;
             left.note(&events);
-            left.frames = left.frames || self.link.has_frames();
             if let Some(member) = &self.member {
                 self.engine.set_guest_mac(member.guest_mac());
             }
@@ -191,6 +190,7 @@ impl<L: Link> Worker<L> {
 
             // What needs doing at some time is best done now that all is on its way.
             self.host.prepare();
+            left.frames |= self.link.has_frames();
 
             // Wait.
             let more = more || left.frames || left.inbox || left.icmp || left.icmpv6;

@@ -111,7 +111,7 @@ impl<F: Framing> Link for Socket<F> {
         Ok(())
     }
 
-    fn has_guest(&self) -> bool {
+    fn has_guest(&mut self) -> bool {
         self.seat.guest().is_some()
     }
 

@@ -303,10 +303,10 @@ impl Transmit for Transmitter {
         }
     }
 
-    fn reserve(&mut self, frames: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Reservation<'_>> {
         match &mut self.ring {
             Some(ring) => ring.reserve(frames, payload).map(Reservation::Ring),
-            None => self.tap.reserve(frames, payload).map(Reservation::Tap),
+            None => self.tap.reserve(frames, head, payload).map(Reservation::Tap),
         }
     }
 
