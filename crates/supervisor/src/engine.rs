@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use pontoon_runtime::messages::{MAX_LEN, Report, Stats};
+use pontoon_runtime::messages::{MAX_LEN, Report};
 use pontoon_runtime::{Attachment, Setup, Update};
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -81,7 +81,9 @@ impl Engine {
         match seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")? {
             Some(message) => match Report::decode(&buffer[..message.len]) {
                 Ok(Report::Ready) => Ok(()),
-                Ok(Report::Stats(_)) | Err(_) => Err(died(&buffer[..message.len], self.child.wait())),
+                Ok(Report::Stats(_) | Report::Flows(_)) | Err(_) => {
+                    Err(died(&buffer[..message.len], self.child.wait()))
+                }
             },
             None => Err(died(&[], self.child.wait())),
         }
@@ -112,24 +114,22 @@ impl Engine {
     }
 
     /// What its workers said since the last call.
-    pub(crate) fn hear(&mut self) -> Vec<Stats> {
+    pub(crate) fn hear(&mut self) -> Vec<Report> {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
             let message = &buffer[..message.len];
             match Report::decode(message) {
-                Ok(Report::Stats(stats)) => heard.push(stats),
-                Ok(Report::Ready) => {}
+                Ok(report) => heard.push(report),
                 Err(_) => self.last_words = message.to_vec(),
             }
         }
         heard
     }
 
-    /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
+    /// Tells the engine something, now or when there is room.
     pub(crate) fn tell(&mut self, update: Update) {
-        let kind = std::mem::discriminant(&update);
-        self.pending.retain(|older| std::mem::discriminant(older) != kind);
+        self.pending.retain(|older| !update.replaces(older));
         self.pending.push(update);
         self.flush();
     }
@@ -143,7 +143,7 @@ impl Engine {
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
         while let Some(update) = self.pending.first() {
-            match seqpacket::send(&self.socket, &update.encode(), &[]) {
+            match seqpacket::send(&self.socket, &update.encode(), &update.descriptors()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => tracing::warn!(%error, "the engine was not told of a change"),
                 Ok(()) => {}
