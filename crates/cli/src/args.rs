@@ -33,7 +33,6 @@ pub(crate) enum Verb {
     /// Give a virtual machine or a unikernel a network
     Vm(Box<Vm>),
     /// Look at a running instance, and change it
-    #[command(hide = true)]
     Ctl(Ctl),
     /// Relay multicast from interface to interface
     Relay(Box<Relay>),
@@ -203,8 +202,11 @@ pub(crate) struct Network {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flow_rate: Option<u32>,
     /// Listen for `pontoon ctl` on a Unix socket
-    #[arg(long, value_name = "PATH", hide = true)]
+    #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+    /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
+    #[arg(long, value_name = "AT")]
+    pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) report: Report,
 }

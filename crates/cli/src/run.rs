@@ -105,6 +105,7 @@ fn options(arguments: Network, guest: Guest) -> Result<Options, Error> {
         max_flow_rate: arguments.max_flow_rate,
         ready_fd: arguments.report.ready_fd,
         control: arguments.control,
+        metrics: arguments.metrics,
         pid_file: arguments.report.pid_file,
     })
 }

@@ -4,7 +4,6 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use pontoon_engine::Config;
 use pontoon_sys::{caps, seqpacket};
@@ -51,7 +50,7 @@ pub struct Setup {
     /// Addresses that the host owns now.
     pub owned: Vec<IpAddr>,
     /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP), non-blocking.
-    pub published: Vec<Arc<OwnedFd>>,
+    pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
     pub raw_icmp: [Option<OwnedFd>; 2],
     /// The other end is the supervisor: SOCK_SEQPACKET, messages of [`Update`] and back. Its end means exit.

@@ -1,7 +1,6 @@
 //! The workers: made together, and ended together.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
@@ -33,6 +32,7 @@ pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Work
     };
     // While one spins, the others and who they wait for want CPUs too.
     let cpus = cpus::available() - f64::from(count - 1);
+    let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
     let mut raw_icmp = setup.raw_icmp;
     let voice = setup.supervisor.try_clone()?;
     let mut supervisor = Some(setup.supervisor);
@@ -44,7 +44,7 @@ pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Work
         let mut config = setup.config.clone();
         // Every listener is shared, a UDP port is the first worker's.
         config.published.clear();
-        for (published, socket) in setup.config.published.iter().zip(&setup.published) {
+        for (published, socket) in setup.config.published.iter().zip(&published) {
             if published.protocol == Protocol::Tcp || id == peers::FIRST {
                 config.published.push(*published);
                 host.open_door(*published, Arc::clone(socket))

@@ -5,7 +5,7 @@
 //! only the engine knows is asked of its workers in rounds, one at a time; all clients that wait share a round's answer.
 //!
 //! A [`server`] knows nothing of what it serves. What can be asked of a [`guest`] is a list of routes, each in the file of
-//! its resource.
+//! its resource. Metrics alone may be had over TCP, too.
 
 mod connection;
 mod guest;
@@ -17,6 +17,7 @@ mod server;
 mod tests;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ use server::Server;
 
 /// A guest's control socket, its clients, and what they may ask.
 pub(crate) struct Control {
-    server: Server<Api>,
+    /// The control socket, and where metrics alone can be had.
+    servers: Vec<Server<Api>>,
     api: Api,
 }
 
@@ -53,29 +55,37 @@ pub(crate) struct Served {
 const CLIENTS: usize = 16;
 
 impl Control {
-    /// Listens at `path`, where only this user may connect.
+    /// Listens at `path`, where only this user may connect, and for whoever wants `metrics`.
     ///
     /// # Errors
-    /// Somebody else listens there, or the path cannot be had.
-    pub(crate) fn open(path: &Path, served: Served) -> Result<Self, Error> {
+    /// Somebody else listens there, or that cannot be had.
+    pub(crate) fn open(
+        path: Option<&Path>,
+        metrics: Option<SocketAddr>,
+        served: Served,
+    ) -> Result<Self, Error> {
+        let mut servers = Vec::new();
+        if let Some(path) = path {
+            servers.push(Server::new(Listener::open(path)?, guest::ROUTES));
+        }
+        if let Some(at) = metrics {
+            servers.push(Server::new(Listener::tcp(at)?, guest::METRICS));
+        }
         Ok(Self {
-            server: Server::new(Listener::open(path)?, guest::ROUTES),
+            servers,
             api: Api::new(served),
         })
     }
 
     /// What to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.server.poll_fds()
+        self.servers.iter().flat_map(Server::poll_fds)
     }
 
     /// When to call [`Self::serve`] though nothing is ready.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.server
-            .deadline()
-            .into_iter()
-            .chain(self.api.deadline())
-            .min()
+        let servers = self.servers.iter().filter_map(Server::deadline);
+        servers.chain(self.api.deadline()).min()
     }
 
     /// Whether the workers are to be heard.
@@ -86,7 +96,9 @@ impl Control {
     /// Does what can be done now. `tell` passes a word on to the engine.
     pub(crate) fn serve(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
         self.api.expire(now);
-        self.server.serve(&mut self.api, now);
+        for server in &mut self.servers {
+            server.serve(&mut self.api, now);
+        }
         self.api.go_on(now);
         for update in self.api.take_outbox() {
             tell(update);

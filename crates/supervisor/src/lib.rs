@@ -105,14 +105,15 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         ports.published(),
         descriptors,
     );
-    let published = ports.sockets();
+    let published = ports.sockets().context("cannot copy the published ports")?;
     let served = Served {
         rules: options.rules.clone(),
         forwarder: options.resolvers != Resolvers::None,
         workers: options.workers,
         ports,
     };
-    let control = options.control.as_deref().map(|path| Control::open(path, served));
+    let wanted_control = options.control.is_some() || options.metrics.is_some();
+    let control = wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics, served));
     let control = control.transpose()?;
     let tap = |ifname: &str| tap::Plan {
         ifname: ifname.to_owned(),

@@ -80,6 +80,13 @@ pub(super) const ROUTES: &[Route<Api>] = &[
     },
 ];
 
+/// What anybody may ask who reaches the address of `--metrics`.
+pub(super) const METRICS: &[Route<Api>] = &[Route {
+    method: "GET",
+    path: "/metrics",
+    act: metrics::get,
+}];
+
 impl Api {
     pub(super) fn new(served: Served) -> Self {
         Self {

@@ -36,7 +36,7 @@ impl Desk {
             ports: Ports::new(Families::V4),
         };
         Self {
-            control: Control::open(&path, served).unwrap(),
+            control: Control::open(Some(&path), None, served).unwrap(),
             path,
             told: Vec::new(),
             now: Instant::now(),
@@ -308,7 +308,7 @@ fn without_a_forwarder_no_rule_names_a_domain() {
         workers: 1,
         ports: Ports::new(Families::V4),
     };
-    let mut control = Control::open(&path, served).unwrap();
+    let mut control = Control::open(Some(&path), None, served).unwrap();
     let client = UnixStream::connect(&path).unwrap();
     say(&client, &put(r#"{"deny": ["ads.example"]}"#));
     control.serve(&mut |update| panic!("{update:?}"), Instant::now());
@@ -478,7 +478,7 @@ fn a_client_that_has_no_more_to_say_gets_its_answer() {
     desk.answer(1);
     let (answer, ended) = heard(&client);
     assert_eq!((status(&answer), ended), ("200", true));
-    assert!(desk.control.server.clients() == 0);
+    assert!(desk.control.servers[0].clients() == 0);
 }
 
 #[test]
@@ -489,11 +489,52 @@ fn one_client_too_many_takes_the_stalest_ones_place() {
         clients.push(desk.client());
         desk.wait(Duration::from_millis(1));
     }
-    assert_eq!(desk.control.server.clients(), CLIENTS);
+    assert_eq!(desk.control.servers[0].clients(), CLIENTS);
     let ended: Vec<bool> = clients.iter().map(|client| heard(client).1).collect();
     assert!(ended[0] && ended[1..].iter().all(|ended| !ended), "{ended:?}");
     desk.wait(IDLE);
-    assert!(desk.control.server.clients() == 0);
+    assert!(desk.control.servers[0].clients() == 0);
+}
+
+#[test]
+fn metrics_over_tcp_and_nothing_else() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let served = || Served {
+        rules: Vec::new(),
+        forwarder: true,
+        workers: 1,
+        ports: Ports::new(Families::V4),
+    };
+    let error = Control::open(None, Some(at), served()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("cannot listen on {at}: address already in use (try: another port)")
+    );
+    drop(taken);
+    let mut control = Control::open(None, Some(at), served()).unwrap();
+    let mut client = std::net::TcpStream::connect(at).unwrap();
+    let mut ask = |control: &mut Control, path: &str| {
+        client
+            .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
+            .unwrap();
+        let now = Instant::now();
+        control.serve(&mut |_| {}, now);
+        let stats = Stats {
+            round: 1,
+            ..Stats::default()
+        };
+        control.hear(Report::Stats(stats), &mut |_| {}, now);
+        let mut answer = vec![0; 65_536];
+        let len = client.read(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..len]).into_owned()
+    };
+    let metrics = ask(&mut control, "/metrics");
+    assert_eq!(status(&metrics), "200");
+    assert!(metrics.contains("\r\nContent-Type: application/openmetrics-text; "), "{metrics}");
+    for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {
+        assert_eq!(status(&ask(&mut control, path)), "404");
+    }
 }
 
 #[test]
@@ -513,7 +554,7 @@ fn the_file_is_ours_alone_and_goes_with_us() {
         workers: 1,
         ports: Ports::new(Families::V4),
     };
-    let taken = Control::open(&path, served()).unwrap_err().to_string();
+    let taken = Control::open(Some(&path), None, served()).unwrap_err().to_string();
     assert!(
         taken.starts_with(&format!("cannot open control socket {}: address", path.display())),
         "{taken}"
@@ -522,8 +563,8 @@ fn the_file_is_ours_alone_and_goes_with_us() {
     assert!(!path.exists());
     // What a dead one left is taken over, what is no socket is not.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    drop(Control::open(&path, served()).unwrap());
+    drop(Control::open(Some(&path), None, served()).unwrap());
     std::fs::write(&path, "precious").unwrap();
-    Control::open(&path, served()).unwrap_err();
+    Control::open(Some(&path), None, served()).unwrap_err();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }

@@ -1,6 +1,7 @@
 //! The ports that are published now, and changes to them while the guest runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -168,9 +169,12 @@ impl Ports {
         published.collect()
     }
 
-    /// Their sockets, in the same order.
-    pub(crate) fn sockets(&self) -> Vec<Arc<OwnedFd>> {
-        self.ports.values().map(|port| Arc::clone(&port.socket)).collect()
+    /// Their sockets, in the same order, as descriptors of the caller's own.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub(crate) fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        self.ports.values().map(|port| port.socket.try_clone()).collect()
     }
 }
 
