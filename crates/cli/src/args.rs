@@ -272,7 +272,13 @@ pub(crate) struct FlowWish {
     #[arg(long, value_name = "TO")]
     pub(crate) to: Option<Match>,
     /// What the most of comes first: age, up, down or bytes; or by remote address
-    #[arg(long, value_name = "ORDER", default_value = "bytes", value_enum, hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "ORDER",
+        default_value = "bytes",
+        value_enum,
+        hide_possible_values = true
+    )]
     pub(crate) sort: FlowOrder,
     /// So many at most
     #[arg(long, value_name = "N", conflicts_with = "follow")]

@@ -9,10 +9,10 @@
 
 mod connection;
 mod guest;
-mod http;
-mod listener;
+pub(crate) mod http;
+pub(crate) mod listener;
 pub mod reply;
-mod server;
+pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 

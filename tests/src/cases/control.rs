@@ -165,7 +165,10 @@ fn flows(context: &Context) -> Result<()> {
 fn metrics_over_tcp(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let shell = "echo listening; read -r line";
-    let guest = network.run().options(["--metrics", "127.0.0.1:9100"]).shell(shell);
+    let guest = network
+        .run()
+        .options(["--metrics", "127.0.0.1:9100"])
+        .shell(shell);
     let _guest = guest.spawn()?.listening()?;
     let curl = |path: &str| {
         let url = format!("http://127.0.0.1:9100/{path}");

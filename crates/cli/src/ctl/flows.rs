@@ -28,7 +28,9 @@ pub(super) fn show(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut im
         return Ok(writeln!(to)?);
     }
     writeln!(to, "{}", HEAD)?;
-    flows.iter().try_for_each(|flow| Ok(writeln!(to, "{}", line(flow))?))
+    flows
+        .iter()
+        .try_for_each(|flow| Ok(writeln!(to, "{}", line(flow))?))
 }
 
 /// Says which flows begin and end, until we are ended. What is shorter than the time between two looks may be missed.
@@ -109,11 +111,12 @@ pub(crate) fn sort(flows: &mut [Flow], order: FlowOrder) {
     }
 }
 
-const HEAD: &str =
-    "PROTO GUEST                    DIR REMOTE                         STATE           AGE         UP       DOWN";
+const HEAD: &str = "PROTO GUEST                    DIR REMOTE                         STATE           AGE         UP       DOWN";
 
 fn line(flow: &Flow) -> String {
-    let remote = flow.remote.map_or_else(|| "-".to_owned(), |remote| remote.to_string());
+    let remote = flow
+        .remote
+        .map_or_else(|| "-".to_owned(), |remote| remote.to_string());
     let arrow = if flow.direction == "in" { "<-" } else { "->" };
     format!(
         "{:<5} {:<24} {arrow:<3} {remote:<30} {:<10} {:>8} {:>10} {:>10}",
@@ -187,7 +190,11 @@ mod tests {
         ] {
             let wish = to.parse().unwrap();
             let filter = Filter::new(&wish).unwrap();
-            let found: Vec<_> = flows.iter().filter(|flow| filter.takes(flow)).map(|flow| flow.bytes_up).collect();
+            let found: Vec<_> = flows
+                .iter()
+                .filter(|flow| filter.takes(flow))
+                .map(|flow| flow.bytes_up)
+                .collect();
             assert_eq!(found, taken, "{to}");
         }
         assert!(Filter::new(&"example.org".parse().unwrap()).is_err());
@@ -204,7 +211,13 @@ mod tests {
 
     #[test]
     fn amounts_and_times_are_short() {
-        assert_eq!([0, 999, 1_000, 1_550_000, u64::MAX].map(bytes), ["0", "999", "1.0k", "1.6M", "18.4E"]);
-        assert_eq!([7, 1_250, 61_000, 7_260_000].map(age), ["7ms", "1.2s", "1m01s", "2h01m"]);
+        assert_eq!(
+            [0, 999, 1_000, 1_550_000, u64::MAX].map(bytes),
+            ["0", "999", "1.0k", "1.6M", "18.4E"]
+        );
+        assert_eq!(
+            [7, 1_250, 61_000, 7_260_000].map(age),
+            ["7ms", "1.2s", "1m01s", "2h01m"]
+        );
     }
 }

@@ -1,6 +1,7 @@
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use pontoon_engine::config::Protocol;
 use pontoon_engine::{Kind, Readiness, WorkerId};
 
 use super::*;

@@ -11,12 +11,12 @@ use super::reply::Problem;
 /// A whole request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub(super) method: String,
+    pub(crate) method: String,
     /// Without what is behind a question mark.
-    pub(super) path: String,
-    pub(super) body: Vec<u8>,
+    pub(crate) path: String,
+    pub(crate) body: Vec<u8>,
     /// The client wants no other answer on this connection.
-    pub(super) close: bool,
+    pub(crate) close: bool,
 }
 
 /// What the bytes of a client are.
@@ -36,11 +36,11 @@ pub(super) enum Parsed {
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Response {
-    pub(super) status: u16,
-    pub(super) content_type: &'static str,
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
     /// Methods that there are instead.
-    pub(super) allow: Option<String>,
-    pub(super) body: Vec<u8>,
+    pub(crate) allow: Option<String>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Bytes of a request's head, and header fields in it.

@@ -531,7 +531,10 @@ fn metrics_over_tcp_and_nothing_else() {
     };
     let metrics = ask(&mut control, "/metrics");
     assert_eq!(status(&metrics), "200");
-    assert!(metrics.contains("\r\nContent-Type: application/openmetrics-text; "), "{metrics}");
+    assert!(
+        metrics.contains("\r\nContent-Type: application/openmetrics-text; "),
+        "{metrics}"
+    );
     for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {
         assert_eq!(status(&ask(&mut control, path)), "404");
     }
@@ -554,7 +557,9 @@ fn the_file_is_ours_alone_and_goes_with_us() {
         workers: 1,
         ports: Ports::new(Families::V4),
     };
-    let taken = Control::open(Some(&path), None, served()).unwrap_err().to_string();
+    let taken = Control::open(Some(&path), None, served())
+        .unwrap_err()
+        .to_string();
     assert!(
         taken.starts_with(&format!("cannot open control socket {}: address", path.display())),
         "{taken}"

@@ -44,7 +44,9 @@ fn publish(context: &Context) -> Result<()> {
     let _taken = TcpListener::bind(here(8081))?;
     for conflict in ["127.0.0.1:8081:80", "127.0.0.1:8080:81"] {
         ensure!(
-            scene.ctl(&["publish", "add", "127.0.0.1:8082:80", conflict]).is_err(),
+            scene
+                .ctl(&["publish", "add", "127.0.0.1:8082:80", conflict])
+                .is_err(),
             "{conflict} was published"
         );
         tcp::command(here(8082), &["refused"])?;
@@ -137,7 +139,10 @@ impl Talk {
     }
 
     fn post(&mut self, body: &str) -> Result<String> {
-        let head = format!("POST /v1/publish HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST /v1/publish HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
         self.0.get_mut().write_all(format!("{head}{body}").as_bytes())?;
         let mut len = 0;
         loop {
