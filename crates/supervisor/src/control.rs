@@ -105,6 +105,14 @@ impl Control {
         }
     }
 
+    /// Another engine has taken the place of the one that was asked: it answers instead.
+    pub(crate) fn ask_again(&mut self, tell: &mut dyn FnMut(Update)) {
+        self.api.ask_again();
+        for update in self.api.take_outbox() {
+            tell(update);
+        }
+    }
+
     /// A worker has answered.
     pub(crate) fn hear(&mut self, report: Report, tell: &mut dyn FnMut(Update), now: Instant) {
         if self.api.hear(report, now) {

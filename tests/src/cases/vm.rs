@@ -1,5 +1,6 @@
 //! `pontoon vm`: a namespace whose tap is carried over a socket, in the place of a machine.
 
+use std::io::{ErrorKind, Read as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
@@ -47,6 +48,8 @@ pub(super) fn cases() -> Vec<Case> {
                 case("one-off", 20, one_off),
                 case("pontoon-restarts", 40, restarts),
                 case("handed-over-socket", 30, handed_over),
+                case("engine-killed", 30, engine_killed),
+                case("handed-over-and-engine-killed", 30, handed_over_and_killed),
             ]
         })
         .collect();
@@ -199,7 +202,7 @@ fn one_after_the_other(context: &Context, framing: Framing) -> Result<()> {
         ensure!(matches!(read, Ok((_, 0))), "a second guest reads {read:?}");
         let held = guest.namespace.enter(|| {
             let mut held = tcp::request(server, &format!("hold {name}"))?;
-            std::io::Read::read_exact(&mut held, &mut [0; 5])?;
+            held.read_exact(&mut [0; 5])?;
             expect(&tcp::command(server, &["put", "0", "51", "10000000"])?, "ok")?;
             Ok(held)
         })?;
@@ -267,6 +270,55 @@ fn handed_over(context: &Context, framing: Framing) -> Result<()> {
     drop(guest);
     let status = vm.wait()?;
     ensure!(status.success(), "pontoon vm: {status}");
+    Ok(())
+}
+
+/// Who waits for the machine to say something, and the machine itself, have a network again from another engine; the
+/// connection on which the machine only listens is reset.
+fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = start(context, framing, &["--require-sandbox", "-p", "8080:80"])?;
+    let server = tcp_server(&network, Family::V4)?;
+    let guest = guest(&vm, Faults::NONE)?;
+    let mut held = guest.namespace.enter(|| {
+        server::tcp::start(SocketAddr::new(Family::V4.unspecified(), 80))?;
+        let mut held = tcp::request(server, "hold engine-killed")?;
+        held.read_exact(&mut [0; 5])?;
+        Ok(held)
+    })?;
+    context.program.engine()?.signal(Signal::KILL)?;
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
+    let words = ["put", "0", "91", "10000000"];
+    expect(&network.server().enter(|| tcp::command(published, &words))?, "ok")?;
+    held.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let end = held.read(&mut [0]);
+    ensure!(
+        matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset),
+        "the connection that it had: {end:?}"
+    );
+    let words = ["fetch", "0", "92", "10000000"];
+    expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")
+}
+
+/// Messages go on over the same socket. A stream does not, as nobody knows where its next frame begins.
+fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
+    let network = prepare(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let family = rustix::net::AddressFamily::UNIX;
+    let (ours, theirs) = socketpair(family, framing.socket_type(), SocketFlags::CLOEXEC, None)?;
+    let mut vm = Vm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
+    let guest = Guest::at(theirs, framing)?;
+    expect(&guest.dhcp4()?, DHCP4)?;
+    context.program.engine()?.signal(Signal::KILL)?;
+    match framing {
+        Framing::Packet => {
+            let words = ["put", "0", "93", "10000000"];
+            expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+        }
+        Framing::Stream => {
+            let status = vm.wait()?;
+            ensure!(status.code() == Some(1), "pontoon vm: {status}");
+        }
+    }
     Ok(())
 }
 

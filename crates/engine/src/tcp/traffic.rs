@@ -85,7 +85,7 @@ mod tests {
         meter.note(Seq(10), Seq(150));
         assert_eq!(meter.traffic, Traffic { up: 20, down: 50 });
         for step in 1..=8 {
-            let to = 10_u32.wrapping_add((1 << 30) * step);
+            let to = 10_u32.wrapping_add((1_u32 << 30).wrapping_mul(step));
             meter.note(Seq(to), Seq(150));
         }
         assert_eq!(meter.traffic.up, 20 + (8 << 30));

@@ -78,7 +78,7 @@ impl<S> Udp<S> {
     }
 
     /// Takes over the socket of the published port at `place`, as the endpoint's by that key.
-    fn open_door<H: Host<Socket = S>, T: Transmit>(
+    pub(super) fn open_door<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
         key: (SocketAddr, u8),

@@ -129,6 +129,12 @@ impl Api {
         self.census.go_on(&mut self.outbox, now);
     }
 
+    /// Another engine is to answer what was asked.
+    pub(super) fn ask_again(&mut self) {
+        self.round.restart(&mut self.outbox);
+        self.census.restart(&mut self.outbox);
+    }
+
     /// What the engine is to be told.
     pub(super) fn take_outbox(&mut self) -> Vec<Update> {
         std::mem::take(&mut self.outbox)

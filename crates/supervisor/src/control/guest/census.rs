@@ -53,6 +53,13 @@ impl Census {
         self.number
     }
 
+    /// Begins a census anew that runs: another engine has other flows.
+    pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
+        if let Some((_, since)) = self.turn {
+            self.begin(outbox, since);
+        }
+    }
+
     /// How census `number`, or a later one, ended. `None`: not yet.
     pub(super) fn result(&self, number: u64) -> Option<Outcome> {
         if number > self.number || self.turn.is_some() {
