@@ -33,7 +33,6 @@ pub(crate) enum Verb {
     /// Give a virtual machine or a unikernel a network
     Vm(Box<Vm>),
     /// Look at a running instance, and change it
-    #[command(hide = true)]
     Ctl(Ctl),
     /// Relay multicast from interface to interface
     Relay(Box<Relay>),
@@ -217,8 +216,11 @@ pub(crate) struct Network {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flow_rate: Option<u32>,
     /// Listen for `pontoon ctl` on a Unix socket
-    #[arg(long, value_name = "PATH", hide = true)]
+    #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+    /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
+    #[arg(long, value_name = "AT")]
+    pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) report: Report,
 }
@@ -271,6 +273,60 @@ pub(crate) enum Order {
         #[arg(long, value_name = "FILE")]
         load: Option<PathBuf>,
     },
+    /// The flows that there are: TCP connections, UDP endpoints, echo ids
+    Flows(FlowWish),
+    /// Publish ports, or no longer
+    #[command(subcommand)]
+    Publish(Publishing),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlowWish {
+    /// Those that lead here: CIDR[:PORTS][/tcp|/udp|/icmp]
+    #[arg(long, value_name = "TO")]
+    pub(crate) to: Option<Match>,
+    /// What the most of comes first: age, up, down or bytes; or by remote address
+    #[arg(
+        long,
+        value_name = "ORDER",
+        default_value = "bytes",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) sort: FlowOrder,
+    /// So many at most
+    #[arg(long, value_name = "N", conflicts_with = "follow")]
+    pub(crate) limit: Option<usize>,
+    /// Say which begin and end, looking once a second
+    #[arg(long)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FlowOrder {
+    Age,
+    Up,
+    Down,
+    Bytes,
+    Remote,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Publishing {
+    /// Publish ports: all of them, or none; no other port is touched
+    Add {
+        /// [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
+        #[arg(value_name = "SPEC", required = true)]
+        specs: Vec<Publish>,
+    },
+    /// Publish ports no longer; connections by them stay
+    Remove {
+        /// As they were added, or as `list` shows them
+        #[arg(value_name = "SPEC", required = true)]
+        specs: Vec<Publish>,
+    },
+    /// Show what is published
+    List,
 }
 
 /// Examples first, then the options, one line each.

@@ -1,6 +1,7 @@
 //! `pontoon ctl`.
 
 mod client;
+mod flows;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,9 +10,11 @@ use anyhow::{Result, anyhow};
 use pontoon_engine::egress::{Action, Rule};
 use pontoon_supervisor::control::reply;
 use pontoon_supervisor::policy::{self, Lists};
+use pontoon_supervisor::publish::Publish;
 use serde::Serialize;
+use serde_json::json;
 
-use crate::args::{Ctl, Order};
+use crate::args::{Ctl, Order, Publishing};
 use client::Client;
 
 pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
@@ -28,6 +31,21 @@ pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
                 None => client.get("/v1/policy")?,
             };
             say(&mut output, arguments.json, &policy, write_policy)?;
+        }
+        Order::Flows(wish) => flows::show(&client, wish, arguments.json, &mut output)?,
+        Order::Publish(Publishing::List) => {
+            let published: reply::Published = client.get("/v1/publish")?;
+            say(&mut output, arguments.json, &published, write_published)?;
+        }
+        Order::Publish(Publishing::Add { specs }) => {
+            let changed: reply::PublishChange =
+                client.post("/v1/publish", &json!({ "add": texts(specs) }))?;
+            say(&mut output, arguments.json, &changed, write_change)?;
+        }
+        Order::Publish(Publishing::Remove { specs }) => {
+            let changed: reply::PublishChange =
+                client.post("/v1/publish", &json!({ "remove": texts(specs) }))?;
+            say(&mut output, arguments.json, &changed, write_change)?;
         }
     }
     Ok(output.flush()?)
@@ -72,6 +90,25 @@ fn write_policy(policy: &reply::Policy, to: &mut dyn Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn texts(specs: &[Publish]) -> Vec<String> {
+    specs.iter().map(ToString::to_string).collect()
+}
+
+fn write_published(published: &reply::Published, to: &mut dyn Write) -> io::Result<()> {
+    published
+        .published
+        .iter()
+        .try_for_each(|port| writeln!(to, "{port}"))
+}
+
+fn write_change(change: &reply::PublishChange, to: &mut dyn Write) -> io::Result<()> {
+    let added = change.added.iter().map(|port| ("added", port));
+    let removed = change.removed.iter().map(|port| ("removed", port));
+    added
+        .chain(removed)
+        .try_for_each(|(what, port)| writeln!(to, "{what} {port}"))
 }
 
 /// The rules of a file, found good before anybody is asked.

@@ -1,5 +1,6 @@
 //! What the engine is told at the start.
 
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
@@ -31,7 +32,7 @@ pub struct Config {
     pub host_addresses: bool,
     /// What the user allows and denies (`--allow`, `--deny`).
     pub egress: Egress,
-    /// Published ports, in the order of the host's listeners and UDP sockets.
+    /// Ports that are published from the start, in the order of the host's listeners and UDP sockets.
     pub published: Vec<Published>,
     /// How long a connect may take before the guest is told; `None` leaves it to the host.
     pub connect_timeout: Option<Duration>,
@@ -83,7 +84,7 @@ pub struct V6 {
 }
 
 /// Transport protocols that can be published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
     Tcp,
@@ -91,8 +92,17 @@ pub enum Protocol {
     Udp,
 }
 
-/// One published port: one host socket.
-#[derive(Clone, Copy, Debug)]
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// One published port: one host socket. No two have the same protocol and host address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     /// TCP or UDP.
     pub protocol: Protocol,

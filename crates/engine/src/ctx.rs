@@ -158,6 +158,13 @@ impl Net {
         self.peers.as_ref().map_or(Ok(()), |peers| peers.claim(key))
     }
 
+    /// Makes a flow this worker's, whoever has it.
+    pub(crate) fn seize(&self, key: &FlowKey) {
+        if let Some(peers) = &self.peers {
+            peers.seize(key);
+        }
+    }
+
     /// A flow of this worker's has ended, or will not be.
     pub(crate) fn release(&self, key: &FlowKey) {
         if let Some(peers) = &self.peers {

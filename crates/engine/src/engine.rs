@@ -8,13 +8,14 @@ use pontoon_wire::Mac;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::config::Config;
+use crate::config::{Config, Protocol, Published};
 use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
 use crate::dns::Forwarder;
 use crate::egress::{Egress, News, Rule};
 use crate::fragment::Reassembly;
 use crate::icmp::Icmp;
+use crate::inspect::{self, Flow, Page};
 use crate::ledger::{Ends, Ledger};
 use crate::peers::{Handed, Origin, Peers};
 use crate::tcp::{Burst, Tcp};
@@ -89,8 +90,8 @@ impl<H: Host> Engine<H> {
         self.net.orphans = orphans;
     }
 
-    /// Takes over the sockets of the published UDP ports, before the first packet. With several workers, those are
-    /// [`FIRST`](crate::peers::FIRST)'s.
+    /// Takes over the ports that are published from the start, before the first packet. With several workers, the UDP ports
+    /// among them are [`FIRST`](crate::peers::FIRST)'s.
     ///
     /// # Errors
     /// A socket of the configuration is not there.
@@ -100,8 +101,64 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) -> Result<(), Failure> {
+        for (place, published) in (0..).zip(self.net.config.published.clone()) {
+            self.publish(place, published, link, host, now)?;
+        }
+        Ok(())
+    }
+
+    /// From now on the host's socket at `place` is that of `published`: a new one, or one that led to another port of the
+    /// guest's.
+    ///
+    /// # Errors
+    /// There is no such socket.
+    pub fn publish<T: Transmit>(
+        &mut self,
+        place: u32,
+        published: Published,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        if published.protocol == Protocol::Udp {
+            // By the guest's port that it led to.
+            self.unpublish(place, link, host, now);
+        }
+        let all = &mut self.net.config.published;
+        let index = place as usize;
+        if all.len() <= index {
+            all.resize(index + 1, published);
+        }
+        all[index] = published;
+        match published.protocol {
+            Protocol::Tcp => Ok(()),
+            Protocol::Udp => {
+                let (protocols, ctx) = &mut self.split(link, host, now);
+                protocols.udp.publish(place, published, ctx)
+            }
+        }
+    }
+
+    /// The host's socket at `place` is about to be closed. Who waits there for a connection gets it; connections stay.
+    pub fn unpublish<T: Transmit>(&mut self, place: u32, link: &mut T, host: &mut H, now: Instant) {
+        let Some(published) = self.net.config.published.get(place as usize).copied() else {
+            return;
+        };
         let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.udp.open_published(ctx)
+        match published.protocol {
+            Protocol::Tcp => {
+                let listener = ctx.net.flow(Kind::Listener, place, 0);
+                protocols.tcp.handle_listener(listener, ctx);
+            }
+            Protocol::Udp => protocols.udp.unpublish(place, published, ctx),
+        }
+        ctx.link.flush();
+    }
+
+    /// Another worker has, or had, the UDP port `published`, and with it the guest's endpoint behind it.
+    pub fn cede<T: Transmit>(&mut self, published: Published, link: &mut T, host: &mut H, now: Instant) {
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.udp.cede(published, ctx);
     }
 
     /// A burst of frames from the guest.
@@ -386,6 +443,23 @@ impl<H: Host> Engine<H> {
         protocols.udp.close_all(ctx);
         protocols.icmp.close_all(ctx);
         protocols.dns.close_all(ctx);
+    }
+
+    /// The flows in one part of the tables; `at` is 0, or what the page before says. Not those of the DNS forwarder.
+    #[must_use]
+    pub fn flows_from(&self, at: u64, now: Instant) -> Page {
+        let place = inspect::place(at);
+        let Protocols { tcp, udp, icmp, .. } = &self.protocols;
+        let (flows, slots): (Vec<Flow>, u32) = match place.0 {
+            0 => tcp.inspect(place.1, &self.net, now),
+            1 => udp.inspect(place.1, &self.net, now),
+            2 => icmp.inspect(place.1, &self.net, now),
+            _ => (Vec::new(), 0),
+        };
+        Page {
+            flows,
+            next: inspect::next(place, slots, 3),
+        }
     }
 
     /// What happened so far.

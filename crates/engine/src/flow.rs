@@ -16,7 +16,7 @@ pub enum Kind {
     Icmp = 2,
     /// A pending DNS query of the forwarder.
     Dns = 3,
-    /// A listening socket of a published port; the index is the listener's place in the configuration.
+    /// A listening socket of a published port; the index is the host's place for it.
     Listener = 4,
     /// Something of the worker's own (the link, the supervisor's channel): never handed to the engine.
     Edge = 5,

@@ -18,8 +18,10 @@ use pontoon_wire::{emit, protocol};
 use rand_chacha::ChaCha12Rng;
 
 use crate::ctx::{Ctx, Net};
+use crate::egress::Protocol;
 use crate::gate::{self, Packet};
 use crate::host::{DatagramMeta, PingReply, Problem};
+use crate::inspect::{Flow, Phase, SLOTS, Traffic};
 use crate::local::icmp_error::{Reason, Sent};
 use crate::problems::{self, Reported, Unsent};
 use crate::table::{Secret, Table};
@@ -39,7 +41,13 @@ pub struct Icmp<S> {
 struct Echo<S> {
     socket: S,
     timer: Timer,
+    opened: Instant,
     used: Instant,
+    traffic: Traffic,
+    /// Where the last request went, as the guest wrote it.
+    asked: IpAddr,
+    /// Somebody has answered.
+    answered: bool,
     /// The last destination that is another on the host's side than the guest wrote: both.
     rewritten: Option<(IpAddr, IpAddr)>,
     /// Sequence number of the last request.
@@ -123,16 +131,20 @@ impl<S> Icmp<S> {
         let echo = self.echoes.at_mut(index);
         echo.used = ctx.now;
         echo.seq = icmp.seq;
+        echo.asked = ip.destination;
         if remote != ip.destination {
             echo.rewritten = Some((remote, ip.destination));
         }
         let sent = problems::send(
-            &mut (self, &mut *ctx),
+            &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
             |(own, ctx)| own.report_problems(index, ctx),
         );
         match sent {
-            Ok(()) => ctx.net.counters.ping_up += 1,
+            Ok(()) => {
+                ctx.net.counters.ping_up += 1;
+                self.echoes.at_mut(index).traffic.up += icmp.payload_len as u64;
+            }
             Err(unsent) => {
                 ctx.net.counters.ping_failed += 1;
                 if let Some(reason) = reason(unsent, ip) {
@@ -140,6 +152,25 @@ impl<S> Icmp<S> {
                 }
             }
         }
+    }
+
+    /// A page of ids, and how many slots there are.
+    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+        let echoes = self.echoes.part(first, SLOTS);
+        let flows = echoes.map(|(index, generation, (guest, ident), echo)| Flow {
+            id: net.flow(Kind::Icmp, index, generation),
+            protocol: Protocol::Icmp,
+            guest: SocketAddr::new(*guest, *ident),
+            remote: Some(SocketAddr::new(echo.asked, 0)),
+            came_in: false,
+            phase: match echo.answered {
+                true => Phase::Open,
+                false => Phase::Unanswered,
+            },
+            age: now.since(echo.opened),
+            traffic: echo.traffic,
+        });
+        (flows.collect(), self.echoes.slots())
     }
 
     /// Something happened to a flow's socket.
@@ -228,7 +259,11 @@ impl<S> Icmp<S> {
         let mut echo = Echo {
             socket: opened?,
             timer: Timer::default(),
+            opened: ctx.now,
             used: ctx.now,
+            traffic: Traffic::default(),
+            asked: key.0,
+            answered: false,
             rewritten: None,
             seq: 0,
             queued: false,
@@ -313,6 +348,9 @@ impl<S> Icmp<S> {
             &self.scratch[..reply.len],
         );
         ctx.net.counters.ping_down += u64::from(taken);
+        let echo = self.echoes.at_mut(index);
+        echo.answered = true;
+        echo.traffic.down += reply.len as u64;
     }
 
     /// Passes on what is in the error queue of an id's socket, up to a bound for each turn.

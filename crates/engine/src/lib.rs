@@ -17,6 +17,7 @@ pub mod fragment;
 mod gate;
 pub mod host;
 pub mod icmp;
+pub mod inspect;
 pub mod ledger;
 pub mod link;
 pub mod local;

@@ -40,6 +40,9 @@ pub trait Peers: Debug + Send {
     /// It is the named worker's already.
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId>;
 
+    /// Makes a flow this worker's, whoever has it.
+    fn seize(&self, key: &FlowKey);
+
     /// A flow of this worker's has ended.
     fn release(&self, key: &FlowKey);
 

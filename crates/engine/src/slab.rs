@@ -176,6 +176,23 @@ impl<T> Slab<T> {
             })
     }
 
+    /// As [`Self::iter`], of the `len` slots from `first` on.
+    pub fn part(&self, first: u32, len: u32) -> impl Iterator<Item = (u32, u16, &T)> {
+        (first..first.saturating_add(len)).filter_map(|index| {
+            let slot = self.slot(index)?;
+            match &slot.state {
+                State::Used(value) => Some((index, slot.generation, value)),
+                State::Free { .. } => None,
+            }
+        })
+    }
+
+    /// Slots that there are, in use or not.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX)
+    }
+
     /// Adds a chunk and returns its first slot, the head of the new free list.
     fn grow(&mut self) -> u32 {
         let first = self.chunks.len() * CHUNK;

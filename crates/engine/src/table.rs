@@ -126,6 +126,17 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.slots.iter().map(|(index, _, slot)| (index, &slot.value))
     }
 
+    /// Index, generation, key and value of the entries in the `len` slots from `first` on.
+    pub(crate) fn part(&self, first: u32, len: u32) -> impl Iterator<Item = (u32, u16, &K, &V)> {
+        let part = self.slots.part(first, len);
+        part.map(|(index, generation, slot)| (index, generation, &slot.key, &slot.value))
+    }
+
+    /// Slots that there are, in use or not.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots.slots()
+    }
+
     /// Makes an entry the newest, unless it is pinned.
     pub(crate) fn touch(&mut self, index: u32) {
         if self.newest != Some(index) && !matches!(self.slots.at(index).age, Age::Pinned) {

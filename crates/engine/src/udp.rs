@@ -22,12 +22,13 @@ mod up;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Net};
 use crate::egress::Protocol;
+use crate::inspect::{Flow, Phase, SLOTS, Traffic};
 use crate::peers::FlowKey;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
-use crate::{FlowId, Host, Instant, Transmit};
+use crate::{FlowId, Host, Instant, Kind, Transmit};
 use rand_chacha::ChaCha12Rng;
 
 pub use gather::Gather;
@@ -48,7 +49,11 @@ pub struct Udp<S> {
 struct Endpoint<S> {
     socket: S,
     timer: Timer,
+    opened: Instant,
     used: Instant,
+    traffic: Traffic,
+    /// With whom the last datagram was exchanged, as the guest knows them.
+    last: Option<SocketAddr>,
     peers: Peers,
     /// The published port whose socket this is, by its place in the configuration.
     published: Option<u32>,
@@ -150,6 +155,25 @@ impl<S> Udp<S> {
         }
     }
 
+    /// A page of endpoints, and how many slots there are.
+    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+        let endpoints = self.endpoints.part(first, SLOTS);
+        let flows = endpoints.map(|(index, generation, (guest, _), endpoint)| Flow {
+            id: net.flow(Kind::Udp, index, generation),
+            protocol: Protocol::Udp,
+            guest: *guest,
+            remote: endpoint.last,
+            came_in: endpoint.published.is_some(),
+            phase: match endpoint.replied {
+                true => Phase::Open,
+                false => Phase::Unanswered,
+            },
+            age: now.since(endpoint.opened),
+            traffic: endpoint.traffic,
+        });
+        (flows.collect(), self.endpoints.slots())
+    }
+
     /// Where the guest's datagrams went lately.
     pub(crate) fn remotes(&self, now: Instant) -> impl Iterator<Item = IpAddr> {
         let first = self
@@ -193,7 +217,10 @@ impl<S> Endpoint<S> {
         Self {
             socket,
             timer: Timer::default(),
+            opened: now,
             used: now,
+            traffic: Traffic::default(),
+            last: None,
             peers: Peers::new(by_port),
             published: None,
             largest_segment: u16::MAX,

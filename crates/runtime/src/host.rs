@@ -7,8 +7,9 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::config::Published;
 use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Host};
 use pontoon_sys::disabled::Disabled;
@@ -112,20 +113,12 @@ impl Can {
 }
 
 impl KernelHost {
-    /// Takes over what the supervisor opened: `sockets` are those of `published`, in its order, as far as they are this
-    /// worker's; `raw` the raw ICMP and ICMPv6 sockets.
+    /// `raw` are the raw ICMP and ICMPv6 sockets that the supervisor opened.
     ///
     /// # Errors
     /// Out of descriptors, or a socket that is not what it should be.
-    pub fn new(
-        can: Can,
-        outbound: Option<Outbound>,
-        published: &[Published],
-        sockets: Vec<Option<OwnedFd>>,
-        raw: [Option<OwnedFd>; 2],
-    ) -> io::Result<Self> {
+    pub fn new(can: Can, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
         let epoll = Epoll::new()?;
-        let doors = Doors::new(&epoll, published, sockets, can.udp_gro)?;
         let [v4, v6] = raw;
         let open = |fd: Option<OwnedFd>, family| fd.map(|fd| Shared::new(fd, family, &epoll)).transpose();
         let raw = [open(v4, Family::V4)?, open(v6, Family::V6)?];
@@ -139,7 +132,7 @@ impl KernelHost {
             epoll,
             can,
             outbound,
-            doors,
+            doors: Doors::default(),
             ports,
             spare: stream::Spare::default(),
             raw,
@@ -152,6 +145,26 @@ impl KernelHost {
     #[must_use]
     pub fn epoll(&self) -> &Epoll {
         &self.epoll
+    }
+
+    /// Takes over the socket of a published port, listening or bound and non-blocking. Says which one it is: a place that is
+    /// free, the first one 0.
+    ///
+    /// # Errors
+    /// Out of memory or descriptors, or a socket that is not what it should be.
+    pub fn open_door(&mut self, published: Published, socket: Arc<OwnedFd>) -> io::Result<u32> {
+        self.doors.open(&self.epoll, published, socket, self.can.udp_gro)
+    }
+
+    /// Lets go of the socket of a published port, which no flow uses any more.
+    pub fn close_door(&mut self, door: u32) {
+        self.doors.close(&self.epoll, door);
+    }
+
+    /// Which one a published port is.
+    #[must_use]
+    pub fn door(&self, published: &Published) -> Option<u32> {
+        self.doors.find(published.protocol, published.host)
     }
 
     /// Takes the next packet off the raw socket of `family`: see [`Shared::take`].
@@ -368,11 +381,6 @@ impl Socket {
             Self::Stream(_) | Self::Udp(_) => Err(Failure::Invalid),
         }
     }
-}
-
-/// Whether entry `index` of `published` is a UDP port.
-fn is_udp(published: &Published) -> bool {
-    published.protocol == Protocol::Udp
 }
 
 #[cfg(test)]

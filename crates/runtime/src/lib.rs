@@ -54,7 +54,7 @@ pub struct Setup {
     pub config: Config,
     /// Addresses that the host owns now.
     pub owned: Vec<IpAddr>,
-    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP).
+    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP), non-blocking.
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
     pub raw_icmp: [Option<OwnedFd>; 2],

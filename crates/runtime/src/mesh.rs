@@ -145,6 +145,10 @@ impl Peers for Member {
         self.mesh.directory.claim(key, self.me)
     }
 
+    fn seize(&self, key: &FlowKey) {
+        self.mesh.directory.seize(key, self.me);
+    }
+
     fn release(&self, key: &FlowKey) {
         self.mesh.directory.release(key, self.me);
     }

@@ -1,12 +1,20 @@
 //! What supervisor and engine say to each other: one message of text each, a word on the first line and a value on each
-//! line after it.
+//! line after it. Descriptors go along.
 
 use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;
 
 use pontoon_engine::egress::Rule;
+use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
+
+mod door;
+mod flows;
+
+pub use door::{Door, Socket};
+pub use flows::{Flows, Turn};
 
 /// Bytes of the longest message.
 pub const MAX_LEN: usize = 64 << 10;
@@ -22,8 +30,13 @@ pub enum Update {
     Ipv6Route(bool),
     /// The user's rules changed.
     Rules(Vec<Rule>),
+    /// Published ports changed: [`Update::MOST_DOORS`] at most, in order. The other variants are states, of which the last
+    /// one counts; this one is an event.
+    Published(Vec<Door>),
     /// Each worker is to say what it knows: [`Report::Stats`], with this number.
     Ask(u64),
+    /// A worker is to tell of some of its flows: [`Report::Flows`].
+    Flows(Turn),
 }
 
 /// What the engine tells the supervisor.
@@ -33,6 +46,8 @@ pub enum Report {
     Ready,
     /// What a worker knows of itself.
     Stats(Stats),
+    /// Some of a worker's flows.
+    Flows(Flows),
 }
 
 /// What a worker knows of itself.
@@ -56,12 +71,23 @@ const RESOLVERS: &str = "resolvers";
 const OWNED: &str = "owned";
 const IPV6_ROUTE: &str = "ipv6 route";
 const RULES: &str = "rules";
+const PUBLISHED: &str = "published";
 const ASK: &str = "ask";
+const FLOWS: &str = "flows";
 const STATS: &str = "stats";
 const HITS: &str = "hits";
 const READY: &str = "engine ready";
 
 impl Update {
+    /// Published ports in one message, each of which may have a socket.
+    pub const MOST_DOORS: usize = MAX_DESCRIPTORS;
+
+    /// Whether this takes the place of `older`, should that not have been heard yet.
+    #[must_use]
+    pub fn replaces(&self, older: &Self) -> bool {
+        !matches!(self, Self::Published(_)) && std::mem::discriminant(self) == std::mem::discriminant(older)
+    }
+
     /// The message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -70,23 +96,50 @@ impl Update {
             Self::Owned(list) => lines(OWNED, list),
             Self::Ipv6Route(exists) => lines(IPV6_ROUTE, &[exists]),
             Self::Rules(list) => lines(RULES, list),
+            Self::Published(doors) => lines(PUBLISHED, &doors.iter().map(Door::encode).collect::<Vec<_>>()),
             Self::Ask(round) => lines(ASK, &[round]),
+            Self::Flows(turn) => lines(FLOWS, &turn.encode()),
         }
     }
 
-    /// Reads a message.
+    /// What goes along with the message.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Published(doors) => doors.iter().filter_map(Door::descriptor).collect(),
+            Self::Resolvers(_)
+            | Self::Owned(_)
+            | Self::Ipv6Route(_)
+            | Self::Rules(_)
+            | Self::Ask(_)
+            | Self::Flows(_) => Vec::new(),
+        }
+    }
+
+    /// Reads a message, and what came along with it.
     ///
     /// # Errors
     /// `InvalidData`: it is none.
-    pub fn decode(message: &[u8]) -> io::Result<Self> {
+    pub fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let text = std::str::from_utf8(message).map_err(|_| unknown(message))?;
         let mut lines = text.lines();
+        let mut descriptors = descriptors.into_iter();
         match lines.next() {
             Some(RESOLVERS) => values(lines).map(Self::Resolvers),
             Some(OWNED) => values(lines).map(Self::Owned),
             Some(IPV6_ROUTE) => only(lines).map(Self::Ipv6Route),
             Some(RULES) => values(lines).map(Self::Rules),
+            Some(PUBLISHED) => {
+                let doors = lines.map(|line| Door::decode(line, &mut descriptors));
+                doors.collect::<Option<_>>().map(Self::Published)
+            }
             Some(ASK) => only(lines).map(Self::Ask),
+            Some(FLOWS) => {
+                let numbers: Option<Vec<u64>> = values(lines);
+                numbers
+                    .and_then(|numbers| Turn::decode(&numbers))
+                    .map(Self::Flows)
+            }
             _ => None,
         }
         .ok_or_else(|| unknown(message))
@@ -100,6 +153,7 @@ impl Report {
         match self {
             Self::Ready => READY.into(),
             Self::Stats(stats) => stats.encode(),
+            Self::Flows(flows) => lines(FLOWS, &flows.encode()),
         }
     }
 
@@ -112,8 +166,13 @@ impl Report {
             return Ok(Self::Ready);
         }
         let text = std::str::from_utf8(message).map_err(|_| unknown(message))?;
-        let stats = Stats::decode(text).ok_or_else(|| unknown(message))?;
-        Ok(Self::Stats(stats))
+        let mut lines = text.lines();
+        match lines.next() {
+            Some(STATS) => Stats::decode(lines).map(Self::Stats),
+            Some(FLOWS) => Flows::decode(lines).map(Self::Flows),
+            _ => None,
+        }
+        .ok_or_else(|| unknown(message))
     }
 }
 
@@ -135,11 +194,7 @@ impl Stats {
         lines(STATS, &all)
     }
 
-    fn decode(text: &str) -> Option<Self> {
-        let mut lines = text.lines();
-        if lines.next() != Some(STATS) {
-            return None;
-        }
+    fn decode(mut lines: std::str::Lines<'_>) -> Option<Self> {
         Some(Self {
             round: lines.next()?.parse().ok()?,
             worker: lines.next()?.parse().ok()?,
@@ -186,6 +241,14 @@ fn unknown(message: &[u8]) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use pontoon_engine::config::{Protocol, Published};
+    use pontoon_engine::inspect::{Flow, Page, Phase, Traffic};
+    use pontoon_engine::{FlowId, Kind, WorkerId, egress};
+
     use super::*;
 
     #[test]
@@ -203,8 +266,13 @@ mod tests {
             ]),
             Update::Ipv6Route(true),
             Update::Ask(u64::MAX),
+            Update::Flows(Turn {
+                number: 7,
+                worker: 3,
+                from: u64::MAX,
+            }),
         ] {
-            assert_eq!(Update::decode(&update.encode()).unwrap(), update);
+            assert_eq!(Update::decode(&update.encode(), Vec::new()).unwrap(), update);
         }
         let stats = Stats {
             round: 7,
@@ -214,13 +282,71 @@ mod tests {
             rules: vec![0, 5],
             counters: vec![("frames_up".to_owned(), 9), ("frames_down".to_owned(), 0)],
         };
+        let flow = |remote: Option<&str>| Flow {
+            id: FlowId {
+                kind: Kind::Udp,
+                worker: WorkerId(3),
+                index: 70_000,
+                generation: 9,
+            },
+            protocol: egress::Protocol::Udp,
+            guest: "[fd70:6f6e:746f::15]:53".parse().unwrap(),
+            remote: remote.map(|remote| remote.parse().unwrap()),
+            came_in: remote.is_some(),
+            phase: Phase::TimeWait,
+            age: Duration::from_millis(1_234),
+            traffic: Traffic {
+                up: 5,
+                down: u64::MAX,
+            },
+        };
+        let page = |next| Page {
+            flows: vec![flow(None), flow(Some("192.0.2.1:999"))],
+            next,
+        };
         for report in [
+            Report::Flows(Flows {
+                number: 7,
+                page: page(Some(u64::MAX)),
+            }),
+            Report::Flows(Flows {
+                number: 8,
+                page: page(None),
+            }),
             Report::Ready,
             Report::Stats(stats),
             Report::Stats(Stats::default()),
         ] {
             assert_eq!(Report::decode(&report.encode()).unwrap(), report);
         }
+    }
+
+    #[test]
+    fn sockets_go_along_with_their_ports() {
+        let published = |host: &str, guest_port| Published {
+            protocol: Protocol::Udp,
+            host: host.parse().unwrap(),
+            guest_port,
+        };
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let (sent, received) = (Arc::new(null()), null());
+        let number = received.as_raw_fd();
+        let update = Update::Published(vec![
+            Door::Close(published("127.0.0.1:80", 80)),
+            Door::Open(published("[::]:81", 8081), sent.into()),
+            Door::Lead(published("0.0.0.0:82", 8082)),
+        ]);
+        assert_eq!(update.descriptors().len(), 1);
+        let Update::Published(doors) = Update::decode(&update.encode(), vec![received]).unwrap() else {
+            panic!("another update");
+        };
+        let [Door::Close(_), Door::Open(opened, socket), Door::Lead(_)] = &doors[..] else {
+            panic!("{doors:?}");
+        };
+        assert_eq!(
+            (*opened, socket.as_fd().as_raw_fd()),
+            (published("[::]:81", 8081), number)
+        );
     }
 
     #[test]
@@ -233,16 +359,27 @@ mod tests {
             "rules\nallow",
             "ask",
             "ask\n1\n2",
+            "published\nopen tcp 0.0.0.0:80 80",
+            "published\nclose sctp 0.0.0.0:80 80",
+            "published\nclose tcp 0.0.0.0:80 80 80",
+            "flows\n1\n256\n3",
+            "flows\n1\n2",
             "engine ready",
         ] {
-            assert!(Update::decode(message.as_bytes()).is_err(), "{message:?}");
+            assert!(
+                Update::decode(message.as_bytes(), Vec::new()).is_err(),
+                "{message:?}"
+            );
         }
-        assert!(Update::decode(b"owned\n\xff").is_err());
+        assert!(Update::decode(b"owned\n\xff", Vec::new()).is_err());
         for message in [
             "engine ready\n",
             "stats\n1\n2\n3\n4",
             "stats\n1\n256\n3\n4\nhits",
             "stats\n1\n2\n3\n4\nhits\nname",
+            "flows\n1",
+            "flows\n1\n-\n0 tcp 10.0.2.15:1 - out open 0 0",
+            "flows\n1\n-\n0 tcp 10.0.2.15:1 - out opened 0 0 0",
         ] {
             assert!(Report::decode(message.as_bytes()).is_err(), "{message:?}");
         }

@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
-use pontoon_engine::{Counters, Engine, Instant, Transmit as _};
+use pontoon_engine::{Counters, Engine, Instant, Transmit as _, peers};
 use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
@@ -17,7 +18,7 @@ use crate::host::ping::Next;
 use crate::limits::Limits;
 use crate::link::{BURST, Burst, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
-use crate::messages::{MAX_LEN, Report, Stats, Update};
+use crate::messages::{Door, Flows, MAX_LEN, Report, Stats, Update};
 use crate::pacing::{Pacer, Side, Wait};
 
 /// A worker: an engine between the two halves of a link and the host's sockets.
@@ -263,14 +264,19 @@ impl<L: Link> Worker<L> {
     fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
         while let Some(supervisor) = &self.supervisor {
-            let message = match seqpacket::receive(supervisor, &mut buffer) {
-                Ok(Some(message)) => &buffer[..message.len],
+            let (message, descriptors) = match seqpacket::receive(supervisor, &mut buffer) {
+                Ok(Some(message)) => (&buffer[..message.len], message.descriptors),
                 Ok(None) => return Ok(false),
+                // Out of descriptors for those that came along.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    warn!("the supervisor was not understood: {error}");
+                    continue;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
                 Err(error) => return Err(error),
             };
-            match Update::decode(message) {
+            match Update::decode(message, descriptors) {
                 Ok(update) => {
                     if let Some(member) = &self.member {
                         member.pass_on(&update);
@@ -293,11 +299,56 @@ impl<L: Link> Worker<L> {
             Update::Owned(list) => engine.set_owned_addresses(list),
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(list) => engine.set_rules(&list, link.transmitter(), host, now),
+            Update::Published(doors) => {
+                for door in doors {
+                    self.change(door, now);
+                }
+            }
             Update::Ask(round) => self.answer(round),
+            Update::Flows(turn) if turn.worker == engine.worker().0 => {
+                let page = engine.flows_from(turn.from, now);
+                self.report(&Report::Flows(Flows {
+                    number: turn.number,
+                    page,
+                }));
+            }
+            Update::Flows(_) => {}
         }
     }
 
-    /// Says what it knows. Where the supervisor has no room for it, that is told that nobody answers.
+    /// A published port comes, leads elsewhere, or goes.
+    fn change(&mut self, door: Door, now: Instant) {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        let link = link.transmitter();
+        let published = match &door {
+            Door::Open(published, _) | Door::Lead(published) | Door::Close(published) => *published,
+        };
+        if published.protocol == Protocol::Udp && engine.worker() != peers::FIRST {
+            // The first worker has it, and with it the guest's endpoint.
+            return engine.cede(published, link, host, now);
+        }
+        let (place, stays) = match door {
+            Door::Open(_, socket) => match host.open_door(published, socket.into_inner()) {
+                Ok(place) => (Some(place), true),
+                Err(error) => return warn!("cannot take over {}: {error}", published.host),
+            },
+            Door::Lead(_) => (host.door(&published), true),
+            Door::Close(_) => (host.door(&published), false),
+        };
+        let Some(place) = place else { return };
+        if stays {
+            if let Err(failure) = engine.publish(place, published, link, host, now) {
+                warn!("cannot publish {}: {failure}", published.host);
+            }
+        } else {
+            engine.unpublish(place, link, host, now);
+            host.close_door(place);
+        }
+    }
+
+    /// Says what it knows.
     fn answer(&self, round: u64) {
         let counters = self.engine.counters().iter();
         let stats = Stats {
@@ -315,7 +366,12 @@ impl<L: Link> Worker<L> {
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
         };
-        if let Err(error) = seqpacket::send(&self.voice, &Report::Stats(stats).encode(), &[]) {
+        self.report(&Report::Stats(stats));
+    }
+
+    /// Where the supervisor has no room, it will find that nobody answers.
+    fn report(&self, report: &Report) {
+        if let Err(error) = seqpacket::send(&self.voice, &report.encode(), &[]) {
             debug!("the supervisor was not answered: {error}");
         }
     }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
-use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::config::Protocol;
 use pontoon_engine::{Config, Engine, WorkerId, peers};
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -38,23 +39,28 @@ pub(crate) fn build<L: Link>(
             .map(Some)
             .collect(),
     };
-    let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
+    let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
     let mut raw_icmp = setup.raw_icmp;
     let voice = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
     let mut workers = Vec::new();
     for ((id, link), member) in (0..count).map(WorkerId).zip(links).zip(members) {
-        let host = KernelHost::new(
-            can,
-            setup.outbound.clone(),
-            &setup.config.published,
-            published.next().unwrap_or_default(),
-            std::mem::take(&mut raw_icmp),
-        )
-        .map_err(|error| say("cannot take over the host's sockets", &error))?;
+        let take_over = |error| say("cannot take over the host's sockets", &error);
+        let raw_icmp = std::mem::take(&mut raw_icmp);
+        let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
+        let mut config = setup.config.clone();
+        // Every listener is shared, a UDP port is the first worker's.
+        config.published.clear();
+        for (published, socket) in setup.config.published.iter().zip(&published) {
+            if published.protocol == Protocol::Tcp || id == peers::FIRST {
+                config.published.push(*published);
+                host.open_door(*published, Arc::clone(socket))
+                    .map_err(take_over)?;
+            }
+        }
         let ledger = setup.ledger.part(id);
         let mut worker = Worker {
-            engine: engine(&setup.config, id)?,
+            engine: engine(config, id)?,
             host,
             link,
             supervisor: supervisor.take(),
@@ -68,7 +74,7 @@ pub(crate) fn build<L: Link>(
         };
         worker.engine.set_owned_addresses(setup.owned.clone());
         worker.engine.keep_ledger(Box::new(ledger));
-        connect(&mut worker, id)?;
+        connect(&mut worker)?;
         workers.push(worker);
     }
     Ok(workers)
@@ -135,14 +141,14 @@ fn join<L: Link>(thread: ScopedJoinHandle<'_, Ended<L>>) -> Ended<L> {
     thread.join().unwrap_or_else(panicked)
 }
 
-fn engine(config: &Config, id: WorkerId) -> io::Result<Engine<KernelHost>> {
+fn engine(config: Config, id: WorkerId) -> io::Result<Engine<KernelHost>> {
     let mut seed = [0; 32];
     getrandom(&mut seed, GetRandomFlags::empty())?;
-    Ok(Engine::new(config.clone(), id, seed, worker::now()))
+    Ok(Engine::new(config, id, seed, worker::now()))
 }
 
 /// Joins a worker to what it waits for, and to the others.
-fn connect<L: Link>(worker: &mut Worker<L>, id: WorkerId) -> io::Result<()> {
+fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
     let Worker {
         engine,
         host,
@@ -160,28 +166,7 @@ fn connect<L: Link>(worker: &mut Worker<L>, id: WorkerId) -> io::Result<()> {
         host.epoll().add(member.bell(), Edge::Inbox.token())?;
         engine.join(Box::new(member.clone()));
     }
-    if id != peers::FIRST {
-        return Ok(());
-    }
     engine
         .open_published(link.transmitter(), host, worker::now())
         .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))
-}
-
-/// Each worker's part of the published ports: every listener is shared, a UDP port is the first worker's.
-fn shares(
-    sockets: Vec<OwnedFd>,
-    published: &[Published],
-    workers: u8,
-) -> io::Result<Vec<Vec<Option<OwnedFd>>>> {
-    let mut shares = vec![sockets.into_iter().map(Some).collect::<Vec<_>>()];
-    for _ in 1..workers {
-        let share = shares[0].iter().zip(published).map(|(socket, published)| {
-            let socket = socket.as_ref().filter(|_| published.protocol == Protocol::Tcp);
-            socket.map(OwnedFd::try_clone).transpose()
-        });
-        let share = share.collect::<io::Result<_>>()?;
-        shares.push(share);
-    }
-    Ok(shares)
 }

@@ -3,43 +3,43 @@
 //! It is served by the supervisor's one loop and never blocks it: a client that says half a request and then nothing
 //! has a deadline and costs a descriptor until then. No packet waits for any of this, as packets are the engine's. What
 //! only the engine knows is asked of its workers in rounds, one at a time; all clients that wait share a round's answer.
+//!
+//! A [`server`] knows nothing of what it serves. What can be asked of a [`guest`] is a list of routes, each in the file of
+//! its resource. Metrics alone may be had over TCP, too.
 
-mod api;
 mod connection;
-mod http;
-mod listener;
-mod metrics;
+mod guest;
+pub(crate) mod http;
+pub(crate) mod listener;
 pub mod reply;
-mod round;
+pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 
-use std::io;
+use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::Update;
-use pontoon_runtime::messages::Stats;
+use pontoon_runtime::messages::Report;
 use rustix::event::PollFd;
 
 use crate::error::Error;
-use api::Api;
-use connection::Connection;
+use crate::publish::Ports;
+use guest::Api;
 use listener::Listener;
+use server::Server;
 
-/// The socket, its clients, and what they may ask.
-#[derive(Debug)]
+/// A guest's control socket, its clients, and what they may ask.
 pub(crate) struct Control {
-    listener: Listener,
-    /// After a failure, no client is accepted until then.
-    rests_until: Option<Instant>,
-    connections: Vec<Connection>,
+    /// The control socket, and where metrics alone can be had.
+    servers: Vec<Server<Api>>,
     api: Api,
 }
 
 /// What is served.
-#[derive(Clone, Debug)]
 pub(crate) struct Served {
     /// The rules at the start.
     pub(crate) rules: Vec<Rule>,
@@ -47,90 +47,86 @@ pub(crate) struct Served {
     pub(crate) forwarder: bool,
     /// Workers of the engine.
     pub(crate) workers: u8,
+    /// What is published at the start.
+    pub(crate) ports: Ports,
 }
 
 /// Clients at one time. One more takes the place of the one that has said nothing for longest.
 const CLIENTS: usize = 16;
 
 impl Control {
-    /// Listens at `path`, where only this user may connect.
+    /// Listens at `path`, where only this user may connect, and for whoever wants `metrics`.
     ///
     /// # Errors
-    /// Somebody else listens there, or the path cannot be had.
-    pub(crate) fn open(path: &Path, served: Served) -> Result<Self, Error> {
+    /// Somebody else listens there, or that cannot be had.
+    pub(crate) fn open(
+        path: Option<&Path>,
+        metrics: Option<SocketAddr>,
+        served: Served,
+    ) -> Result<Self, Error> {
+        let mut servers = Vec::new();
+        if let Some(path) = path {
+            servers.push(Server::new(Listener::open(path)?, guest::ROUTES));
+        }
+        if let Some(at) = metrics {
+            servers.push(Server::new(Listener::tcp(at)?, guest::METRICS));
+        }
         Ok(Self {
-            listener: Listener::open(path)?,
-            rests_until: None,
-            connections: Vec::new(),
+            servers,
             api: Api::new(served),
         })
     }
 
     /// What to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let listener = self.rests_until.is_none().then(|| self.listener.poll_fd());
-        listener
-            .into_iter()
-            .chain(self.connections.iter().filter_map(Connection::poll_fd))
+        self.servers.iter().flat_map(Server::poll_fds)
     }
 
     /// When to call [`Self::serve`] though nothing is ready.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let clients = self.connections.iter().map(Connection::deadline);
-        clients
-            .chain(self.api.round.deadline())
-            .chain(self.rests_until)
-            .min()
+        let servers = self.servers.iter().filter_map(Server::deadline);
+        servers.chain(self.api.deadline()).min()
     }
 
     /// Whether the workers are to be heard.
     pub(crate) fn is_asking(&self) -> bool {
-        self.api.round.deadline().is_some()
+        self.api.deadline().is_some()
     }
 
     /// Does what can be done now. `tell` passes a word on to the engine.
     pub(crate) fn serve(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
-        self.rests_until = self.rests_until.filter(|until| now < *until);
-        if self.rests_until.is_none()
-            && let Err(error) = self.accept(now)
-        {
-            tracing::warn!("cannot accept a client of the control socket: {error}");
-            self.rests_until = Some(now + REST);
+        self.api.expire(now);
+        for server in &mut self.servers {
+            server.serve(&mut self.api, now);
         }
-        self.api.round.expire(now);
-        for connection in &mut self.connections {
-            connection.deliver(&self.api, now);
+        self.api.go_on(now);
+        for update in self.api.take_outbox() {
+            tell(update);
         }
-        for connection in &mut self.connections {
-            connection.serve(&mut self.api, tell, now);
-        }
-        self.api.round.go_on(tell, now);
-        self.connections.retain(|connection| connection.is_open(now));
     }
 
     /// Another engine has taken the place of the one that was asked: it answers instead.
     pub(crate) fn ask_again(&mut self, tell: &mut dyn FnMut(Update)) {
-        self.api.round.restart(tell);
+        self.api.ask_again();
+        for update in self.api.take_outbox() {
+            tell(update);
+        }
     }
 
     /// A worker has answered.
-    pub(crate) fn hear(&mut self, stats: Stats, tell: &mut dyn FnMut(Update), now: Instant) {
-        if self.api.round.hear(stats) {
+    pub(crate) fn hear(&mut self, report: Report, tell: &mut dyn FnMut(Update), now: Instant) {
+        if self.api.hear(report, now) {
             self.serve(tell, now);
         }
-    }
-
-    fn accept(&mut self, now: Instant) -> io::Result<()> {
-        while let Some(stream) = self.listener.accept()? {
-            if self.connections.len() >= CLIENTS {
-                let stalest = (0..CLIENTS).min_by_key(|place| self.connections[*place].deadline());
-                if let Some(place) = stalest {
-                    self.connections.swap_remove(place);
-                }
-            }
-            self.connections.push(Connection::new(stream, now));
+        for update in self.api.take_outbox() {
+            tell(update);
         }
-        Ok(())
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use pontoon_runtime::messages::{MAX_LEN, Report, Stats};
+use pontoon_engine::config::Published;
+use pontoon_runtime::messages::{Door, MAX_LEN, Report};
 use pontoon_runtime::{Attachment, Setup, Update};
 use pontoon_sandbox::{Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
@@ -133,11 +134,11 @@ impl Engine {
     }
 
     /// What its workers said since the last call.
-    pub(crate) fn hear(&mut self) -> Vec<Stats> {
+    pub(crate) fn hear(&mut self) -> Vec<Report> {
         self.process.hear()
     }
 
-    /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
+    /// Tells the engine something, now or when there is room.
     pub(crate) fn tell(&mut self, update: Update) {
         let config = &mut self.setup.config;
         match &update {
@@ -149,10 +150,14 @@ impl Engine {
                 }
             }
             Update::Rules(list) => config.egress.set(list),
-            Update::Ask(_) => {}
+            Update::Published(doors) => {
+                if let Err(error) = change_ports(&mut self.setup, doors) {
+                    tracing::warn!(%error, "an engine that takes this one's place would not have a published port");
+                }
+            }
+            Update::Ask(_) | Update::Flows(_) => {}
         }
-        let kind = std::mem::discriminant(&update);
-        self.pending.retain(|older| std::mem::discriminant(older) != kind);
+        self.pending.retain(|older| !update.replaces(older));
         self.pending.push(update);
         self.flush();
     }
@@ -166,7 +171,7 @@ impl Engine {
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
         while let Some(update) = self.pending.first() {
-            match seqpacket::send(&self.process.socket, &update.encode(), &[]) {
+            match seqpacket::send(&self.process.socket, &update.encode(), &update.descriptors()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // A dead one's successor starts with what it was to be told.
                 Err(error) => tracing::debug!(%error, "the engine was not told of a change"),
@@ -212,19 +217,20 @@ impl Process {
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
         match Report::decode(words) {
             Ok(Report::Ready) => Ok(()),
-            Ok(Report::Stats(_)) | Err(_) => Err(Error::new(died(words, self.child.wait()))),
+            Ok(Report::Stats(_) | Report::Flows(_)) | Err(_) => {
+                Err(Error::new(died(words, self.child.wait())))
+            }
         }
     }
 
     /// What its workers said since the last call.
-    fn hear(&mut self) -> Vec<Stats> {
+    fn hear(&mut self) -> Vec<Report> {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
             let message = &buffer[..message.len];
             match Report::decode(message) {
-                Ok(Report::Stats(stats)) => heard.push(stats),
-                Ok(Report::Ready) => {}
+                Ok(report) => heard.push(report),
                 Err(_) => self.last_words = message.to_vec(),
             }
         }
@@ -252,6 +258,28 @@ impl Drop for Process {
         }
         let _ = self.child.wait();
     }
+}
+
+/// Notes published ports for the next engine.
+fn change_ports(setup: &mut Setup, doors: &[Door]) -> io::Result<()> {
+    let published = &mut setup.config.published;
+    for door in doors {
+        let (Door::Open(port, _) | Door::Lead(port) | Door::Close(port)) = door;
+        let is_it = |other: &Published| (other.protocol, other.host) == (port.protocol, port.host);
+        match (door, published.iter().position(is_it)) {
+            (Door::Open(port, socket), None) => {
+                setup.published.push(socket.as_fd().try_clone_to_owned()?);
+                published.push(*port);
+            }
+            (Door::Lead(port), Some(place)) => published[place] = *port,
+            (Door::Close(_), Some(place)) => {
+                published.remove(place);
+                setup.published.remove(place);
+            }
+            (Door::Open(..), Some(_)) | (Door::Lead(_) | Door::Close(_), None) => {}
+        }
+    }
+    Ok(())
 }
 
 /// How an engine ended.

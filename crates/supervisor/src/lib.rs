@@ -61,7 +61,7 @@ use guest_route::GuestRoute;
 use machine::SocketFile;
 use netlink::AddressWatch;
 use options::{Guest, Machine, Resolvers, Seat};
-use publish::Families;
+use publish::{Families, Ports};
 use resolv::{Resolv, ResolvWatch};
 use signals::Signals;
 use watch::{Behind, Watch};
@@ -102,22 +102,27 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = host::raise_descriptor_limit();
     let families = outside.addresses.v6.map_or(Families::V4, |_| Families::Both);
-    let sockets = publish::open(&options.publish, families)?;
+    let mut ports = Ports::new(families);
+    publish::check(&options.publish)?;
+    ports.change(&[], &options.publish).map_err(Error::from)?;
     let raw_icmp = host::open_raw_icmp();
-    let served = Served {
-        rules: options.rules.clone(),
-        forwarder: options.resolvers != Resolvers::None,
-        workers: options.workers,
-    };
-    let control = options.control.as_deref().map(|path| Control::open(path, served));
-    let control = control.transpose()?;
     let config = config::config(
         options,
         outside.addresses,
         outside.resolv,
-        sockets.published,
+        ports.published(),
         descriptors,
     );
+    let published = ports.sockets().context("cannot copy the published ports")?;
+    let served = Served {
+        rules: options.rules.clone(),
+        forwarder: options.resolvers != Resolvers::None,
+        workers: options.workers,
+        ports,
+    };
+    let wanted_control = options.control.is_some() || options.metrics.is_some();
+    let control = wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics, served));
+    let control = control.transpose()?;
     let tap = |ifname: &str| tap::Plan {
         ifname: ifname.to_owned(),
         mac: options.mac,
@@ -167,7 +172,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let setup = Setup {
         config,
         owned,
-        published: sockets.sockets,
+        published,
         raw_icmp,
         pacing: options.pacing.here(options.workers),
         outbound: options.outbound.clone(),

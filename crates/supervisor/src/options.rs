@@ -63,6 +63,8 @@ pub struct Options {
     pub ready_fd: Option<RawFd>,
     /// Control socket.
     pub control: Option<PathBuf>,
+    /// Where Prometheus finds metrics.
+    pub metrics: Option<SocketAddr>,
     /// File for our process id, written when the network stands.
     pub pid_file: Option<PathBuf>,
 }

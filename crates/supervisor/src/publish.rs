@@ -6,10 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
-use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::config::Protocol;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
 use crate::error::{Error, reason};
+
+mod ports;
+
+pub(crate) use ports::{Ports, Refusal};
 
 /// `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, as podman and docker write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,11 +94,21 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
 }
 
 impl Publish {
-    fn name(self) -> &'static str {
-        match self.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-        }
+    /// Host addresses and ports that it stands for, each with the port of the guest's. An address that nobody asked for
+    /// by name need not be had.
+    fn doors(self, families: Families) -> impl Iterator<Item = (SocketAddr, u16)> {
+        let named = self.address.into_iter();
+        let any = match (self.address, families) {
+            (Some(_), _) => &ANY[..0],
+            (None, Families::V4) => &ANY[..1],
+            (None, Families::Both) => &ANY[..],
+        };
+        let addresses: Vec<IpAddr> = named.chain(any.iter().copied()).collect();
+        (0..self.count).flat_map(move |offset| {
+            let at =
+                move |address: &IpAddr| (SocketAddr::new(*address, self.host + offset), self.guest + offset);
+            addresses.iter().map(at).collect::<Vec<_>>()
+        })
     }
 
     /// Whether some host socket would be needed for both.
@@ -126,17 +140,8 @@ impl fmt::Display for Publish {
         range(self.host, f)?;
         write!(f, ":")?;
         range(self.guest, f)?;
-        write!(f, "/{}", self.name())
+        write!(f, "/{}", self.protocol)
     }
-}
-
-/// Host sockets for published ports, with what each stands for.
-#[derive(Debug, Default)]
-pub(crate) struct Sockets {
-    /// What each socket is.
-    pub(crate) published: Vec<Published>,
-    /// Listening (TCP) or bound (UDP), non-blocking, in the same order.
-    pub(crate) sockets: Vec<OwnedFd>,
 }
 
 /// The families that the guest has.
@@ -148,64 +153,19 @@ pub(crate) enum Families {
     Both,
 }
 
-/// Opens a host socket for each published port.
+/// Finds out whether the wishes of the command line contradict each other.
 ///
 /// # Errors
-/// A port is taken, not ours to take, or asked for twice; the line says which.
-pub(crate) fn open(wishes: &[Publish], families: Families) -> Result<Sockets, Error> {
+/// Ports are asked for twice; the line says which.
+pub(crate) fn check(wishes: &[Publish]) -> Result<(), Error> {
     for (index, wish) in wishes.iter().enumerate() {
         if let Some(earlier) = wishes[..index].iter().find(|earlier| earlier.collides(*wish)) {
             return Err(Error::new(format!(
                 "ports are published twice: {earlier} and {wish}"
             )));
         }
-        if families == Families::V4 && wish.address.is_some_and(|address| address.is_ipv6()) {
-            return Err(
-                Error::new(format!("cannot publish {wish}: the guest has no IPv6")).advise("an IPv4 address"),
-            );
-        }
     }
-    let mut opened = Sockets::default();
-    for wish in wishes {
-        for offset in 0..wish.count {
-            opened.open_port(wish, offset, families)?;
-        }
-    }
-    Ok(opened)
-}
-
-impl Sockets {
-    fn open_port(&mut self, wish: &Publish, offset: u16, families: Families) -> Result<(), Error> {
-        let port = wish.host + offset;
-        let addresses: &[IpAddr] = match (&wish.address, families) {
-            (Some(address), _) => std::slice::from_ref(address),
-            (None, Families::V4) => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
-            (None, Families::Both) => &[
-                IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            ],
-        };
-        for address in addresses {
-            let host = SocketAddr::new(*address, port);
-            match open_socket(wish.protocol, host) {
-                Ok(socket) => {
-                    self.sockets.push(socket);
-                    self.published.push(Published {
-                        protocol: wish.protocol,
-                        host,
-                        guest_port: wish.guest + offset,
-                    });
-                }
-                // Nobody asked for IPv6 by name, and this host has none.
-                Err(error)
-                    if wish.address.is_none()
-                        && address.is_ipv6()
-                        && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
-                Err(error) => return Err(refused(host, wish.name(), &error)),
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
@@ -233,12 +193,15 @@ fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn refused(host: SocketAddr, protocol: &str, error: &io::Error) -> Error {
+fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {
     let port = host.port();
     let plain = Error::new(format!("cannot publish {host}/{protocol}: {}", reason(error)));
     match error.raw_os_error() {
         Some(libc::EADDRINUSE) => {
-            let listing = if protocol == "tcp" { "ss -ltnp" } else { "ss -lunp" };
+            let listing = match protocol {
+                Protocol::Tcp => "ss -ltnp",
+                Protocol::Udp => "ss -lunp",
+            };
             plain.advise(format!(
                 "another port; '{listing} sport = :{port}' says who has it"
             ))
@@ -251,6 +214,12 @@ fn refused(host: SocketAddr, protocol: &str, error: &io::Error) -> Error {
         _ => plain,
     }
 }
+
+/// Where a port is published that no address goes with.
+const ANY: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+];
 
 /// Connections that may wait to be accepted; the host's `somaxconn` may make it less.
 const BACKLOG: i32 = 4096;

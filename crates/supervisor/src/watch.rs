@@ -167,8 +167,8 @@ impl Watch {
                 let heard = self.engine.hear();
                 if let Some(control) = &mut self.control {
                     let engine = &mut self.engine;
-                    for stats in heard {
-                        control.hear(stats, &mut |update| engine.tell(update), Instant::now());
+                    for report in heard {
+                        control.hear(report, &mut |update| engine.tell(update), Instant::now());
                     }
                 }
             }

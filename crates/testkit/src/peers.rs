@@ -145,6 +145,10 @@ impl Peers for SimMember {
         }
     }
 
+    fn seize(&self, key: &FlowKey) {
+        self.mesh.lock().owners.insert(name(key), self.me);
+    }
+
     fn release(&self, key: &FlowKey) {
         let mut shared = self.mesh.lock();
         if shared.owners.remove(&name(key)) != Some(self.me) {

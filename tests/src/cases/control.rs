@@ -1,5 +1,7 @@
 //! The control socket, while a guest runs.
 
+mod publish;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -24,9 +26,12 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.stats", 30, stats),
         Case::new("control.policy", 30, policy),
         Case::new("control.half-a-request", 30, half_a_request),
+        Case::new("control.flows", 30, flows),
+        Case::new("control.metrics-over-tcp", 30, metrics_over_tcp),
         Case::new("control.engine-killed", 30, engine_killed),
     ]
     .into_iter()
+    .chain(publish::cases())
     .map(Case::pontoon_only)
     .collect()
 }
@@ -129,6 +134,53 @@ fn policy(context: &Context) -> Result<()> {
     ensure!(!scene.reaches()?, "the server is reached with wrong rules");
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
     ensure!(scene.reaches()?, "the server is not reached");
+    Ok(())
+}
+
+/// A connection is seen while it is there, by who asks for its like.
+fn flows(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let server = scene.server;
+    let line = format!("$E2E guest tcp {server} rr 100000000 >/dev/null 2>&1 &");
+    scene.guest.tell(&line)?;
+    process::wait_until("the guest is connected", Duration::from_secs(5), || {
+        Ok(scene.ctl(&["flows"])?.contains(" open "))
+    })?;
+    let flows = |words: &[&str]| -> Result<Vec<serde_json::Value>> {
+        let text = scene.ctl(&[&["flows", "--json"], words].concat())?;
+        let flows: serde_json::Value = serde_json::from_str(&text)?;
+        Ok(flows["flows"].as_array().cloned().unwrap_or_default())
+    };
+    let all = flows(&[])?;
+    ensure!(all.len() == 1, "{all:?}");
+    let (flow, remote) = (&all[0], server.to_string());
+    ensure!(
+        flow["protocol"] == "tcp" && flow["remote"] == *remote && flow["direction"] == "out",
+        "{flow}"
+    );
+    let bytes = |flow: &serde_json::Value| flow["bytes_up"].as_u64().zip(flow["bytes_down"].as_u64());
+    ensure!(bytes(flow).is_some_and(|(up, down)| up > 0 && down > 0), "{flow}");
+    let later = flows(&["--to", &format!("{}/tcp", server.ip())])?;
+    ensure!(bytes(&later[0]) > bytes(flow), "{later:?} after {flow}");
+    ensure!(flows(&["--to", "*/udp"])?.is_empty(), "a UDP flow is seen");
+    Ok(())
+}
+
+fn metrics_over_tcp(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let shell = "echo listening; read -r line";
+    let guest = network
+        .run()
+        .options(["--metrics", "127.0.0.1:9100"])
+        .shell(shell);
+    let _guest = guest.spawn()?.listening()?;
+    let curl = |path: &str| {
+        let url = format!("http://127.0.0.1:9100/{path}");
+        process::output(Command::new("curl").args(["-sS", "--fail", &url]))
+    };
+    let metrics = curl("metrics")?;
+    ensure!(metrics.contains("pontoon_flows{worker=\"0\"} "), "{metrics}");
+    ensure!(curl("v1/stats").is_err(), "more than metrics is told");
     Ok(())
 }
 

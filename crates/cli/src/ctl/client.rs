@@ -31,6 +31,10 @@ impl<'a> Client<'a> {
         self.request("PUT", what, &serde_json::to_vec(value)?)
     }
 
+    pub(super) fn post<T: DeserializeOwned>(&self, what: &str, value: &impl Serialize) -> Result<T> {
+        self.request("POST", what, &serde_json::to_vec(value)?)
+    }
+
     fn request<T: DeserializeOwned>(&self, method: &str, what: &str, body: &[u8]) -> Result<T> {
         let shown = self.path.display();
         let answer = self

@@ -69,7 +69,8 @@ pub enum Pattern {
 
 impl Match {
     /// Whether the rule is about this protocol and port, whatever the address.
-    pub(super) fn is_for(&self, protocol: Protocol, port: Option<u16>) -> bool {
+    #[must_use]
+    pub fn is_for(&self, protocol: Protocol, port: Option<u16>) -> bool {
         let of_protocol = match (self.protocol, self.ports) {
             (Some(of), _) => of == protocol,
             (None, Some(_)) => protocol != Protocol::Icmp,

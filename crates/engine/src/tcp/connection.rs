@@ -8,6 +8,7 @@ use super::recovery::Recovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
 use super::seq::Seq;
+use super::traffic::Meter;
 use crate::Instant;
 use crate::pool::{Promise, Queue};
 use crate::timer::Timer;
@@ -172,6 +173,10 @@ pub(super) struct Connection<S> {
     pub(super) active_close: bool,
     /// A client opened it, at a published port: rules about where the guest may go do not concern it.
     pub(super) accepted: bool,
+    /// When the first segment came or went.
+    pub(super) opened: Instant,
+    /// What it has carried.
+    pub(super) meter: Meter,
     /// When a segment was last answered by a challenge (RFC 5961).
     pub(super) challenged: Option<Instant>,
     pub(super) up: Up,
@@ -180,7 +185,7 @@ pub(super) struct Connection<S> {
 
 impl<S> Connection<S> {
     /// A connection before its handshake: ours begins at `iss`.
-    pub(super) fn new(key: Key, state: State, iss: Seq) -> Self {
+    pub(super) fn new(key: Key, state: State, iss: Seq, now: Instant) -> Self {
         Self {
             key,
             state,
@@ -190,6 +195,8 @@ impl<S> Connection<S> {
             keepalive: false,
             active_close: false,
             accepted: false,
+            opened: now,
+            meter: Meter::default(),
             challenged: None,
             up: Up {
                 next: Seq(0),
@@ -231,6 +238,7 @@ impl<S> Connection<S> {
         self.up.next = next;
         self.up.edge = next;
         self.up.want = next + BLIND_WINDOW;
+        self.meter.begin(next, self.down.una + 1);
         let options = &segment.options;
         // RFC 7323 section 1.3: scaling only where both SYNs carry the option.
         self.down.scale = options.window_scale.unwrap_or(0);

@@ -17,6 +17,7 @@ mod rtt;
 mod segment;
 mod seq;
 mod table;
+mod traffic;
 mod unreachable;
 mod up;
 
@@ -486,6 +487,7 @@ impl<S> Connection<S> {
                 self.down.judge();
                 self.resend(id, ctx)?;
                 self.fill(id, ctx)?;
+                self.meter();
             }
             State::TimeWait { .. } => {}
         }

@@ -51,8 +51,8 @@ impl<S> Tcp<S> {
             return;
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
-        let mut connection =
-            Connection::new(key, State::Connecting { give_up }, self.first_seq(&key, ctx.now));
+        let iss = self.first_seq(&key, ctx.now);
+        let mut connection = Connection::new(key, State::Connecting { give_up }, iss, ctx.now);
         connection.heard_syn(segment, ctx.net.mtu);
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
@@ -145,7 +145,8 @@ impl<S> Tcp<S> {
                     }
                     return;
                 }
-                Err(Failure::WouldBlock) => return,
+                // Nobody else waits, or the port is published no more.
+                Err(Failure::WouldBlock | Failure::Invalid) => return,
                 // A client that is gone already (accept(2), "Error handling"): the next one.
                 Err(_gone) => {}
             }
@@ -171,7 +172,8 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         };
         let reused = self.find(&key);
-        let mut connection = Connection::new(key, State::SynSent, self.first_seq(&key, ctx.now));
+        let iss = self.first_seq(&key, ctx.now);
+        let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
         connection.accepted = true;
         connection.facts.handshake = true;

@@ -193,6 +193,8 @@ impl<S> Udp<S> {
         let endpoint = self.endpoints.at_mut(home);
         endpoint.replied = true;
         endpoint.used = now;
+        endpoint.last = Some(written);
+        endpoint.traffic.down += received.len as u64;
         self.endpoints.touch(home);
         Some(written)
     }

@@ -6,31 +6,75 @@ use rand_chacha::rand_core::RngCore;
 
 use super::peers::{Owner, Peer, Side};
 use super::{Endpoint, Udp};
-use crate::config::Protocol;
+use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
 use crate::peers::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// Takes over the sockets of the published UDP ports. Their endpoints never expire and are never given up.
+    /// Takes over the socket of a published port. Its endpoint never expires and is never given up; one that the guest has
+    /// made itself gives way to it.
     ///
     /// # Errors
-    /// Of the first socket that the host did not hand over.
-    pub fn open_published<H: Host<Socket = S>, T: Transmit>(
+    /// The host did not hand the socket over, or the guest's port has as many as there can be.
+    pub fn publish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
+        place: u32,
+        published: Published,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
-        for (place, published) in (0..).zip(ctx.net.config.published.clone()) {
-            let guest = ctx.net.config.addresses.guest(published.host.ip());
-            let (Protocol::Udp, Some(guest)) = (published.protocol, guest) else {
-                continue;
-            };
-            let guest = SocketAddr::new(guest, published.guest_port);
-            let nth = (0..u8::MAX).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
-            self.open_door(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)?;
+        self.cede(published, ctx);
+        let Some(guest) = guest(published, ctx.net) else {
+            return Ok(());
+        };
+        let nth = (0..u8::MAX).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
+        self.open_door(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)
+    }
+
+    /// The endpoint behind a published port goes, unless it is a published port's.
+    pub fn cede<H: Host<Socket = S>, T: Transmit>(&mut self, published: Published, ctx: &mut Ctx<'_, H, T>) {
+        let guest = guest(published, ctx.net);
+        if let Some(index) = guest.and_then(|guest| self.endpoints.find(&(guest, 0)))
+            && self.endpoints.at(index).published.is_none()
+        {
+            self.remove(index, ctx);
         }
-        Ok(())
+    }
+
+    /// Gives the socket of a published port back. Others that lead to the same port of the guest's move up: what is known of
+    /// the clients that came in by them is forgotten, as it was kept in the first one's place.
+    pub fn unpublish<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        place: u32,
+        published: Published,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(guest) = guest(published, ctx.net) else {
+            return;
+        };
+        let all = (0..u8::MAX).map_while(|nth| Some((nth, self.endpoints.find(&(guest, nth))?)));
+        let is_it = |&(_, index): &(u8, u32)| self.endpoints.at(index).published == Some(place);
+        let behind: Vec<(u8, u32)> = all.skip_while(|door| !is_it(door)).collect();
+        let Some(&(first, _)) = behind.first() else {
+            return;
+        };
+        let home = self.endpoints.find(&(guest, 0)).filter(|_| first > 0);
+        let mut places = Vec::new();
+        for (_, index) in behind {
+            let came_by = |peer: &Peer| peer.via == index;
+            self.pool.forget_all(came_by);
+            if let Some(home) = home {
+                self.endpoints.at_mut(home).peers.forget_first(came_by);
+            }
+            places.extend(self.endpoints.at(index).published);
+            self.remove(index, ctx);
+        }
+        for (nth, place) in (first..).zip(places.into_iter().skip(1)) {
+            if self.open_door(place, (guest, nth), ctx).is_err() {
+                ctx.net.counters.host_exhausted += 1;
+            }
+        }
     }
 
     /// Takes over the socket of the published port at `place`, as the endpoint's by that key.
@@ -41,8 +85,7 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
         if let (guest, 0) = key {
-            let claimed = ctx.net.claim(&FlowKey::Udp(guest));
-            debug_assert!(claimed.is_ok(), "it is claimed before any packet is looked at");
+            ctx.net.seize(&FlowKey::Udp(guest));
         }
         let (index, generation) = self.endpoints.vacant();
         let flow = ctx.net.flow(Kind::Udp, index, generation);
@@ -118,6 +161,12 @@ impl<S> Udp<S> {
             })
             .find(|&port| peers.find(&self.pool, owner, Side::Written, port).is_none())
     }
+}
+
+/// The guest's endpoint behind a published port.
+fn guest(published: Published, net: &Net) -> Option<SocketAddr> {
+    let address = net.config.addresses.guest(published.host.ip())?;
+    Some(SocketAddr::new(address, published.guest_port))
 }
 
 /// RFC 6335 section 6: the dynamic ports, 49152 to 65535.

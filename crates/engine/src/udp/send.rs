@@ -31,6 +31,7 @@ impl<S> Udp<S> {
         let Err(unsent) = self.try_send(run, Some(segment), parts, ctx) else {
             ctx.net.counters.udp_up += count;
             ctx.net.counters.udp_batches_up += 1;
+            self.endpoints.at_mut(run.route.index).traffic.up += run.len as u64;
             return;
         };
         // What depends on the path or the device says nothing about other endpoints; nor, where it is a matter of size,
@@ -65,6 +66,8 @@ impl<S> Udp<S> {
             };
             let Err(unsent) = self.try_send(run, None, one, ctx) else {
                 ctx.net.counters.udp_up += 1;
+                let len = run.segment.min(run.len - at);
+                self.endpoints.at_mut(run.route.index).traffic.up += len as u64;
                 continue;
             };
             ctx.net.counters.udp_send_failed += 1;

@@ -172,6 +172,7 @@ impl<S> Udp<S> {
             }
         };
         endpoint.used = ctx.now;
+        endpoint.last = Some(written);
         endpoint.only_dns &= written.port() == DNS;
         if let (None, Some(at)) = (known, endpoint.expiry()) {
             let flow = ctx.net.flow(Kind::Udp, index, owner.generation);

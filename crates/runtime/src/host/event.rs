@@ -135,6 +135,12 @@ impl Epoll {
         self.add_shared(source, token)
     }
 
+    /// Forgets a source that others may keep open: closing it would not do.
+    pub fn remove(&self, source: impl AsFd) {
+        // It fails for a source that is not registered, which is all the same.
+        let _ = epoll::delete(&self.0, source);
+    }
+
     /// Registers `source` under another token. What is ready already is told again.
     ///
     /// # Errors

@@ -1,66 +1,100 @@
 //! Doors: the sockets of published ports, opened by the supervisor.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use pontoon_engine::config::Published;
+use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{FlowId, Kind, Token, WorkerId};
 use pontoon_sys::{Family, udp as udp_sys};
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
 use super::event::Epoll;
-use super::is_udp;
 use super::udp::Endpoint;
 
-/// Published ports' sockets.
-#[derive(Debug)]
+/// Published ports' sockets, each in a place that has its number for as long as it is published.
+#[derive(Debug, Default)]
 pub(super) struct Doors {
-    /// By the configuration's order; `None` while an endpoint has it, and for a UDP port that is another worker's.
-    sockets: Vec<Option<OwnedFd>>,
-    published: Vec<Published>,
+    places: Vec<Option<Door>>,
     /// Listeners with connections waiting for a descriptor: nothing will be told about those again.
     starved: Vec<u32>,
 }
 
+#[derive(Debug)]
+struct Door {
+    published: Published,
+    socket: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// A listener, which all workers share.
+    Listener(Arc<OwnedFd>),
+    /// A UDP socket; `None` while an endpoint has it.
+    Udp(Option<OwnedFd>),
+}
+
 impl Doors {
-    pub(super) fn new(
+    /// Takes a socket over, and says in which place.
+    pub(super) fn open(
+        &mut self,
         epoll: &Epoll,
-        published: &[Published],
-        sockets: Vec<Option<OwnedFd>>,
+        published: Published,
+        socket: Arc<OwnedFd>,
         coalesce: bool,
-    ) -> io::Result<Self> {
-        if published.len() != sockets.len() {
-            let text = format!(
-                "{} published ports with {} sockets",
-                published.len(),
-                sockets.len()
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
-        for (index, (socket, published)) in (0..).zip(sockets.iter().zip(published)) {
-            let Some(socket) = socket else { continue };
-            rustix::io::ioctl_fionbio(socket, true)?;
-            if is_udp(published) {
+    ) -> io::Result<u32> {
+        let free = self.places.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.places.len());
+        let index = u32::try_from(place).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let socket = match published.protocol {
+            Protocol::Tcp => {
+                epoll.add_shared(&socket, door(index))?;
+                Held::Listener(socket)
+            }
+            Protocol::Udp => {
                 let family = Family::of(published.host.ip());
-                udp_sys::tell_all(socket, family)?;
+                udp_sys::tell_all(&socket, family)?;
                 if published.host.ip().is_unspecified() {
-                    udp_sys::tell_destination(socket, family)?;
+                    udp_sys::tell_destination(&socket, family)?;
                 }
                 if coalesce {
-                    udp_sys::coalesce(socket)?;
+                    udp_sys::coalesce(&socket)?;
                 }
-                epoll.add(socket, door(index))?;
-            } else {
-                epoll.add_shared(socket, door(index))?;
+                let socket = socket.try_clone()?;
+                epoll.add(&socket, door(index))?;
+                Held::Udp(Some(socket))
             }
+        };
+        let door = Some(Door { published, socket });
+        match self.places.get_mut(place) {
+            Some(free) => *free = door,
+            None => self.places.push(door),
         }
-        let starved = Vec::with_capacity(sockets.len());
-        Ok(Self {
-            sockets,
-            published: published.to_vec(),
-            starved,
-        })
+        Ok(index)
+    }
+
+    /// Lets go of a socket that no endpoint has.
+    pub(super) fn close(&mut self, epoll: &Epoll, index: u32) {
+        let place = usize::try_from(index).ok();
+        let door = place.and_then(|place| self.places.get_mut(place)?.take());
+        // Others have the socket too, so that the kernel would go on telling of it.
+        match door.map(|door| door.socket) {
+            Some(Held::Listener(socket)) => epoll.remove(&socket),
+            Some(Held::Udp(Some(socket))) => epoll.remove(&socket),
+            Some(Held::Udp(None)) | None => {}
+        }
+    }
+
+    /// The place of a published port.
+    pub(super) fn find(&self, protocol: Protocol, host: SocketAddr) -> Option<u32> {
+        let is = |door: &Door| (door.published.protocol, door.published.host) == (protocol, host);
+        let place = self
+            .places
+            .iter()
+            .position(|door| door.as_ref().is_some_and(is))?;
+        u32::try_from(place).ok()
     }
 
     /// Accepts from the listener at `index`. A connection that was broken off while it waited is passed over.
@@ -69,7 +103,7 @@ impl Doors {
         index: u32,
         mut accept: impl FnMut(BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno>,
     ) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno> {
-        let listener = self.socket(index)?.as_fd();
+        let listener = self.listener(index)?.as_fd();
         loop {
             match accept(listener) {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -99,7 +133,7 @@ impl Doors {
     /// A descriptor is free: asks again for what starved listeners hold.
     pub(super) fn rearm(&mut self, epoll: &Epoll) {
         while let Some(index) = self.starved.pop() {
-            if let Ok(listener) = self.socket(index) {
+            if let Ok(listener) = self.listener(index) {
                 let _ = epoll.renew_shared(listener, door(index));
             }
         }
@@ -107,35 +141,41 @@ impl Doors {
 
     /// Makes the UDP socket at `index` the endpoint of `flow`.
     pub(super) fn take_udp(&mut self, epoll: &Epoll, index: u32, flow: FlowId) -> Result<Endpoint, Errno> {
-        let place = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let published = self
-            .published
-            .get(place)
-            .filter(|published| is_udp(published))
-            .ok_or(Errno::INVAL)?;
-        let family = Family::of(published.host.ip());
-        let fd = self.sockets[place].take().ok_or(Errno::INVAL)?;
+        let door = self.at_mut(index).ok_or(Errno::INVAL)?;
+        let family = Family::of(door.published.host.ip());
+        let Held::Udp(held) = &mut door.socket else {
+            return Err(Errno::INVAL);
+        };
+        let fd = held.take().ok_or(Errno::INVAL)?;
         epoll.rename(&fd, flow.into())?;
         Ok(Endpoint::published(fd, family, index))
     }
 
     /// Takes an endpoint's socket back: the port stays published.
     pub(super) fn give_back(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
-        if let Some(place) = usize::try_from(index)
-            .ok()
-            .and_then(|place| self.sockets.get_mut(place))
+        if let Some(Door {
+            socket: Held::Udp(held),
+            ..
+        }) = self.at_mut(index)
         {
             let _ = epoll.rename(&fd, door(index));
-            *place = Some(fd);
+            *held = Some(fd);
         }
     }
 
-    fn socket(&self, index: u32) -> Result<&OwnedFd, Errno> {
+    fn at_mut(&mut self, index: u32) -> Option<&mut Door> {
+        self.places.get_mut(usize::try_from(index).ok()?)?.as_mut()
+    }
+
+    fn listener(&self, index: u32) -> Result<&OwnedFd, Errno> {
         let place = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        self.sockets
-            .get(place)
-            .and_then(Option::as_ref)
-            .ok_or(Errno::INVAL)
+        match self.places.get(place) {
+            Some(Some(Door {
+                socket: Held::Listener(socket),
+                ..
+            })) => Ok(socket),
+            _ => Err(Errno::INVAL),
+        }
     }
 }
 

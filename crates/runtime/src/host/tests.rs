@@ -1,6 +1,7 @@
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use pontoon_engine::config::Protocol;
 use pontoon_engine::{Kind, Readiness, WorkerId};
 
 use super::*;
@@ -32,7 +33,7 @@ fn flow(kind: Kind, index: u32) -> FlowId {
 
 /// A host without published ports.
 fn host(can: Can) -> KernelHost {
-    KernelHost::new(can, None, &[], Vec::new(), [None, None]).unwrap()
+    KernelHost::new(can, None, [None, None]).unwrap()
 }
 
 /// A host with one published port.
@@ -42,7 +43,11 @@ fn published(protocol: Protocol, socket: impl Into<OwnedFd>, at: SocketAddr) -> 
         host: at,
         guest_port: 80,
     };
-    KernelHost::new(ALL, None, &[published], vec![Some(socket.into())], [None, None]).unwrap()
+    let mut host = host(ALL);
+    let socket: OwnedFd = socket.into();
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    assert_eq!(host.open_door(published, Arc::new(socket)).unwrap(), 0);
+    host
 }
 
 /// What happens within two seconds.

@@ -46,6 +46,11 @@ impl Directory {
         }
     }
 
+    /// Makes a flow the worker's, whoever has it.
+    pub(super) fn seize(&self, key: &FlowKey, worker: WorkerId) {
+        self.write(key).insert(*key, worker);
+    }
+
     /// Takes the key out, where it is that worker's.
     pub(super) fn release(&self, key: &FlowKey, worker: WorkerId) {
         if let Entry::Occupied(entry) = self.write(key).entry(*key)

@@ -1,7 +1,6 @@
 //! What others have for a worker: frames of its flows, and the supervisor's updates.
 
 use std::io;
-use std::mem::discriminant;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +28,7 @@ pub(super) struct Inbox {
     frames: ArrayQueue<Box<Parcel>>,
     /// Parcels that were opened, for those to come: nothing is allocated once there are as many as are ever on their way.
     spare: ArrayQueue<Box<Parcel>>,
-    /// One of each kind at most.
+    /// One of each kind at most, but for events.
     updates: Mutex<Vec<Update>>,
     bell: OwnedFd,
     /// The bell has rung since the worker last looked.
@@ -81,10 +80,10 @@ impl Inbox {
         }
     }
 
-    /// Puts an update in, in the place of an earlier one of its kind.
+    /// Puts an update in, in the place of an earlier one that it replaces.
     pub(super) fn put_update(&self, update: Update) {
         let mut updates = self.lock();
-        updates.retain(|earlier| discriminant(earlier) != discriminant(&update));
+        updates.retain(|earlier| !update.replaces(earlier));
         updates.push(update);
         drop(updates);
         self.ring();

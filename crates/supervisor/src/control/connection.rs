@@ -1,23 +1,21 @@
 //! One client.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use pontoon_runtime::Update;
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 
-use super::api::{Answer, Api, Render};
 use super::http::{self, Parsed, Request, Response};
+use super::server::{self, Answer, Look, Route};
 use super::{IDLE, PATIENCE};
 
-#[derive(Debug)]
-pub(super) struct Connection {
-    stream: UnixStream,
+pub(super) struct Connection<S> {
+    stream: OwnedFd,
     received: Vec<u8>,
-    unsent: Vec<u8>,
-    waiting: Option<Waiting>,
+    unsent: VecDeque<u8>,
+    waiting: Option<Waiting<S>>,
     /// When the client last got on: connected, began a request, took some of an answer.
     since: Instant,
     /// It has been told that its body is wanted.
@@ -28,12 +26,9 @@ pub(super) struct Connection {
     closing: bool,
 }
 
-/// A request that the engine's answer is needed for.
-#[derive(Debug)]
-struct Waiting {
-    /// The first round that will do.
-    round: u64,
-    render: Render,
+/// A request whose answer is not there yet.
+struct Waiting<S> {
+    look: Look<S>,
     manner: Manner,
 }
 
@@ -44,12 +39,12 @@ struct Manner {
     head_only: bool,
 }
 
-impl Connection {
-    pub(super) fn new(stream: UnixStream, now: Instant) -> Self {
+impl<S> Connection<S> {
+    pub(super) fn new(stream: OwnedFd, now: Instant) -> Self {
         Self {
             stream,
             received: Vec::new(),
-            unsent: Vec::new(),
+            unsent: VecDeque::new(),
             waiting: None,
             since: now,
             continued: false,
@@ -58,7 +53,7 @@ impl Connection {
         }
     }
 
-    /// What to poll. While the client waits for the engine, that is nothing but its end, and that once.
+    /// What to poll. While the client waits for its answer, that is nothing but its end, and that once.
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let interest = match (self.unsent.is_empty(), &self.waiting) {
             (false, _) => PollFlags::OUT,
@@ -79,18 +74,18 @@ impl Connection {
         now < self.deadline() && !(over && self.unsent.is_empty())
     }
 
-    /// Answers what waited for the engine.
-    pub(super) fn deliver(&mut self, api: &Api, now: Instant) {
-        if let Some(waiting) = self.waiting.take() {
-            match api.round.result(waiting.round) {
-                Some(said) => self.answer(&(waiting.render)(api, said), waiting.manner, now),
+    /// Answers what has waited, if that can be done now.
+    pub(super) fn deliver(&mut self, service: &mut S, now: Instant) {
+        if let Some(mut waiting) = self.waiting.take() {
+            match (waiting.look)(service) {
+                Some(response) => self.answer(&response, waiting.manner, now),
                 None => self.waiting = Some(waiting),
             }
         }
     }
 
     /// Takes what the client says, and answers what can be answered.
-    pub(super) fn serve(&mut self, api: &mut Api, tell: &mut dyn FnMut(Update), now: Instant) {
+    pub(super) fn serve(&mut self, routes: &[Route<S>], service: &mut S, now: Instant) {
         if !self.ended {
             self.receive(now);
         }
@@ -111,7 +106,7 @@ impl Connection {
                 Parsed::Whole(request, len) => {
                     self.received.drain(..len);
                     self.continued = false;
-                    self.take(&request, api, tell, now);
+                    self.take(&request, routes, service, now);
                 }
                 Parsed::Wrong(response) => {
                     let manner = Manner {
@@ -125,20 +120,14 @@ impl Connection {
         }
     }
 
-    fn take(&mut self, request: &Request, api: &mut Api, tell: &mut dyn FnMut(Update), now: Instant) {
+    fn take(&mut self, request: &Request, routes: &[Route<S>], service: &mut S, now: Instant) {
         let manner = Manner {
             close: request.close,
             head_only: request.method == "HEAD",
         };
-        match api.handle(request, tell) {
+        match server::dispatch(routes, service, request, now) {
             Answer::Now(response) => self.answer(&response, manner, now),
-            Answer::Later(render) => {
-                self.waiting = Some(Waiting {
-                    round: api.round.ask(tell, now),
-                    render,
-                    manner,
-                });
-            }
+            Answer::Later(look) => self.waiting = Some(Waiting { look, manner }),
         }
     }
 
@@ -151,7 +140,7 @@ impl Connection {
     fn receive(&mut self, now: Instant) {
         let mut buffer = [0; 16 << 10];
         while self.received.len() < http::LONGEST {
-            match self.stream.read(&mut buffer) {
+            match rustix::io::read(&self.stream, &mut buffer) {
                 Ok(0) => self.ended = true,
                 Ok(len) => {
                     if self.received.is_empty() {
@@ -160,8 +149,8 @@ impl Connection {
                     self.received.extend(&buffer[..len]);
                     continue;
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {}
                 Err(_) => self.give_up(),
             }
             return;
@@ -170,13 +159,13 @@ impl Connection {
 
     fn send(&mut self, now: Instant) {
         while !self.unsent.is_empty() {
-            match self.stream.write(&self.unsent) {
+            match rustix::io::write(&self.stream, self.unsent.as_slices().0) {
                 Ok(len) => {
                     self.unsent.drain(..len);
                     self.since = now;
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
                 Err(_) => self.give_up(),
             }
         }

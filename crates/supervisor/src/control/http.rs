@@ -1,5 +1,6 @@
 //! As much of HTTP/1.1 (RFC 9112) as a control socket needs: requests and answers that say their length.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 
 use httparse::Status;
@@ -9,13 +10,13 @@ use super::reply::Problem;
 
 /// A whole request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) method: String,
+pub(crate) struct Request {
+    pub(crate) method: String,
     /// Without what is behind a question mark.
-    pub(super) path: String,
-    pub(super) body: Vec<u8>,
+    pub(crate) path: String,
+    pub(crate) body: Vec<u8>,
     /// The client wants no other answer on this connection.
-    pub(super) close: bool,
+    pub(crate) close: bool,
 }
 
 /// What the bytes of a client are.
@@ -34,12 +35,12 @@ pub(super) enum Parsed {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Response {
-    pub(super) status: u16,
-    pub(super) content_type: &'static str,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
     /// Methods that there are instead.
-    pub(super) allow: Option<String>,
-    pub(super) body: Vec<u8>,
+    pub(crate) allow: Option<String>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Bytes of a request's head, and header fields in it.
@@ -119,7 +120,7 @@ fn wrong(status: u16, why: impl Display) -> Parsed {
 
 impl Response {
     /// A value.
-    pub(super) fn json(value: &impl Serialize) -> Self {
+    pub(crate) fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self {
                 status: 200,
@@ -132,7 +133,7 @@ impl Response {
     }
 
     /// What is wrong.
-    pub(super) fn problem(status: u16, why: impl Display) -> Self {
+    pub(crate) fn problem(status: u16, why: impl Display) -> Self {
         let problem = Problem {
             error: why.to_string(),
         };
@@ -143,7 +144,7 @@ impl Response {
     }
 
     /// Appends the answer's bytes to `to`. An answer to HEAD has no body.
-    pub(super) fn write(&self, to: &mut Vec<u8>, close: bool, head_only: bool) {
+    pub(super) fn write(&self, to: &mut VecDeque<u8>, close: bool, head_only: bool) {
         let allow = self
             .allow
             .as_ref()
@@ -170,6 +171,7 @@ fn phrase(status: u16) -> &'static str {
         400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        409 => "Conflict",
         413 => "Content Too Large",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",

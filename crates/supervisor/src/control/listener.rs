@@ -1,29 +1,50 @@
-//! The socket in the file system.
+//! Listening sockets, in the file system and on the network.
 
+use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, listen, socket_with};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with, sockopt,
+};
 
 use crate::error::{Error, reason};
 
-/// A listening socket, whose file goes when this is dropped.
+/// A listening socket.
 #[derive(Debug)]
-pub(super) struct Listener {
-    socket: UnixListener,
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    File(SocketFile),
+    Address(SocketAddr),
+}
+
+/// A socket's file, which goes when this is dropped.
+#[derive(Debug)]
+struct SocketFile {
     path: PathBuf,
-    /// Device and inode of the file, so that no other's is removed.
+    /// Device and inode, so that no other's is removed.
     file: (u64, u64),
 }
 
 impl Listener {
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+    /// Listens at `path`, where only this user may connect.
+    ///
+    /// # Errors
+    /// Somebody else listens there, or the path cannot be had.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let cannot = |error: &io::Error| {
             let plain = Error::new(format!(
                 "cannot open control socket {}: {}",
@@ -41,8 +62,29 @@ impl Listener {
         let file = fs::symlink_metadata(path).map_err(|error| cannot(&error))?;
         Ok(Self {
             socket,
-            path: path.to_path_buf(),
-            file: (file.dev(), file.ino()),
+            place: Place::File(SocketFile {
+                path: path.to_path_buf(),
+                file: (file.dev(), file.ino()),
+            }),
+        })
+    }
+
+    /// Listens for TCP at `address`.
+    ///
+    /// # Errors
+    /// It is taken, or not ours to take.
+    pub(crate) fn tcp(address: SocketAddr) -> Result<Self, Error> {
+        let socket = bind_tcp(address).map_err(|error| {
+            let plain = Error::new(format!("cannot listen on {address}: {}", reason(&error.into())));
+            match error {
+                Errno::ADDRINUSE => plain.advise("another port"),
+                Errno::ADDRNOTAVAIL => plain.advise("an address of this host; 'ip addr' lists them"),
+                _ => plain,
+            }
+        })?;
+        Ok(Self {
+            socket,
+            place: Place::Address(address),
         })
     }
 
@@ -51,19 +93,29 @@ impl Listener {
     }
 
     /// The next client, if there is one.
-    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
-        match self.socket.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(true)?;
-                Ok(Some(stream))
+    pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        loop {
+            match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(stream) => return Ok(Some(stream)),
+                Err(Errno::AGAIN) => return Ok(None),
+                // A client that is gone already.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
         }
     }
 }
 
-impl Drop for Listener {
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::File(SocketFile { path, .. }) => write!(f, "{}", path.display()),
+            Place::Address(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = |file: fs::Metadata| (file.dev(), file.ino()) == self.file;
         if fs::symlink_metadata(&self.path).is_ok_and(ours) {
@@ -72,14 +124,28 @@ impl Drop for Listener {
     }
 }
 
-fn bind(path: &Path) -> io::Result<UnixListener> {
+fn bind(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that it is nobody else's at any moment.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
+}
+
+fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    // For connections of an earlier run in TIME_WAIT.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
 }
 
 /// Removes the socket of one that is dead. What is no socket, or has somebody behind it, stays.

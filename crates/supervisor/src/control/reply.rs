@@ -1,6 +1,7 @@
 //! What is said over the control socket, in JSON.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,54 @@ pub struct Rule {
     pub to: String,
     /// How often it was met.
     pub hits: u64,
+}
+
+/// `GET /v1/publish`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Each as the option `--publish` takes it, one host socket each.
+    pub published: Vec<String>,
+}
+
+/// What `POST /v1/publish` answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishChange {
+    /// What was not published before.
+    pub added: Vec<String>,
+    /// What is published no more.
+    pub removed: Vec<String>,
+}
+
+/// `GET /v1/flows`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flows {
+    /// In no particular order.
+    pub flows: Vec<Flow>,
+}
+
+/// A flow: a TCP connection, a UDP endpoint of the guest's, or an echo id of its.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Its name, which no other flow has while it is there.
+    pub id: String,
+    /// Who has it.
+    pub worker: u8,
+    /// `tcp`, `udp` or `icmp`.
+    pub protocol: String,
+    /// The guest's end. Of echo requests, the port is the id.
+    pub guest: SocketAddr,
+    /// The other end as the guest knows it. Of UDP, who sent or was sent to last.
+    pub remote: Option<SocketAddr>,
+    /// `out`, or `in` by a published port.
+    pub direction: String,
+    /// `connecting`, `handshake`, `open`, `unanswered`, `closing`, `time-wait` or `failed`.
+    pub state: String,
+    /// Milliseconds since it began.
+    pub age_ms: u64,
+    /// Bytes of data from the guest.
+    pub bytes_up: u64,
+    /// Bytes of data to the guest.
+    pub bytes_down: u64,
 }
 
 /// What every status but 200 has for a body.

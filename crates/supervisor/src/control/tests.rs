@@ -7,8 +7,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use pontoon_engine::inspect::{Flow, Page, Phase, Traffic};
+use pontoon_engine::{FlowId, Kind, WorkerId, egress};
+use pontoon_runtime::messages::{Flows, Stats, Turn};
+
 use super::*;
+use crate::control::guest::DOCUMENT;
 use crate::control::http::{BODY, CONTINUE};
+use crate::publish::Families;
 
 /// A control socket in a directory of its own.
 struct Desk {
@@ -27,9 +33,10 @@ impl Desk {
             rules: vec!["deny 192.0.2.1".parse().unwrap()],
             forwarder: true,
             workers,
+            ports: Ports::new(Families::V4),
         };
         Self {
-            control: Control::open(&path, served).unwrap(),
+            control: Control::open(Some(&path), None, served).unwrap(),
             path,
             told: Vec::new(),
             now: Instant::now(),
@@ -65,8 +72,22 @@ impl Desk {
             };
             let told = &mut self.told;
             self.control
-                .hear(stats, &mut |update| told.push(update), self.now);
+                .hear(Report::Stats(stats), &mut |update| told.push(update), self.now);
         }
+    }
+
+    /// The worker that was asked last for flows tells of these.
+    fn tell_flows(&mut self, flows: Vec<Flow>, next: Option<u64>) {
+        let Some(Update::Flows(Turn { number, .. })) = self.told.last().cloned() else {
+            panic!("{:?}", self.told);
+        };
+        let page = Page { flows, next };
+        let told = &mut self.told;
+        self.control.hear(
+            Report::Flows(Flows { number, page }),
+            &mut |update| told.push(update),
+            self.now,
+        );
     }
 
     fn wait(&mut self, time: Duration) {
@@ -97,6 +118,7 @@ fn put(body: &str) -> String {
     )
 }
 
+const FLOWS: &str = "GET /v1/flows HTTP/1.1\r\n\r\n";
 const STATS: &str = "GET /v1/stats HTTP/1.1\r\nHost: pontoon\r\n\r\n";
 
 #[test]
@@ -121,6 +143,58 @@ fn stats_are_each_workers_and_the_sum() {
         ),
         (2, 4, 20)
     );
+}
+
+#[test]
+fn flows_of_all_workers_page_by_page() {
+    let mut desk = Desk::new(2);
+    let (client, other) = (desk.client(), desk.client());
+    let flow = |worker, index| Flow {
+        id: FlowId {
+            kind: Kind::Udp,
+            worker: WorkerId(worker),
+            index,
+            generation: 2,
+        },
+        protocol: egress::Protocol::Udp,
+        guest: "10.0.2.15:999".parse().unwrap(),
+        remote: None,
+        came_in: false,
+        phase: Phase::Unanswered,
+        age: Duration::from_millis(1_500),
+        traffic: Traffic { up: 3, down: 0 },
+    };
+    say(&client, FLOWS);
+    desk.serve();
+    say(&other, FLOWS);
+    desk.serve();
+    desk.tell_flows(vec![flow(0, 1)], Some(256));
+    desk.tell_flows(vec![flow(0, 257)], None);
+    assert_eq!(heard(&client).0, "");
+    desk.tell_flows(vec![flow(1, 1)], None);
+    let (answer, _) = heard(&client);
+    let flows: reply::Flows = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(flows.flows.len(), 3);
+    let mut ids: Vec<_> = flows.flows.iter().map(|flow| flow.id.as_str()).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
+    assert!(
+        answer.contains(r#""protocol":"udp","guest":"10.0.2.15:999","remote":null,"direction":"out","state":"unanswered","age_ms":1500,"bytes_up":3,"bytes_down":0}"#),
+        "{answer}"
+    );
+    let turns: Vec<_> = desk
+        .told
+        .iter()
+        .map(|update| match update {
+            Update::Flows(turn) => (turn.number, turn.worker, turn.from),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(turns, [(1, 0, 0), (1, 0, 256), (1, 1, 0), (2, 0, 0)]);
+    // The other one asked while the first census ran: it has its own. Now the engine falls silent.
+    assert_eq!(heard(&other).0, "");
+    desk.wait(ENGINE);
+    assert_eq!(status(&heard(&other).0), "503");
 }
 
 #[test]
@@ -232,13 +306,70 @@ fn without_a_forwarder_no_rule_names_a_domain() {
         rules: Vec::new(),
         forwarder: false,
         workers: 1,
+        ports: Ports::new(Families::V4),
     };
-    let mut control = Control::open(&path, served).unwrap();
+    let mut control = Control::open(Some(&path), None, served).unwrap();
     let client = UnixStream::connect(&path).unwrap();
     say(&client, &put(r#"{"deny": ["ads.example"]}"#));
     control.serve(&mut |update| panic!("{update:?}"), Instant::now());
     client.set_nonblocking(true).unwrap();
     assert_eq!(status(&heard(&client).0), "400");
+}
+
+fn post(path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn ports_are_published_together_or_not_at_all() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let batch = format!(r#"{{"add": ["127.0.0.2:{port}:80", "127.0.0.1:{port}:80"]}}"#);
+    say(&client, &post("/v1/publish", &batch));
+    desk.serve();
+    assert_eq!((status(&heard(&client).0), desk.told.len()), ("409", 0));
+    say(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
+    desk.serve();
+    assert!(heard(&client).0.ends_with(r#"{"published":[]}"#));
+
+    drop(taken);
+    say(&client, &post("/v1/publish", &batch));
+    desk.serve();
+    // The workers are asked once they have been told: then it holds.
+    let [Update::Published(doors), Update::Ask(1)] = &desk.told[..] else {
+        panic!("{:?}", desk.told);
+    };
+    assert_eq!(doors.len(), 2);
+    assert_eq!(heard(&client).0, "");
+    desk.answer(1);
+    let (answer, _) = heard(&client);
+    let text = format!(r#"{{"added":["127.0.0.1:{port}:80/tcp","127.0.0.2:{port}:80/tcp"],"removed":[]}}"#);
+    assert!(status(&answer) == "200" && answer.ends_with(&text), "{answer}");
+
+    // Nothing is to be done for what is there.
+    say(&client, &post("/v1/publish", &batch));
+    desk.serve();
+    assert!(heard(&client).0.ends_with(r#"{"added":[],"removed":[]}"#));
+    for (body, why) in [
+        (r#"{"add": ["80"]}"#, "'80': no guest port"),
+        (r#"{"add": ["[::1]:1:1"]}"#, "the guest has no IPv6"),
+        (r#"{"del": []}"#, "unknown field `del`"),
+        ("[]", "no JSON object"),
+    ] {
+        say(&client, &post("/v1/publish", body));
+        desk.serve();
+        let (answer, _) = heard(&client);
+        assert!(
+            status(&answer) == "400" && answer.contains(why),
+            "{body}: {answer}"
+        );
+    }
+    assert_eq!(desk.told.len(), 2);
 }
 
 #[test]
@@ -260,8 +391,8 @@ fn requests_in_pieces_and_in_a_row() {
             break;
         }
     }
-    assert!(all.contains(api::DOCUMENT));
-    let (_, second) = all.split_once(api::DOCUMENT).unwrap();
+    assert!(all.contains(DOCUMENT));
+    let (_, second) = all.split_once(DOCUMENT).unwrap();
     assert!(second.starts_with("HTTP/1.1 404 "), "{second}");
     assert!(
         second.contains("\r\nConnection: close\r\n") && second.ends_with(r#"{"error":"there is no /no"}"#)
@@ -347,7 +478,7 @@ fn a_client_that_has_no_more_to_say_gets_its_answer() {
     desk.answer(1);
     let (answer, ended) = heard(&client);
     assert_eq!((status(&answer), ended), ("200", true));
-    assert!(desk.control.connections.is_empty());
+    assert!(desk.control.servers[0].clients() == 0);
 }
 
 #[test]
@@ -358,11 +489,55 @@ fn one_client_too_many_takes_the_stalest_ones_place() {
         clients.push(desk.client());
         desk.wait(Duration::from_millis(1));
     }
-    assert_eq!(desk.control.connections.len(), CLIENTS);
+    assert_eq!(desk.control.servers[0].clients(), CLIENTS);
     let ended: Vec<bool> = clients.iter().map(|client| heard(client).1).collect();
     assert!(ended[0] && ended[1..].iter().all(|ended| !ended), "{ended:?}");
     desk.wait(IDLE);
-    assert!(desk.control.connections.is_empty());
+    assert!(desk.control.servers[0].clients() == 0);
+}
+
+#[test]
+fn metrics_over_tcp_and_nothing_else() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let served = || Served {
+        rules: Vec::new(),
+        forwarder: true,
+        workers: 1,
+        ports: Ports::new(Families::V4),
+    };
+    let error = Control::open(None, Some(at), served()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("cannot listen on {at}: address already in use (try: another port)")
+    );
+    drop(taken);
+    let mut control = Control::open(None, Some(at), served()).unwrap();
+    let mut client = std::net::TcpStream::connect(at).unwrap();
+    let mut ask = |control: &mut Control, path: &str| {
+        client
+            .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
+            .unwrap();
+        let now = Instant::now();
+        control.serve(&mut |_| {}, now);
+        let stats = Stats {
+            round: 1,
+            ..Stats::default()
+        };
+        control.hear(Report::Stats(stats), &mut |_| {}, now);
+        let mut answer = vec![0; 65_536];
+        let len = client.read(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..len]).into_owned()
+    };
+    let metrics = ask(&mut control, "/metrics");
+    assert_eq!(status(&metrics), "200");
+    assert!(
+        metrics.contains("\r\nContent-Type: application/openmetrics-text; "),
+        "{metrics}"
+    );
+    for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {
+        assert_eq!(status(&ask(&mut control, path)), "404");
+    }
 }
 
 #[test]
@@ -380,8 +555,11 @@ fn the_file_is_ours_alone_and_goes_with_us() {
         rules: Vec::new(),
         forwarder: true,
         workers: 1,
+        ports: Ports::new(Families::V4),
     };
-    let taken = Control::open(&path, served()).unwrap_err().to_string();
+    let taken = Control::open(Some(&path), None, served())
+        .unwrap_err()
+        .to_string();
     assert!(
         taken.starts_with(&format!("cannot open control socket {}: address", path.display())),
         "{taken}"
@@ -390,8 +568,8 @@ fn the_file_is_ours_alone_and_goes_with_us() {
     assert!(!path.exists());
     // What a dead one left is taken over, what is no socket is not.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    drop(Control::open(&path, served()).unwrap());
+    drop(Control::open(Some(&path), None, served()).unwrap());
     std::fs::write(&path, "precious").unwrap();
-    Control::open(&path, served()).unwrap_err();
+    Control::open(Some(&path), None, served()).unwrap_err();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }

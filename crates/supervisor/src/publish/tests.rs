@@ -84,40 +84,93 @@ fn collisions_are_by_protocol_address_and_port() {
     assert!(!collide("80:80", "81:80"));
 }
 
-#[test]
-fn opens_ranges_and_refuses_taken_ports() {
-    // Ports of the kernel's choosing, free a moment ago.
+/// A port of the kernel's choosing, free a moment ago.
+fn free_port() -> u16 {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
-    let wish = Publish {
-        address: Some(Ipv4Addr::LOCALHOST.into()),
-        ..parse(&format!("{port}:80"))
-    };
-    let error = open(&[wish], Families::Both).unwrap_err().to_string();
+    taken.local_addr().unwrap().port()
+}
+
+fn connects(port: u16) -> bool {
+    std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused_and_changes_nothing() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, free) = (taken.local_addr().unwrap().port(), free_port());
+    let wish = parse(&format!("127.0.0.1:{port}:80"));
+    let other = parse(&format!("127.0.0.1:{free}:80"));
+    let mut ports = Ports::new(Families::Both);
+    let error = Error::from(ports.change(&[], &[other, wish]).unwrap_err());
     assert_eq!(
-        error,
+        error.to_string(),
         format!(
             "cannot publish 127.0.0.1:{port}/tcp: address already in use \
              (try: another port; 'ss -ltnp sport = :{port}' says who has it)"
         )
     );
+    assert_eq!(ports.iter().count(), 0);
+    assert!(!connects(free));
 
     drop(taken);
-    let opened = open(&[wish], Families::Both).unwrap();
-    assert_eq!(opened.published.len(), 1);
-    std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let changed = ports.change(&[], &[other, wish]).unwrap();
+    assert_eq!((changed.added.len(), changed.doors.len()), (2, 2));
+    assert!(connects(port) && connects(free));
+}
+
+#[test]
+fn what_is_there_may_be_added_and_what_is_not_removed() {
+    let port = free_port();
+    let here = parse(&format!("127.0.0.1:{port}:80"));
+    let elsewhere = Publish { guest: 81, ..here };
+    let mut ports = Ports::new(Families::Both);
+    ports.change(&[], &[here]).unwrap();
+    for (remove, add) in [
+        (&[][..], &[here][..]),
+        (&[elsewhere], &[]),
+        (&[here], &[here]),
+        (&[], &[]),
+    ] {
+        let changed = ports.change(remove, add).unwrap();
+        assert_eq!(
+            (changed.added, changed.removed, changed.doors),
+            (vec![], vec![], vec![])
+        );
+    }
+    let Err(Refusal::Conflict(error)) = ports.change(&[], &[elsewhere]) else {
+        panic!("one port leads to two");
+    };
+    assert!(error.to_string().contains("leads to port 80 already"), "{error}");
+
+    // The socket stays: no client finds the port closed.
+    let waiting = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let changed = ports.change(&[here], &[elsewhere]).unwrap();
+    assert!(
+        matches!(changed.doors[..], [pontoon_runtime::messages::Door::Lead(_)]),
+        "{changed:?}"
+    );
+    waiting.set_nonblocking(true).unwrap();
+    let nothing = std::io::Read::read(&mut &waiting, &mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+
+    let changed = ports.change(&[elsewhere], &[]).unwrap();
+    assert_eq!(changed.removed, [elsewhere]);
+    drop(changed);
+    assert!(!connects(port));
 }
 
 #[test]
 fn refuses_the_same_port_twice_and_ipv6_without_ipv6() {
-    let error = open(&[parse("80:80"), parse("127.0.0.1:80:81")], Families::Both).unwrap_err();
+    let error = check(&[parse("80:80"), parse("127.0.0.1:80:81")]).unwrap_err();
     assert_eq!(
         error.to_string(),
         "ports are published twice: 80:80/tcp and 127.0.0.1:80:81/tcp"
     );
-    let error = open(&[parse("[::1]:80:80")], Families::V4).unwrap_err();
+    let error = Ports::new(Families::V4)
+        .change(&[], &[parse("[::1]:80:80")])
+        .unwrap_err();
     assert_eq!(
-        error.to_string(),
+        Error::from(error).to_string(),
         "cannot publish [::1]:80:80/tcp: the guest has no IPv6 (try: an IPv4 address)"
     );
 }

@@ -6,11 +6,11 @@ use pontoon_supervisor::publish::Publish;
 
 /// Reads the bytes as each kind of text. What is understood is the same once it has been written and read again.
 pub(crate) fn play(bytes: &[u8]) {
-    if let Ok(update) = Update::decode(bytes) {
-        assert_eq!(Update::decode(&update.encode()).unwrap(), update);
+    if let Ok(update) = Update::decode(bytes, Vec::new()) {
+        assert_eq!(Update::decode(&update.encode(), Vec::new()).unwrap(), update);
     }
     if let Ok(report) = Report::decode(bytes) {
-        assert_eq!(report.encode(), bytes);
+        assert_eq!(Report::decode(&report.encode()).unwrap(), report);
     }
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

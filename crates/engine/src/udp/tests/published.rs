@@ -12,9 +12,24 @@ fn published(hosts: &[&str]) -> Nat {
             guest_port: 53,
         })
         .collect();
-    nat.udp.open_published(&mut nat.world.ctx()).unwrap();
+    open(&mut nat);
     nat.world.forget();
     nat
+}
+
+/// What the configuration publishes.
+fn open(nat: &mut Nat) {
+    for (place, published) in (0..).zip(nat.world.net.config.published.clone()) {
+        if published.protocol == Protocol::Udp {
+            nat.udp.publish(place, published, &mut nat.world.ctx()).unwrap();
+        }
+    }
+}
+
+/// The port at `place` is published no more.
+fn close(nat: &mut Nat, place: u32) {
+    let published = nat.world.net.config.published[place as usize];
+    nat.udp.unpublish(place, published, &mut nat.world.ctx());
 }
 
 /// A datagram arrives at `to`, and the guest is told that it came from the address that is returned.
@@ -43,9 +58,63 @@ fn takes_over_udp_sockets_only() {
         port(Protocol::Udp, "0.0.0.0:5353"),
         port(Protocol::Udp, "[::]:5353"),
     ];
-    nat.udp.open_published(&mut nat.world.ctx()).unwrap();
+    open(&mut nat);
     assert_eq!(nat.world.calls(), ["0: published 1", "1: published 2"]);
     assert_eq!(nat.world.net.flows, 2);
+}
+
+#[test]
+fn what_is_published_while_running_takes_the_place_of_the_guests_own_endpoint() {
+    let mut nat = Nat::new();
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    assert_eq!(nat.world.host.open_sockets(), 1);
+    nat.world.net.config.published = vec![Published {
+        protocol: Protocol::Udp,
+        host: addr("0.0.0.0:5353"),
+        guest_port: 53,
+    }];
+    open(&mut nat);
+    assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (1, 1));
+    nat.world.forget();
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    assert_eq!(nat.world.calls(), ["1: > 192.0.2.1:7 hop 63 5"]);
+    close(&mut nat, 0);
+    assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (0, 0));
+    nat.world.forget();
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    assert_eq!(nat.world.host.open_sockets(), 1);
+}
+
+#[test]
+fn one_of_several_sockets_goes() {
+    for (place, stays) in [(0, [1, 2]), (1, [0, 2]), (2, [0, 1])] {
+        let mut nat = published(&["198.51.100.7:5353", "127.0.0.1:5353", "198.51.100.8:5353"]);
+        // Clients that came in by each are known.
+        for socket in 0..3 {
+            ask(&mut nat, socket, &format!("192.0.2.{socket}:7"), "198.51.100.7");
+        }
+        close(&mut nat, place);
+        assert_eq!(
+            (nat.world.host.open_sockets(), nat.world.net.flows),
+            (2, 2),
+            "{place}"
+        );
+        for client in 0..3 {
+            nat.send("10.0.2.15:53", &format!("192.0.2.{client}:7"));
+        }
+        let places = [0, 1, 2].map(|place| {
+            let of = |(_, endpoint): (u32, &crate::udp::Endpoint<usize>)| endpoint.published == Some(place);
+            nat.udp.endpoints.iter().any(of)
+        });
+        assert_eq!(
+            [0, 1, 2].map(|place| places[place]),
+            [0, 1, 2].map(|place| stays.contains(&place))
+        );
+        for place in stays {
+            close(&mut nat, place);
+        }
+        assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (0, 0));
+    }
 }
 
 #[test]

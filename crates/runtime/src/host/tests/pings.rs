@@ -36,7 +36,7 @@ fn raw() -> KernelHost {
         .ok()
     };
     let raw = [open(Family::V4, ipproto::ICMP), open(Family::V6, ipproto::ICMPV6)];
-    KernelHost::new(ALL, None, &[], Vec::new(), raw).unwrap()
+    KernelHost::new(ALL, None, raw).unwrap()
 }
 
 /// A new network namespace allows nobody: no sysctl is needed for that.

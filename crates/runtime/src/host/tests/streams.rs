@@ -238,8 +238,7 @@ fn outbound_chooses_the_source() {
         ip("link set lo up");
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 192.0.2.2/32 dev lo");
-        let outbound =
-            |outbound| KernelHost::new(ALL, Some(outbound), &[], Vec::new(), [None, None]).unwrap();
+        let outbound = |outbound| KernelHost::new(ALL, Some(outbound), [None, None]).unwrap();
         let (listener, at) = listener("192.0.2.1".parse().unwrap());
 
         let mut host = outbound(Outbound::Address("192.0.2.2".parse().unwrap()));

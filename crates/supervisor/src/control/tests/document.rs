@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::control::api::{DOCUMENT, ROUTES};
+use crate::control::guest::{DOCUMENT, ROUTES};
 
 fn document() -> Value {
     serde_json::from_str(DOCUMENT).unwrap()
@@ -39,6 +39,12 @@ fn answers_have_the_form_that_it_says() {
         (put("{}"), false),
         (put(r#"{"deny": [""]}"#), false),
         ("GET /v1/openapi.json HTTP/1.1\r\n\r\n".to_owned(), false),
+        ("GET /v1/publish HTTP/1.1\r\n\r\n".to_owned(), false),
+        (post("/v1/publish", r#"{"add": ["127.0.0.1:0:80"]}"#), false),
+        (
+            post("/v1/publish", r#"{"add": [], "remove": ["127.0.0.1:1:80"]}"#),
+            false,
+        ),
     ] {
         let mut desk = Desk::new(2);
         let client = desk.client();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Instant;
 
 use pontoon_engine::Counters;
 use pontoon_runtime::messages::Stats;
@@ -11,14 +12,41 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use super::Api;
+use crate::control::http::{Request, Response};
+use crate::control::server::Answer;
+
 /// What the text says that it is.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+    api.report(now, |api, said| {
+        // What no rule names, and other resolvers, come after the rules.
+        let texts = api.rules.iter().map(ToString::to_string);
+        let texts: Vec<String> = texts.chain(["unlisted", "resolvers"].map(String::from)).collect();
+        let mut rules = BTreeMap::new();
+        for stats in &said {
+            for (text, hits) in texts.iter().zip(&stats.rules) {
+                *rules.entry(text.clone()).or_default() += hits;
+            }
+        }
+        match render(said, rules) {
+            Ok(text) => Response {
+                status: 200,
+                content_type: CONTENT_TYPE,
+                allow: None,
+                body: text.into_bytes(),
+            },
+            Err(error) => Response::problem(500, error),
+        }
+    })
+}
 
 /// The metrics of what the workers said, and of rules by their text.
 ///
 /// # Errors
 /// None but those of a bug in how names are put together.
-pub(super) fn render(workers: Vec<Stats>, rules: BTreeMap<String, u64>) -> Result<String, fmt::Error> {
+fn render(workers: Vec<Stats>, rules: BTreeMap<String, u64>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("pontoon");
     registry.register_collector(Box::new(Snapshot { workers, rules }));
     let mut metrics = String::new();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Stats;
 
-use super::ENGINE;
+use crate::control::ENGINE;
 
 /// The workers are asked in rounds: the next one begins when this one has ended.
 #[derive(Debug)]
@@ -37,19 +37,19 @@ impl Round {
 
     /// Asks the workers, or will once they have answered what they were asked before. The number of the round that
     /// answers.
-    pub(super) fn ask(&mut self, tell: &mut dyn FnMut(Update), now: Instant) -> u64 {
+    pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
         if self.since.is_some() {
             self.another = true;
             return self.number + 1;
         }
-        self.begin(tell, now);
+        self.begin(outbox, now);
         self.number
     }
 
     /// Begins a round anew that runs: what was said before now is of another state.
-    pub(super) fn restart(&mut self, tell: &mut dyn FnMut(Update)) {
+    pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
         if let Some(since) = self.since {
-            self.begin(tell, since);
+            self.begin(outbox, since);
         }
     }
 
@@ -80,9 +80,9 @@ impl Round {
     }
 
     /// Begins the round that somebody waits for, once the one before it has ended.
-    pub(super) fn go_on(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
+    pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         if self.another && self.since.is_none() {
-            self.begin(tell, now);
+            self.begin(outbox, now);
         }
     }
 
@@ -98,11 +98,11 @@ impl Round {
         }
     }
 
-    fn begin(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
+    fn begin(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         self.number += 1;
         self.another = false;
         self.since = Some(now);
         self.said.clear();
-        tell(Update::Ask(self.number));
+        outbox.push(Update::Ask(self.number));
     }
 }

@@ -1,0 +1,122 @@
+//! Flows as people look at them: who, since when, how much.
+//!
+//! They are told a page at a time, so that no packet waits for more than that.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::str::FromStr;
+use core::time::Duration;
+
+use crate::FlowId;
+use crate::egress::Protocol;
+
+/// A flow, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Its name.
+    pub id: FlowId,
+    /// How the guest speaks in it.
+    pub protocol: Protocol,
+    /// The guest's end; for an echo request the port is its id.
+    pub guest: SocketAddr,
+    /// The other end as the guest knows it. A UDP endpoint may have several, of which this is one; none: nobody yet.
+    pub remote: Option<SocketAddr>,
+    /// It came in by a published port.
+    pub came_in: bool,
+    /// How far it is.
+    pub phase: Phase,
+    /// Since it began.
+    pub age: Duration,
+    /// How much it has carried.
+    pub traffic: Traffic,
+}
+
+/// What a flow has carried: bytes of data, each counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the guest.
+    pub up: u64,
+    /// To the guest.
+    pub down: u64,
+}
+
+/// How far a flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// TCP: the host connection is pending.
+    Connecting,
+    /// TCP: the guest has not yet finished its handshake with us.
+    Handshake,
+    /// Data flows both ways.
+    Open,
+    /// UDP: nobody has answered.
+    Unanswered,
+    /// TCP: one direction is closed.
+    Closing,
+    /// TCP: both are, ours first.
+    TimeWait,
+    /// TCP: the host connection failed, and the guest is about to be told.
+    Failed,
+}
+
+/// Flows in the slots of one part of a worker's tables, and where the next part begins, if there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// In no particular order.
+    pub flows: Vec<Flow>,
+    /// For the next call.
+    pub next: Option<u64>,
+}
+
+/// Slots of one page.
+pub(crate) const SLOTS: u32 = 256;
+
+impl Phase {
+    const ALL: [Self; 7] = [
+        Self::Connecting,
+        Self::Handshake,
+        Self::Open,
+        Self::Unanswered,
+        Self::Closing,
+        Self::TimeWait,
+        Self::Failed,
+    ];
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connecting => "connecting",
+            Self::Handshake => "handshake",
+            Self::Open => "open",
+            Self::Unanswered => "unanswered",
+            Self::Closing => "closing",
+            Self::TimeWait => "time-wait",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+impl FromStr for Phase {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|phase| phase.to_string() == text).ok_or(())
+    }
+}
+
+/// Takes a place apart: the kind of flow, and the first slot.
+pub(crate) fn place(at: u64) -> (u32, u32) {
+    #[expect(clippy::cast_possible_truncation, reason = "takes the two halves apart")]
+    ((at >> 32) as u32, at as u32)
+}
+
+/// The place behind a page of `kind` that began at slot `first`, of tables with so many slots; `kinds` are all.
+pub(crate) fn next((kind, first): (u32, u32), slots: u32, kinds: u32) -> Option<u64> {
+    let behind = first.saturating_add(SLOTS);
+    if behind < slots {
+        return Some(u64::from(kind) << 32 | u64::from(behind));
+    }
+    (kind + 1 < kinds).then(|| u64::from(kind + 1) << 32)
+}

@@ -1,0 +1,93 @@
+//! What a connection has carried.
+
+use super::connection::{Connection, State};
+use super::seq::Seq;
+use crate::ctx::Net;
+use crate::egress::Protocol;
+use crate::inspect::{Flow, Phase, SLOTS, Traffic};
+use crate::{Instant, Kind};
+
+/// Counts each byte once, by the sequence numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meter {
+    traffic: Traffic,
+    /// Where the counted bytes end, from the guest and to it.
+    up: Seq,
+    down: Seq,
+}
+
+impl Meter {
+    /// The streams begin at these.
+    pub(super) fn begin(&mut self, up: Seq, down: Seq) {
+        (self.up, self.down) = (up, down);
+    }
+
+    /// The streams have got as far as these.
+    pub(super) fn note(&mut self, up: Seq, down: Seq) {
+        self.traffic.up += u64::from(up.past(self.up));
+        self.traffic.down += u64::from(down.past(self.down));
+        (self.up, self.down) = (self.up.latest(up), self.down.latest(down));
+    }
+}
+
+impl<S> Connection<S> {
+    /// Counts what has come and gone.
+    pub(super) fn meter(&mut self) {
+        let fin = u32::from(self.up.closed);
+        self.meter.note(self.up.next - fin, self.down.data_end());
+    }
+}
+
+impl<S> super::Tcp<S> {
+    /// A page of connections, and how many slots there are.
+    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+        let flows = self
+            .connections
+            .part(first, SLOTS)
+            .map(|(index, generation, connection)| Flow {
+                id: net.flow(Kind::Tcp, index, generation),
+                protocol: Protocol::Tcp,
+                guest: connection.key.guest,
+                remote: Some(connection.key.remote),
+                came_in: connection.accepted,
+                phase: phase(connection),
+                age: now.since(connection.opened),
+                traffic: connection.meter.traffic,
+            });
+        (flows.collect(), self.connections.slots())
+    }
+}
+
+fn phase<S>(connection: &Connection<S>) -> Phase {
+    match connection.state {
+        State::Connecting { .. } => Phase::Connecting,
+        State::SynReceived | State::SynSent => Phase::Handshake,
+        State::Open if connection.up.fin.is_some() || connection.down.eof => Phase::Closing,
+        State::Open => Phase::Open,
+        State::TimeWait { .. } => Phase::TimeWait,
+        State::Failed => Phase::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_counts_once_across_the_wrap() {
+        let mut meter = Meter::default();
+        meter.begin(Seq(u32::MAX - 9), Seq(100));
+        meter.note(Seq(u32::MAX - 9), Seq(100));
+        assert_eq!(meter.traffic, Traffic { up: 0, down: 0 });
+        meter.note(Seq(10), Seq(150));
+        // Back to what was not acknowledged.
+        meter.note(Seq(5), Seq(120));
+        meter.note(Seq(10), Seq(150));
+        assert_eq!(meter.traffic, Traffic { up: 20, down: 50 });
+        for step in 1..=8 {
+            let to = 10_u32.wrapping_add((1_u32 << 30).wrapping_mul(step));
+            meter.note(Seq(to), Seq(150));
+        }
+        assert_eq!(meter.traffic.up, 20 + (8 << 30));
+    }
+}

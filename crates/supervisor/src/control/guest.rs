@@ -1,0 +1,173 @@
+//! What can be asked of a guest's network, and the answers: one file for each resource.
+
+mod census;
+mod document;
+mod flows;
+mod metrics;
+mod policy;
+mod publish;
+mod round;
+mod stats;
+
+use std::time::Instant;
+
+use pontoon_engine::egress::Rule;
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::{Report, Stats};
+
+use super::Served;
+use super::http::Response;
+use super::server::{Answer, Route};
+use crate::publish::Ports;
+use census::Census;
+use round::{Round, Silent};
+
+#[cfg(test)]
+pub(super) use document::DOCUMENT;
+
+/// What is known here, and what the engine is to be asked and told.
+pub(super) struct Api {
+    rules: Vec<Rule>,
+    forwarder: bool,
+    ports: Ports,
+    round: Round,
+    census: Census,
+    /// For the engine.
+    outbox: Vec<Update>,
+}
+
+/// All that can be asked.
+pub(super) const ROUTES: &[Route<Api>] = &[
+    Route {
+        method: "GET",
+        path: "/v1/stats",
+        act: stats::get,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/policy",
+        act: policy::get,
+    },
+    Route {
+        method: "PUT",
+        path: "/v1/policy",
+        act: policy::put,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/publish",
+        act: publish::get,
+    },
+    Route {
+        method: "POST",
+        path: "/v1/publish",
+        act: publish::post,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/flows",
+        act: flows::get,
+    },
+    Route {
+        method: "GET",
+        path: "/metrics",
+        act: metrics::get,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/openapi.json",
+        act: document::get,
+    },
+];
+
+/// What anybody may ask who reaches the address of `--metrics`.
+pub(super) const METRICS: &[Route<Api>] = &[Route {
+    method: "GET",
+    path: "/metrics",
+    act: metrics::get,
+}];
+
+impl Api {
+    pub(super) fn new(served: Served) -> Self {
+        Self {
+            rules: served.rules,
+            forwarder: served.forwarder,
+            ports: served.ports,
+            round: Round::new(served.workers),
+            census: Census::new(served.workers),
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Until when the workers have time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.round
+            .deadline()
+            .into_iter()
+            .chain(self.census.deadline())
+            .min()
+    }
+
+    /// Gives up on workers whose time is over.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.round.expire(now);
+        self.census.expire(now);
+    }
+
+    /// Notes a worker's answer; true if somebody's answer may be ready.
+    pub(super) fn hear(&mut self, report: Report, now: Instant) -> bool {
+        match report {
+            Report::Stats(stats) => self.round.hear(stats),
+            Report::Flows(flows) => self.census.hear(flows, &mut self.outbox, now),
+            Report::Ready => false,
+        }
+    }
+
+    /// Asks what clients wait for that could not be asked before.
+    pub(super) fn go_on(&mut self, now: Instant) {
+        self.round.go_on(&mut self.outbox, now);
+        self.census.go_on(&mut self.outbox, now);
+    }
+
+    /// Another engine is to answer what was asked.
+    pub(super) fn ask_again(&mut self) {
+        self.round.restart(&mut self.outbox);
+        self.census.restart(&mut self.outbox);
+    }
+
+    /// What the engine is to be told.
+    pub(super) fn take_outbox(&mut self) -> Vec<Update> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// An answer made of what the workers know, all of which comes after what the engine was told before.
+    fn report(
+        &mut self,
+        now: Instant,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
+    ) -> Answer<Self> {
+        let round = self.round.ask(&mut self.outbox, now);
+        let mut render = Some(render);
+        Answer::Later(Box::new(move |api| {
+            let said = api.round.result(round)?;
+            let render = render.take()?;
+            Some(match said {
+                Ok(said) => render(api, said),
+                Err(Silent) => silent(),
+            })
+        }))
+    }
+}
+
+fn silent() -> Response {
+    Response::problem(503, "the engine does not answer")
+}
+
+/// Reads a body: a JSON object.
+fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    // serde would take an array for the values of the fields, and an empty one for none of them.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err("the body is no JSON object".to_owned());
+    }
+    serde_json::from_slice(body).map_err(|error| error.to_string())
+}

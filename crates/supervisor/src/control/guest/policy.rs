@@ -1,0 +1,61 @@
+//! The egress rules.
+
+use std::time::Instant;
+
+use pontoon_engine::egress::{Rule, Target};
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::Stats;
+
+use super::Api;
+use crate::control::http::{Request, Response};
+use crate::control::reply;
+use crate::control::server::Answer;
+use crate::policy::{self, Lists};
+
+pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+    api.report(now, |api, said| show(&api.rules, &said))
+}
+
+/// Other rules in the place of those that there are.
+pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
+    match parse(&request.body, api.forwarder) {
+        Ok(rules) => {
+            api.outbox.push(Update::Rules(rules.clone()));
+            api.rules = rules;
+            api.round.restart(&mut api.outbox);
+            get(api, request, now)
+        }
+        Err(why) => Answer::Now(Response::problem(400, why)),
+    }
+}
+
+fn parse(body: &[u8], forwarder: bool) -> Result<Vec<Rule>, String> {
+    let lists: Lists = super::read(body)?;
+    let rules = lists.rules()?;
+    policy::check(&rules)?;
+    match rules
+        .iter()
+        .find(|rule| matches!(rule.to.target, Target::Name(_)))
+    {
+        Some(rule) if !forwarder => Err(format!("'{rule}' needs our resolver, which is left out")),
+        _ => Ok(rules),
+    }
+}
+
+fn show(rules: &[Rule], said: &[Stats]) -> Response {
+    // Each worker counts for each rule, then for what no rule names.
+    let hits = |place: usize| -> u64 {
+        let of_each = said.iter().filter_map(|stats| stats.rules.get(place));
+        of_each.sum()
+    };
+    let rule = |(place, rule): (usize, &Rule)| reply::Rule {
+        action: rule.action.to_string(),
+        to: rule.to.to_string(),
+        hits: hits(place),
+    };
+    Response::json(&reply::Policy {
+        rules: rules.iter().enumerate().map(rule).collect(),
+        unlisted: hits(rules.len()),
+        resolvers: hits(rules.len() + 1),
+    })
+}

@@ -1,0 +1,64 @@
+//! Published ports.
+
+use std::time::Instant;
+
+use pontoon_runtime::Update;
+use serde::Deserialize;
+
+use super::Api;
+use crate::control::http::{Request, Response};
+use crate::control::reply;
+use crate::control::server::Answer;
+use crate::publish::{Publish, Refusal};
+
+/// A batch: all of it, or nothing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch {
+    #[serde(default)]
+    add: Vec<String>,
+    #[serde(default)]
+    remove: Vec<String>,
+}
+
+pub(super) fn get(api: &mut Api, _: &Request, _: Instant) -> Answer<Api> {
+    let published = api.ports.iter().map(|port| port.to_string()).collect();
+    Answer::Now(Response::json(&reply::Published { published }))
+}
+
+pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
+    let (add, remove) = match parse(&request.body) {
+        Ok(batch) => batch,
+        Err(why) => return Answer::Now(Response::problem(400, why)),
+    };
+    let changed = match api.ports.change(&remove, &add) {
+        Ok(changed) => changed,
+        Err(Refusal::Wrong(why)) => return Answer::Now(Response::problem(400, why)),
+        Err(Refusal::Conflict(why)) => return Answer::Now(Response::problem(409, why)),
+    };
+    let texts = |ports: &[Publish]| ports.iter().map(ToString::to_string).collect();
+    let reply = reply::PublishChange {
+        added: texts(&changed.added),
+        removed: texts(&changed.removed),
+    };
+    if changed.doors.is_empty() {
+        return Answer::Now(Response::json(&reply));
+    }
+    api.outbox.extend(
+        changed
+            .doors
+            .chunks(Update::MOST_DOORS)
+            .map(|doors| Update::Published(doors.to_vec())),
+    );
+    // Who hears the answer finds every worker at its new doors: they are asked after they were told.
+    api.report(now, move |_, _| Response::json(&reply))
+}
+
+fn parse(body: &[u8]) -> Result<(Vec<Publish>, Vec<Publish>), String> {
+    let batch: Batch = super::read(body)?;
+    let specs = |texts: Vec<String>| {
+        let spec = |text: String| text.parse().map_err(|why| format!("'{text}': {why}"));
+        texts.into_iter().map(spec).collect::<Result<Vec<Publish>, _>>()
+    };
+    Ok((specs(batch.add)?, specs(batch.remove)?))
+}

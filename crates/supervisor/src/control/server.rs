@@ -1,0 +1,120 @@
+//! A listening socket, its clients, and what they may ask of a service. It knows nothing of what is served.
+
+use std::io;
+use std::time::Instant;
+
+use rustix::event::PollFd;
+
+use super::connection::Connection;
+use super::http::{Request, Response};
+use super::listener::Listener;
+use super::{CLIENTS, REST};
+
+/// Serves `S`, which is handed in at each call.
+pub(crate) struct Server<S: 'static> {
+    listener: Listener,
+    routes: &'static [Route<S>],
+    /// After a failure, no client is accepted until then.
+    rests_until: Option<Instant>,
+    connections: Vec<Connection<S>>,
+}
+
+/// One thing that can be asked.
+pub(crate) struct Route<S> {
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) act: fn(&mut S, &Request, Instant) -> Answer<S>,
+}
+
+/// What a request is answered.
+pub(crate) enum Answer<S> {
+    Now(Response),
+    Later(Look<S>),
+}
+
+/// Looks whether what an answer needs is there by now.
+pub(crate) type Look<S> = Box<dyn FnMut(&mut S) -> Option<Response>>;
+
+impl<S> Server<S> {
+    pub(crate) fn new(listener: Listener, routes: &'static [Route<S>]) -> Self {
+        Self {
+            listener,
+            routes,
+            rests_until: None,
+            connections: Vec::new(),
+        }
+    }
+
+    /// What to poll.
+    pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let listener = self.rests_until.is_none().then(|| self.listener.poll_fd());
+        listener
+            .into_iter()
+            .chain(self.connections.iter().filter_map(Connection::poll_fd))
+    }
+
+    /// When to call [`Self::serve`] though nothing is ready.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let clients = self.connections.iter().map(Connection::deadline);
+        clients.chain(self.rests_until).min()
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn serve(&mut self, service: &mut S, now: Instant) {
+        self.rests_until = self.rests_until.filter(|until| now < *until);
+        if self.rests_until.is_none()
+            && let Err(error) = self.accept(now)
+        {
+            tracing::warn!("cannot accept a client of {}: {error}", self.listener);
+            self.rests_until = Some(now + REST);
+        }
+        for connection in &mut self.connections {
+            connection.deliver(service, now);
+        }
+        for connection in &mut self.connections {
+            connection.serve(self.routes, service, now);
+        }
+        self.connections.retain(|connection| connection.is_open(now));
+    }
+
+    #[cfg(test)]
+    pub(super) fn clients(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn accept(&mut self, now: Instant) -> io::Result<()> {
+        while let Some(stream) = self.listener.accept()? {
+            if self.connections.len() >= CLIENTS {
+                let stalest = (0..CLIENTS).min_by_key(|place| self.connections[*place].deadline());
+                if let Some(place) = stalest {
+                    self.connections.swap_remove(place);
+                }
+            }
+            self.connections.push(Connection::new(stream, now));
+        }
+        Ok(())
+    }
+}
+
+/// Has the route for `request` act.
+pub(super) fn dispatch<S>(
+    routes: &[Route<S>],
+    service: &mut S,
+    request: &Request,
+    now: Instant,
+) -> Answer<S> {
+    let here = || routes.iter().filter(|route| route.path == request.path);
+    if let Some(route) = here().find(|route| route.method == request.method) {
+        return (route.act)(service, request, now);
+    }
+    let methods: Vec<_> = here().map(|route| route.method).collect();
+    Answer::Now(if methods.is_empty() {
+        Response::problem(404, format_args!("there is no {}", request.path))
+    } else {
+        let allow = methods.join(", ");
+        Response {
+            allow: Some(allow.clone()),
+            ..Response::problem(405, format_args!("{} takes {allow}", request.path))
+        }
+    })
+}
