@@ -19,6 +19,7 @@ const HELP: &str = "\
   pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
   pontoon bench compare A.json B.json                     what changed
   pontoon bench list                                      scenarios, cells, and stacks found here
+  pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
 
 {usage-heading} {usage}
 
@@ -49,6 +50,8 @@ pub(crate) enum Verb {
     Compare(Compare),
     /// List scenarios, cells, and stacks found here
     List(List),
+    /// What a frame costs a guest, by a call for each and in shared memory
+    Shm(Shm),
 }
 
 #[derive(Args, Debug)]
@@ -115,6 +118,16 @@ pub(crate) struct Compare {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) stacks: Stacks,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Shm {
+    /// Times that each row is measured; its figures are medians
+    #[arg(long, value_name = "N", default_value = "5", value_parser = value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Seconds of a measurement
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
+    pub(crate) duration: f64,
 }
 
 /// `bench-server`: the one server.

@@ -13,7 +13,7 @@ use crate::report::Completeness;
 use crate::run::{self, Run};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{load, machine, network, report, stack};
+use crate::{load, machine, network, report, shm, stack};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -27,6 +27,10 @@ pub fn bench(arguments: Bench) -> Result<u8> {
         None => measure(arguments.measure),
         Some(Verb::Compare(compare)) => self::compare(&compare),
         Some(Verb::List(list)) => self::list(&list),
+        Some(Verb::Shm(arguments)) => {
+            print(&shm::shm(&arguments)?)?;
+            Ok(0)
+        }
     }
 }
 

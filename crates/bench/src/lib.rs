@@ -4,6 +4,7 @@
 //! ([`scenario`]) is one question, say the round trip of one byte; with its parameters it is a *cell*. The *runner*
 //! ([`run`]) asks every stack every cell's question once per round, in turn (A B C A B C), and writes a *sample*
 //! ([`schema::Sample`]) after each. [`load`] is the one server and the one client program behind every figure.
+//! [`shm`] asks another question, of guests that have no kernel to ask: what a frame costs in shared memory.
 //! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
 
 pub mod args;
@@ -18,6 +19,7 @@ pub mod report;
 mod run;
 mod scenario;
 pub mod schema;
+mod shm;
 mod stack;
 pub mod stats;
 
