@@ -2,19 +2,25 @@
 
 mod batches;
 mod calls;
+mod control;
 mod dns;
+mod follow;
 mod icmp;
 mod idle;
 mod input;
 mod iperf;
 mod lifecycle;
+mod limits;
 mod load;
+mod policy;
 mod publish;
 mod reach;
 mod registry;
+mod relay;
 mod tcp;
 mod transfer;
 mod udp;
+mod vm;
 mod workers;
 
 use std::net::{IpAddr, SocketAddr};
@@ -33,19 +39,25 @@ pub(crate) fn all() -> Vec<Case> {
     let topics = [
         batches::cases,
         calls::cases,
+        control::cases,
         dns::cases,
+        follow::cases,
         icmp::cases,
         idle::cases,
         input::cases,
         iperf::cases,
         lifecycle::cases,
+        limits::cases,
         load::cases,
+        policy::cases,
         publish::cases,
         reach::cases,
         registry::cases,
+        relay::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,
+        vm::cases,
         workers::cases,
     ];
     let mut all: Vec<Case> = topics.iter().flat_map(|cases| cases()).collect();
@@ -64,17 +76,24 @@ pub(crate) fn all() -> Vec<Case> {
     let attached = lifecycle::cases()
         .into_iter()
         .filter(|case| case.name.contains("attach"));
-    let shared = [dns::cases, icmp::cases, publish::cases, tcp::cases, udp::cases]
-        .iter()
-        .flat_map(|cases| cases())
-        .filter(|case| case.load == Load::Shared && !case.name.starts_with("udp.every-size"))
-        .chain(attached)
-        .map(|mut case| {
-            case.name = format!("workers.{}", case.name);
-            case.options = workers::OPTIONS.to_vec();
-            case.pontoon_only = true;
-            case
-        });
+    let shared = [
+        dns::cases,
+        icmp::cases,
+        policy::cases,
+        publish::cases,
+        tcp::cases,
+        udp::cases,
+    ]
+    .iter()
+    .flat_map(|cases| cases())
+    .filter(|case| case.load == Load::Shared && !case.name.starts_with("udp.every-size"))
+    .chain(attached)
+    .map(|mut case| {
+        case.name = format!("workers.{}", case.name);
+        case.options = workers::OPTIONS.to_vec();
+        case.pontoon_only = true;
+        case
+    });
     all.extend(shared);
     all
 }

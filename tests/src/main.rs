@@ -5,10 +5,13 @@
 //! sysctls, cannot disturb its neighbour, and leaves nothing when it is killed at its deadline. The same program is
 //! the guest's side of the tests: `pontoon-e2e guest ...` runs inside `pontoon run`.
 
+mod carrier;
 mod case;
 mod cases;
 mod counters;
+mod faults;
 mod guest;
+mod machine;
 mod network;
 mod pattern;
 mod process;

@@ -23,7 +23,7 @@ use crate::run::Run;
 pub(crate) struct Namespace(File);
 
 impl Namespace {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let made = std::thread::spawn(|| -> Result<Self> {
             // SAFETY: only descriptors are shared with other threads, and NEWNET takes none of them away.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
@@ -200,7 +200,7 @@ fn address(interface: &str, v4: &str, v6: &str) -> Result<()> {
 
 /// A veth pair from the caller's namespace to another. Both ends are up before they get addresses: otherwise the
 /// first IPv6 packets wait a second for the kernel to notice the carrier.
-fn join(name: &str, other: &Namespace, peer: &str) -> Result<()> {
+pub(crate) fn join(name: &str, other: &Namespace, peer: &str) -> Result<()> {
     ip(&format!(
         "link add {name} type veth peer name {peer} netns {}",
         other.path()

@@ -112,19 +112,23 @@ impl<'a> Run<'a> {
 
     /// Starts, and leaves it running.
     pub(crate) fn spawn(&self) -> Result<Running> {
-        let mut child = self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
-        let output = BufReader::new(child.stdout.take().context("no pipe")?);
-        Ok(Running { child, output })
+        Running::of(self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?)
     }
 }
 
-/// A `pontoon run` that was started. Dropped, it is killed.
+/// A `pontoon run`, or another program, that was started. Dropped, it is killed.
 pub(crate) struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Running {
+    /// A program with pipes for standard input and output.
+    pub(crate) fn of(mut child: Child) -> Result<Self> {
+        let output = BufReader::new(child.stdout.take().context("no pipe")?);
+        Ok(Self { child, output })
+    }
+
     /// The next line of its standard output.
     pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();

@@ -1,8 +1,10 @@
 //! The system calls that no safe crate here wraps.
 
+use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 
 /// Makes one send many datagrams of `bytes` bytes (`UDP_SEGMENT`, Linux 4.18).
 pub(crate) fn segment_sends(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
@@ -30,6 +32,29 @@ fn set_udp_option(socket: &UdpSocket, name: libc::c_int, value: libc::c_int) -> 
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+/// Datagrams that a socket has dropped, as its buffer was full (`SO_MEMINFO`, Linux 4.12).
+pub(crate) fn dropped(socket: &UdpSocket) -> io::Result<u32> {
+    const SO_MEMINFO: libc::c_int = 55;
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut info = [0_u32; SK_MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: `socket` is open, and the call writes at most `len` bytes to `info`, which is a live array of that size.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(info[SK_MEMINFO_DROPS])
     }
 }
 
@@ -62,4 +87,32 @@ pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     } else {
         Ok(socket)
     }
+}
+
+/// Makes a tap in the caller's network namespace: frames behind a `virtio_net_hdr` of 10 bytes, their checksums left
+/// partial where the kernel likes, and never more than the MTU in one. Reading and writing do not wait.
+pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
+    let tap = OwnedFd::from(
+        File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")?,
+    );
+    // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, alive and exclusively borrowed.
+    if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM);
+    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself and touches no memory of ours.
+    if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(tap)
 }

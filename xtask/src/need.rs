@@ -11,8 +11,11 @@ use crate::step;
 
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
+    ("busybox", "busybox-static"),
     ("curl", "curl"),
+    ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
+    ("ethtool", "ethtool"),
     ("git", "git"),
     ("ip", "iproute2"),
     ("iperf3", "iperf3"),
@@ -21,7 +24,9 @@ const NEEDED: &[(&str, &str)] = &[
     ("openssl", "openssl"),
     ("ping", "iputils-ping"),
     ("pip3", "python3-pip"),
+    ("nft", "nftables"),
     ("setpriv", "util-linux"),
+    ("smcrouted", "smcroute"),
     ("strace", "strace"),
     ("sysctl", "procps"),
     ("traceroute", "traceroute"),

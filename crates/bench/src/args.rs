@@ -18,6 +18,7 @@ const HELP: &str = "\
   pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    programs of your choice
   pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
   pontoon bench compare A.json B.json                     what changed
+  pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
   pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
 
@@ -46,6 +47,8 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Relays of multicast
+    Relay(crate::relay::Relay),
     /// Compare two reports
     Compare(Compare),
     /// List scenarios, cells, and stacks found here

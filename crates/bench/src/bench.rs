@@ -25,6 +25,7 @@ const BAD_SAMPLES: u8 = 3;
 pub fn bench(arguments: Bench) -> Result<u8> {
     match arguments.verb {
         None => measure(arguments.measure),
+        Some(Verb::Relay(relay)) => crate::relay::relay(&relay),
         Some(Verb::Compare(compare)) => self::compare(&compare),
         Some(Verb::List(list)) => self::list(&list),
         Some(Verb::Shm(arguments)) => {

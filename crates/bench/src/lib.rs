@@ -15,6 +15,7 @@ pub mod job;
 pub mod load;
 mod machine;
 mod network;
+mod relay;
 pub mod report;
 mod run;
 mod scenario;

@@ -203,10 +203,10 @@ fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// A network namespace that lives as long as this value and what runs inside.
-struct Namespace(File);
+pub(crate) struct Namespace(File);
 
 impl Namespace {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let made = std::thread::spawn(|| -> Result<Self> {
             // SAFETY: only descriptors are shared with other threads, and NEWNET takes none of them away.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
@@ -216,7 +216,7 @@ impl Namespace {
     }
 
     /// Runs `inside` on a thread in this namespace.
-    fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -227,7 +227,7 @@ impl Namespace {
     }
 
     /// For a program that inherits it.
-    fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 }
@@ -238,7 +238,7 @@ fn ip(lines: &str) -> Result<()> {
 }
 
 /// The same, and it inherits `namespaces`.
-fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
+pub(crate) fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
     let mut command = Command::new("ip");
     command
         .args(["-batch", "-"])
@@ -293,6 +293,6 @@ fn output(arguments: &[&str]) -> Result<String> {
 }
 
 /// Writes a sysctl of the caller's network namespace.
-fn sysctl(path: &str, value: &str) -> Result<()> {
+pub(crate) fn sysctl(path: &str, value: &str) -> Result<()> {
     std::fs::write(format!("/proc/sys/{path}"), value).with_context(|| format!("cannot write sysctl {path}"))
 }

@@ -9,7 +9,7 @@ mod completeness;
 mod html;
 mod json;
 mod label;
-mod machine;
+pub(crate) mod machine;
 mod markdown;
 pub(crate) mod number;
 mod plot;

@@ -55,8 +55,8 @@ impl Run {
         if earlier.stacks != self.report.stacks {
             differs("versions of its stacks")?;
         }
-        if earlier.machine != self.report.machine {
-            differs("limits, kernel, user or machine")?;
+        if let Some(found) = report::machine::differences(&earlier, &self.report).first() {
+            differs(&format!("{} ({}, now {})", found.what, found.left, found.right))?;
         }
         self.report = earlier;
         Ok(())

@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::Styles;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_engine::egress::Match;
+use pontoon_relay::Rule;
+use pontoon_relay::proxy::Proxy;
 use pontoon_runtime::Outbound;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_supervisor::publish::Publish;
@@ -27,6 +30,13 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run a command in a network namespace of its own, without privileges
     Run(Box<Run>),
+    /// Give a virtual machine or a unikernel a network
+    Vm(Box<Vm>),
+    /// Look at a running instance, and change it
+    #[command(hide = true)]
+    Ctl(Ctl),
+    /// Relay multicast from interface to interface
+    Relay(Box<Relay>),
     /// Compare network stacks on this machine
     Bench(Box<pontoon_bench::args::Bench>),
     #[command(hide = true)]
@@ -57,6 +67,65 @@ The exit status is the command's, 128+n where signal n killed it; 1 where we fai
 #[derive(Args, Debug)]
 #[command(help_template = RUN_HELP, override_usage = "pontoon run [OPTIONS] [--] [CMD...]    (no CMD: your shell)")]
 pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) network: Network,
+    /// Join a network namespace, until it is gone
+    #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
+    pub(crate) attach: Option<Target>,
+    /// Name of the guest's interface
+    #[arg(long, value_name = "NAME", default_value = "tap0", value_parser = values::ifname)]
+    pub(crate) ifname: String,
+    /// Host name inside
+    #[arg(long, value_name = "NAME", value_parser = values::hostname)]
+    pub(crate) hostname: Option<String>,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, hide = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// As in [`RUN_HELP`].
+const VM_HELP: &str = "\
+{about}
+
+  pontoon vm --socket /tmp/net --protocol stream     wait for QEMU, one guest after the other
+  qemu-system-x86_64 ... -netdev stream,id=n,server=off,addr.type=unix,addr.path=/tmp/net -device virtio-net,netdev=n
+  pontoon vm --fd 3 --protocol packet -p 8080:80     serve whoever holds the other end of descriptor 3
+
+{usage-heading} {usage}
+
+{options}
+
+The exit status is 0 when the guest has gone and no other can come, or a signal ends us; 1 where we failed, 2 for wrong
+usage.
+";
+
+#[derive(Args, Debug)]
+#[command(
+    help_template = VM_HELP,
+    override_usage = "pontoon vm (--socket PATH | --fd N) --protocol PROTOCOL [OPTIONS]",
+    group = ArgGroup::new("where").args(["socket", "fd"]).required(true),
+    mut_arg("mtu", |mtu| mtu.default_value("1500"))
+)]
+pub(crate) struct Vm {
+    /// Listen on a Unix socket here
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Use this socket, connected or listening
+    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) fd: Option<i32>,
+    /// What the guest speaks: vhost-user, stream or packet
+    #[arg(long, value_name = "PROTOCOL", value_enum, hide_possible_values = true)]
+    pub(crate) protocol: Protocol,
+    /// End with the first guest
+    #[arg(long)]
+    pub(crate) one_off: bool,
+    #[command(flatten)]
+    pub(crate) network: Network,
+}
+
+// What the guests of all verbs have in common. (A doc comment would become the help's first line.)
+#[derive(Args, Debug)]
+pub(crate) struct Network {
     /// Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
     #[arg(short, long, value_name = "SPEC")]
     pub(crate) publish: Vec<Publish>,
@@ -67,6 +136,15 @@ pub(crate) struct Run {
     /// The host's own addresses may be reached
     #[arg(long)]
     pub(crate) host_addresses: bool,
+    /// The guest may go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
+    #[arg(long, value_name = "TO")]
+    pub(crate) allow: Vec<Match>,
+    /// The guest may not go here
+    #[arg(long, value_name = "TO")]
+    pub(crate) deny: Vec<Match>,
+    /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
     /// The guest's IPv4 subnet [default: 10.0.2.0/24]
     #[arg(long, value_name = "CIDR")]
     pub(crate) ipv4: Option<Ipv4Net>,
@@ -100,18 +178,9 @@ pub(crate) struct Run {
     /// Plain frames, without offloads
     #[arg(long)]
     pub(crate) no_offload: bool,
-    /// Join a network namespace, until it is gone
-    #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
-    pub(crate) attach: Option<Target>,
-    /// Name of the guest's interface
-    #[arg(long, value_name = "NAME", default_value = "tap0", value_parser = values::ifname)]
-    pub(crate) ifname: String,
     /// Ethernet address of the guest's interface
     #[arg(long, value_name = "ADDR", value_parser = values::mac)]
     pub(crate) mac: Option<Mac>,
-    /// Host name inside
-    #[arg(long, value_name = "NAME", value_parser = values::hostname)]
-    pub(crate) hostname: Option<String>,
     /// Send from this address or interface of the host
     #[arg(long, value_name = "ADDR|IFACE", value_parser = values::outbound)]
     pub(crate) outbound: Option<Outbound>,
@@ -136,6 +205,9 @@ pub(crate) struct Run {
     /// Write a line to descriptor N when the network stands
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) ready_fd: Option<i32>,
+    /// Listen for `pontoon ctl` on a Unix socket
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub(crate) control: Option<PathBuf>,
     /// Write our process id when the network stands
     #[arg(long, value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
@@ -154,9 +226,92 @@ pub(crate) struct Run {
         hide_possible_values = true
     )]
     pub(crate) log_format: LogFormat,
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, hide = true)]
-    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ctl {
+    /// The socket that `pontoon run --control` listens on
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: PathBuf,
+    /// Say it in JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) order: Order,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Order {
+    /// What happened since the start, and what there is now
+    Stats,
+    /// The egress rules, and how often each was met
+    Policy {
+        /// Put the rules of this TOML file in their place
+        #[arg(long, value_name = "FILE")]
+        load: Option<PathBuf>,
+    },
+}
+
+/// Examples first, then the options, one line each.
+const RELAY_HELP: &str = "\
+{about}
+
+  pontoon relay --rule 'eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002, eth2 239.1.1.1:5001'
+  pontoon relay --rule 'eth0 239.1.0.0/16:* -> eth1 *:* ttl 8'      a range, group and port kept, TTL 8
+  pontoon relay --rule 'eth0 [ff3e::1]:5001 from 2001:db8::1 -> eth1 [2001:db8:2::9]:5001'
+  pontoon relay --config relay.toml                                rules = [ \"eth0 ... -> eth1 ...\", ... ]
+
+{usage-heading} {usage}
+
+{options}
+
+Of rules that fit one datagram the longest group prefix wins, then a port before any, then a sender before any.
+TTL goes down by one unless a rule sets it. A rule for an interface that is not there waits for it.
+SIGHUP reads the file again, SIGUSR1 prints the counters as JSON.
+";
+
+#[derive(Args, Debug)]
+#[command(help_template = RELAY_HELP, override_usage = "pontoon relay [OPTIONS]")]
+pub(crate) struct Relay {
+    /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N], ...
+    #[arg(long = "rule", value_name = "RULE")]
+    pub(crate) rules: Vec<Rule>,
+    /// A file with more rules
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["rules", "proxies", "follow_kernel_routes"])]
+    pub(crate) config: Option<PathBuf>,
+    /// What hosts behind interfaces want (IGMP, MLD) comes from another: INTERFACE -> INTERFACE, ...
+    #[arg(long = "proxy", value_name = "PROXY")]
+    pub(crate) proxies: Vec<Proxy>,
+    /// The kernel's multicast routes are rules, too (a routing daemon's, say), and the kernel does not forward
+    #[arg(long)]
+    pub(crate) follow_kernel_routes: bool,
+    /// Processes that move packets, each with its share of the flows: 1 to 16
+    #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
+    pub(crate) workers: u8,
+    /// A datagram may wait so long for others to leave with it (0, 100us, 1ms)
+    #[arg(long, value_name = "T", default_value = "100us", value_parser = values::delay)]
+    pub(crate) max_delay: Duration,
+    /// Write a line to descriptor N when the relay stands
+    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) ready_fd: Option<i32>,
+    /// Write our process id when the relay stands
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Say more; twice, everything
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+    /// Form of what is said: text or json
+    #[arg(
+        long,
+        value_name = "FORM",
+        default_value = "text",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub(crate) log_format: LogFormat,
 }
 
 /// A value of `--dns`.
@@ -164,6 +319,13 @@ pub(crate) struct Run {
 pub(crate) enum Resolver {
     None,
     At(SocketAddr),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Protocol {
+    VhostUser,
+    Stream,
+    Packet,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

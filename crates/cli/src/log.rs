@@ -21,6 +21,16 @@ pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     }
 }
 
+/// What `--quiet` and `--verbose` ask for.
+pub(crate) fn level(quiet: bool, verbose: u8) -> LevelFilter {
+    match (quiet, verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (false, 0) => LevelFilter::INFO,
+        (false, 1) => LevelFilter::DEBUG,
+        (false, _) => LevelFilter::TRACE,
+    }
+}
+
 /// `error: `, `warning: ` and so on, in front of a line of text.
 struct Plain;
 

@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod args;
+mod ctl;
 mod log;
+mod relay;
 mod run;
 mod usage;
 mod values;
+mod vm;
 
 fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {
@@ -17,6 +20,9 @@ fn main() -> ExitCode {
     };
     match cli.verb {
         args::Verb::Run(arguments) => run::run(*arguments),
+        args::Verb::Vm(arguments) => vm::run(*arguments),
+        args::Verb::Ctl(arguments) => end(ctl::ctl(&arguments).map(|()| 0)),
+        args::Verb::Relay(arguments) => relay::run(*arguments),
         args::Verb::Bench(arguments) => end(pontoon_bench::bench(*arguments)),
         args::Verb::BenchServer(arguments) => end(pontoon_bench::server(&arguments)),
         args::Verb::BenchClient(arguments) => end(pontoon_bench::client(&arguments)),

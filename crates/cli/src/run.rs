@@ -2,27 +2,48 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use pontoon_engine::config::UdpFilter;
+use pontoon_engine::egress::{Action, Match, Rule, Target};
 use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
 use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers};
-use tracing_subscriber::filter::LevelFilter;
+use pontoon_supervisor::{Error, policy};
 
-use crate::args::{self, Resolver, Run};
+use crate::args::{self, Network, Resolver, Run};
 use crate::{log, usage};
 
 /// Least MTU of a link with IPv6 (RFC 8200 section 5).
 const LEAST_IPV6_MTU: u16 = 1280;
 
 pub(crate) fn run(arguments: Run) -> ExitCode {
-    log::start(arguments.log_format, level(&arguments));
-    let options = match options(arguments) {
+    let guest = match arguments.attach {
+        Some(target) => Guest::Attach {
+            target,
+            ifname: arguments.ifname,
+        },
+        None => Guest::Command {
+            argv: command_or_shell(arguments.command),
+            hostname: arguments.hostname,
+            ifname: arguments.ifname,
+        },
+    };
+    serve(arguments.network, guest)
+}
+
+/// Gives `guest` its network, and returns its status.
+pub(crate) fn serve(arguments: Network, guest: Guest) -> ExitCode {
+    log::start(
+        arguments.log_format,
+        log::level(arguments.quiet, arguments.verbose),
+    );
+    let options = match options(arguments, guest) {
         Ok(options) => options,
-        Err(line) => {
-            tracing::error!("{line}");
-            return usage::STATUS.into();
+        Err(error) => {
+            tracing::error!("{error}");
+            return error.status().into();
         }
     };
     match pontoon_supervisor::run(&options) {
@@ -34,42 +55,36 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
     }
 }
 
-fn level(arguments: &Run) -> LevelFilter {
-    match (arguments.quiet, arguments.verbose) {
-        (true, _) => LevelFilter::ERROR,
-        (false, 0) => LevelFilter::INFO,
-        (false, 1) => LevelFilter::DEBUG,
-        (false, _) => LevelFilter::TRACE,
-    }
-}
-
-fn options(arguments: Run) -> Result<Options, String> {
+fn options(arguments: Network, guest: Guest) -> Result<Options, Error> {
     let ipv6 = match (arguments.no_ipv6, arguments.ipv6) {
         (true, _) => Ipv6::Off,
         (false, Some(subnet)) => Ipv6::Subnet(subnet),
         (false, None) => Ipv6::Auto,
     };
     if ipv6 != Ipv6::Off && arguments.mtu < LEAST_IPV6_MTU {
-        return Err(format!(
-            "--mtu {}: IPv6 needs {LEAST_IPV6_MTU} (try: --no-ipv6)",
-            arguments.mtu
-        ));
+        let wrong = format!("--mtu {}: IPv6 needs {LEAST_IPV6_MTU}", arguments.mtu);
+        return Err(misused(wrong, "--no-ipv6"));
+    }
+    let resolvers = resolvers(&arguments.dns)?;
+    let rules = rules(arguments.allow, arguments.deny, arguments.policy.as_deref())?;
+    if resolvers == Resolvers::None
+        && let Some(rule) = rules
+            .iter()
+            .find(|rule| matches!(rule.to.target, Target::Name(_)))
+    {
+        let wrong = format!("'{rule}' needs our resolver, which --dns none leaves out");
+        return Err(misused(wrong, "addresses, or another --dns"));
     }
     Ok(Options {
-        guest: match arguments.attach {
-            Some(target) => Guest::Attach(target),
-            None => Guest::Command {
-                argv: command_or_shell(arguments.command),
-                hostname: arguments.hostname,
-            },
-        },
+        guest,
         publish: arguments.publish,
         host_loopback: arguments.host_loopback,
         host_addresses: arguments.host_addresses,
+        rules,
         ipv4: arguments.ipv4,
         ipv6,
         mtu: arguments.mtu,
-        resolvers: resolvers(&arguments.dns)?,
+        resolvers,
         search: arguments.search,
         pacing: match arguments.io {
             args::Io::Event => Pacing::Event,
@@ -78,7 +93,6 @@ fn options(arguments: Run) -> Result<Options, String> {
         },
         workers: arguments.workers,
         no_offload: arguments.no_offload,
-        ifname: arguments.ifname,
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,
         connect_timeout: arguments.connect_timeout,
@@ -90,6 +104,7 @@ fn options(arguments: Run) -> Result<Options, String> {
         max_flows: arguments.max_flows,
         max_flow_rate: arguments.max_flow_rate,
         ready_fd: arguments.ready_fd,
+        control: arguments.control,
         pid_file: arguments.pid_file,
     })
 }
@@ -102,14 +117,30 @@ fn command_or_shell(command: Vec<OsString>) -> Vec<OsString> {
     command
 }
 
-fn resolvers(wishes: &[Resolver]) -> Result<Resolvers, String> {
+fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec<Rule>, Error> {
+    let mut rules = file.map_or(Ok(Vec::new()), policy::read)?;
+    let all = |action| move |to| Rule { action, to };
+    rules.extend(allow.into_iter().map(all(Action::Allow)));
+    rules.extend(deny.into_iter().map(all(Action::Deny)));
+    Ok(rules)
+}
+
+/// Wrong usage, and what to try.
+fn misused(what: String, advice: &str) -> Error {
+    Error::new(what).advise(advice).with_status(usage::STATUS)
+}
+
+fn resolvers(wishes: &[Resolver]) -> Result<Resolvers, Error> {
     match wishes {
         [] => Ok(Resolvers::Host),
         [Resolver::None] => Ok(Resolvers::None),
         several => {
             let given = several.iter().map(|wish| match wish {
                 Resolver::At(server) => Ok(*server),
-                Resolver::None => Err("--dns none goes with no other --dns (try: one of them)".to_owned()),
+                Resolver::None => Err(misused(
+                    "--dns none goes with no other --dns".to_owned(),
+                    "one of them",
+                )),
             });
             given.collect::<Result<_, _>>().map(Resolvers::Given)
         }

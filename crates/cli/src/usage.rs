@@ -44,7 +44,9 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         Some(ContextValue::Strings(several)) => several.first().map(String::as_str),
         _ => None,
     };
-    let verb = std::env::args().nth(1).filter(|verb| verb == "bench");
+    let verb = std::env::args()
+        .nth(1)
+        .filter(|verb| ["bench", "ctl", "relay", "vm"].contains(&verb.as_str()));
     let help = format!("pontoon {} --help", verb.as_deref().unwrap_or("run"));
     format!("{what} (try: {})", suggested.unwrap_or(&help))
 }

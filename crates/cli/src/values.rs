@@ -125,6 +125,25 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time down to nothing, in microseconds.
+pub(crate) fn delay(text: &str) -> Result<Duration, String> {
+    let malformed = || "not a time, such as 100us, 1ms or 0".to_owned();
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| malformed())?;
+    let microseconds = match (&text[digits.len()..], number) {
+        ("us", _) | ("", 0) => 1,
+        ("ms", _) => 1000,
+        _ => return Err(malformed()),
+    };
+    match number.checked_mul(microseconds) {
+        Some(product @ ..=MOST_DELAY) => Ok(Duration::from_micros(product)),
+        _ => Err("longer than 1s".to_owned()),
+    }
+}
+
+/// In microseconds.
+const MOST_DELAY: u64 = 1_000_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +201,16 @@ mod tests {
             "18446744073709551615m",
         ] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn delays() {
+        assert_eq!(delay("100us"), Ok(Duration::from_micros(100)));
+        assert_eq!(delay("2ms"), Ok(Duration::from_millis(2)));
+        assert_eq!(delay("0"), Ok(Duration::ZERO));
+        for wrong in ["", "100", "us", "-1us", "1s", "1001ms", "99999999999999999999us"] {
+            assert!(delay(wrong).is_err(), "{wrong}");
         }
     }
 

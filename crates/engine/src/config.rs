@@ -6,6 +6,8 @@ use core::time::Duration;
 use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_wire::Mac;
 
+use crate::egress::Egress;
+
 /// Everything that is decided before the first packet.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -27,6 +29,8 @@ pub struct Config {
     pub host_loopback: Vec<IpAddr>,
     /// The host's own addresses may be reached (`--host-addresses`).
     pub host_addresses: bool,
+    /// What the user allows and denies (`--allow`, `--deny`).
+    pub egress: Egress,
     /// Published ports, in the order of the host's listeners and UDP sockets.
     pub published: Vec<Published>,
     /// How long a connect may take before the guest is told; `None` leaves it to the host.

@@ -1,17 +1,22 @@
 //! What happened: plain counts, the tests' oracle and the source of every statistic.
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// One worker's counts since it started.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
         }
 
         impl Counters {
             /// Adds another worker's counts.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
+            }
+
+            /// Names and what they count, in the order of declaration.
+            pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
+                [$((stringify!($name), concat!($($doc),*)),)*].into_iter()
             }
 
             /// Names and values, in the order of declaration.

@@ -60,12 +60,14 @@ const PATIENCE: Duration = Duration::from_micros(50);
 impl Net {
     /// The state of a worker with no flows.
     #[must_use]
-    pub fn new(config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
+    pub fn new(mut config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
         let policy = Policy {
             addresses: config.addresses,
             host_loopback: config.host_loopback.clone(),
             host_addresses: config.host_addresses,
             owned: Vec::new(),
+            // What is known of a domain goes with the last rule that names it.
+            egress: core::mem::take(&mut config.egress),
         };
         Self {
             policy,

@@ -201,6 +201,14 @@ impl<S> Forwarder<S> {
         }
     }
 
+    /// Forgets every query that waits.
+    pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let waiting: Vec<u32> = self.pending.iter().map(|(index, ..)| index).collect();
+        for index in waiting {
+            self.remove(index, ctx);
+        }
+    }
+
     /// Takes the query in the first `len` bytes of the buffer.
     fn take<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -325,6 +333,8 @@ impl<S> Forwarder<S> {
                 (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
             if from_resolver && pending.query.is_answered_by(answer, pending.id) {
                 answer[..2].copy_from_slice(&pending.query.id());
+                // Before the guest can use what it says.
+                ctx.net.policy.egress.learn(answer, ctx.now);
                 emit(ctx, pending.asked, pending.guest, answer);
                 self.resolvers.answered(resolver, ctx.now);
                 self.remove(index, ctx);

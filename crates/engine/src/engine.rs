@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
 use crate::dns::Forwarder;
+use crate::egress::{Egress, News, Rule};
 use crate::fragment::Reassembly;
 use crate::icmp::Icmp;
 use crate::local::{self, Handled};
@@ -196,6 +197,9 @@ impl<H: Host> Engine<H> {
         if self.net.owed.is_some_and(|at| at <= now) {
             self.handle_idle(link, host, now);
         }
+        if self.net.policy.egress.next_sweep().is_some_and(|at| at <= now) {
+            self.sweep(now);
+        }
         while let Some(flow) = self.net.timers.expired(now) {
             let (protocols, ctx) = &mut self.split(link, host, now);
             match flow.kind {
@@ -293,6 +297,7 @@ impl<H: Host> Engine<H> {
             self.net.timers.next(),
             self.reassembly.next_timeout(),
             self.net.owed,
+            self.net.policy.egress.next_sweep(),
         ]
         .into_iter()
         .flatten()
@@ -310,15 +315,69 @@ impl<H: Host> Engine<H> {
         self.net.policy.owned = owned;
     }
 
+    /// The host has got, or lost, its IPv6 default route: what the guest is told when it asks for routers.
+    pub fn set_ipv6_route(&mut self, exists: bool) {
+        if let Some(v6) = &mut self.net.config.addresses.v6 {
+            v6.default_route = exists;
+        }
+    }
+
+    /// The user's rules have changed: flows that they forbid end.
+    pub fn set_rules<T: Transmit>(&mut self, rules: &[Rule], link: &mut T, host: &mut H, now: Instant) {
+        self.net.policy.egress.set(rules);
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.tcp.enforce(ctx);
+        protocols.udp.enforce(ctx);
+        ctx.link.flush();
+    }
+
+    /// Refusals that the user should hear of.
+    pub fn take_news(&mut self) -> Vec<News> {
+        self.net.policy.egress.take_news()
+    }
+
+    /// The user's rules, and how often each was met.
+    #[must_use]
+    pub fn egress(&self) -> &Egress {
+        &self.net.policy.egress
+    }
+
+    /// Keeps what is known of the addresses that flows lead to.
+    fn sweep(&mut self, now: Instant) {
+        let Protocols { tcp, udp, .. } = &self.protocols;
+        self.net
+            .policy
+            .egress
+            .keep(tcp.remotes().chain(udp.remotes(now)), now);
+    }
+
     /// The guest's Ethernet address, as the frames of another worker's queue say.
     pub fn set_guest_mac(&mut self, mac: Mac) {
         self.net.guest_mac = mac;
+    }
+
+    /// The guest is gone, and another one may come: its connections are reset and its other flows closed. What is
+    /// published stays.
+    pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
+        self.reassembly = Reassembly::default();
+        self.net.guest_mac = self.net.config.guest_mac;
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.tcp.abort_all(ctx);
+        protocols.udp.close_all(ctx);
+        protocols.icmp.close_all(ctx);
+        protocols.dns.close_all(ctx);
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.net.counters
+    }
+
+    /// Whose engine this is.
+    #[must_use]
+    pub fn worker(&self) -> WorkerId {
+        self.net.worker
     }
 
     /// Flows of every kind that hold a slot of this worker's.

@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use pontoon_wire::frame::{self, Body, Transport};
 
 use crate::ctx::Ctx;
+use crate::egress::Protocol;
 use crate::local::icmp_error::{self, Reason};
 use crate::policy::Refusal;
 use crate::{Frame, Transmit};
@@ -21,13 +22,19 @@ pub(crate) struct Packet<'f, 'a> {
 impl Packet<'_, '_> {
     /// Where policy lets the packet go. Otherwise it is counted and the guest is told.
     pub(crate) fn judge<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Option<IpAddr> {
-        let refusal = match ctx.net.policy.decide(self.ip.destination) {
+        let (protocol, port) = match &self.transport {
+            Transport::Udp(udp) => (Protocol::Udp, udp.destination_port),
+            Transport::Tcp(tcp) => (Protocol::Tcp, tcp.destination_port),
+            Transport::Icmp(_) | Transport::Fragment | Transport::Other => (Protocol::Icmp, 0),
+        };
+        let verdict = ctx.net.policy.judge(protocol, self.ip.destination, port, ctx.now);
+        let refusal = match verdict {
             Ok(remote) => return Some(remote),
             Err(refusal) => refusal,
         };
         ctx.net.counters.policy_refused += 1;
         let reason = match refusal {
-            Refusal::Class | Refusal::HostAddress => Reason::Prohibited,
+            Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
             Refusal::Nobody => Reason::HostUnreachable,
             // What a host says whose port is closed: the gateway is there, it only has nothing open.
             Refusal::HostLoopback => Reason::PortUnreachable,

@@ -188,6 +188,13 @@ impl<S> Icmp<S> {
         }
     }
 
+    /// Closes every flow.
+    pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        for index in self.echoes.places() {
+            self.remove(index, ctx);
+        }
+    }
+
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut echo = self.echoes.remove(index);
         ctx.net.timers.disarm(&mut echo.timer);

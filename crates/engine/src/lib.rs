@@ -10,6 +10,7 @@ pub mod config;
 pub mod counters;
 pub mod ctx;
 pub mod dns;
+pub mod egress;
 pub mod engine;
 pub mod flow;
 pub mod fragment;
@@ -34,6 +35,7 @@ pub mod udp_emit;
 
 pub use config::Config;
 pub use counters::Counters;
+pub use egress::Egress;
 pub use engine::Engine;
 pub use flow::{FlowId, Kind, Token, WorkerId};
 pub use host::{Failure, Host, Readiness};

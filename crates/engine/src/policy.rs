@@ -1,12 +1,18 @@
 //! Who may send, and who may be reached: decided once, before a socket exists.
 //!
-//! A sender is somebody to whom an answer could go ([`may_send`]). About the destination there are two questions. First what the guest wrote: some classes of addresses are refused whatever flags were given, as
+//! A sender is somebody to whom an answer could go ([`may_send`]). About the destination there are three questions.
+//! First what the guest wrote: some classes of addresses are refused whatever flags were given, as
 //! `connect` to several of them (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then where it
-//! would go: to the host's loopback or to an address that the host owns only if that was opened.
+//! would go: to the host's loopback or to an address that the host owns only if that was opened. At last what the
+//! user's rules say about it ([`Egress`]).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use arrayvec::ArrayVec;
+
+use crate::Instant;
 use crate::config::Addresses;
+use crate::egress::{Destination, Egress, Protocol};
 
 /// Why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +25,11 @@ pub enum Refusal {
     HostLoopback,
     /// An address that the host owns, and `--host-addresses` was not given.
     HostAddress,
+    /// The user's rules.
+    Rule,
 }
 
-/// The table. `decide` is the one place where a destination is judged, for TCP, UDP and ICMP alike.
+/// The table. `judge` is the one place where a destination is judged, for TCP, UDP and ICMP alike.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Addresses on the guest's side.
@@ -32,13 +40,56 @@ pub struct Policy {
     pub host_addresses: bool,
     /// Addresses that the host owns, followed while running.
     pub owned: Vec<IpAddr>,
+    /// The user's rules.
+    pub egress: Egress,
 }
 
 impl Policy {
-    /// Where a packet that the guest wrote to `written` may go on the host's side.
+    /// Where a packet that the guest wrote to `written` may go on the host's side. An echo request's port means nothing.
     ///
     /// # Errors
     /// It may not; nothing is opened for it.
+    pub fn judge(
+        &mut self,
+        protocol: Protocol,
+        written: IpAddr,
+        port: u16,
+        now: Instant,
+    ) -> Result<IpAddr, Refusal> {
+        let remote = self.decide(written)?;
+        if self.egress.is_open() {
+            return Ok(remote);
+        }
+        let to = Destination {
+            protocol,
+            written,
+            remote,
+            embedded: &embedded(written).unwrap_or_default(),
+            port: (protocol != Protocol::Icmp).then_some(port),
+        };
+        match self.egress.judge(&to, now) {
+            true => Ok(remote),
+            false => Err(Refusal::Rule),
+        }
+    }
+
+    /// Whether the user's rules let a flow to `written` stay; without a port, whether they do for some port.
+    #[must_use]
+    pub fn permits(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
+        let to = Destination {
+            protocol,
+            written,
+            remote: self.decide(written).unwrap_or(written),
+            embedded: &embedded(written).unwrap_or_default(),
+            port,
+        };
+        self.egress.permits(&to, now)
+    }
+
+    /// As [`Self::judge`], before the user's rules.
+    ///
+    /// # Errors
+    /// It may not be reached, whatever the rules.
     pub fn decide(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
         match written {
             IpAddr::V4(v4) => self.class_v4(v4)?,
@@ -109,34 +160,15 @@ impl Policy {
         }
     }
 
-    /// Judges the IPv4 address inside an IPv6 one that a translator or relay would take out of it.
+    /// Judges the IPv4 addresses inside an IPv6 one.
     fn embedded(&self, written: Ipv6Addr) -> Result<(), Refusal> {
-        let [_, _, a, b, c, d, ..] = written.octets();
-        let [.., w, x, y, z] = written.octets();
-        match written.segments() {
-            // NAT64's well-known prefix, RFC 6052.
-            [0x64, 0xff9b, 0, 0, 0, 0, ..] => self.inner(Ipv4Addr::new(w, x, y, z)),
-            // 6to4, RFC 3056.
-            [0x2002, ..] => self.inner(Ipv4Addr::new(a, b, c, d)),
-            // NAT64's prefix for local use, RFC 8215.
-            [0x64, 0xff9b, 1, ..] => self.local_nat64(written.octets()),
-            _ => Ok(()),
+        let Some(readings) = embedded(written.into()) else {
+            return Ok(());
+        };
+        if readings.is_empty() {
+            return Err(Refusal::Class);
         }
-    }
-
-    /// An operator puts a NAT64 prefix of any of RFC 6052's lengths into this block, and which one is not known here,
-    /// so every reading is judged. A reading that begins with 0 or ends in .0.0 names no host: it is a piece of
-    /// another reading's prefix or suffix, and is passed over. With no reading left there is nobody to reach.
-    fn local_nat64(&self, octets: [u8; 16]) -> Result<(), Refusal> {
-        let readings = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]]
-            .map(|places| places.map(|place: usize| octets[place]));
-        let mut verdict = Err(Refusal::Class);
-        for [a, b, c, d] in readings {
-            if a != 0 && [c, d] != [0, 0] {
-                verdict = Ok(self.inner(Ipv4Addr::new(a, b, c, d))?);
-            }
-        }
-        verdict
+        readings.into_iter().try_for_each(|reading| self.inner(reading))
     }
 
     fn inner(&self, written: Ipv4Addr) -> Result<(), Refusal> {
@@ -145,6 +177,36 @@ impl Policy {
             _ => Ok(()),
         }
     }
+}
+
+/// The IPv4 addresses that a translator or relay would take out of an IPv6 one; `None` where none looks inside.
+fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
+    let IpAddr::V6(written) = written else {
+        return None;
+    };
+    let [_, _, a, b, c, d, ..] = written.octets();
+    let [.., w, x, y, z] = written.octets();
+    match written.segments() {
+        // NAT64's well-known prefix, RFC 6052.
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some([Ipv4Addr::new(w, x, y, z)].into_iter().collect()),
+        // 6to4, RFC 3056.
+        [0x2002, ..] => Some([Ipv4Addr::new(a, b, c, d)].into_iter().collect()),
+        // NAT64's prefix for local use, RFC 8215.
+        [0x64, 0xff9b, 1, ..] => Some(local_nat64(written.octets())),
+        _ => None,
+    }
+}
+
+/// An operator puts a NAT64 prefix of any of RFC 6052's lengths into this block, and which one is not known here,
+/// so every reading counts. A reading that begins with 0 or ends in .0.0 names no host: it is a piece of
+/// another reading's prefix or suffix, and is passed over. With no reading left there is nobody to reach.
+fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
+    [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]]
+        .map(|places| places.map(|place: usize| octets[place]))
+        .into_iter()
+        .filter(|[a, _, c, d]| *a != 0 && [*c, *d] != [0, 0])
+        .map(Ipv4Addr::from)
+        .collect()
 }
 
 /// Whether a packet may come from this address: it names one host other than its own loopback, so that an answer could

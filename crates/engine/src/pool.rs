@@ -1,6 +1,6 @@
 //! Memory for what the guest sent and the host does not take yet: blocks of 64 KiB, bounded in all.
 //!
-//! A block is a piece of some flow's [`Queue`] or one flow's reordering window. All of them are one allocation, whose
+//! A block is a piece of some flow's [`Queue`] or of a flow's reordering window. All of them are one allocation, whose
 //! pages cost nothing until a block is first written; the block that was given back last is the next one taken.
 
 use vm_memory::VolatileSlice;

@@ -98,6 +98,11 @@ impl<K: Eq + Hash, V> Table<K, V> {
         Some(&mut self.slots.get_mut(index, generation)?.value)
     }
 
+    /// The places of all entries.
+    pub(crate) fn places(&self) -> Vec<u32> {
+        self.slots.iter().map(|(index, ..)| index).collect()
+    }
+
     /// An entry that is known to be there.
     pub(crate) fn at(&self, index: u32) -> &V {
         &self.slots.at(index).value
@@ -114,6 +119,11 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
     pub(crate) fn generation(&self, index: u32) -> u16 {
         self.slots.generation(index)
+    }
+
+    /// Every entry, in the order of the slots.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &V)> {
+        self.slots.iter().map(|(index, _, slot)| (index, &slot.value))
     }
 
     /// Makes an entry the newest, unless it is pinned.

@@ -56,15 +56,12 @@ impl World {
 
     /// What the host was asked since the last look.
     pub(crate) fn calls(&mut self) -> Vec<String> {
-        core::mem::take(&mut self.host.calls)
+        self.host.take_calls()
     }
 
     /// What the guest was sent since the last look.
     pub(crate) fn down(&mut self) -> Vec<String> {
-        core::mem::take(&mut self.link.frames)
-            .iter()
-            .map(|(offload, bytes)| describe::describe(*offload, bytes))
-            .collect()
+        self.link.describe()
     }
 
     /// The counters that moved since the last look, by how much.

@@ -19,10 +19,11 @@ mod send;
 mod tests;
 mod up;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use crate::ctx::Ctx;
+use crate::egress::Protocol;
 use crate::peers::FlowKey;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
@@ -30,7 +31,7 @@ use crate::{FlowId, Host, Instant, Transmit};
 use rand_chacha::ChaCha12Rng;
 
 pub use gather::Gather;
-use peers::{Owner, Peers, Pool};
+use peers::{Owner, Peer, Peers, Pool};
 
 /// Every UDP endpoint of one worker.
 #[derive(Debug)]
@@ -99,6 +100,15 @@ impl<S> Udp<S> {
         }
     }
 
+    /// Closes every endpoint that is not a published port's.
+    pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        for index in self.endpoints.places() {
+            if self.endpoints.at(index).published.is_none() {
+                self.remove(index, ctx);
+            }
+        }
+    }
+
     /// The flow's timer is due.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -114,6 +124,34 @@ impl<S> Udp<S> {
             Some(at) => ctx.net.timers.arm(&mut endpoint.timer, flow, at),
             None => (),
         }
+    }
+
+    /// The rules have changed: peers that they forbid are heard no more. What is sent to them is judged anyway.
+    pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let (policy, now) = (&ctx.net.policy, ctx.now);
+        let is_forbidden = |peer: &Peer| {
+            let written = peer.written;
+            // A peer that stands for every port may stay while there is one that it may have.
+            let port = Some(written.port()).filter(|port| *port > 0);
+            !peer.came_in && !policy.permits(Protocol::Udp, written.ip(), port, now)
+        };
+        self.pool.forget_all(is_forbidden);
+        let indices: Vec<u32> = self.endpoints.iter().map(|(index, _)| index).collect();
+        for index in indices {
+            self.endpoints.at_mut(index).peers.forget_first(is_forbidden);
+        }
+    }
+
+    /// Where the guest's datagrams went lately.
+    pub(crate) fn remotes(&self, now: Instant) -> impl Iterator<Item = IpAddr> {
+        let first = self
+            .endpoints
+            .iter()
+            .filter_map(|(_, endpoint)| endpoint.peers.first());
+        first
+            .chain(self.pool.iter())
+            .filter(move |peer| peer.is_fresh(now))
+            .map(|peer| peer.written.ip())
     }
 
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {

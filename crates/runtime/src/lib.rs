@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 
 mod cpus;
 pub mod host;
+mod limits;
 pub mod link;
 mod mesh;
 pub mod messages;
@@ -21,10 +22,15 @@ mod pacing;
 mod worker;
 mod workers;
 
+pub use link::Attachment;
+pub use link::socket::Source;
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
 
+use link::Link;
+use link::socket::{Framing, Packet, Socket, Stream};
+use link::tap::Tap;
 use messages::Report;
 
 /// Where the host side sends from (`--outbound`).
@@ -43,11 +49,6 @@ pub struct Setup {
     pub config: Config,
     /// Addresses that the host owns now.
     pub owned: Vec<IpAddr>,
-    /// Queues of the tap, one for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and
-    /// TUNSETOFFLOAD where `offload` says so, and with `IFF_MULTI_QUEUE` where there are several.
-    pub tap: Vec<OwnedFd>,
-    /// What was negotiated on the tap.
-    pub offload: TapOffload,
     /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP).
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
@@ -60,7 +61,7 @@ pub struct Setup {
     pub outbound: Option<Outbound>,
 }
 
-/// Drops every capability, sets no_new_privs, and moves packets until the supervisor's end closes or the tap is gone.
+/// Drops every capability, sets no_new_privs, and moves packets until the supervisor's end closes or the guest is gone.
 /// [`Report::Ready`] on the supervisor's socket says that the workers are about to run.
 ///
 /// The process has one thread when this is called: the first worker's. It dies of SIGTERM; SIGPIPE is of no concern, as
@@ -68,12 +69,33 @@ pub struct Setup {
 ///
 /// # Errors
 /// The engine could not start, or not go on; the text says what failed.
-pub fn run(setup: Setup) -> io::Result<()> {
+pub fn run(setup: Setup, attachment: Attachment) -> io::Result<()> {
     caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
     raise_descriptor_limit();
+    match attachment {
+        Attachment::Tap { queues, offload } => {
+            let mtu = setup.config.mtu;
+            let tap = |queue| Tap::new(queue, offload, mtu);
+            let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
+            let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
+            serve(setup, taps)
+        }
+        Attachment::Stream(source) => serve_socket::<Stream>(setup, source),
+        Attachment::Packet(source) => serve_socket::<Packet>(setup, source),
+    }
+}
+
+fn serve_socket<F: Framing>(setup: Setup, source: Source) -> io::Result<()> {
+    let link = Socket::<F>::new(source, setup.config.mtu)
+        .map_err(|error| say("cannot take over the guest's socket", &error))?;
+    serve(setup, vec![link])
+}
+
+/// Runs a worker on each of `links`.
+fn serve<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<()> {
     let voice = setup.supervisor.try_clone()?;
-    let workers = workers::build(setup)?;
-    seqpacket::send(&voice, Report::Ready.encode(), &[])
+    let workers = workers::build(setup, links)?;
+    seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
     drop(voice);
     let end = workers::run(workers);

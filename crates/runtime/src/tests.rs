@@ -1,3 +1,6 @@
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::thread;
 use std::time::Duration;
 
@@ -9,10 +12,18 @@ use pontoon_wire::Mac;
 use super::*;
 use crate::namespace::{self, ip};
 
-/// An engine on a new tap of this namespace, and the supervisor's end.
-fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
+/// A new tap of this namespace.
+fn tap(queues: u8) -> Attachment {
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
     ip("link set tap0 up");
+    Attachment::Tap {
+        queues: tap.queues,
+        offload: tap.offload,
+    }
+}
+
+/// What an engine needs beside a link, and the supervisor's end.
+fn setup(pacing: Pacing) -> (Setup, OwnedFd) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let addresses = Addresses {
         v4: V4 {
@@ -33,6 +44,7 @@ fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
         resolvers: Vec::new(),
         host_loopback: Vec::new(),
         host_addresses: false,
+        egress: pontoon_engine::Egress::default(),
         published: Vec::new(),
         connect_timeout: None,
         udp_filter: UdpFilter::Address,
@@ -42,8 +54,6 @@ fn setup(pacing: Pacing, queues: u8) -> (Setup, OwnedFd) {
     let setup = Setup {
         config,
         owned: Vec::new(),
-        tap: tap.queues,
-        offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],
         supervisor: ours,
@@ -69,7 +79,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             (Pacing::Poll, 1),
             (Pacing::Event, 4),
         ] {
-            let (setup, supervisor) = setup(pacing, queues);
+            let ((setup, supervisor), attachment) = (setup(pacing), tap(queues));
             let other = thread::spawn(move || {
                 until_ready(&supervisor);
                 let update = Update::Owned(vec!["192.0.2.1".parse().unwrap()]);
@@ -79,7 +89,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             });
             // In a thread of its own, for what it gives up is gone for good.
             let engine = thread::spawn(move || {
-                run(setup).unwrap();
+                run(setup, attachment).unwrap();
                 caps::verify().unwrap();
             });
             other.join().unwrap();
@@ -92,11 +102,67 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
 fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
         for queues in [1, 4] {
-            let (setup, supervisor) = setup(Pacing::Event, queues);
-            let engine = thread::spawn(move || run(setup));
+            let ((setup, supervisor), attachment) = (setup(Pacing::Event), tap(queues));
+            let engine = thread::spawn(move || run(setup, attachment));
             until_ready(&supervisor);
             ip("link del tap0");
             engine.join().unwrap().unwrap();
         }
     });
+}
+
+/// A listening socket without a file, and its name.
+fn listener(name: &str) -> (OwnedFd, SocketAddr) {
+    let name = format!("pontoon-runtime.{}.{name}", std::process::id());
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    (UnixListener::bind_addr(&name).unwrap().into(), name)
+}
+
+/// Comes as a guest, asks for the gateway's Ethernet address, and hears it.
+fn come(name: &SocketAddr) -> UnixStream {
+    let mut guest = UnixStream::connect_addr(name).unwrap();
+    guest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut request = vec![0, 0, 0, 42];
+    request.extend([0xff; 6]);
+    request.extend([2, 0, 0, 0, 0, 1, 8, 6]);
+    request.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+    request.extend([2, 0, 0, 0, 0, 1, 10, 0, 2, 15]);
+    request.extend([0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
+    guest.write_all(&request).unwrap();
+    let mut reply = [0; 46];
+    guest.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..4], [0, 0, 0, 42]);
+    assert_eq!(reply[24..36], [0, 2, 2, 0, 0, 0, 0, 2, 10, 0, 2, 2]);
+    guest
+}
+
+#[test]
+fn serves_one_guest_after_the_other() {
+    let (setup, supervisor) = setup(Pacing::Event);
+    let (listener, name) = listener("several");
+    let source = Source::Listening {
+        listener,
+        one_off: false,
+    };
+    let engine = thread::spawn(move || run(setup, Attachment::Stream(source)));
+    until_ready(&supervisor);
+    for _ in 0..3 {
+        drop(come(&name));
+    }
+    drop(supervisor);
+    engine.join().unwrap().unwrap();
+}
+
+#[test]
+fn ends_with_the_only_guest() {
+    let (setup, supervisor) = setup(Pacing::Hybrid);
+    let (listener, name) = listener("one");
+    let source = Source::Listening {
+        listener,
+        one_off: true,
+    };
+    let engine = thread::spawn(move || run(setup, Attachment::Stream(source)));
+    until_ready(&supervisor);
+    drop(come(&name));
+    engine.join().unwrap().unwrap();
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pontoon_engine::{Counters, Engine, Instant, Transmit};
+use pontoon_engine::{Counters, Engine, Instant, Transmit as _};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
@@ -12,27 +12,27 @@ use tracing::{debug, info, warn};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
-use crate::link::tap::{BURST, Receiver, Rest, Transmitter, Until};
+use crate::limits::Limits;
+use crate::link::{BURST, Burst, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
-use crate::messages::{MAX_LEN, Update};
+use crate::messages::{MAX_LEN, Report, Stats, Update};
 use crate::pacing::{Pacer, Side, Wait};
-
-/// How long to leave a link alone that had no room, where nothing else says when it has.
-const LINK_RETRY: Duration = Duration::from_millis(1);
 
 /// A worker: an engine between the two halves of a link and the host's sockets.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct Worker<L> {
     pub(crate) engine: Engine<KernelHost>,
     pub(crate) host: KernelHost,
-    pub(crate) receiver: Receiver,
-    pub(crate) link: Transmitter,
+    pub(crate) link: L,
     /// The supervisor's channel: one worker hears it, and passes on what it says.
     pub(crate) supervisor: Option<OwnedFd>,
+    /// To answer the supervisor.
+    pub(crate) voice: OwnedFd,
     /// The others, where there are any.
     pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
-    /// Frames that the link dropped for meaningless offload metadata.
+    pub(crate) limits: Limits,
+    /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
     pub(crate) malformed: u64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Worker {
 pub(crate) enum End {
     /// The supervisor closed its end.
     Supervisor,
-    /// The guest's interface is gone.
+    /// The guest is gone, and no other will come.
     Link,
     /// Another worker's loop has ended.
     Peer,
@@ -57,6 +57,10 @@ struct Left {
     inbox: bool,
     /// The link had no room.
     room: bool,
+    /// The link has affairs of its own.
+    control: bool,
+    /// The guest is gone, and how.
+    gone: Option<Gone>,
 }
 
 /// The time, for a turn.
@@ -66,8 +70,8 @@ pub(crate) fn now() -> Instant {
     Instant(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-impl Worker {
-    /// Moves packets until the supervisor or the link goes away.
+impl<L: Link> Worker<L> {
+    /// Moves packets until the supervisor goes away, or the guest for good.
     ///
     /// One turn: at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow; then it waits, and
     /// nothing else does.
@@ -95,17 +99,13 @@ impl Worker {
                         worked = worked.or(Some(Side::Host));
                     }
                 } else if left.frames {
-                    match self.frames(until, begin) {
-                        (_, Rest::Gone(error)) => {
-                            info!("the guest's interface is gone: {error}");
-                            return Ok(End::Link);
-                        }
-                        (frames, rest) => {
-                            if frames > 0 {
-                                worked = Some(Side::Guest);
-                            }
-                            left.frames = rest == Rest::More;
-                        }
+                    let burst = self.frames(until, begin);
+                    if burst.frames > 0 {
+                        worked = Some(Side::Guest);
+                    }
+                    left.frames = burst.rest == Rest::More;
+                    if let Rest::Gone(how) = burst.rest {
+                        left.gone = Some(how);
                     }
                 }
             }
@@ -128,25 +128,55 @@ impl Worker {
             left.icmp = left.icmp && self.shared(Family::V4, begin);
             left.icmpv6 = left.icmpv6 && self.shared(Family::V6, begin);
 
+            // In: the link's own affairs.
+            if std::mem::take(&mut left.control) {
+                left.frames = true;
+                if let Err(how) = self.link.control(self.host.epoll()) {
+                    left.gone = Some(how);
+                }
+            }
+
             // In: the supervisor's word.
-            if left.supervisor && !self.supervisor()? {
+            if left.supervisor && !self.supervisor(begin)? {
                 return Ok(End::Supervisor);
             }
             left.supervisor = false;
 
             // In: time.
             if self.engine.next_timeout().is_some_and(|due| due <= begin) {
-                self.engine.handle_timeout(&mut self.link, &mut self.host, begin);
+                self.engine
+                    .handle_timeout(self.link.transmitter(), &mut self.host, begin);
             }
 
             // Out: what waited for the link, then one quantum of each flow that has more.
+            let link = self.link.transmitter();
             if std::mem::take(&mut left.room) {
-                self.engine
-                    .handle_link_ready(&mut self.link, &mut self.host, begin);
+                self.engine.handle_link_ready(link, &mut self.host, begin);
             }
-            let more = self.engine.handle_ready(&mut self.link, &mut self.host, begin);
-            self.link.flush();
-            left.room |= self.link.take_full();
+            let more = self.engine.handle_ready(link, &mut self.host, begin);
+            link.flush();
+            left.refused(self.link.take_full());
+
+            // A guest that is gone takes its flows along.
+            if let Some(how) = left.gone.take() {
+                match how {
+                    Gone::Interface(_) | Gone::Closed => info!("{how}"),
+                    Gone::Connection(_) | Gone::Protocol(_) => warn!("{how}"),
+                }
+                if !self.link.part(self.host.epoll()) {
+                    return Ok(End::Link);
+                }
+                self.engine
+                    .forget_guest(self.link.transmitter(), &mut self.host, begin);
+                left.frames = false;
+            }
+
+            for news in self.engine.take_news() {
+                warn!("{news}");
+            }
+            if let Some(bite) = self.limits.bite(self.engine.counters(), begin) {
+                warn!("{bite}");
+            }
 
             // What needs doing at some time is best done now that all is on its way.
             self.host.prepare();
@@ -164,29 +194,30 @@ impl Worker {
             let timeout = match wait {
                 Wait::No => Some(Duration::ZERO),
                 Wait::Sleep => {
-                    self.engine.handle_idle(&mut self.link, &mut self.host, begin);
-                    left.room |= self.link.take_full();
-                    self.until_due(begin, left.room)
+                    self.engine
+                        .handle_idle(self.link.transmitter(), &mut self.host, begin);
+                    left.refused(self.link.take_full());
+                    match left.gone {
+                        Some(_) => Some(Duration::ZERO),
+                        None => self.until_due(begin, left.room),
+                    }
                 }
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }
     }
 
-    /// A burst of frames: how many, and what is left.
-    fn frames(&mut self, until: Until, now: Instant) -> (usize, Rest) {
+    /// A burst of frames.
+    fn frames(&mut self, until: Until, now: Instant) -> Burst {
         let Self {
-            engine,
-            host,
-            receiver,
-            link,
-            ..
+            engine, host, link, ..
         } = self;
+        let (receiver, transmitter) = link.halves();
         let burst = receiver.receive(BURST, until, |frames| {
-            engine.handle_frames(frames, link, host, now)
+            engine.handle_frames(frames, transmitter, host, now)
         });
         self.malformed += burst.malformed;
-        (burst.frames, burst.rest)
+        burst
     }
 
     /// Events on the flows' sockets. Says whether there was one.
@@ -194,7 +225,7 @@ impl Worker {
         let mut worked = false;
         for (flow, ready) in events.flows() {
             self.engine
-                .handle_socket(flow, ready, &mut self.link, &mut self.host, now);
+                .handle_socket(flow, ready, self.link.transmitter(), &mut self.host, now);
             worked = true;
         }
         worked
@@ -208,7 +239,7 @@ impl Worker {
                 Next::Stranger => {}
                 Next::Flow(flow, ready) => {
                     self.engine
-                        .handle_socket(flow, ready, &mut self.link, &mut self.host, now);
+                        .handle_socket(flow, ready, self.link.transmitter(), &mut self.host, now);
                 }
             }
         }
@@ -216,12 +247,9 @@ impl Worker {
     }
 
     /// Takes the supervisor's messages; false when its end is closed.
-    fn supervisor(&mut self) -> io::Result<bool> {
-        let Some(supervisor) = &self.supervisor else {
-            return Ok(true);
-        };
+    fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
-        loop {
+        while let Some(supervisor) = &self.supervisor {
             let message = match seqpacket::receive(supervisor, &mut buffer) {
                 Ok(Some(message)) => &buffer[..message.len],
                 Ok(None) => return Ok(false),
@@ -234,10 +262,44 @@ impl Worker {
                     if let Some(member) = &self.member {
                         member.pass_on(&update);
                     }
-                    apply(&mut self.engine, update);
+                    self.obey(update, now);
                 }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
+        }
+        Ok(true)
+    }
+
+    /// Does what the supervisor says.
+    fn obey(&mut self, update: Update, now: Instant) {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        match update {
+            Update::Resolvers(list) => engine.set_resolvers(list),
+            Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
+            Update::Rules(list) => engine.set_rules(&list, link.transmitter(), host, now),
+            Update::Ask(round) => self.answer(round),
+        }
+    }
+
+    /// Says what it knows. Where the supervisor has no room for it, that is told that nobody answers.
+    fn answer(&self, round: u64) {
+        let counters = self.engine.counters().iter();
+        let stats = Stats {
+            round,
+            worker: self.engine.worker().0,
+            flows: self.engine.flows() as u64,
+            pool_bytes: self.engine.pool_in_use() as u64,
+            rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
+            counters: counters
+                .chain([("link_malformed", self.malformed)])
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
+        };
+        if let Err(error) = seqpacket::send(&self.voice, &Report::Stats(stats).encode(), &[]) {
+            debug!("the supervisor was not answered: {error}");
         }
     }
 
@@ -253,18 +315,19 @@ impl Worker {
         let Some(member) = member else {
             return Some((0, false));
         };
-        let received = member.receive(|frames| engine.handle_handed(frames, link, host, now));
-        for update in member.updates() {
-            apply(engine, update);
+        let received = member.receive(|frames| engine.handle_handed(frames, link.transmitter(), host, now));
+        let (updates, is_over) = (member.updates(), member.is_over());
+        for update in updates {
+            self.obey(update, now);
         }
-        (!member.is_over()).then_some(received)
+        (!is_over).then_some(received)
     }
 
     /// How long to sleep: until the next timer, for ever without one.
-    fn until_due(&self, now: Instant, no_room: bool) -> Option<Duration> {
+    fn until_due(&mut self, now: Instant, full: bool) -> Option<Duration> {
         let due = self.engine.next_timeout().map(|due| due.since(now));
-        let retry = no_room.then_some(LINK_RETRY);
-        due.into_iter().chain(retry).min()
+        let link = self.link.sleep(self.host.epoll(), full);
+        due.into_iter().chain(link).min()
     }
 
     /// What happened.
@@ -302,14 +365,15 @@ impl Tally {
     }
 }
 
-fn apply(engine: &mut Engine<KernelHost>, update: Update) {
-    match update {
-        Update::Resolvers(list) => engine.set_resolvers(list),
-        Update::Owned(list) => engine.set_owned_addresses(list),
-    }
-}
-
 impl Left {
+    /// Notes what has come of sending.
+    fn refused(&mut self, full: Result<bool, Gone>) {
+        match full {
+            Ok(full) => self.room |= full,
+            Err(how) => self.gone = Some(how),
+        }
+    }
+
     /// Notes the events on the worker's own sources.
     fn note(&mut self, events: &Events) {
         for (edge, ready) in events.edges() {
@@ -319,6 +383,8 @@ impl Left {
                 Edge::Icmp => self.icmp = true,
                 Edge::Icmpv6 => self.icmpv6 = true,
                 Edge::Inbox => self.inbox = true,
+                Edge::Room => self.room = true,
+                Edge::Control => self.control = true,
             }
         }
     }

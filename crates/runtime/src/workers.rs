@@ -11,16 +11,17 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::host::event::Edge;
 use crate::host::{Can, KernelHost};
-use crate::link::tap;
+use crate::limits::Limits;
+use crate::link::Link;
 use crate::mesh::{self, Member};
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Tally, Worker};
 use crate::{Setup, cpus, say};
 
-/// Builds a worker for each queue of the tap.
-pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
+/// Builds a worker for each of the links, which are one guest's.
+pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Worker<L>>> {
     let can = Can::probe(&Disabled::from_env()?);
-    let count = u8::try_from(setup.tap.len())
+    let count = u8::try_from(links.len())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more queues than workers can be"))?;
     let members = match count {
         1 => vec![None],
@@ -33,9 +34,10 @@ pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
     let cpus = cpus::available() - f64::from(count - 1);
     let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
     let mut raw_icmp = setup.raw_icmp;
+    let voice = setup.supervisor.try_clone()?;
     let mut supervisor = Some(setup.supervisor);
     let mut workers = Vec::new();
-    for ((id, queue), member) in (0..count).map(WorkerId).zip(setup.tap).zip(members) {
+    for ((id, link), member) in (0..count).map(WorkerId).zip(links).zip(members) {
         let host = KernelHost::new(
             can,
             setup.outbound.clone(),
@@ -44,15 +46,14 @@ pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
             std::mem::take(&mut raw_icmp),
         )
         .map_err(|error| say("cannot take over the host's sockets", &error))?;
-        let (receiver, link) = tap::open(queue, setup.offload, setup.config.mtu)
-            .map_err(|error| say("cannot take over the tap", &error))?;
         let mut worker = Worker {
             engine: engine(&setup.config, id)?,
             host,
-            receiver,
             link,
             supervisor: supervisor.take(),
+            voice: voice.try_clone()?,
             member,
+            limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, cpus, worker::now()),
             malformed: 0,
         };
@@ -65,7 +66,7 @@ pub(crate) fn build(setup: Setup) -> io::Result<Vec<Worker>> {
 
 /// Runs the workers, the first one in this thread, until one of them ends, and so all. Logs what happened in all, and says
 /// why it ended.
-pub(crate) fn run(workers: Vec<Worker>) -> io::Result<End> {
+pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
     let mut ends = thread::scope(|scope| {
         let mut workers = workers.into_iter();
         let first = workers.next();
@@ -98,15 +99,15 @@ pub(crate) fn run(workers: Vec<Worker>) -> io::Result<End> {
 }
 
 /// How a worker's loop ended, and the worker, unless it panicked.
-type Ended = (io::Result<End>, Option<Worker>);
+type Ended<L> = (io::Result<End>, Option<Worker<L>>);
 
-fn run_one(mut worker: Worker) -> Ended {
+fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
     let _ends_all = ends_all(&worker);
     (worker.run(), Some(worker))
 }
 
 /// Logs what happened. Before a worker is dropped: to close a queue takes the kernel longer than all the rest.
-fn conclude(ended: Vec<Ended>) -> Vec<io::Result<End>> {
+fn conclude<L: Link>(ended: Vec<Ended<L>>) -> Vec<io::Result<End>> {
     let mut tally = Tally::default();
     for worker in ended.iter().filter_map(|(_, worker)| worker.as_ref()) {
         tally.add(&worker.tally());
@@ -115,11 +116,11 @@ fn conclude(ended: Vec<Ended>) -> Vec<io::Result<End>> {
     ended.into_iter().map(|(end, _)| end).collect()
 }
 
-fn ends_all(worker: &Worker) -> Option<mesh::EndsAll> {
+fn ends_all<L: Link>(worker: &Worker<L>) -> Option<mesh::EndsAll> {
     worker.member.as_ref().map(Member::ends_all)
 }
 
-fn join(thread: ScopedJoinHandle<'_, Ended>) -> Ended {
+fn join<L: Link>(thread: ScopedJoinHandle<'_, Ended<L>>) -> Ended<L> {
     let panicked = |_| (Err(io::Error::other("a worker panicked")), None);
     thread.join().unwrap_or_else(panicked)
 }
@@ -131,17 +132,16 @@ fn engine(config: &Config, id: WorkerId) -> io::Result<Engine<KernelHost>> {
 }
 
 /// Joins a worker to what it waits for, and to the others.
-fn connect(worker: &mut Worker, id: WorkerId) -> io::Result<()> {
+fn connect<L: Link>(worker: &mut Worker<L>, id: WorkerId) -> io::Result<()> {
     let Worker {
         engine,
         host,
-        receiver,
         link,
         supervisor,
         member,
         ..
     } = worker;
-    host.epoll().add_level(&*receiver, Edge::Link.token())?;
+    link.watch(host.epoll())?;
     if let Some(supervisor) = supervisor {
         rustix::io::ioctl_fionbio(&*supervisor, true)?;
         host.epoll().add(supervisor, Edge::Supervisor.token())?;
@@ -154,7 +154,7 @@ fn connect(worker: &mut Worker, id: WorkerId) -> io::Result<()> {
         return Ok(());
     }
     engine
-        .open_published(link, host, worker::now())
+        .open_published(link.transmitter(), host, worker::now())
         .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))
 }
 

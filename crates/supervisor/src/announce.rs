@@ -1,10 +1,10 @@
 //! Says that the network stands: a descriptor (`--ready-fd`) and a file (`--pid-file`).
 
 use std::fs;
-use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 
+use crate::descriptor;
 use crate::error::{Context as _, Error};
 
 /// Whom to tell.
@@ -31,7 +31,9 @@ impl Announcement {
             )));
         }
         Ok(Self {
-            ready: ready_fd.map(take_over).transpose()?,
+            ready: ready_fd
+                .map(|number| descriptor::take_over(number, "--ready-fd", WITHOUT_READY))
+                .transpose()?,
             pid_file,
             written: false,
         })
@@ -66,21 +68,5 @@ impl Drop for Announcement {
     }
 }
 
-fn take_over(number: RawFd) -> Result<OwnedFd, Error> {
-    let cannot = |error: &io::Error| {
-        Error::io(
-            format_args!("cannot use descriptor {number} for --ready-fd"),
-            error,
-        )
-        .advise(format!("{number}>FILE or a pipe in the shell"))
-    };
-    if number <= 2 {
-        return Err(Error::new(format!("--ready-fd {number}: 0, 1 and 2 are the command's")).with_status(2));
-    }
-    // SAFETY: a number that is no open descriptor is what F_GETFD is asked about; it changes nothing.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::io::fcntl_getfd(borrowed).map_err(|error| cannot(&error.into()))?;
-    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC).map_err(|error| cannot(&error.into()))?;
-    // SAFETY: it is open, and whoever started us handed it over for this; nothing else here uses it.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
+/// What to try where there is no such descriptor.
+const WITHOUT_READY: &str = "N>FILE or a pipe in the shell";

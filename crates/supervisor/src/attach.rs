@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pontoon_sys::seqpacket;
-use pontoon_sys::tun::TapOffload;
 use rustix::fs::inotify;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -87,11 +86,11 @@ impl Attached {
     ///
     /// # Errors
     /// The namespace is not ours to change, or the tap cannot be made.
-    pub(crate) fn make_tap(&self, plan: &tap::Plan) -> Result<(Vec<OwnedFd>, TapOffload), Error> {
+    pub(crate) fn make_tap(&self, plan: &tap::Plan) -> Result<tap::Made, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let message = match self.enter().and_then(|()| tap::create(plan)) {
-                Ok(tap) => FromGuest::Tap(tap.queues, tap.offload),
+                Ok(tap) => FromGuest::Tap(tap),
                 Err(error) => FromGuest::Failed(error),
             };
             u8::from(message.send(&theirs).is_err())
@@ -101,7 +100,7 @@ impl Attached {
         let message = FromGuest::receive(&ours).context("cannot hear the child")?;
         let _ = child.wait();
         match message {
-            Some(FromGuest::Tap(tap, offload)) => Ok((tap, offload)),
+            Some(FromGuest::Tap(tap)) => Ok(tap),
             Some(FromGuest::Failed(error)) => Err(error),
             other => Err(Error::new(format!(
                 "the child in {} says {other:?}",

@@ -3,12 +3,12 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use pontoon_sys::seqpacket;
-use pontoon_sys::tun::TapOffload;
 
 use crate::error::{Context as _, Error};
 use crate::handshake::{FromGuest, ToGuest};
 use crate::init;
 use crate::spawn::{self, Child};
+use crate::tap;
 use crate::userns::{self, Switches};
 
 /// The guest's first process, waiting for the network.
@@ -22,7 +22,7 @@ pub(crate) struct Guest {
 ///
 /// # Errors
 /// User namespaces cannot be had; the tap cannot be made; and whatever else the guest's side reports.
-pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, Vec<OwnedFd>, TapOffload), Error> {
+pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, tap::Made), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let unprivileged = userns::needed();
     let mut namespaces =
@@ -46,7 +46,7 @@ pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, Vec<OwnedFd>, TapOffloa
         .send(&guest.socket)
         .context("the guest's first process is gone")?;
     match guest.next()? {
-        FromGuest::Tap(tap, offload) => Ok((guest, tap, offload)),
+        FromGuest::Tap(tap) => Ok((guest, tap)),
         other => Err(unexpected(&other)),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, Published};
+use pontoon_engine::{Config, Egress};
 use pontoon_wire::Mac;
 use rustix::process::Rlimit;
 
@@ -33,7 +33,7 @@ pub(crate) fn config(
         mtu: options.mtu,
         hostname: match &options.guest {
             Guest::Command { hostname, .. } => hostname.clone(),
-            Guest::Attach(_) => None,
+            Guest::Attach { .. } | Guest::Machine(_) => None,
         },
         search: if options.search.is_empty() {
             resolv.search
@@ -43,6 +43,7 @@ pub(crate) fn config(
         resolvers: resolv.servers,
         host_loopback: host_loopback(&options.host_loopback, addresses),
         host_addresses: options.host_addresses,
+        egress: Egress::new(&options.rules),
         max_flows: max_flows(
             options.max_flows,
             host::max_flows(descriptors, published.len(), options.workers),

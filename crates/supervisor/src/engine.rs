@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use pontoon_runtime::messages::Report;
-use pontoon_runtime::{Setup, Update};
+use pontoon_runtime::messages::{MAX_LEN, Report, Stats};
+use pontoon_runtime::{Attachment, Setup, Update};
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -19,6 +19,8 @@ pub(crate) struct Engine {
     child: Child,
     socket: OwnedFd,
     pending: Vec<Update>,
+    /// What it said before it died.
+    last_words: Vec<u8>,
 }
 
 /// How long the engine may take to say that it runs; it takes about a millisecond.
@@ -40,11 +42,11 @@ const LINE: usize = 4096;
 const LAST_WORDS: &[u8] = b"error: ";
 
 impl Engine {
-    /// Forks the engine. `setup` gets its end of the socket.
+    /// Forks the engine, with the guest's link. `setup` gets its end of the socket.
     ///
     /// # Errors
     /// It cannot be forked.
-    pub(crate) fn start(setup: impl FnOnce(OwnedFd) -> Setup) -> Result<Self, Error> {
+    pub(crate) fn start(setup: impl FnOnce(OwnedFd) -> Setup, attachment: Attachment) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let setup = setup(theirs);
@@ -55,13 +57,14 @@ impl Engine {
             if !dies_too || getppid() != Some(supervisor) {
                 return 1;
             }
-            become_engine(setup)
+            become_engine(setup, attachment)
         })
         .context("cannot fork the engine")?;
         Ok(Self {
             child,
             socket: ours,
             pending: Vec::new(),
+            last_words: Vec::new(),
         })
     }
 
@@ -78,7 +81,7 @@ impl Engine {
         match seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")? {
             Some(message) => match Report::decode(&buffer[..message.len]) {
                 Ok(Report::Ready) => Ok(()),
-                Err(_) => Err(died(&buffer[..message.len], self.child.wait())),
+                Ok(Report::Stats(_)) | Err(_) => Err(died(&buffer[..message.len], self.child.wait())),
             },
             None => Err(died(&[], self.child.wait())),
         }
@@ -90,15 +93,37 @@ impl Engine {
         self.child.fd()
     }
 
-    /// Call it when it is dead: what to tell the user.
+    /// Call it when it is dead. Where it ended in order, it found the guest gone.
+    ///
+    /// # Errors
+    /// What to tell the user.
+    pub(crate) fn autopsy(&mut self) -> Result<(), Error> {
+        drop(self.hear());
+        match (&self.last_words[..], self.child.wait()) {
+            ([], 0) => Ok(()),
+            (words, status) => Err(died(words, status)),
+        }
+    }
+
+    /// Readable when it has said something.
     #[must_use]
-    pub(crate) fn autopsy(&self) -> Error {
-        let mut buffer = [0; LINE];
-        let words = match seqpacket::receive(&self.socket, &mut buffer) {
-            Ok(Some(message)) => &buffer[..message.len],
-            Ok(None) | Err(_) => &[],
-        };
-        died(words, self.child.wait())
+    pub(crate) fn voice(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What its workers said since the last call.
+    pub(crate) fn hear(&mut self) -> Vec<Stats> {
+        let mut heard = Vec::new();
+        let mut buffer = vec![0; MAX_LEN];
+        while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
+            let message = &buffer[..message.len];
+            match Report::decode(message) {
+                Ok(Report::Stats(stats)) => heard.push(stats),
+                Ok(Report::Ready) => {}
+                Err(_) => self.last_words = message.to_vec(),
+            }
+        }
+        heard
     }
 
     /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
@@ -150,10 +175,10 @@ fn died(words: &[u8], status: u8) -> Error {
     })
 }
 
-fn become_engine(setup: Setup) -> u8 {
+fn become_engine(setup: Setup, attachment: Attachment) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
-    match prepare(&setup) {
-        Ok(voice) => match pontoon_runtime::run(setup) {
+    match prepare(&setup, &attachment) {
+        Ok(voice) => match pontoon_runtime::run(setup, attachment) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = LAST_WORDS.to_vec();
@@ -170,15 +195,14 @@ fn become_engine(setup: Setup) -> u8 {
 }
 
 /// Lets go of everything that was the supervisor's; returns a socket for the last words.
-fn prepare(setup: &Setup) -> io::Result<OwnedFd> {
+fn prepare(setup: &Setup, attachment: &Attachment) -> io::Result<OwnedFd> {
     let voice = setup.supervisor.try_clone()?;
     let single = [setup.supervisor.as_fd(), voice.as_fd()];
-    let tap = setup.tap.iter().map(AsFd::as_fd);
     let published = setup.published.iter().map(AsFd::as_fd);
     let raw_icmp = setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
     let keep: Vec<_> = single
         .into_iter()
-        .chain(tap)
+        .chain(attachment.descriptors())
         .chain(published)
         .chain(raw_icmp)
         .collect();

@@ -1,18 +1,19 @@
 //! What the supervisor and the guest's first process say to each other before the command starts.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 
 use crate::Error;
+use crate::tap::Made;
 
 /// The guest's side reports.
 #[derive(Debug)]
 pub(crate) enum FromGuest {
-    /// The tap is made and configured: its queues, one at least.
-    Tap(Vec<OwnedFd>, TapOffload),
+    /// The tap is made and configured.
+    Tap(Made),
     /// Everything else is, too; it waits for [`ToGuest::Go`].
     Prepared,
     /// The command runs.
@@ -47,10 +48,17 @@ impl FromGuest {
     /// The other end is closed.
     pub(crate) fn send(&self, socket: impl AsFd) -> io::Result<()> {
         match self {
-            Self::Tap(queues, offload) => {
-                let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
+            Self::Tap(made) => {
+                let offload = made.offload;
                 let bits = [offload.vnet_hdr, offload.tso, offload.uso].map(u8::from);
-                seqpacket::send(socket, &[TAP, bits[0], bits[1], bits[2]], &queues)
+                let bytes = [&[TAP][..], &bits, &made.index.to_ne_bytes()].concat();
+                let descriptors: Vec<_> = made
+                    .queues
+                    .iter()
+                    .chain([&made.netlink])
+                    .map(AsFd::as_fd)
+                    .collect();
+                seqpacket::send(socket, &bytes, &descriptors)
             }
             Self::Prepared => seqpacket::send(socket, &[PREPARED], &[]),
             Self::Started => seqpacket::send(socket, &[STARTED], &[]),
@@ -68,13 +76,19 @@ impl FromGuest {
             return Ok(None);
         };
         let parsed = match (&buffer[..message.len], message.descriptors) {
-            ([TAP, vnet_hdr, tso, uso], queues) if !queues.is_empty() => {
+            ([TAP, vnet_hdr, tso, uso, a, b, c, d], mut queues) if queues.len() > 1 => {
+                let netlink = queues.pop().ok_or(io::ErrorKind::InvalidData)?;
                 let offload = TapOffload {
                     vnet_hdr: *vnet_hdr != 0,
                     tso: *tso != 0,
                     uso: *uso != 0,
                 };
-                Self::Tap(queues, offload)
+                Self::Tap(Made {
+                    queues,
+                    offload,
+                    netlink,
+                    index: u32::from_ne_bytes([*a, *b, *c, *d]),
+                })
             }
             ([PREPARED], none) if none.is_empty() => Self::Prepared,
             ([STARTED], none) if none.is_empty() => Self::Started,
@@ -167,9 +181,18 @@ mod tests {
             tso: true,
             uso: false,
         };
-        FromGuest::Tap(vec![one, other], offload).send(&ours).unwrap();
+        let made = Made {
+            queues: vec![one],
+            offload,
+            netlink: other,
+            index: 0x0102_0304,
+        };
+        FromGuest::Tap(made).send(&ours).unwrap();
         match FromGuest::receive(&theirs).unwrap() {
-            Some(FromGuest::Tap(queues, arrived)) => assert_eq!((queues.len(), arrived), (2, offload)),
+            Some(FromGuest::Tap(made)) => assert_eq!(
+                (made.queues.len(), made.offload, made.index),
+                (1, offload, 0x0102_0304)
+            ),
             other => panic!("{other:?}"),
         }
     }

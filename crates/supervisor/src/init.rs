@@ -72,10 +72,8 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Erro
     mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
 
     let tap = tap::create(&plan.tap)?;
-    tap::leave_to_namespace(&tap)?;
-    FromGuest::Tap(tap.queues, tap.offload)
-        .send(supervisor)
-        .context("no supervisor")?;
+    tap::leave_to_namespace(&tap).context(format_args!("cannot keep {}", plan.tap.ifname))?;
+    FromGuest::Tap(tap).send(supervisor).context("no supervisor")?;
 
     if let Some(name) = &plan.hostname {
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;

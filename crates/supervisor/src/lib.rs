@@ -3,17 +3,17 @@
 //! [`run`] is the whole of it. Everything is looked at and opened in this order, and the first thing that fails ends
 //! it with one line and nothing left behind: what the user named (descriptors, namespaces, addresses), the host's
 //! network, the published ports; then the guest's namespaces and the tap in them, made by the guest's first process
-//! ([`init`]) or by a child that enters an existing namespace ([`attach`]), which sends the tap's queues here;
-//! then the engine, forked while there is one thread; then the command. From there on the supervisor sleeps in
-//! [`watch`] and passes changes on.
+//! ([`init`]) or by a child that enters an existing namespace ([`attach`]), which sends the tap's queues here; then the
+//! engine, forked while there is one thread; then the command. A virtual machine has neither: its socket ([`machine`]) is
+//! what the user named. From there on the supervisor sleeps in [`watch`] and passes changes on.
 //!
 //! Each process dies with the supervisor (`PR_SET_PDEATHSIG`), and everything inside dies with the guest's first
 //! process, as that is process 1 of its pid namespace.
 
 use std::ffi::OsString;
 
-use pontoon_engine::config::Addresses;
-use pontoon_runtime::Setup;
+use pontoon_engine::config::{Addresses, V6};
+use pontoon_runtime::{Attachment, Setup};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -21,15 +21,21 @@ mod announce;
 mod attach;
 mod command;
 pub mod config;
+pub mod control;
+mod descriptor;
 mod engine;
 pub mod error;
+mod guest_route;
 mod handshake;
 mod host;
 mod init;
+mod machine;
 mod mounts;
 mod netlink;
 pub mod options;
+pub mod policy;
 pub mod publish;
+pub mod relay;
 mod resolv;
 mod signals;
 mod spawn;
@@ -45,10 +51,13 @@ pub use options::Options;
 
 use announce::Announcement;
 use attach::Attached;
+use control::{Control, Served};
 use engine::Engine;
 use error::Context as _;
+use guest_route::GuestRoute;
+use machine::SocketFile;
 use netlink::AddressWatch;
-use options::{Guest, Resolvers};
+use options::{Guest, Machine, Resolvers, Seat};
 use publish::Families;
 use resolv::{Resolv, ResolvWatch};
 use signals::Signals;
@@ -60,11 +69,24 @@ use watch::{Behind, Watch};
 /// # Errors
 /// Anything of ours that failed, in one line; nothing is left behind.
 pub fn run(options: &Options) -> Result<u8, Error> {
+    one_use_each(options)?;
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let wish = offload(options)?;
     let wanted = match &options.guest {
-        Guest::Command { argv, hostname } => Wanted::Command { argv, hostname },
-        Guest::Attach(target) => Wanted::Namespace(Attached::open(target)?),
+        Guest::Command {
+            argv,
+            hostname,
+            ifname,
+        } => Wanted::Command {
+            argv,
+            hostname,
+            ifname,
+        },
+        Guest::Attach { target, ifname } => Wanted::Namespace(Attached::open(target)?, ifname),
+        Guest::Machine(machine) => {
+            let (attachment, file) = machine::open(machine, options.workers)?;
+            Wanted::Machine(attachment, file)
+        }
     };
     let outside = Outside::look(options)?;
 
@@ -74,6 +96,13 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let families = outside.addresses.v6.map_or(Families::V4, |_| Families::Both);
     let sockets = publish::open(&options.publish, families)?;
     let raw_icmp = host::open_raw_icmp();
+    let served = Served {
+        rules: options.rules.clone(),
+        forwarder: options.resolvers != Resolvers::None,
+        workers: options.workers,
+    };
+    let control = options.control.as_deref().map(|path| Control::open(path, served));
+    let control = control.transpose()?;
     let config = config::config(
         options,
         outside.addresses,
@@ -81,8 +110,8 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         sockets.published,
         descriptors,
     );
-    let plan = tap::Plan {
-        ifname: options.ifname.clone(),
+    let tap = |ifname: &str| tap::Plan {
+        ifname: ifname.to_owned(),
         mac: options.mac,
         mtu: options.mtu,
         addresses: config.addresses,
@@ -91,38 +120,42 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     };
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (behind, tap, offload) = match wanted {
-        Wanted::Namespace(attached) => {
-            let (tap, offload) = attached.make_tap(&plan)?;
+    let (behind, (attachment, guest_route), _socket_file) = match wanted {
+        Wanted::Namespace(attached, ifname) => {
+            let tap = attached.make_tap(&tap(ifname))?;
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (Behind::Attached(attached), tap, offload)
+            (Behind::Attached(attached), take_up(tap, config.addresses), None)
         }
-        Wanted::Command { argv, hostname } => {
+        Wanted::Command {
+            argv,
+            hostname,
+            ifname,
+        } => {
             let plan = init::Plan {
-                tap: plan,
+                tap: tap(ifname),
                 resolv_conf: config::resolv_conf(&options.resolvers, &config),
                 hostname: hostname.clone(),
                 argv: argv.to_vec(),
                 descriptors,
             };
-            let (guest, tap, offload) = command::start(&plan)?;
-            (Behind::Command(guest), tap, offload)
+            let (guest, tap) = command::start(&plan)?;
+            (Behind::Command(guest), take_up(tap, config.addresses), None)
         }
+        Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
     };
     let owned = outside.watch.owned().to_vec();
-    let engine = Engine::start(|supervisor| Setup {
+    let setup = |supervisor| Setup {
         config,
         owned,
-        tap,
-        offload,
         published: sockets.sockets,
         raw_icmp,
         supervisor,
         pacing: options.pacing,
         outbound: options.outbound.clone(),
-    })?;
+    };
+    let engine = Engine::start(setup, attachment)?;
     engine.ready()?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
@@ -137,9 +170,37 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         behind,
         engine,
         addresses: outside.watch,
+        guest_route,
         resolvers: outside.resolvers,
+        control,
     };
     watch.run()
+}
+
+/// The engine's link, and what the supervisor keeps of the guest's namespace.
+fn take_up(tap: tap::Made, addresses: Addresses) -> (Attachment, Option<GuestRoute>) {
+    let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
+    let attachment = Attachment::Tap {
+        queues: tap.queues,
+        offload: tap.offload,
+    };
+    (attachment, addresses.v6.map(route))
+}
+
+/// Each descriptor that was handed over has one use.
+fn one_use_each(options: &Options) -> Result<(), Error> {
+    match (&options.guest, options.ready_fd) {
+        (
+            Guest::Machine(Machine {
+                seat: Seat::Descriptor(number),
+                ..
+            }),
+            Some(ready),
+        ) if *number == ready => {
+            Err(Error::new(format!("--fd and --ready-fd are both {ready}")).with_status(2))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What is to be behind the link.
@@ -147,8 +208,10 @@ enum Wanted<'a> {
     Command {
         argv: &'a [OsString],
         hostname: &'a Option<String>,
+        ifname: &'a str,
     },
-    Namespace(Attached),
+    Namespace(Attached, &'a str),
+    Machine(Attachment, Option<SocketFile>),
 }
 
 /// What the host has, and what follows from it.

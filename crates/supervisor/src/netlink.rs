@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -50,6 +50,19 @@ impl Netlink {
         })
     }
 
+    /// A socket that was opened before, maybe in another namespace, which its requests are about.
+    pub(crate) fn of(socket: OwnedFd) -> Self {
+        // SAFETY: the descriptor is open, and nobody else's once it is taken out of its owner.
+        let socket = unsafe { Socket::from_raw_fd(socket.into_raw_fd()) };
+        Self { socket, sequence: 0 }
+    }
+
+    /// The socket, to be handed to another process.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        // SAFETY: the descriptor is open, and nobody else's once it is taken out of its owner.
+        unsafe { OwnedFd::from_raw_fd(self.socket.into_raw_fd()) }
+    }
+
     /// Sets an interface's properties and brings it up.
     ///
     /// # Errors
@@ -95,15 +108,16 @@ impl Netlink {
     /// # Errors
     /// The kernel's; EEXIST where there is one.
     pub(crate) fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(gateway);
-        message.header.table = RouteHeader::RT_TABLE_MAIN;
-        message.header.protocol = RouteProtocol::Static;
-        message.header.scope = RouteScope::Universe;
-        message.header.kind = RouteType::Unicast;
-        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
-        message.attributes.push(RouteAttribute::Oif(index));
-        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+        let message = RouteNetlinkMessage::NewRoute(default_route(index, gateway));
+        self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Removes such a default route.
+    ///
+    /// # Errors
+    /// The kernel's; ESRCH where there is none.
+    pub(crate) fn remove_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
+        self.change(RouteNetlinkMessage::DelRoute(default_route(index, gateway)), 0)
     }
 
     /// The addresses and routes of the socket's namespace.
@@ -146,7 +160,11 @@ impl Netlink {
         self.request(message, NLM_F_ACK | flags).map(drop)
     }
 
-    fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    /// Every object of a kind.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         // A change during the dump is told by NLM_F_DUMP_INTR; the watch then asks again anyway.
         self.request(message, NLM_F_DUMP)
     }
@@ -191,6 +209,18 @@ fn messages(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMes
     .flatten()
 }
 
+fn default_route(index: u32, gateway: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(gateway);
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.header.protocol = RouteProtocol::Static;
+    message.header.scope = RouteScope::Universe;
+    message.header.kind = RouteType::Unicast;
+    message.attributes.push(RouteAttribute::Gateway(gateway.into()));
+    message.attributes.push(RouteAttribute::Oif(index));
+    message
+}
+
 fn family(address: IpAddr) -> AddressFamily {
     match address {
         IpAddr::V4(_) => AddressFamily::Inet,
@@ -200,7 +230,7 @@ fn family(address: IpAddr) -> AddressFamily {
 
 /// The address of the interface itself: `IFA_LOCAL` where there is one, as `IFA_ADDRESS` is the far end of a
 /// point-to-point link.
-fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
+pub(crate) fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
     let RouteNetlinkMessage::NewAddress(message) = message else {
         return None;
     };
@@ -230,12 +260,22 @@ fn destination(route: &RouteMessage) -> Option<IpNet> {
     IpNet::new(address, route.header.destination_prefix_length).ok()
 }
 
-/// Follows the host's own addresses.
+/// Follows the host's own addresses, and whether it has an IPv6 default route.
 #[derive(Debug)]
 pub(crate) struct AddressWatch {
     events: Socket,
     query: Netlink,
     last: Vec<IpAddr>,
+    ipv6_default: bool,
+}
+
+/// What has changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    /// The host's addresses, if they are other ones.
+    pub(crate) owned: Option<Vec<IpAddr>>,
+    /// Whether it has an IPv6 default route, if it had one and has not, or the other way round.
+    pub(crate) ipv6_default: Option<bool>,
 }
 
 impl AddressWatch {
@@ -245,13 +285,19 @@ impl AddressWatch {
     /// The kernel's.
     pub(crate) fn start() -> io::Result<(Self, HostNetwork)> {
         let mut events = Socket::new(NETLINK_ROUTE)?;
-        let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR | libc::RTMGRP_IPV6_ROUTE;
         events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
         events.set_non_blocking(true)?;
         let mut query = Netlink::open()?;
         let host = query.host_network()?;
         let last = host.addresses.iter().map(IpNet::addr).collect();
-        Ok((Self { events, query, last }, host))
+        let watch = Self {
+            events,
+            query,
+            last,
+            ipv6_default: host.ipv6_default,
+        };
+        Ok((watch, host))
     }
 
     /// The addresses that the host owns, as far as this has been told.
@@ -267,26 +313,64 @@ impl AddressWatch {
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Call it when readable: the host's addresses, if they changed.
+    /// Call it when readable.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<IpAddr>>> {
-        // What the events say does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
+    pub(crate) fn changed(&mut self) -> io::Result<Changed> {
+        // What the events say of addresses does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
+        // Routes may be many, and change often: only a default one makes us look.
+        let mut look = false;
         loop {
-            match self.events.recv(&mut Vec::with_capacity(EVENT_BYTES), 0) {
-                Ok(_) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+            let mut event = Vec::with_capacity(EVENT_BYTES);
+            match self.events.recv(&mut event, 0) {
+                Ok(_) => look |= messages(&event).any(|message| is_ipv6_default(&message)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => look = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
+        let mut changed = Changed::default();
         let now: Vec<_> = self.query.addresses()?.iter().map(IpNet::addr).collect();
-        if now == self.last {
-            return Ok(None);
+        if now != self.last {
+            self.last.clone_from(&now);
+            changed.owned = Some(now);
         }
-        self.last.clone_from(&now);
-        Ok(Some(now))
+        if look {
+            let now = self.query.host_network()?.ipv6_default;
+            changed.ipv6_default = (now != self.ipv6_default).then_some(now);
+            self.ipv6_default = now;
+        }
+        Ok(changed)
+    }
+}
+
+/// Whether a message is about an IPv6 default route.
+fn is_ipv6_default(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
+        ) => {
+            route.header.address_family == AddressFamily::Inet6 && route.header.destination_prefix_length == 0
+        }
+        _ => false,
+    }
+}
+
+/// Takes all events, and says whether there was any. What they say does not matter (and some may be lost: ENOBUFS);
+/// whoever is told asks for all of it afresh.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn drain(events: &Socket) -> io::Result<bool> {
+    let mut any = false;
+    loop {
+        match events.recv(&mut Vec::with_capacity(EVENT_BYTES), 0) {
+            Ok(_) => any = true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(any),
+            Err(error) => return Err(error),
+        }
     }
 }
 

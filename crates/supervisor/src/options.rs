@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_engine::config::UdpFilter;
+use pontoon_engine::egress::Rule;
 use pontoon_runtime::{Outbound, Pacing};
 use pontoon_wire::Mac;
 
 use crate::publish::Publish;
 
-/// Everything that `pontoon run` can be told.
+/// Everything that `pontoon run` and `pontoon vm` can be told.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What is behind the link.
@@ -24,6 +25,8 @@ pub struct Options {
     pub host_loopback: Vec<Loopback>,
     /// The host's own addresses may be reached.
     pub host_addresses: bool,
+    /// Where else the guest may go, and where not.
+    pub rules: Vec<Rule>,
     /// The guest's IPv4 subnet; otherwise the first free one.
     pub ipv4: Option<Ipv4Net>,
     /// The guest's IPv6 subnet.
@@ -36,12 +39,10 @@ pub struct Options {
     pub search: Vec<String>,
     /// How a worker waits.
     pub pacing: Pacing,
-    /// Workers: threads, and queues of the guest's interface.
+    /// Workers: threads, and queues of the guest's interface; a socket is one queue.
     pub workers: u8,
     /// Plain frames, without offloads.
     pub no_offload: bool,
-    /// Name of the guest's interface.
-    pub ifname: String,
     /// Ethernet address of the guest's interface.
     pub mac: Mac,
     /// Where the host side sends from.
@@ -56,6 +57,8 @@ pub struct Options {
     pub max_flow_rate: Option<u32>,
     /// Descriptor that is told when the network stands.
     pub ready_fd: Option<RawFd>,
+    /// Control socket.
+    pub control: Option<PathBuf>,
     /// File for our process id, written when the network stands.
     pub pid_file: Option<PathBuf>,
 }
@@ -69,9 +72,49 @@ pub enum Guest {
         argv: Vec<OsString>,
         /// The guest's host name; otherwise the host's.
         hostname: Option<String>,
+        /// Name of the guest's interface.
+        ifname: String,
     },
     /// A network namespace that somebody else made.
-    Attach(Target),
+    Attach {
+        /// Which one.
+        target: Target,
+        /// Name of the guest's interface.
+        ifname: String,
+    },
+    /// A machine that somebody else runs.
+    Machine(Machine),
+}
+
+/// How a virtual machine or a unikernel is joined to us.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Where its frames come from.
+    pub seat: Seat,
+    /// How they are told apart.
+    pub protocol: Protocol,
+    /// Only one guest, rather than one after the other.
+    pub one_off: bool,
+}
+
+/// A socket that a guest is at the other end of, or will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// A Unix socket to listen on, by its file.
+    Path(PathBuf),
+    /// One that whoever started us has open: connected, or listening.
+    Descriptor(RawFd),
+}
+
+/// What a machine speaks on its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Virtqueues in shared memory (QEMU, "Vhost-user Protocol").
+    VhostUser,
+    /// Each frame behind its length of 32 bits in big endian, on SOCK_STREAM.
+    Stream,
+    /// Each frame in a message of its own, on SOCK_SEQPACKET or SOCK_DGRAM.
+    Packet,
 }
 
 /// A network namespace, by process or by file.

@@ -3,11 +3,11 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use ipnet::IpNet;
 use pontoon_engine::config::Addresses;
-use pontoon_sys::tun::{self, Tap, TapOffload};
+use pontoon_sys::tun::{self, TapOffload};
 use pontoon_wire::Mac;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
@@ -32,6 +32,19 @@ pub(crate) struct Plan {
     pub(crate) queues: u8,
 }
 
+/// A tap that is made, and a way to what else is in its namespace.
+#[derive(Debug)]
+pub(crate) struct Made {
+    /// Its queues, one at least.
+    pub(crate) queues: Vec<OwnedFd>,
+    /// What they can.
+    pub(crate) offload: TapOffload,
+    /// A netlink socket of the namespace.
+    pub(crate) netlink: OwnedFd,
+    /// The tap's index there.
+    pub(crate) index: u32,
+}
+
 /// Frames that may wait to be read. Beyond it the kernel drops without a word; 4,000 lost nothing at 468,000 a second.
 const QUEUE: u32 = 4000;
 
@@ -43,7 +56,7 @@ const LOOPBACK: u32 = 1;
 ///
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refused a step.
-pub(crate) fn create(plan: &Plan) -> Result<Tap, Error> {
+pub(crate) fn create(plan: &Plan) -> Result<Made, Error> {
     let tap =
         tun::open(&plan.ifname, plan.offload, plan.queues).map_err(|error| refused(&error, plan.queues))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
@@ -78,7 +91,12 @@ pub(crate) fn create(plan: &Plan) -> Result<Tap, Error> {
         address(&mut netlink, index, subnet, gateway)
             .map_err(|error| taken(&tap.name, &error).advise("--no-ipv6"))?;
     }
-    Ok(tap)
+    Ok(Made {
+        queues: tap.queues,
+        offload: tap.offload,
+        netlink: netlink.into_socket(),
+        index,
+    })
 }
 
 /// Lets the tap go with its namespace instead of its descriptor. The kernel then removes it on its own time; whoever
@@ -86,14 +104,11 @@ pub(crate) fn create(plan: &Plan) -> Result<Tap, Error> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn leave_to_namespace(tap: &Tap) -> Result<(), Error> {
+pub(crate) fn leave_to_namespace(tap: &Made) -> io::Result<()> {
     let queue = tap.queues.first().map_or(-1, AsRawFd::as_raw_fd);
     // SAFETY: TUNSETPERSIST takes a number and touches no memory of ours.
     match unsafe { libc::ioctl(queue, libc::TUNSETPERSIST, 1) } {
-        -1 => Err(Error::io(
-            format_args!("cannot keep {}", tap.name),
-            &io::Error::last_os_error(),
-        )),
+        -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }

@@ -2,14 +2,17 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use pontoon_runtime::Update;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::attach::Attached;
 use crate::command::Guest;
+use crate::control::Control;
 use crate::engine::Engine;
 use crate::error::{Context as _, Error};
+use crate::guest_route::GuestRoute;
 use crate::netlink::AddressWatch;
 use crate::resolv::ResolvWatch;
 use crate::signals::{Sender, Signal, Signals};
@@ -21,6 +24,8 @@ pub(crate) enum Behind {
     Command(Guest),
     /// A namespace of somebody else's.
     Attached(Attached),
+    /// A machine of somebody else's, which the engine alone has a socket to.
+    Machine,
 }
 
 /// Everything that the supervisor waits for.
@@ -34,12 +39,16 @@ pub(crate) struct Watch {
     pub(crate) engine: Engine,
     /// The host's addresses.
     pub(crate) addresses: AddressWatch,
+    /// The guest's IPv6 default route, where it has IPv6.
+    pub(crate) guest_route: Option<GuestRoute>,
     /// The host's resolvers, where they are used.
     pub(crate) resolvers: Option<ResolvWatch>,
+    /// The control socket, where there is one.
+    pub(crate) control: Option<Control>,
 }
 
 /// What can have something to say. A guest and an engine that end together: the guest is asked first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Guest,
     Engine,
@@ -47,6 +56,8 @@ enum Source {
     Addresses,
     Resolvers,
     RoomForUpdates,
+    Voice,
+    Control,
 }
 
 impl Watch {
@@ -66,6 +77,7 @@ impl Watch {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let readable = |source, fd| (source, PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let guest = self.behind.fd().map(|fd| readable(Source::Guest, fd));
         let resolvers = self
             .resolvers
             .as_ref()
@@ -77,25 +89,49 @@ impl Watch {
             )
         });
         let always = [
-            readable(Source::Guest, self.behind.fd()),
             readable(Source::Engine, self.engine.fd()),
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
         ];
-        let (sources, mut fds): (Vec<_>, Vec<_>) = always.into_iter().chain(resolvers).chain(unsent).unzip();
-        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        let control = self.control.iter().flat_map(Control::poll_fds);
+        let control = control.map(|fd| (Source::Control, fd));
+        let asking = self.control.as_ref().is_some_and(Control::is_asking);
+        let voice = asking.then(|| readable(Source::Voice, self.engine.voice()));
+        let (sources, mut fds): (Vec<_>, Vec<_>) = guest
+            .into_iter()
+            .chain(always)
+            .chain(resolvers)
+            .chain(unsent)
+            .chain(voice)
+            .chain(control)
+            .unzip();
+        let due = self.control.as_ref().and_then(Control::deadline);
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        rustix::io::retry_on_intr(|| poll(&mut fds, left.as_ref()))?;
         let ready = sources
             .into_iter()
             .zip(&fds)
             .filter(|(_, fd)| !fd.revents().is_empty());
-        Ok(ready.map(|(source, _)| source).collect())
+        let is_due = due.is_some_and(|due| due <= Instant::now());
+        let due = is_due.then_some(Source::Control);
+        let mut ready: Vec<_> = ready.map(|(source, _)| source).chain(due).collect();
+        // All of its descriptors are served at once.
+        ready.dedup();
+        Ok(ready)
     }
 
     /// An exit status where that is the end.
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.behind.ended()),
-            Source::Engine => return Err(self.engine.autopsy()),
+            Source::Engine => {
+                self.engine.autopsy()?;
+                return self.behind.hung_up().map(Some);
+            }
             Source::Signals => {
                 while let Some(signal) = self.signals.take().context("cannot read signals")? {
                     if let Some(status) = self.behind.take_signal(signal) {
@@ -104,9 +140,14 @@ impl Watch {
                 }
             }
             Source::Addresses => {
-                if let Some(owned) = self.addresses.changed().context("cannot read netlink")? {
+                let changed = self.addresses.changed().context("cannot read netlink")?;
+                if let Some(owned) = changed.owned {
                     tracing::debug!(?owned, "the host's addresses changed");
                     self.engine.tell(Update::Owned(owned));
+                }
+                if let Some((route, exists)) = self.guest_route.as_mut().zip(changed.ipv6_default) {
+                    route.follow(exists);
+                    self.engine.tell(Update::Ipv6Route(exists));
                 }
             }
             Source::Resolvers => {
@@ -117,16 +158,33 @@ impl Watch {
                 }
             }
             Source::RoomForUpdates => self.engine.flush(),
+            Source::Voice => {
+                let heard = self.engine.hear();
+                if let Some(control) = &mut self.control {
+                    let engine = &mut self.engine;
+                    for stats in heard {
+                        control.hear(stats, &mut |update| engine.tell(update), Instant::now());
+                    }
+                }
+            }
+            Source::Control => {
+                if let Some(control) = &mut self.control {
+                    let engine = &mut self.engine;
+                    control.serve(&mut |update| engine.tell(update), Instant::now());
+                }
+            }
         }
         Ok(None)
     }
 }
 
 impl Behind {
-    fn fd(&self) -> BorrowedFd<'_> {
+    /// What to poll for the guest's end, unless it is the engine's.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Command(guest) => guest.fd(),
-            Self::Attached(attached) => attached.fd(),
+            Self::Command(guest) => Some(guest.fd()),
+            Self::Attached(attached) => Some(attached.fd()),
+            Self::Machine => None,
         }
     }
 
@@ -135,10 +193,19 @@ impl Behind {
         match self {
             Self::Command(guest) => Some(guest.wait()),
             Self::Attached(attached) => attached.is_gone().then_some(0),
+            Self::Machine => None,
         }
     }
 
-    /// Hands a signal on to the command. Beside a namespace of somebody else's it is for us, and ends us.
+    /// The exit status when the guest has let go of the link for good.
+    fn hung_up(&self) -> Result<u8, Error> {
+        match self {
+            Self::Machine => Ok(0),
+            Self::Command(_) | Self::Attached(_) => Err(Error::new("the guest's interface was removed")),
+        }
+    }
+
+    /// Hands a signal on to the command. Beside a guest of somebody else's it is for us, and ends us.
     fn take_signal(&self, signal: Signal) -> Option<u8> {
         match self {
             Self::Command(guest) => {
@@ -147,7 +214,7 @@ impl Behind {
                 }
                 None
             }
-            Self::Attached(_) => ENDING.contains(&signal.number).then_some(0),
+            Self::Attached(_) | Self::Machine => ENDING.contains(&signal.number).then_some(0),
         }
     }
 }

@@ -24,6 +24,19 @@ const EMPTY: CapabilitySets = CapabilitySets {
 /// # Errors
 /// A step failed, or what was read back is not what was set; the text says which.
 pub fn drop_all() -> io::Result<()> {
+    drop_bounding()?;
+    clear_ambient_capability_set().map_err(|error| say("PR_CAP_AMBIENT_CLEAR_ALL", error))?;
+    set_capabilities(None, EMPTY).map_err(|error| say("capset", error))?;
+    set_no_new_privs(true).map_err(|error| say("PR_SET_NO_NEW_PRIVS", error))?;
+    verify()
+}
+
+/// Empties the calling thread's bounding set where it has the privilege to do that: what becomes another user has lost it
+/// by then.
+///
+/// # Errors
+/// The kernel's.
+pub fn drop_bounding() -> io::Result<()> {
     for capability in every() {
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
@@ -32,10 +45,7 @@ pub fn drop_all() -> io::Result<()> {
             Err(error) => return Err(say("PR_CAPBSET_DROP", error)),
         }
     }
-    clear_ambient_capability_set().map_err(|error| say("PR_CAP_AMBIENT_CLEAR_ALL", error))?;
-    set_capabilities(None, EMPTY).map_err(|error| say("capset", error))?;
-    set_no_new_privs(true).map_err(|error| say("PR_SET_NO_NEW_PRIVS", error))?;
-    verify()
+    Ok(())
 }
 
 /// Whether the calling thread holds no capability and can never gain one.

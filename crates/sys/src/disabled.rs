@@ -22,6 +22,8 @@ pub struct Disabled {
     pub vnet_hdr: bool,
     /// vhost-net.
     pub vhost_net: bool,
+    /// Packet sockets.
+    pub packet: bool,
 }
 
 impl Disabled {
@@ -48,6 +50,7 @@ impl Disabled {
                 "udp_gro" => &mut disabled.udp_gro,
                 "vnet_hdr" => &mut disabled.vnet_hdr,
                 "vhost_net" => &mut disabled.vhost_net,
+                "packet" => &mut disabled.packet,
                 _ => {
                     let text = format!("{VARIABLE}: unknown feature {word:?}");
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -64,7 +67,7 @@ mod tests {
 
     #[test]
     fn names_each_feature() {
-        let all = Disabled::parse("peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net").unwrap();
+        let all = Disabled::parse("peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet").unwrap();
         let expected = Disabled {
             peek_off: true,
             uso: true,
@@ -73,6 +76,7 @@ mod tests {
             udp_gro: true,
             vnet_hdr: true,
             vhost_net: true,
+            packet: true,
         };
         assert_eq!(all, expected);
     }

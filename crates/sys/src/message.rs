@@ -1,6 +1,7 @@
 //! Gathered and scattered I/O on memory that somebody else may be writing: the pointers go straight to the kernel, and
 //! no reference to the bytes ever exists here.
 
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -77,6 +78,37 @@ pub fn send(
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: `header` names `name`, `control` and the memory of `parts`, all of which outlive the call; sendmsg only
     // reads them. A `VolatileSlice` covers memory that stays mapped for its lifetime.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags) };
+    usize::try_from(sent).map_err(|_| last_error())
+}
+
+/// Sends bytes that are ours as one message, without waiting and without SIGPIPE.
+///
+/// # Errors
+/// The kernel's.
+pub fn send_slices(
+    socket: impl AsFd,
+    parts: &[IoSlice<'_>],
+    to: Option<SocketAddr>,
+    control: &[u8],
+) -> Result<usize, Errno> {
+    let mut name = to.map(RawAddress::from);
+    // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    // `IoSlice` has the layout of `iovec`, as the standard library promises.
+    header.msg_iov = parts.as_ptr().cast_mut().cast();
+    header.msg_iovlen = parts.len();
+    if let Some(name) = &mut name {
+        header.msg_name = name.bytes.as_mut_ptr().cast();
+        header.msg_namelen = name.len as libc::socklen_t;
+    }
+    if !control.is_empty() {
+        header.msg_control = control.as_ptr().cast_mut().cast();
+        header.msg_controllen = control.len();
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `header` names `name`, `control`, `parts` and what these borrow, all of which outlive the call; sendmsg
+    // only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags) };
     usize::try_from(sent).map_err(|_| last_error())
 }
@@ -178,6 +210,17 @@ mod tests {
             receive(&theirs, &[], &mut [], Take::Next).unwrap_err(),
             Errno::AGAIN
         );
+    }
+
+    #[test]
+    fn gathers_slices() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        let parts = [IoSlice::new(b"one "), IoSlice::new(b"two")];
+        assert_eq!(send_slices(&socket, &parts, Some(to), &[]), Ok(7));
+        let mut room = [0; 9];
+        assert_eq!(socket.recv(&mut room).unwrap(), 7);
+        assert_eq!(&room[..7], b"one two");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, socket_with};
@@ -26,6 +27,10 @@ pub struct Beside {
     pub traffic_class: Option<u8>,
     /// Our address that it was sent to.
     pub to: Option<IpAddr>,
+    /// The address in its header: `to`, or a group.
+    pub destination: Option<IpAddr>,
+    /// When it arrived, since 1970 (`SO_TIMESTAMPNS`).
+    pub at: Option<Duration>,
 }
 
 impl Beside {
@@ -50,11 +55,23 @@ impl Beside {
                 }
                 // in_pktinfo: interface, our address to answer from, destination in the header.
                 (libc::SOL_IP, libc::IP_PKTINFO) => {
-                    beside.to = array::<4>(message.data, 4).map(|octets| Ipv4Addr::from(octets).into());
+                    let address =
+                        |at| array::<4>(message.data, at).map(|octets| Ipv4Addr::from(octets).into());
+                    (beside.to, beside.destination) = (address(4), address(8));
+                }
+                // timespec: seconds, nanoseconds.
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                    let number = |at| array(message.data, at).map(i64::from_ne_bytes);
+                    let seconds = number(0).and_then(|seconds| u64::try_from(seconds).ok());
+                    let nanoseconds = number(8).and_then(|nanoseconds| u32::try_from(nanoseconds).ok());
+                    beside.at = seconds
+                        .zip(nanoseconds)
+                        .map(|(seconds, nanoseconds)| Duration::new(seconds, nanoseconds));
                 }
                 // in6_pktinfo: address, interface.
                 (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
                     beside.to = array::<16>(message.data, 0).map(|octets| Ipv6Addr::from(octets).into());
+                    beside.destination = beside.to;
                 }
                 _ => {}
             }
@@ -123,6 +140,14 @@ pub fn tell_destination(socket: impl AsFd, family: Family) -> Result<(), Errno> 
     }
 }
 
+/// Tells when each datagram arrived.
+///
+/// # Errors
+/// Not a socket.
+pub fn tell_time(socket: impl AsFd) -> Result<(), Errno> {
+    option::set_int(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
 /// Sets TTL or hop limit of what is sent. 0 cannot be sent and is refused.
 ///
 /// # Errors
@@ -185,6 +210,19 @@ pub fn set_dont_fragment(socket: impl AsFd, family: Family, value: bool) -> Resu
 pub fn coalesce(socket: impl AsFd) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
+
+/// Datagrams that the socket has dropped, as its buffer was full (`SO_MEMINFO`, Linux 4.12).
+///
+/// # Errors
+/// Not a socket, or an old kernel.
+pub fn dropped(socket: impl AsFd) -> Result<u32, Errno> {
+    // Of `SK_MEMINFO_*` (linux/sock_diag.h) the ninth, `SK_MEMINFO_DROPS`.
+    let mut answer = [0; 36];
+    option::get(socket, libc::SOL_SOCKET, SO_MEMINFO, &mut answer)?;
+    array(&answer, 32).map(u32::from_ne_bytes).ok_or(Errno::IO)
+}
+
+const SO_MEMINFO: i32 = 55;
 
 /// Whether this kernel has `UDP_SEGMENT` and `UDP_GRO`, in this order.
 ///

@@ -228,6 +228,12 @@ impl Given {
             .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
     }
 
+    /// The guest is gone.
+    pub fn forget_guest(&mut self) {
+        self.engine.forget_guest(&mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
     /// Lets time pass, with all that happens in it.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;

@@ -1,8 +1,9 @@
 //! Datagrams.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::{expect, talk, udp_server};
 use crate::case::{Case, Context, Family};
@@ -118,13 +119,19 @@ fn peers(context: &Context, family: Family) -> Result<()> {
     const PEERS: u16 = 5000;
     let network = Network::new(context)?;
     let first = SocketAddr::new(network.server_address(family), 10_000);
-    network.server().enter(|| {
-        (0..PEERS).try_for_each(|index| {
-            server::udp::start(SocketAddr::new(first.ip(), first.port() + index)).map(|_| ())
-        })
-    })?;
-    let words = ["udp", "peers", &first.to_string(), &PEERS.to_string()];
-    expect(&network.run().guest(words).text()?, "ok")
+    let addresses = (0..PEERS).map(|index| SocketAddr::new(first.ip(), first.port() + index));
+    let sockets = network
+        .server()
+        .enter(|| addresses.map(server::udp::bind).collect::<Result<Vec<_>>>())?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| server::udp::echo_all(&sockets, &done));
+        let words = ["udp", "peers", &first.to_string(), &PEERS.to_string()];
+        let answer = network.run().guest(words).text();
+        done.store(true, Ordering::Relaxed);
+        echo.join().unwrap_or_else(|_| bail!("the server panicked"))?;
+        expect(&answer?, "ok")
+    })
 }
 
 /// RFC 4787 REQ-1: endpoint-independent mapping.

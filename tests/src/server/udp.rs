@@ -1,8 +1,10 @@
 //! A UDP server: sends each datagram back, or (asked by a datagram `give LEN`) the first LEN bytes of the pattern.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use rustix::event::{Timespec, epoll};
 
 use crate::pattern::Pattern;
 
@@ -12,8 +14,18 @@ pub(crate) const SEED: u64 = 53;
 /// Largest payload of a datagram over IPv4.
 pub(crate) const MAX_BYTES: usize = 65_507;
 
+/// How often [`echo_all`] looks whether it is done.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+pub(crate) fn bind(address: SocketAddr) -> Result<UdpSocket> {
+    UdpSocket::bind(address).with_context(|| format!("cannot bind UDP {address}"))
+}
+
 pub(crate) fn start(address: SocketAddr) -> Result<SocketAddr> {
-    let socket = UdpSocket::bind(address).with_context(|| format!("cannot bind UDP {address}"))?;
+    let socket = bind(address)?;
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20)?;
     let local = socket.local_addr()?;
     std::thread::spawn(move || {
@@ -29,6 +41,31 @@ pub(crate) fn start(address: SocketAddr) -> Result<SocketAddr> {
         }
     });
     Ok(local)
+}
+
+/// Sends back what comes to any of `sockets`, until `done`: thousands of them on one thread.
+pub(crate) fn echo_all(sockets: &[UdpSocket], done: &AtomicBool) -> Result<()> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (socket, index) in sockets.iter().zip(0..) {
+        epoll::add(
+            &poll,
+            socket,
+            epoll::EventData::new_u64(index),
+            epoll::EventFlags::IN,
+        )?;
+    }
+    let mut events = Vec::with_capacity(64);
+    let mut buffer = [0; 2048];
+    while !done.load(Ordering::Relaxed) {
+        events.clear();
+        epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&LOOK))?;
+        for event in &events {
+            let socket = &sockets[usize::try_from(event.data.u64())?];
+            let (len, peer) = socket.recv_from(&mut buffer)?;
+            socket.send_to(&buffer[..len], peer)?;
+        }
+    }
+    Ok(())
 }
 
 fn asked(datagram: &[u8]) -> Option<usize> {

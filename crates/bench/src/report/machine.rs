@@ -1,8 +1,56 @@
 //! Where and how a report was made.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::schema::Report;
 
 use super::{number, words};
+
+/// Memory of the "same" machine differs a little from boot to boot.
+const MEMORY: f64 = 0.02;
+/// Facts of the run, not of the machine. Memory is compared with a tolerance.
+const OF_THE_RUN: [&str; 3] = ["began", "took", "memory"];
+
+/// A fact that two machines do not share.
+pub(crate) struct Difference {
+    pub(crate) what: String,
+    pub(crate) left: String,
+    pub(crate) right: String,
+}
+
+/// What the machines of two reports differ in.
+pub(crate) fn differences(left: &Report, right: &Report) -> Vec<Difference> {
+    let facts = |report| -> BTreeMap<String, String> { facts(report).into_iter().collect() };
+    let (left_facts, right_facts) = (facts(left), facts(right));
+    let names: BTreeSet<_> = left_facts.keys().chain(right_facts.keys()).collect();
+    let mut differences = Vec::new();
+    for name in names
+        .into_iter()
+        .filter(|name| !OF_THE_RUN.contains(&name.as_str()))
+    {
+        let value = |facts: &BTreeMap<String, String>| {
+            facts.get(name).cloned().unwrap_or_else(|| "unknown".to_owned())
+        };
+        let (left, right) = (value(&left_facts), value(&right_facts));
+        if left != right {
+            let what = name.clone();
+            differences.push(Difference { what, left, right });
+        }
+    }
+    let [one, other] = [left, right].map(|report| report.machine.memory_bytes as f64);
+    if (one - other).abs() > MEMORY * one.max(other) {
+        differences.push(Difference {
+            what: "memory".to_owned(),
+            left: gib(one),
+            right: gib(other),
+        });
+    }
+    differences
+}
+
+fn gib(bytes: f64) -> String {
+    format!("{} GiB", number::figure(bytes / f64::from(1 << 30)))
+}
 
 /// One sentence under the title.
 pub(super) fn sentence(report: &Report) -> String {
@@ -29,13 +77,7 @@ pub(super) fn facts(report: &Report) -> Vec<(String, String)> {
     let mut facts = vec![
         ("kernel", machine.kernel.clone()),
         ("CPU", format!("{} × {}", machine.cpus, machine.cpu)),
-        (
-            "memory",
-            format!(
-                "{} GiB",
-                number::figure(machine.memory_bytes as f64 / f64::from(1 << 30))
-            ),
-        ),
+        ("memory", gib(machine.memory_bytes as f64)),
         (
             "virtual machine",
             machine.virtual_machine.clone().unwrap_or_else(|| "no".to_owned()),

@@ -8,6 +8,15 @@ fn parse(words: &[&str]) -> Run {
     }
 }
 
+fn parse_vm(words: &[&str]) -> Result<Vm, String> {
+    let words = ["pontoon", "vm"].iter().chain(words);
+    match Cli::try_parse_from(words).map(|cli| cli.verb) {
+        Ok(Verb::Vm(vm)) => Ok(*vm),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(crate::usage::one_line(&error)),
+    }
+}
+
 fn refused(words: &[&str]) -> String {
     let words = ["pontoon", "run"].iter().chain(words);
     crate::usage::one_line(&Cli::try_parse_from(words).unwrap_err())
@@ -23,9 +32,11 @@ fn the_definitions_agree() {
 fn help_is_one_screen() {
     use clap::CommandFactory;
     let mut cli = Cli::command().term_width(120);
-    let help = cli.find_subcommand_mut("run").unwrap().render_help().to_string();
-    assert!(help.lines().count() <= 50, "{help}");
-    assert!(help.lines().all(|line| line.len() <= 120), "{help}");
+    for verb in ["run", "vm", "relay"] {
+        let help = cli.find_subcommand_mut(verb).unwrap().render_help().to_string();
+        assert!(help.lines().count() <= 50, "{help}");
+        assert!(help.lines().all(|line| line.len() <= 120), "{help}");
+    }
 }
 
 #[test]
@@ -45,7 +56,7 @@ fn options_end_where_the_command_begins() {
 fn host_loopback_takes_an_address_behind_an_equals_sign_only() {
     let run = parse(&["--host-loopback", "--host-loopback=10.0.2.9", "ls"]);
     let address = Loopback::Address("10.0.2.9".parse().unwrap());
-    assert_eq!(run.host_loopback, [Loopback::Gateway, address]);
+    assert_eq!(run.network.host_loopback, [Loopback::Gateway, address]);
     assert_eq!(run.command, ["ls"]);
 }
 
@@ -83,4 +94,56 @@ fn usage_errors_are_one_line() {
         let line = refused(words);
         assert!(!line.contains('\n') && line.ends_with(')'), "{line}");
     }
+}
+
+#[test]
+fn a_machine_is_at_a_path_or_at_a_descriptor() {
+    let vm = parse_vm(&["--socket", "/tmp/net", "--protocol", "stream", "--one-off"]).unwrap();
+    assert_eq!((vm.socket, vm.fd), (Some("/tmp/net".into()), None));
+    assert_eq!((vm.protocol, vm.one_off), (Protocol::Stream, true));
+    let vm = parse_vm(&["--fd", "3", "--protocol", "vhost-user", "-p", "80:80"]).unwrap();
+    assert_eq!((vm.fd, vm.protocol), (Some(3), Protocol::VhostUser));
+    assert_eq!((vm.one_off, vm.network.publish.len()), (false, 1));
+    for words in [
+        &["--protocol", "stream"][..],
+        &["--socket", "/tmp/net"],
+        &["--socket", "/tmp/net", "--fd", "3", "--protocol", "stream"],
+        &["--fd", "2", "--protocol", "stream"],
+        &["--fd", "3", "--protocol", "bess"],
+        &["--fd", "3", "--protocol", "packet", "ls"],
+    ] {
+        let line = parse_vm(words).unwrap_err();
+        assert!(!line.contains('\n') && line.ends_with(')'), "{line}");
+    }
+}
+
+#[test]
+fn the_mtu_is_what_each_kind_of_guest_is_used_to() {
+    assert_eq!(parse(&[]).network.mtu, 65520);
+    let vm = |more: &[&str]| parse_vm(&[&["--fd", "3", "--protocol", "packet"], more].concat()).unwrap();
+    assert_eq!(vm(&[]).network.mtu, 1500);
+    assert_eq!(vm(&["--mtu", "9000"]).network.mtu, 9000);
+}
+
+#[test]
+fn relay_takes_rules_and_says_what_is_wrong() {
+    let rule = "eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002, eth2 *:*";
+    match Cli::try_parse_from(["pontoon", "relay", "--rule", rule, "--max-delay", "0"])
+        .unwrap()
+        .verb
+    {
+        Verb::Relay(relay) => {
+            assert_eq!(relay.rules[0].to_string(), rule);
+            assert_eq!(relay.max_delay, Duration::ZERO);
+        }
+        other => panic!("{other:?}"),
+    }
+    let wrong = Cli::try_parse_from(["pontoon", "relay", "--rule", "eth0 239.1.1.1:0 -> eth1 *:*"]);
+    let line = crate::usage::one_line(&wrong.unwrap_err());
+    assert!(
+        line.starts_with(
+            "invalid value 'eth0 239.1.1.1:0 -> eth1 *:*' for '--rule <RULE>': '0' is no port (1 to 65535, or *)"
+        ),
+        "{line}"
+    );
 }

@@ -2,12 +2,12 @@
 
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, Transport};
+use pontoon_wire::protocol;
 use pontoon_wire::vnet::Segmentation;
-use pontoon_wire::{emit, protocol};
 
 use super::Icmp;
 use crate::host::Problem;
-use crate::test_world::{READABLE, Sent, TROUBLE, World, ether, problem, with_frame};
+use crate::test_world::{READABLE, Sent, TROUBLE, World, problem, with_frame};
 use crate::{Failure, Readiness};
 
 const GUEST: &str = "10.0.2.15";
@@ -48,25 +48,10 @@ impl Pinger {
     fn send(&mut self, from: &str, to: &str, request: &Request<'_>) {
         let sent = Sent {
             hop_limit: request.hop_limit,
-            ..Sent::new(from, to, b"")
+            ..Sent::new(from, to, request.data)
         };
-        let (kind, number) = match sent.from.is_ipv4() {
-            true => (8, protocol::ICMP),
-            false => (128, protocol::ICMPV6),
-        };
-        let ([a, b], [c, d]) = (request.ident.to_be_bytes(), request.seq.to_be_bytes());
-        let mut message = vec![request.kind.unwrap_or(kind), 0, 0, 0, a, b, c, d];
-        message.extend(request.data);
-        let sum = match sent.from.is_ipv4() {
-            true => Sum::new(),
-            false => Sum::pseudo(sent.from.ip(), sent.to.ip(), number, message.len()),
-        };
-        let sum = sum.add(&message).finish();
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let mut bytes = emit::ip(ether(), sent.ip(), number, message.len())
-            .bytes()
-            .to_vec();
-        bytes.extend(message);
+        let kind = request.kind.unwrap_or(if sent.from.is_ipv4() { 8 } else { 128 });
+        let bytes = sent.icmp(kind, request.ident, request.seq);
         with_frame(&bytes, Segmentation::Whole, |frame, parsed| {
             let Body::Ip(ip, Transport::Icmp(icmp)) = &parsed.body else {
                 panic!("not ICMP: {parsed:?}");

@@ -170,6 +170,8 @@ pub(super) struct Connection<S> {
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
     pub(super) active_close: bool,
+    /// A client opened it, at a published port: rules about where the guest may go do not concern it.
+    pub(super) accepted: bool,
     /// When a segment was last answered by a challenge (RFC 5961).
     pub(super) challenged: Option<Instant>,
     pub(super) up: Up,
@@ -187,6 +189,7 @@ impl<S> Connection<S> {
             facts: Facts::default(),
             keepalive: false,
             active_close: false,
+            accepted: false,
             challenged: None,
             up: Up {
                 next: Seq(0),
@@ -241,15 +244,17 @@ impl<S> Connection<S> {
     }
 
     /// SACK blocks for the next segment.
-    pub(super) fn sack_blocks(&self) -> ArrayVec<(u32, u32), 4> {
+    pub(super) fn sack_blocks(&self) -> ArrayVec<(u32, u32), SACK_BLOCKS> {
         if self.down.sack {
-            self.up.reorder.runs().collect()
+            self.up.reorder.runs().take(SACK_BLOCKS).collect()
         } else {
             ArrayVec::new()
         }
     }
 }
 
+/// All that fit in a header without other options (RFC 2018 section 3).
+const SACK_BLOCKS: usize = 4;
 /// RFC 9293 section 3.7.1: the default where the peer names no segment size.
 const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;

@@ -19,7 +19,7 @@ mod table;
 mod unreachable;
 mod up;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -269,6 +269,42 @@ impl<S> Tcp<S> {
                 self.settle(flow.index, &[], ctx);
             }
         }
+    }
+
+    /// Forgets every connection. What the host has of it is reset: its peer must not take a guest that is gone for one
+    /// that had no more to say.
+    pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
+        for index in all {
+            if let Some(socket) = self.connections.at_mut(index).socket.take() {
+                ctx.host.abort(socket);
+            }
+            self.remove(index, ctx);
+        }
+    }
+
+    /// The rules have changed: connections that they forbid end now.
+    pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let forbidden: Vec<u32> = self
+            .connections
+            .iter()
+            .filter(|(_, _, connection)| !open::is_permitted(connection, ctx.now, ctx.net))
+            .map(|(index, _, _)| index)
+            .collect();
+        for index in forbidden {
+            ctx.net.counters.policy_refused += 1;
+            if let Some(socket) = self.connections.at_mut(index).socket.take() {
+                ctx.host.abort(socket);
+            }
+            self.reset(index, ctx);
+        }
+    }
+
+    /// Where the guest's connections lead.
+    pub(crate) fn remotes(&self) -> impl Iterator<Item = IpAddr> {
+        self.connections
+            .iter()
+            .map(|(_, _, connection)| connection.key.remote.ip())
     }
 
     /// Acts on a connection's facts.

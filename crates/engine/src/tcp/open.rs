@@ -13,7 +13,8 @@ use super::Tcp;
 use super::connection::{Connection, Key, SCALE, State, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Net};
+use crate::egress::{Destination, Protocol};
 use crate::host::{Accepted, Connect};
 use crate::link::Refused;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
@@ -38,18 +39,7 @@ impl<S> Tcp<S> {
         dns: Option<SocketAddr>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let to = key.remote;
-        let target = if ctx.net.config.addresses.is_dns(to.ip()) && to.port() == DNS_PORT {
-            dns
-        } else {
-            match ctx.net.policy.decide(to.ip()) {
-                Ok(address) => Some(SocketAddr::new(address, to.port())),
-                Err(_refusal) => {
-                    ctx.net.counters.policy_refused += 1;
-                    None
-                }
-            }
-        };
+        let target = destination(&key, dns, ctx.now, ctx.net);
         let Some(target) = target.filter(|_| {
             self.give_way(ctx);
             ctx.net.admit(ctx.now)
@@ -183,6 +173,7 @@ impl<S> Tcp<S> {
         let reused = self.find(&key);
         let mut connection = Connection::new(key, State::SynSent, self.first_seq(&key, ctx.now));
         connection.socket = Some(accepted.socket);
+        connection.accepted = true;
         connection.facts.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
         let index = self.add(connection, ctx);
@@ -267,6 +258,41 @@ impl<S> Connection<S> {
         }
         self.down.rtt.backoff < MOST_SYNS
     }
+}
+
+/// Where a connection that the guest opens goes on the host's side, if it may; counts it if not.
+fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) -> Option<SocketAddr> {
+    let (written, port) = (key.remote.ip(), key.remote.port());
+    let target = if net.config.addresses.is_dns(written) && port == DNS_PORT {
+        let to = Destination {
+            protocol: Protocol::Tcp,
+            written,
+            remote: written,
+            embedded: &[],
+            port: Some(port),
+        };
+        match net.policy.egress.judge_stream_to_forwarder(&to, now) {
+            true => return dns,
+            false => None,
+        }
+    } else {
+        let remote = net.policy.judge(Protocol::Tcp, written, port, now);
+        remote.ok().map(|remote| SocketAddr::new(remote, port))
+    };
+    net.counters.policy_refused += u64::from(target.is_none());
+    target
+}
+
+/// Whether the rules let a connection be.
+pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
+    let to = connection.key.remote;
+    if connection.accepted || matches!(connection.state, State::TimeWait { .. } | State::Failed) {
+        return true;
+    }
+    if net.config.addresses.is_dns(to.ip()) && to.port() == DNS_PORT {
+        return !net.policy.egress.names_domains();
+    }
+    net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)
 }
 
 /// Well-known port of DNS.

@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use pontoon_wire::frame::{self, Body, Transport};
+use pontoon_wire::frame::{self, Body, Flags, Transport};
 use pontoon_wire::vnet::{Offload, Segmentation};
 
 /// One line about a frame to the guest.
@@ -44,7 +44,13 @@ pub(super) fn describe(offload: Offload, bytes: &[u8]) -> String {
             let more = if place.more { "+" } else { "" };
             format!("fragment {}..{}{more}", place.offset, ip.payload_len)
         }
-        Transport::Tcp(_) | Transport::Other => panic!("unexpected {transport:?}"),
+        Transport::Tcp(tcp) => {
+            let from = SocketAddr::new(ip.source, tcp.source_port);
+            let to = SocketAddr::new(ip.destination, tcp.destination_port);
+            let reset = if tcp.flags.has(Flags::RST) { " reset" } else { "" };
+            format!("tcp {from} > {to}{reset}")
+        }
+        Transport::Other => panic!("unexpected {transport:?}"),
     }
 }
 

@@ -2,8 +2,10 @@
 
 use core::net::SocketAddr;
 
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
-use pontoon_wire::{checksum, emit, frame};
+use pontoon_wire::{checksum, emit, frame, protocol};
 use vm_memory::VolatileSlice;
 
 use super::addr;
@@ -44,6 +46,46 @@ impl Sent {
             dont_fragment: self.dont_fragment,
             ident: 1,
         }
+    }
+
+    /// A segment with SYN and nothing else.
+    pub(crate) fn syn(&self) -> Vec<u8> {
+        let tcp = emit::Tcp {
+            source_port: self.from.port(),
+            destination_port: self.to.port(),
+            seq: 1_000,
+            ack: 0,
+            flags: Flags::SYN,
+            window: 64_000,
+            syn: None,
+            sack: &[],
+        };
+        let head = emit::tcp(ether(), self.ip(), tcp, 0);
+        let mut bytes = head.bytes().to_vec();
+        checksum::complete(&mut bytes, head.checksum, []).unwrap();
+        bytes
+    }
+
+    /// An ICMP or ICMPv6 message of this type, with the id and sequence number of an echo.
+    pub(crate) fn icmp(&self, kind: u8, ident: u16, seq: u16) -> Vec<u8> {
+        let number = match self.from.is_ipv4() {
+            true => protocol::ICMP,
+            false => protocol::ICMPV6,
+        };
+        let ([a, b], [c, d]) = (ident.to_be_bytes(), seq.to_be_bytes());
+        let mut message = vec![kind, 0, 0, 0, a, b, c, d];
+        message.extend(&self.payload);
+        let sum = match self.from.is_ipv4() {
+            true => Sum::new(),
+            false => Sum::pseudo(self.from.ip(), self.to.ip(), number, message.len()),
+        };
+        let sum = sum.add(&message).finish();
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut bytes = emit::ip(ether(), self.ip(), number, message.len())
+            .bytes()
+            .to_vec();
+        bytes.extend(message);
+        bytes
     }
 
     pub(crate) fn udp(&self) -> Vec<u8> {

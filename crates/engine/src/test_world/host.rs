@@ -12,7 +12,7 @@ use crate::{Failure, FlowId, Host, Readiness};
 /// Sockets are numbers, in the order of opening.
 #[derive(Default)]
 pub(crate) struct FakeHost {
-    pub(super) calls: Vec<String>,
+    calls: Vec<String>,
     sockets: HashMap<usize, Queues>,
     opened: usize,
     /// Sockets, receivers and contents of the datagrams that were sent.
@@ -86,6 +86,11 @@ impl FakeHost {
             ..problem
         };
         queues.problems.push_back((problem, payload.to_vec()));
+    }
+
+    /// What was asked since the last look.
+    pub(crate) fn take_calls(&mut self) -> Vec<String> {
+        core::mem::take(&mut self.calls)
     }
 
     fn open(&mut self, flow: FlowId, call: String) -> Result<usize, Failure> {
@@ -239,8 +244,9 @@ impl Host for FakeHost {
         Some(problem)
     }
 
-    fn tcp_connect(&mut self, _: FlowId, _: SocketAddr) -> Result<(usize, Connect), Failure> {
-        unreachable!("no TCP here")
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(usize, Connect), Failure> {
+        let socket = self.open(flow, format!("tcp {to}"))?;
+        Ok((socket, Connect::Pending))
     }
     fn tcp_connected(&mut self, _: &mut usize) -> Result<(), Failure> {
         unreachable!("no TCP here")
@@ -275,7 +281,8 @@ impl Host for FakeHost {
     fn tcp_keepalive(&mut self, _: &mut usize) {
         unreachable!("no TCP here")
     }
-    fn abort(&mut self, _: usize) {
-        unreachable!("no TCP here")
+    fn abort(&mut self, socket: usize) {
+        self.sockets.remove(&socket).expect("closed once");
+        self.calls.push(format!("{socket}: abort"));
     }
 }

@@ -4,6 +4,7 @@ use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
+use super::describe::describe;
 use crate::link::{Refused, Room};
 use crate::{Limits, Transmit};
 
@@ -30,6 +31,14 @@ impl FakeLink {
             room: usize::MAX,
             memory: vec![0; 65_536],
         }
+    }
+
+    /// A line about each frame that was sent since the last call.
+    pub(crate) fn describe(&mut self) -> Vec<String> {
+        core::mem::take(&mut self.frames)
+            .iter()
+            .map(|(offload, bytes)| describe(*offload, bytes))
+            .collect()
     }
 
     /// What was sent since the last call, with checksums completed.

@@ -28,6 +28,8 @@ pub(super) struct Peer {
     pub(super) from: Option<IpAddr>,
     /// When the guest last sent to it; where anybody may send, also when it was last heard.
     pub(super) used: Instant,
+    /// It came in by a published port: rules about where the guest may go do not concern it.
+    pub(super) came_in: bool,
 }
 
 impl Peer {
@@ -103,6 +105,16 @@ impl Peers {
     /// The only peer that there ever was.
     pub(super) fn only(&self) -> Option<&Peer> {
         self.first.as_ref().filter(|_| !self.pooled)
+    }
+
+    /// Forgets the peer that is remembered in place, if `is` says so.
+    pub(super) fn forget_first(&mut self, is: impl FnOnce(&Peer) -> bool) {
+        self.first = self.first.filter(|first| !is(first));
+    }
+
+    /// The peer that is remembered in place.
+    pub(super) fn first(&self) -> Option<&Peer> {
+        self.first.as_ref()
     }
 
     /// The form in which an address is remembered.
@@ -185,6 +197,23 @@ impl Pool {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// Forgets the peers of which `is` says so.
+    pub(super) fn forget_all(&mut self, is: impl Fn(&Peer) -> bool) {
+        let gone: Vec<u32> = self
+            .table
+            .iter()
+            .filter(|(_, peer)| is(peer))
+            .map(|(index, _)| index)
+            .collect();
+        for index in gone {
+            self.remove(index);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.table.iter().map(|(_, peer)| peer)
     }
 
     fn find(&self, owner: Owner, side: Side, key: SocketAddr) -> Option<u32> {

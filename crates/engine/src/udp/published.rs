@@ -87,6 +87,7 @@ impl<S> Udp<S> {
             via,
             from: received.to,
             used: now,
+            came_in: true,
         };
         self.endpoints
             .at_mut(home)

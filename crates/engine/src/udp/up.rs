@@ -126,8 +126,9 @@ impl<S> Udp<S> {
             peer.is_fresh(ctx.now).then_some((place, *peer))
         });
         let remote = match peer {
-            Some((_, peer)) => peer.remote_for(written),
-            None => SocketAddr::new(packet.judge(ctx)?, written.port()),
+            // A peer may stand for every port, of which rules may forbid some.
+            Some((_, peer)) if peer.came_in || ctx.net.policy.egress.is_open() => peer.remote_for(written),
+            Some(_) | None => SocketAddr::new(packet.judge(ctx)?, written.port()),
         };
         if !packet.lives_on(remote.ip(), ctx) {
             return None;
@@ -156,6 +157,7 @@ impl<S> Udp<S> {
                     via,
                     from: None,
                     used: ctx.now,
+                    came_in: false,
                 };
                 endpoint.peers.learn(&mut self.pool, owner, peer, ctx.now);
                 None

@@ -13,7 +13,8 @@ mod threads;
 
 use peer::{Host, MAP, Net, Shared, open};
 
-const SOON: Option<Duration> = Some(Duration::from_secs(1));
+/// By the tests' clock, which each look around moves.
+const SOON: Option<Duration> = Some(Duration::from_millis(if cfg!(miri) { 1 } else { 1000 }));
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 
 /// More than the rings' indices can count, so that every wish about notifications grows old.

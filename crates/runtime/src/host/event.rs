@@ -17,7 +17,7 @@ pub const EVENTS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Edge {
-    /// The link.
+    /// Frames of the guest's.
     Link = 0,
     /// The supervisor's channel.
     Supervisor = 1,
@@ -27,6 +27,10 @@ pub enum Edge {
     Icmpv6 = 3,
     /// What other workers have for this one.
     Inbox = 4,
+    /// The link has room.
+    Room = 5,
+    /// The link's own affairs.
+    Control = 6,
 }
 
 impl Edge {
@@ -52,6 +56,8 @@ impl Edge {
             2 => Some(Self::Icmp),
             3 => Some(Self::Icmpv6),
             4 => Some(Self::Inbox),
+            5 => Some(Self::Room),
+            6 => Some(Self::Control),
             _ => None,
         }
     }
@@ -91,6 +97,23 @@ impl Epoll {
     /// Out of memory, or of the user's watches.
     pub fn add_level(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::IN)
+    }
+
+    /// Registers `source` for nothing but errors, until [`Self::rouse`].
+    ///
+    /// # Errors
+    /// Out of memory, or of the user's watches.
+    pub fn add_dormant(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
+        epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::ONESHOT)
+    }
+
+    /// Tells once, from now on, when such a source can be written to.
+    ///
+    /// # Errors
+    /// It is not registered.
+    pub fn rouse(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
+        let flags = EventFlags::OUT | EventFlags::ONESHOT;
+        epoll::modify(&self.0, source, EventData::new_u64(token.0), flags)
     }
 
     /// Registers a listening socket that others may be waiting for too: a client wakes one of those that wait, not all.

@@ -7,35 +7,71 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pontoon_engine::Limits;
 use pontoon_sys::tun::TapOffload;
 
+use super::{Gone, Link, RETRY};
+use crate::host::event::{Edge, Epoll};
+
 mod receive;
 mod transmit;
 
-pub use receive::{BURST, Burst, Receiver, Rest, Until};
+pub use receive::Receiver;
 pub use transmit::{Reservation, Transmitter};
 
 /// Bytes of the largest IP packet, segmented or not.
 const MAX_PACKET: usize = 65_535;
 
-/// Takes over a tap: its two halves. `mtu` is the interface's.
-///
-/// # Errors
-/// The descriptor cannot be made non-blocking.
-pub fn open(fd: OwnedFd, offload: TapOffload, mtu: u16) -> io::Result<(Receiver, Transmitter)> {
-    rustix::io::ioctl_fionbio(&fd, true)?;
-    let limits = Limits {
-        mtu: mtu.into(),
-        max_gso: MAX_PACKET,
-        tso4: offload.tso,
-        tso6: offload.tso,
-        uso: offload.uso,
-    };
-    let queue = Queue(Arc::new(fd));
-    let receiver = Receiver::new(queue.clone(), offload.vnet_hdr);
-    Ok((receiver, Transmitter::new(queue, offload.vnet_hdr, limits)))
+/// One queue of a tap.
+#[derive(Debug)]
+pub struct Tap {
+    receiver: Receiver,
+    transmitter: Transmitter,
+}
+
+impl Tap {
+    /// Takes a queue over. `mtu` is the interface's.
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
+    pub fn new(queue: OwnedFd, offload: TapOffload, mtu: u16) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&queue, true)?;
+        let limits = Limits {
+            mtu: mtu.into(),
+            max_gso: MAX_PACKET,
+            tso4: offload.tso,
+            tso6: offload.tso,
+            uso: offload.uso,
+        };
+        let queue = Queue(Arc::new(queue));
+        Ok(Self {
+            receiver: Receiver::new(queue.clone(), offload.vnet_hdr),
+            transmitter: Transmitter::new(queue, offload.vnet_hdr, limits),
+        })
+    }
+}
+
+impl Link for Tap {
+    type Receiver = Receiver;
+    type Transmitter = Transmitter;
+
+    fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
+        (&mut self.receiver, &mut self.transmitter)
+    }
+
+    fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
+        Ok(epoll.add_level(&self.receiver, Edge::Link.token())?)
+    }
+
+    fn take_full(&mut self) -> Result<bool, Gone> {
+        Ok(self.transmitter.take_full())
+    }
+
+    fn sleep(&mut self, _: &Epoll, full: bool) -> Option<Duration> {
+        full.then_some(RETRY)
+    }
 }
 
 /// The descriptor, which both halves use.

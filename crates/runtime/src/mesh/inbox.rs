@@ -21,7 +21,7 @@ use crate::Update;
 pub(super) const ROOM: usize = 256;
 
 /// Frames of one burst, as from the link.
-const BURST: usize = crate::link::tap::BURST;
+const BURST: usize = crate::link::BURST;
 
 /// One worker's inbox.
 #[derive(Debug)]

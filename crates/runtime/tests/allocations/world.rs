@@ -10,7 +10,7 @@ use std::time::Duration;
 use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
 use pontoon_runtime::messages::Report;
-use pontoon_runtime::{Pacing, Setup, TapOffload};
+use pontoon_runtime::{Attachment, Pacing, Setup, TapOffload};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
@@ -81,17 +81,19 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
     let setup = Setup {
         config: config(),
         owned: Vec::new(),
-        tap: tap.queues,
-        offload: tap.offload,
         published: Vec::new(),
         raw_icmp: [None, None],
         supervisor: ours,
         pacing: Pacing::Hybrid,
         outbound: None,
     };
+    let attachment = Attachment::Tap {
+        queues: tap.queues,
+        offload: tap.offload,
+    };
     let worker = thread::spawn(move || {
         counting::judge_this_thread();
-        pontoon_runtime::run(setup)
+        pontoon_runtime::run(setup, attachment)
     });
     let mut buffer = [0; 64];
     let message = seqpacket::receive(&supervisor, &mut buffer).unwrap().unwrap();
@@ -119,6 +121,7 @@ fn config() -> Config {
         resolvers: Vec::new(),
         host_loopback: vec![IpAddr::V4(GATEWAY)],
         host_addresses: false,
+        egress: pontoon_engine::Egress::default(),
         published: Vec::new(),
         connect_timeout: None,
         udp_filter: UdpFilter::Address,

@@ -40,6 +40,8 @@ fn properties_travel_beside() {
             hop_limit: Some(7),
             traffic_class: Some(0xb8),
             to: Some(family.loopback()),
+            destination: Some(family.loopback()),
+            at: None,
         };
         assert_eq!(receive(&server), (1, expected));
     }

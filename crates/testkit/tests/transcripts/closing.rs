@@ -215,3 +215,31 @@ fn a_connection_whose_reset_waits_feeds_a_starved_listener() {
     given.down(down(RST.and(ACK), 102, 1001));
     assert_eq!(given.take_one().from, (CLIENT, 5000).into());
 }
+
+#[test]
+fn a_guest_that_is_gone_leaves_nothing() {
+    let mut given = Given::open(Script::SINK);
+    // One more connection, and a datagram's endpoint.
+    given.host.serve(81, Answer::Now, Script::SINK);
+    given.up(dial(41_000, 81));
+    given.packet_up(&Packet::Udp(Datagram {
+        from: (GUEST_V4, 5000).into(),
+        to: (SERVER_V4, 7).into(),
+        payload: vec![7; 40],
+    }));
+    given.take();
+    assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
+    given.forget_guest();
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    given.pass(Duration::from_secs(120));
+    given.quiet();
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+
+    // The next guest begins anew.
+    given.up(up(ACK, 1001, 1));
+    assert!(given.take_one().flags.has(RST));
+    given.host.serve(82, Answer::Now, Script::SINK);
+    given.up(dial(41_000, 82));
+    let answer = given.take_one();
+    assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");
+}

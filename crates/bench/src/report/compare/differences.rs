@@ -6,8 +6,6 @@ use crate::report::{machine, number};
 use crate::schema::{Conditions, Report};
 use crate::stats;
 
-/// Memory of the "same" machine differs a little from boot to boot.
-const MEMORY: f64 = 0.02;
 /// The harness's own costs are small numbers, and noisy.
 const CALIBRATION: f64 = 1.5;
 /// CPUs busy before a sample, and share of CPU time stolen, in the median.
@@ -28,27 +26,10 @@ fn differ(what: &str, left: &str, right: &str) -> String {
 }
 
 fn machines(left: &Report, right: &Report) -> Vec<String> {
-    // When it ran is not where it ran, and memory is compared with a tolerance.
-    let of_run = ["began", "took", "memory"];
-    let facts = |report| -> BTreeMap<String, String> { machine::facts(report).into_iter().collect() };
-    let (left_facts, right_facts) = (facts(left), facts(right));
-    let names: BTreeSet<_> = left_facts.keys().chain(right_facts.keys()).collect();
-    let mut warnings = Vec::new();
-    for name in names.into_iter().filter(|name| !of_run.contains(&&***name)) {
-        let value = |facts: &BTreeMap<String, String>| {
-            facts.get(name).cloned().unwrap_or_else(|| "unknown".to_owned())
-        };
-        let (left, right) = (value(&left_facts), value(&right_facts));
-        if left != right {
-            warnings.push(differ(name, &left, &right));
-        }
-    }
-    let [left, right] = [left, right].map(|report| report.machine.memory_bytes as f64);
-    if (left - right).abs() > MEMORY * left.max(right) {
-        let gib = |bytes: f64| format!("{} GiB", number::figure(bytes / f64::from(1 << 30)));
-        warnings.push(differ("memory", &gib(left), &gib(right)));
-    }
-    warnings
+    machine::differences(left, right)
+        .iter()
+        .map(|found| differ(&found.what, &found.left, &found.right))
+        .collect()
 }
 
 fn harness(left: &Report, right: &Report) -> Vec<String> {

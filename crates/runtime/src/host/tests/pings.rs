@@ -10,7 +10,8 @@ use pontoon_engine::Transmit;
 
 use super::*;
 use crate::TapOffload;
-use crate::link::tap;
+use crate::link::tap::Tap;
+use crate::link::{BURST, Link, Receive, Until};
 use crate::namespace::{self, ip, sysctl};
 
 const META: DatagramMeta = DatagramMeta {
@@ -132,7 +133,8 @@ fn routers_complaints_come_back() {
         ip("link set tap0 address 02:00:00:00:00:01 up");
         ip("addr add 10.9.9.1/24 dev tap0");
         ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent");
-        let (mut receiver, mut transmitter) = tap::open(tap.queues.remove(0), tap.offload, 1500).unwrap();
+        let mut link = Tap::new(tap.queues.remove(0), tap.offload, 1500).unwrap();
+        let (receiver, transmitter) = link.halves();
         let to: IpAddr = "10.9.9.2".parse().unwrap();
         for allowed in [false, true] {
             if allowed {
@@ -144,7 +146,7 @@ fn routers_complaints_come_back() {
 
             // The request, as it left.
             let mut request = Vec::new();
-            receiver.receive(tap::BURST, tap::Until::Empty, |frames| {
+            receiver.receive(BURST, Until::Empty, |frames| {
                 for frame in frames {
                     if let Ok(Body::Ip(ip, _)) = parse(frame.head, frame.len).map(|frame| frame.body)
                         && ip.protocol == protocol::ICMP

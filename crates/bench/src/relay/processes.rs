@@ -1,0 +1,66 @@
+//! The relays' processes: everything in our PID namespace but us.
+
+use std::process::Child;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Relays that run. Dropped, they end, and whatever they have started.
+pub(super) struct Running(pub(super) Vec<Child>);
+
+impl Running {
+    /// CPU time of all of them, in seconds.
+    pub(super) fn cpu(&self) -> f64 {
+        others().into_iter().filter_map(cpu_of).sum()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for child in &self.0 {
+            if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for pid in others() {
+            if let Some(pid) = Pid::from_raw(pid) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+fn others() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(|id: &i32| id.cast_unsigned() != std::process::id())
+        .collect()
+}
+
+/// The first number of `schedstat` is nanoseconds on a CPU.
+fn cpu_of(process: i32) -> Option<f64> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let of_task = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let nanoseconds: u64 = text.split(' ').next()?.parse().ok()?;
+        Some(nanoseconds as f64 / 1e9)
+    };
+    Some(tasks.filter_map(Result::ok).filter_map(of_task).sum())
+}
+
+/// CPU time that the machine has spent on anything, in seconds.
+pub(super) fn machine_cpu() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let line = text.lines().next().context("/proc/stat is empty")?;
+    let fields: Vec<u64> = line
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    // user, nice, system, idle, iowait, irq, softirq (proc(5)).
+    let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum();
+    Ok(busy as f64 / rustix::param::clock_ticks_per_second() as f64)
+}

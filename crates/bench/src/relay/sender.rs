@@ -1,0 +1,89 @@
+//! Datagrams at a rate.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pontoon_sys::udp;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Hops that datagrams may make.
+pub(super) const HOPS: u32 = 32;
+
+/// How datagrams leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Frames {
+    /// One call for each.
+    Single,
+    /// So many in a call, which the kernel takes apart before the link.
+    Apart(u32),
+    /// So many in a call, which stay together.
+    Together(u32),
+}
+
+/// What to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Datagrams a second.
+    pub(super) rate: u32,
+    /// Bytes of each.
+    pub(super) size: u16,
+    pub(super) frames: Frames,
+    pub(super) time: Duration,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) datagrams: u64,
+    pub(super) time: Duration,
+}
+
+/// What is late by more than this is not made up for.
+const LATE: Duration = Duration::from_millis(10);
+
+/// Sends from the caller's namespace, spinning on `cpu` between calls.
+pub(super) fn send(to: SocketAddr, pace: Pace, cpu: usize) -> Result<Sent> {
+    super::stay_on(cpu)?;
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_multicast_ttl_v4(HOPS)?;
+    socket
+        .connect(to)
+        .with_context(|| format!("cannot send to {to}"))?;
+    let together = match pace.frames {
+        Frames::Single => 1,
+        Frames::Apart(count) | Frames::Together(count) => count,
+    };
+    if together > 1 {
+        udp::set_segment(&socket, pace.size).context("no UDP_SEGMENT")?;
+    }
+    let mut bytes = vec![0; usize::from(pace.size) * together as usize];
+    let pause = Duration::from_secs_f64(f64::from(together) / f64::from(pace.rate));
+    let begin = Instant::now();
+    let (mut next, mut datagrams) = (begin, 0);
+    loop {
+        let now = Instant::now();
+        if now - begin >= pace.time {
+            return Ok(Sent {
+                datagrams,
+                time: now - begin,
+            });
+        }
+        if now < next {
+            std::hint::spin_loop();
+            continue;
+        }
+        next = if now - next > LATE { now } else { next + pause };
+        for datagram in bytes.chunks_exact_mut(pace.size.into()) {
+            datagram[..8].copy_from_slice(&stamp().to_le_bytes());
+        }
+        socket.send(&bytes).context("cannot send")?;
+        datagrams += u64::from(together);
+    }
+}
+
+/// Nanoseconds of the machine's clock, as the kernel stamps what arrives.
+fn stamp() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64
+}

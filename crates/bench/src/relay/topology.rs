@@ -1,0 +1,224 @@
+//! Sender, relays and sinks, each in a namespace of its own.
+//!
+//! ```text
+//! sender out0 --- in relay 0 out0 --- in relay 1 out0 --- in sink 0
+//!                            out1 --- in sink 1
+//! ```
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::process::Command;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::sender::{self, Pace, Sent};
+use super::sink::Sinks;
+use crate::network::{Namespace, ip_with, sysctl};
+
+/// How relays are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    /// So many, one behind the other.
+    Chain(u8),
+    /// One with so many outputs.
+    Tree(u8),
+}
+
+/// Whether relays give datagrams another group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rewritten {
+    Yes,
+    No,
+}
+
+/// The sender's address.
+pub(super) fn sender_address() -> Ipv4Addr {
+    address(0, 1)
+}
+
+fn address(link: usize, last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, link as u8, last)
+}
+
+/// What the sender sends to, and what relay N makes of it.
+pub(super) fn group(hop: usize) -> SocketAddrV4 {
+    let last = hop as u8 + 1;
+    SocketAddrV4::new(Ipv4Addr::new(239, 1, 1, last), 5000 + u16::from(last))
+}
+
+impl FromStr for Topology {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |digits: &str| digits.parse().ok().filter(|number| (1..=16).contains(number));
+        let topology = match text.split_once('-') {
+            Some(("one", "hop")) => Some(Self::Chain(1)),
+            Some(("chain", digits)) => number(digits).map(Self::Chain),
+            Some(("tree", digits)) => number(digits).map(Self::Tree),
+            _ => None,
+        };
+        topology.ok_or_else(|| "neither one-hop nor chain-N nor tree-N (N is 1 to 16)".to_owned())
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chain(1) => f.write_str("one-hop"),
+            Self::Chain(count) => write!(f, "chain-{count}"),
+            Self::Tree(count) => write!(f, "tree-{count}"),
+        }
+    }
+}
+
+/// The namespaces; they last as long as this value and what runs in them.
+pub(super) struct Network {
+    sender: Namespace,
+    relays: Vec<Namespace>,
+    sinks: Vec<Namespace>,
+}
+
+/// A relay's place: it takes group `number` from `in` and sends group `number` + 1 to each of `out0`, `out1`, ...
+pub(super) struct Hop<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) number: usize,
+    /// Our address on each output.
+    pub(super) outputs: Vec<Ipv4Addr>,
+}
+
+impl Network {
+    pub(super) fn new(topology: Topology) -> Result<Self> {
+        let (relays, sinks) = match topology {
+            Topology::Chain(count) => (count, 1),
+            Topology::Tree(count) => (1, count),
+        };
+        let make = |count| (0..count).map(|_| Namespace::new()).collect::<Result<Vec<_>>>();
+        let network = Self {
+            sender: Namespace::new()?,
+            relays: make(relays)?,
+            sinks: make(sinks)?,
+        };
+        let row: Vec<&Namespace> = [&network.sender].into_iter().chain(&network.relays).collect();
+        for (link, pair) in row.windows(2).enumerate() {
+            join(pair[0], 0, pair[1], link)?;
+        }
+        let last = row[row.len() - 1];
+        for (output, sink) in network.sinks.iter().enumerate() {
+            join(last, output, sink, row.len() + output)?;
+        }
+        network.sender.enter(|| ip("route add 224.0.0.0/4 dev out0"))?;
+        Ok(network)
+    }
+
+    pub(super) fn hops(&self) -> impl Iterator<Item = Hop<'_>> {
+        let count = self.relays.len();
+        self.relays.iter().enumerate().map(move |(number, namespace)| {
+            let links = if number + 1 == count {
+                count + 1..count + 1 + self.sinks.len()
+            } else {
+                number + 1..number + 2
+            };
+            Hop {
+                namespace,
+                number,
+                outputs: links.map(|link| address(link, 1)).collect(),
+            }
+        })
+    }
+
+    pub(super) fn outputs(&self) -> usize {
+        self.sinks.len()
+    }
+
+    /// What the sinks get, of relays that rewrite groups and of those that do not.
+    pub(super) fn last_group(&self, rewritten: Rewritten) -> SocketAddrV4 {
+        match rewritten {
+            Rewritten::Yes => group(self.relays.len()),
+            Rewritten::No => group(0),
+        }
+    }
+
+    pub(super) fn first_sink(&self) -> &Namespace {
+        &self.sinks[0]
+    }
+
+    pub(super) fn sinks(&self, group: SocketAddrV4) -> Result<Sinks> {
+        Sinks::open(&self.sinks, group)
+    }
+
+    /// Lets the sender's kernel make single frames of what leaves in one call.
+    pub(super) fn take_apart(&self) -> Result<()> {
+        self.sender.enter(|| {
+            let mut ethtool = Command::new("ethtool");
+            let status = ethtool
+                .args(["-K", "out0", "tx-udp-segmentation", "off"])
+                .status();
+            let status = status.context("cannot run ethtool (try: install ethtool)")?;
+            ensure!(status.success(), "ethtool: {status}");
+            Ok(())
+        })
+    }
+
+    pub(super) fn send(&self, pace: Pace, cpu: usize) -> Result<Sent> {
+        self.sender
+            .enter(|| sender::send(SocketAddr::V4(group(0)), pace, cpu))
+    }
+
+    /// Waits until datagrams come through to every sink.
+    pub(super) fn settle(&self, sinks: &Sinks) -> Result<()> {
+        let probe = self.sender.enter(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.set_multicast_ttl_v4(sender::HOPS)?;
+            socket.connect(SocketAddr::V4(group(0)))?;
+            Ok(socket)
+        })?;
+        let begin = Instant::now();
+        while !sinks.all_reached()? {
+            ensure!(begin.elapsed() < PATIENCE, "nothing comes through");
+            probe.send(&[0; 16])?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(())
+    }
+}
+
+/// How long a relay may take to begin.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Link number `link`: 10.0.LINK.1 at `outN`, .2 at `in`.
+fn join(left: &Namespace, output: usize, right: &Namespace, link: usize) -> Result<()> {
+    let quiet = || {
+        sysctl("net/ipv4/conf/all/rp_filter", "0")?;
+        sysctl("net/ipv4/conf/default/rp_filter", "0")?;
+        sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+        sysctl("net/ipv6/conf/default/disable_ipv6", "1")
+    };
+    left.enter(quiet)?;
+    right.enter(quiet)?;
+    left.enter(|| {
+        let lines = format!(
+            "link set lo up
+             link add out{output} type veth peer name in netns {}
+             address add {}/24 dev out{output}
+             link set out{output} up",
+            right.path(),
+            address(link, 1),
+        );
+        ip_with(&lines, &[right])
+    })?;
+    right.enter(|| {
+        ip(&format!(
+            "link set lo up
+             address add {}/24 dev in
+             link set in up",
+            address(link, 2),
+        ))
+    })
+}
+
+fn ip(lines: &str) -> Result<()> {
+    ip_with(lines, &[])
+}

@@ -1,0 +1,88 @@
+//! `pontoon ctl`.
+
+mod client;
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use pontoon_engine::egress::{Action, Rule};
+use pontoon_supervisor::control::reply;
+use pontoon_supervisor::policy::{self, Lists};
+use serde::Serialize;
+
+use crate::args::{Ctl, Order};
+use client::Client;
+
+pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
+    let client = Client::new(&arguments.control);
+    let mut output = io::stdout().lock();
+    match &arguments.order {
+        Order::Stats => {
+            let stats: reply::Stats = client.get("/v1/stats")?;
+            say(&mut output, arguments.json, &stats, write_stats)?;
+        }
+        Order::Policy { load } => {
+            let policy: reply::Policy = match load {
+                Some(file) => client.put("/v1/policy", &lists(file)?)?,
+                None => client.get("/v1/policy")?,
+            };
+            say(&mut output, arguments.json, &policy, write_policy)?;
+        }
+    }
+    Ok(output.flush()?)
+}
+
+/// Writes a value in JSON, or for people.
+fn say<T: Serialize>(
+    to: &mut impl Write,
+    json: bool,
+    value: &T,
+    write: fn(&T, &mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    if json {
+        serde_json::to_writer(&mut *to, value)?;
+        writeln!(to)?;
+        return Ok(());
+    }
+    Ok(write(value, to)?)
+}
+
+fn write_stats(stats: &reply::Stats, to: &mut dyn Write) -> io::Result<()> {
+    let total = &stats.total;
+    writeln!(to, "{:24} {}", "workers", stats.workers.len())?;
+    writeln!(to, "{:24} {}", "flows", total.flows)?;
+    writeln!(to, "{:24} {}", "pool_bytes", total.pool_bytes)?;
+    for (name, count) in total.counters.iter().filter(|(_, count)| **count > 0) {
+        writeln!(to, "{name:24} {count}")?;
+    }
+    Ok(())
+}
+
+fn write_policy(policy: &reply::Policy, to: &mut dyn Write) -> io::Result<()> {
+    for rule in &policy.rules {
+        writeln!(to, "{:>10} {} {}", rule.hits, rule.action, rule.to)?;
+    }
+    for (hits, what) in [
+        (policy.unlisted, "no rule allows it"),
+        (policy.resolvers, "another resolver"),
+    ] {
+        if hits > 0 {
+            writeln!(to, "{hits:>10} {what}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The rules of a file, found good before anybody is asked.
+fn lists(file: &Path) -> Result<Lists> {
+    let rules = policy::read(file).map_err(|error| anyhow!("{error}"))?;
+    let of = |action| {
+        let rules = rules.iter().filter(move |rule: &&Rule| rule.action == action);
+        rules.map(|rule| rule.to.to_string()).collect()
+    };
+    Ok(Lists {
+        allow: of(Action::Allow),
+        deny: of(Action::Deny),
+    })
+}

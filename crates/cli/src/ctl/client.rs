@@ -1,0 +1,98 @@
+//! One request over a Unix socket.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use httparse::{EMPTY_HEADER, Status};
+use pontoon_supervisor::control::reply::Problem;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub(super) struct Client<'a> {
+    path: &'a Path,
+}
+
+/// How long an answer may take. The engine has a second for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl<'a> Client<'a> {
+    pub(super) fn new(path: &'a Path) -> Self {
+        Self { path }
+    }
+
+    pub(super) fn get<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
+        self.request("GET", what, &[])
+    }
+
+    pub(super) fn put<T: DeserializeOwned>(&self, what: &str, value: &impl Serialize) -> Result<T> {
+        self.request("PUT", what, &serde_json::to_vec(value)?)
+    }
+
+    fn request<T: DeserializeOwned>(&self, method: &str, what: &str, body: &[u8]) -> Result<T> {
+        let shown = self.path.display();
+        let answer = self
+            .exchange(method, what, body)
+            .with_context(|| format!("cannot ask {shown}"))?;
+        let (status, body) = split(&answer).with_context(|| format!("{shown} does not speak HTTP"))?;
+        if status != 200 {
+            match serde_json::from_slice::<Problem>(body) {
+                Ok(problem) => bail!("{}", problem.error),
+                Err(_) => bail!("{shown} answers with status {status}"),
+            }
+        }
+        serde_json::from_slice(body).with_context(|| format!("{shown} answers something else"))
+    }
+
+    fn exchange(&self, method: &str, what: &str, body: &[u8]) -> Result<Vec<u8>> {
+        let mut stream = UnixStream::connect(self.path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let head = format!(
+            "{method} {what} HTTP/1.1\r\nHost: pontoon\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(&[head.as_bytes(), body].concat())?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+/// Status and body.
+fn split(answer: &[u8]) -> Result<(u16, &[u8])> {
+    let mut fields = [EMPTY_HEADER; 16];
+    let mut head = httparse::Response::new(&mut fields);
+    let Status::Complete(len) = head.parse(answer)? else {
+        bail!("the answer is cut");
+    };
+    let length = head
+        .headers
+        .iter()
+        .find(|field| field.name.eq_ignore_ascii_case("content-length"))
+        .and_then(|field| str::from_utf8(field.value).ok()?.parse().ok());
+    let body = &answer[len..];
+    ensure!(length == Some(body.len()), "the answer is cut");
+    Ok((head.code.unwrap_or(0), body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_whole_or_refused() {
+        let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(split(whole).unwrap(), (404, &b"{}"[..]));
+        for cut in [
+            &whole[..10],
+            &whole[..whole.len() - 1],
+            b"HTTP/1.1 200 OK\r\n\r\n",
+            b"SSH-2.0\r\n\r\n",
+        ] {
+            assert!(split(cut).is_err());
+        }
+    }
+}

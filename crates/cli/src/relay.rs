@@ -1,0 +1,32 @@
+//! `pontoon relay`.
+
+use std::process::ExitCode;
+
+use pontoon_supervisor::relay::Options;
+
+use crate::args::Relay;
+use crate::log;
+
+pub(crate) fn run(arguments: Relay) -> ExitCode {
+    log::start(
+        arguments.log_format,
+        log::level(arguments.quiet, arguments.verbose),
+    );
+    let options = Options {
+        rules: arguments.rules,
+        config: arguments.config,
+        workers: arguments.workers,
+        max_delay: arguments.max_delay,
+        proxies: arguments.proxies,
+        follow_kernel_routes: arguments.follow_kernel_routes,
+        ready_fd: arguments.ready_fd,
+        pid_file: arguments.pid_file,
+    };
+    match pontoon_supervisor::relay::run(&options) {
+        Ok(status) => status.into(),
+        Err(error) => {
+            tracing::error!("{error}");
+            error.status().into()
+        }
+    }
+}

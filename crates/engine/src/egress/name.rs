@@ -1,0 +1,112 @@
+//! Domains that rules name, and the addresses that the forwarder's answers gave them.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::answer::Answer;
+use super::rule::{Action, Pattern};
+use super::{Destination, Instant};
+
+/// What one rule names, and where that is. All workers share it.
+#[derive(Debug)]
+pub(super) struct Name {
+    action: Action,
+    pattern: Pattern,
+    /// Addresses, and how long new flows may take them for this name.
+    learned: Mutex<BTreeMap<IpAddr, Instant>>,
+}
+
+/// Every name that a rule names, so that what is known of it outlives the rules. All workers share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names(Arc<Mutex<Vec<Weak<Name>>>>);
+
+impl Names {
+    pub(super) fn get(&self, action: Action, pattern: &Pattern) -> Arc<Name> {
+        let mut names = lock(&self.0);
+        names.retain(|name| name.strong_count() > 0);
+        let known = names
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|name| name.action == action && name.pattern == *pattern);
+        known.unwrap_or_else(|| {
+            let name = Arc::new(Name {
+                action,
+                pattern: pattern.clone(),
+                learned: Mutex::default(),
+            });
+            names.push(Arc::downgrade(&name));
+            name
+        })
+    }
+}
+
+impl Name {
+    pub(super) fn has(&self, address: IpAddr, now: Instant) -> bool {
+        lock(&self.learned)
+            .get(&address)
+            .is_some_and(|until| now <= *until)
+    }
+
+    /// Takes the addresses of an answer that is about this name. Who allows a name trusts it, not everybody who points
+    /// at it; who denies one means it by whatever alias.
+    pub(super) fn learn(&self, answer: &Answer, now: Instant) {
+        let concerned = match self.action {
+            Action::Allow => answer
+                .names
+                .first()
+                .is_some_and(|asked| self.pattern.matches(asked)),
+            Action::Deny => answer.names.iter().any(|name| self.pattern.matches(name)),
+        };
+        if !concerned {
+            return;
+        }
+        let mut learned = lock(&self.learned);
+        for &(address, ttl) in &answer.addresses {
+            let until = now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST);
+            if learned.len() >= LIMIT && !learned.contains_key(&address) {
+                let first = learned.iter().min_by_key(|(_, until)| **until);
+                if let Some(first) = first.map(|(address, _)| *address) {
+                    learned.remove(&first);
+                }
+            }
+            let known = learned.entry(address).or_insert(until);
+            *known = until.max(*known);
+        }
+    }
+
+    /// A flow begins: its addresses stay known as long as it may live without being looked at. Says whether they were
+    /// known.
+    pub(super) fn hold(&self, to: &Destination<'_>, now: Instant) -> bool {
+        let written = self.keep(to.written, now);
+        self.keep(to.remote, now) || written
+    }
+
+    /// A flow leads to this address. Says whether it is known.
+    pub(super) fn keep(&self, address: IpAddr, now: Instant) -> bool {
+        let mut learned = lock(&self.learned);
+        let Some(until) = learned.get_mut(&address).filter(|until| now <= **until) else {
+            return false;
+        };
+        *until = (now + HOLD).max(*until);
+        true
+    }
+}
+
+/// A lock that another thread's panic does not close: nothing is left half done under it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long an address stays known after it was seen in use: longer than an echo id is kept without being used.
+pub const HOLD: Duration = Duration::from_secs(64);
+
+/// However short-lived a record, its address is known for as long as a client may take to connect.
+const LEAST: Duration = Duration::from_secs(30);
+
+/// However long-lived, not beyond what resolvers keep (RFC 8767 section 4 has a week at most; a day is their default).
+const MOST: Duration = Duration::from_secs(86_400);
+
+/// Addresses of one name. With more, the one that would go first goes.
+const LIMIT: usize = 1_024;

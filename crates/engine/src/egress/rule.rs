@@ -1,0 +1,257 @@
+//! Egress rules as people write them.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
+use core::str::FromStr;
+
+use ipnet::{IpNet, Ipv6Net};
+
+/// One rule: `allow` or `deny`, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it says.
+    pub action: Action,
+    /// About which destinations.
+    pub to: Match,
+}
+
+/// What a rule says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// They may be reached.
+    Allow,
+    /// They may not.
+    Deny,
+}
+
+/// Protocols that a guest speaks through us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP and ICMPv6 echo.
+    Icmp,
+}
+
+/// `TARGET[:PORT[-END]][/tcp|/udp|/icmp]`, where TARGET is a network, an address, a domain, `*.` and a domain, or `*`.
+/// IPv6 with ports goes in brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Where to.
+    pub target: Target,
+    /// First and last port.
+    pub ports: Option<(u16, u16)>,
+    /// By which protocol; none: by each, or where there are ports, by those that have ports.
+    pub protocol: Option<Protocol>,
+}
+
+/// Where to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Everywhere.
+    Any,
+    /// To these addresses.
+    Net(IpNet),
+    /// To the addresses of these names.
+    Name(Pattern),
+}
+
+/// Names of hosts, in lower case without a dot at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// This one.
+    Exactly(String),
+    /// Those below this one.
+    Below(String),
+}
+
+impl Match {
+    /// Whether the rule is about this protocol and port, whatever the address.
+    pub(super) fn is_for(&self, protocol: Protocol, port: Option<u16>) -> bool {
+        let of_protocol = match (self.protocol, self.ports) {
+            (Some(of), _) => of == protocol,
+            (None, Some(_)) => protocol != Protocol::Icmp,
+            (None, None) => true,
+        };
+        let of_port = match (self.ports, port) {
+            (Some((first, last)), Some(port)) => (first..=last).contains(&port),
+            (Some(_), None) | (None, _) => true,
+        };
+        of_protocol && of_port
+    }
+}
+
+impl Pattern {
+    /// Whether a name in lower case, without a dot at the end, is meant.
+    pub(super) fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Exactly(own) => own == name,
+            Self::Below(parent) => name
+                .strip_suffix(parent.as_str())
+                .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+        }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (action, to) = match text.split_once(' ') {
+            Some(("allow", to)) => (Action::Allow, to),
+            Some(("deny", to)) => (Action::Deny, to),
+            Some(_) | None => return Err(format!("'{text}' is no rule: allow or deny, and what")),
+        };
+        let to = to.parse()?;
+        Ok(Self { action, to })
+    }
+}
+
+impl FromStr for Match {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (text, protocol) = match text.rsplit_once('/') {
+            Some((text, "tcp")) => (text, Some(Protocol::Tcp)),
+            Some((text, "udp")) => (text, Some(Protocol::Udp)),
+            Some((text, "icmp")) => (text, Some(Protocol::Icmp)),
+            Some(_) | None => (text, None),
+        };
+        let (target, ports) = split_ports(text)?;
+        if ports.is_some() && protocol == Some(Protocol::Icmp) {
+            return Err("ICMP has no ports".into());
+        }
+        Ok(Self {
+            target: target.parse()?,
+            ports: ports.map(parse_ports).transpose()?,
+            protocol,
+        })
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Net(address.into()));
+        }
+        if let Ok(net) = text.parse::<IpNet>() {
+            return Ok(Self::Net(net.trunc()));
+        }
+        let pattern = match text.strip_prefix("*.") {
+            Some(parent) => domain(parent).map(Pattern::Below),
+            None => domain(text).map(Pattern::Exactly),
+        };
+        pattern
+            .map(Self::Name)
+            .ok_or_else(|| format!("'{text}' is neither a network, an address nor a domain"))
+    }
+}
+
+/// What is before the ports, and the ports.
+fn split_ports(text: &str) -> Result<(&str, Option<&str>), String> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (inner, after) = rest.split_once(']').ok_or("a bracket is not closed")?;
+        return match (inner.contains(':'), after.strip_prefix(':')) {
+            (true, Some(ports)) => Ok((inner, Some(ports))),
+            (true, None) if after.is_empty() => Ok((inner, None)),
+            _ => Err(format!("'{text}' is not [IPV6]:PORTS")),
+        };
+    }
+    match text.split_once(':') {
+        Some((target, ports)) if !ports.contains(':') => Ok((target, Some(ports))),
+        // IPv6 without ports.
+        Some(_) if text.parse::<Ipv6Addr>().is_ok() || text.parse::<Ipv6Net>().is_ok() => Ok((text, None)),
+        Some(_) => Err(format!("'{text}': an IPv6 address with ports goes in brackets")),
+        None => Ok((text, None)),
+    }
+}
+
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let port = |text: &str| match text.parse() {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err(format!("'{text}' is not a port (1 to 65535)")),
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last): (u16, u16) = (port(first)?, port(last)?);
+    if last < first {
+        return Err(format!("'{text}' runs backwards"));
+    }
+    Ok((first, last))
+}
+
+/// A domain name in lower case, RFC 1123 section 2.1 with the underscores that names in the DNS have.
+fn domain(text: &str) -> Option<String> {
+    let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    let label = |label: &str| {
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+        (1..=63).contains(&label.len()) && label.chars().all(fits)
+    };
+    let top = text.rsplit('.').next()?;
+    // Otherwise a mistyped address would be a name.
+    let letters = top.chars().any(|letter| letter.is_ascii_alphabetic());
+    (text.len() <= LONGEST && text.split('.').all(label) && letters).then_some(text)
+}
+
+/// RFC 1035 section 2.3.4: 255 bytes with a length before each label and the root at the end.
+const LONGEST: usize = 253;
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.action, self.to)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.target, self.ports) {
+            (Target::Net(net @ IpNet::V6(_)), Some(_)) => write!(f, "[{}]", short(net))?,
+            (Target::Net(net), _) => write!(f, "{}", short(net))?,
+            (Target::Any, _) => f.write_str("*")?,
+            (Target::Name(Pattern::Exactly(name)), _) => f.write_str(name)?,
+            (Target::Name(Pattern::Below(parent)), _) => write!(f, "*.{parent}")?,
+        }
+        match self.ports {
+            Some((first, last)) if first == last => write!(f, ":{first}")?,
+            Some((first, last)) => write!(f, ":{first}-{last}")?,
+            None => {}
+        }
+        match self.protocol {
+            Some(protocol) => write!(f, "/{protocol}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+        })
+    }
+}
+
+/// A network, or the address where it has only one.
+fn short(net: &IpNet) -> String {
+    if net.prefix_len() == net.max_prefix_len() {
+        return net.addr().to_string();
+    }
+    net.to_string()
+}

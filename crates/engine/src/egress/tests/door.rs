@@ -1,0 +1,199 @@
+//! An engine with rules, and its guest.
+
+use super::*;
+use crate::test_world::{FakeHost, FakeLink, GUEST, GUEST_V6, READABLE, Sent, net, with_frame};
+use crate::{Counters, Engine, Instant, WorkerId};
+use pontoon_wire::vnet::Segmentation;
+
+pub(super) struct Door {
+    pub(super) engine: Engine<FakeHost>,
+    pub(super) host: FakeHost,
+    pub(super) link: FakeLink,
+    pub(super) now: Instant,
+    before: Counters,
+}
+
+/// What became of a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The host was asked to do this, and the guest heard nothing.
+    Out(Vec<String>),
+    /// No socket exists, and the guest heard this.
+    Told(String),
+}
+
+impl Door {
+    pub(super) fn new(lines: &[&str]) -> Self {
+        let mut config = net().config;
+        config.egress.set(&rules(lines));
+        Self::with_config(config)
+    }
+
+    pub(super) fn with_config(config: crate::Config) -> Self {
+        let now = Instant(1_000_000_000_000);
+        let mut engine = Engine::new(config, WorkerId(0), [7; 32], now);
+        engine.set_owned_addresses(net().policy.owned);
+        Self {
+            before: *engine.counters(),
+            engine,
+            host: FakeHost::default(),
+            link: FakeLink::new(),
+            now,
+        }
+    }
+
+    pub(super) fn set_rules(&mut self, lines: &[&str]) {
+        self.engine
+            .set_rules(&rules(lines), &mut self.link, &mut self.host, self.now);
+    }
+
+    /// The guest sends a packet, which for UDP is of five bytes.
+    pub(super) fn send(&mut self, protocol: Protocol, to: &str) -> Fate {
+        self.send_from(4000, protocol, to)
+    }
+
+    pub(super) fn send_from(&mut self, port: u16, protocol: Protocol, to: &str) -> Fate {
+        let guest = if addr(to).is_ipv4() { GUEST } else { GUEST_V6 };
+        let sent = Sent::new(&SocketAddr::new(addr(guest).ip(), port).to_string(), to, b"hello");
+        self.take(&match protocol {
+            Protocol::Tcp => sent.syn(),
+            Protocol::Udp => sent.udp(),
+            Protocol::Icmp => sent.icmp(if sent.to.is_ipv4() { 8 } else { 128 }, 7, 1),
+        });
+        let calls = self.host.take_calls();
+        let mut told = self.link.describe();
+        match told.pop() {
+            None => Fate::Out(calls),
+            Some(line) => {
+                assert!(told.is_empty() && calls.is_empty(), "{told:?} {calls:?}");
+                Fate::Told(line)
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        with_frame(bytes, Segmentation::Whole, |frame, _| {
+            self.engine.handle_frames(
+                std::slice::from_ref(frame),
+                &mut self.link,
+                &mut self.host,
+                self.now,
+            );
+        });
+    }
+
+    /// The guest asks the forwarder for `name`'s addresses, and `answer` makes an answer of the question. The guest gets
+    /// it.
+    pub(super) fn resolve(&mut self, name: &str, kind: u16, answer: impl FnOnce(&mut Answer)) {
+        let question = question(name, kind);
+        self.take(&Sent::new(GUEST, "10.0.2.3:53", &question).udp());
+        let (socket, _, query) = self.host.sent.pop().expect("asked");
+        let mut message = Answer::to(&query);
+        answer(&mut message);
+        self.host
+            .queue(socket, "192.0.2.53:53", None, &message.0, message.0.len());
+        let flow = self.host.flow(socket);
+        self.engine
+            .handle_socket(flow, READABLE, &mut self.link, &mut self.host, self.now);
+        self.host.take_calls();
+        let told = self.link.describe();
+        assert!(
+            told.len() == 1 && told[0].starts_with("udp 10.0.2.3:53 >"),
+            "{told:?}"
+        );
+    }
+
+    /// Time passes, and timers are served when they are due.
+    pub(super) fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(next) = self.engine.next_timeout().filter(|next| *next <= end) {
+            self.now = self.now.max(next);
+            self.engine
+                .handle_timeout(&mut self.link, &mut self.host, self.now);
+        }
+        self.now = end;
+        self.host.take_calls();
+        self.link.frames.clear();
+    }
+
+    pub(super) fn news(&mut self) -> Vec<String> {
+        self.engine.take_news().iter().map(ToString::to_string).collect()
+    }
+
+    /// How often each rule was met, of those that were.
+    pub(super) fn counts(&self) -> Vec<(String, u64)> {
+        self.engine
+            .egress()
+            .counts()
+            .filter(|(_, hits)| *hits > 0)
+            .collect()
+    }
+
+    /// Counters that moved since the last look.
+    pub(super) fn moved(&mut self) -> Vec<(&'static str, u64)> {
+        let now = *self.engine.counters();
+        let moved = now
+            .iter()
+            .zip(self.before.iter())
+            .filter(|(now, before)| now != before)
+            .map(|((name, now), (_, before))| (name, now - before))
+            .collect();
+        self.before = now;
+        moved
+    }
+}
+
+fn question(name: &str, kind: u16) -> Vec<u8> {
+    let mut message = vec![0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    message.extend(labels(name));
+    message.extend(kind.to_be_bytes());
+    message.extend([0, 1]);
+    message
+}
+
+fn labels(name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for label in name.split('.') {
+        bytes.push(u8::try_from(label.len()).unwrap());
+        bytes.extend(label.bytes());
+    }
+    bytes.push(0);
+    bytes
+}
+
+/// A DNS answer in the making.
+pub(super) struct Answer(pub(super) Vec<u8>);
+
+impl Answer {
+    fn to(query: &[u8]) -> Self {
+        let mut message = query.to_vec();
+        message[2] |= 0x80;
+        Self(message)
+    }
+
+    pub(super) fn address(&mut self, name: &str, ttl: u32, address: &str) -> &mut Self {
+        match address.parse().unwrap() {
+            core::net::IpAddr::V4(v4) => self.record(name, 1, ttl, &v4.octets()),
+            core::net::IpAddr::V6(v6) => self.record(name, 28, ttl, &v6.octets()),
+        }
+    }
+
+    pub(super) fn alias(&mut self, name: &str, of: &str) -> &mut Self {
+        self.record(name, 5, 1, &labels(of))
+    }
+
+    pub(super) fn failed(&mut self) {
+        self.0[3] |= 3;
+    }
+
+    fn record(&mut self, name: &str, kind: u16, ttl: u32, data: &[u8]) -> &mut Self {
+        self.0[7] += 1;
+        self.0.extend(labels(name));
+        self.0.extend(kind.to_be_bytes());
+        self.0.extend([0, 1]);
+        self.0.extend(ttl.to_be_bytes());
+        self.0.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
+        self.0.extend(data);
+        self
+    }
+}

@@ -1,0 +1,265 @@
+//! Rules that name domains.
+
+use super::door::Fate;
+use super::*;
+
+const SITE: &str = "198.51.100.7:443";
+const SITE_V6: &str = "[2001:db8:5::7]:443";
+
+fn may(door: &mut Door, to: &str) -> bool {
+    [TCP, UDP, ICMP]
+        .map(|protocol| matches!(door.send(protocol, to), Fate::Out(_)))
+        .into_iter()
+        .reduce(|a, b| {
+            assert_eq!(a, b, "{to}: all protocols alike");
+            a
+        })
+        .unwrap()
+}
+
+/// A door whose guest has asked for a name, with what it was told: a record each of owner, TTL and address or alias.
+fn told(rules: &[&str], name: &str, records: &[(&str, u32, &str)]) -> Door {
+    let mut door = Door::new(rules);
+    door.resolve(name, 1, |answer| {
+        for &(owner, ttl, data) in records {
+            match data.parse::<core::net::IpAddr>() {
+                Ok(_) => answer.address(owner, ttl, data),
+                Err(_) => answer.alias(owner, data),
+            };
+        }
+    });
+    door
+}
+
+#[test]
+fn an_allowed_name_opens_what_the_forwarder_says() {
+    let mut door = Door::new(&["allow example.org"]);
+    assert!(!may(&mut door, SITE));
+    door.resolve("eXample.ORG", 1, |answer| {
+        answer.address("example.org", 300, "198.51.100.7");
+    });
+    assert!(may(&mut door, SITE));
+    assert!(!may(&mut door, SITE_V6) && !may(&mut door, "198.51.100.8:443"));
+    door.resolve("example.org", 28, |answer| {
+        answer.address("example.org", 300, "2001:db8:5::7");
+    });
+    assert!(may(&mut door, SITE_V6));
+}
+
+#[test]
+fn a_denied_name_closes_what_the_forwarder_says() {
+    let mut door = Door::new(&["deny *.ads.example"]);
+    assert!(may(&mut door, SITE));
+    door.resolve("x.ads.example", 1, |answer| {
+        answer.address("x.ads.example", 300, "198.51.100.7");
+    });
+    // Flows that there are stay.
+    assert!(matches!(door.send(UDP, "198.51.100.9:1"), Fate::Out(_)));
+    assert!(matches!(door.send_from(4001, TCP, SITE), Fate::Told(_)));
+    assert!(matches!(door.send_from(4001, UDP, SITE), Fate::Told(_)));
+    assert!(matches!(door.send(ICMP, SITE), Fate::Told(_)));
+}
+
+#[test]
+fn ports_of_a_name() {
+    let site = [("example.org", 300, "198.51.100.7")];
+    let mut door = told(&["allow example.org:443/tcp"], "example.org", &site);
+    assert!(matches!(door.send(TCP, SITE), Fate::Out(_)));
+    assert!(matches!(door.send(UDP, SITE), Fate::Told(_)));
+    assert!(matches!(door.send(TCP, "198.51.100.7:80"), Fate::Told(_)));
+}
+
+#[test]
+fn aliases_are_followed_from_the_question_alone() {
+    let chain = [
+        ("www.example.org", 1, "edge.cdn.example"),
+        ("edge.cdn.example", 1, "a.cdn.example"),
+        ("a.cdn.example", 1, "198.51.100.7"),
+        ("other.example", 1, "198.51.100.8"),
+    ];
+    let asked = "www.example.org";
+    let mut allowed = told(&["allow www.example.org"], asked, &chain);
+    assert!(may(&mut allowed, SITE));
+    assert!(
+        !may(&mut allowed, "198.51.100.8:443"),
+        "nobody asked for that name"
+    );
+    // Others cannot open an allowed name's rule by pointing at it,
+    assert!(!may(&mut told(&["allow edge.cdn.example"], asked, &chain), SITE));
+    // nor does an alias hide a denied one.
+    assert!(!may(&mut told(&["deny edge.cdn.example"], asked, &chain), SITE));
+    assert!(may(
+        &mut told(&["deny other.example"], asked, &chain),
+        "198.51.100.8:443"
+    ));
+}
+
+#[test]
+fn aliases_that_go_round_end() {
+    let circle = [
+        ("a.example", 1, "b.example"),
+        ("b.example", 1, "a.example"),
+        ("b.example", 1, "198.51.100.7"),
+    ];
+    assert!(may(&mut told(&["allow a.example"], "a.example", &circle), SITE));
+}
+
+#[test]
+fn a_name_that_is_rebound_opens_nothing_that_is_denied() {
+    let rebound = |address: &'static str| [("evil.example", 60, address)];
+    let rules = &["allow evil.example", "deny 10.0.0.0/8", "deny fd00::/8"];
+    for (address, to) in [
+        ("10.1.2.3", "10.1.2.3:80"),
+        ("fd12::1", "[fd12::1]:80"),
+        ("64:ff9b::a01:203", "[64:ff9b::a01:203]:80"),
+        // Refused whatever the rules: the host's own, its loopback, the cloud's metadata.
+        ("192.168.7.1", "192.168.7.1:80"),
+        ("127.0.0.1", "127.0.0.1:80"),
+        ("169.254.169.254", "169.254.169.254:80"),
+        ("::1", "[::1]:80"),
+        ("10.0.2.2", "10.0.2.2:80"),
+    ] {
+        let mut door = told(rules, "evil.example", &rebound(address));
+        assert!(matches!(door.send(TCP, to), Fate::Told(_)), "{to}");
+        assert!(matches!(door.send(UDP, to), Fate::Told(_)), "{to}");
+    }
+    assert!(may(
+        &mut told(rules, "evil.example", &rebound("198.51.100.7")),
+        SITE
+    ));
+}
+
+#[test]
+fn failures_and_rubbish_teach_nothing() {
+    let mut door = Door::new(&["allow example.org"]);
+    door.resolve("example.org", 1, |answer| {
+        answer.address("example.org", 300, "198.51.100.7").failed();
+    });
+    assert!(!may(&mut door, SITE));
+    // Records that are announced and cut off.
+    door.resolve("example.org", 1, |answer| {
+        answer.address("example.org", 300, "198.51.100.7");
+        let len = answer.0.len();
+        answer.0.truncate(len - 1);
+    });
+    assert!(!may(&mut door, SITE));
+    // A letter that no rule can have is not taken for a dot.
+    let mut door = Door::new(&["allow *.example.org"]);
+    door.resolve("a", 1, |answer| {
+        answer.address("a", 300, "198.51.100.7");
+    });
+    assert!(!may(&mut door, SITE));
+}
+
+#[test]
+fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
+    for (ttl, known) in [
+        (0, 30),
+        (29, 30),
+        (31, 31),
+        (3_600, 3_600),
+        (u32::MAX >> 1, 86_400),
+    ] {
+        let site = [("example.org", ttl, "198.51.100.7")];
+        for (after, may) in [(known, true), (known + 1, false)] {
+            let mut door = told(&["allow example.org"], "example.org", &site);
+            door.wait(Duration::from_secs(after));
+            assert_eq!(
+                matches!(door.send(TCP, SITE), Fate::Out(_)),
+                may,
+                "TTL {ttl} after {after} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_address_stays_known_while_a_flow_leads_there() {
+    for protocol in [TCP, UDP] {
+        let site = [
+            ("example.org", 1, "198.51.100.7"),
+            ("example.org", 1, "198.51.100.8"),
+        ];
+        let mut door = told(&["allow example.org"], "example.org", &site);
+        assert!(matches!(door.send(protocol, SITE), Fate::Out(_)));
+        // The flow is there: TCP's connect is pending, UDP's endpoint is used every 25 s.
+        for _ in 0..40 {
+            door.wait(Duration::from_secs(25));
+            assert!(matches!(door.send(protocol, SITE), Fate::Out(_)));
+        }
+        assert!(
+            matches!(door.send_from(4002, TCP, SITE), Fate::Out(_)),
+            "{protocol}: a second flow"
+        );
+        assert!(
+            matches!(door.send(TCP, "198.51.100.8:443"), Fate::Told(_)),
+            "{protocol}: the other one"
+        );
+    }
+}
+
+#[test]
+fn a_ping_keeps_its_address_and_nothing_wakes_up_for_it() {
+    let site = [("example.org", 1, "198.51.100.7")];
+    let mut door = told(&["allow example.org"], "example.org", &site);
+    for _ in 0..10 {
+        assert!(matches!(door.send(ICMP, "198.51.100.7"), Fate::Out(_)));
+        door.wait(Duration::from_secs(60));
+    }
+    door.wait(Duration::from_secs(65));
+    assert!(matches!(door.send(ICMP, "198.51.100.7"), Fate::Told(_)));
+    door.wait(Duration::from_secs(65));
+    assert_eq!(door.engine.next_timeout(), None);
+}
+
+#[test]
+fn a_name_has_as_many_addresses_as_it_may() {
+    let mut door = Door::new(&["deny many.example", "deny other.example"]);
+    door.resolve("other.example", 1, |answer| {
+        answer.address("other.example", 31, "203.0.113.1");
+    });
+    // 130 answers of 8 addresses; those of the longest time to live stay.
+    for round in 0..130_u32 {
+        door.resolve("many.example", 1, |answer| {
+            for place in 0..8 {
+                let [_, _, high, low] = (round * 8 + place).to_be_bytes();
+                answer.address("many.example", 1_000 + round, &format!("198.18.{high}.{low}"));
+            }
+        });
+    }
+    assert!(
+        matches!(door.send(TCP, "198.18.0.0:1"), Fate::Out(_)),
+        "the first to go"
+    );
+    assert!(
+        matches!(door.send(TCP, "198.18.4.15:1"), Fate::Told(_)),
+        "the last that came"
+    );
+    assert!(
+        matches!(door.send(TCP, "203.0.113.1:1"), Fate::Told(_)),
+        "another name's"
+    );
+}
+
+#[test]
+fn workers_share_what_is_learned() {
+    let site = [("example.org", 60, "198.51.100.7")];
+    let mut config = crate::test_world::net().config;
+    config.egress.set(&rules(&["allow example.org"]));
+    let (mut first, mut second) = (
+        Door::with_config(config.clone()),
+        Door::with_config(config.clone()),
+    );
+    first.resolve("example.org", 1, |answer| {
+        let (owner, ttl, address) = site[0];
+        answer.address(owner, ttl, address);
+    });
+    assert!(may(&mut second, SITE));
+    // A worker whose flow leads there keeps it for all.
+    let mut third = Door::with_config(config);
+    for _ in 0..10 {
+        second.wait(Duration::from_secs(50));
+    }
+    third.now = second.now;
+    assert!(matches!(third.send(TCP, SITE), Fate::Out(_)));
+}

@@ -1,0 +1,139 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::egress::{Match, Pattern, Target};
+
+#[test]
+fn what_is_written_is_meant() {
+    for (text, shown) in [
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("10.1.2.3/8", "10.0.0.0/8"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1/32", "192.0.2.1"),
+        ("192.0.2.1:22", "192.0.2.1:22"),
+        ("192.0.2.0/24:22-25/tcp", "192.0.2.0/24:22-25/tcp"),
+        ("192.0.2.0/24:22-22/udp", "192.0.2.0/24:22/udp"),
+        ("192.0.2.0/24/icmp", "192.0.2.0/24/icmp"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("2001:db8::/32", "2001:db8::/32"),
+        ("2001:db8::/32/udp", "2001:db8::/32/udp"),
+        ("[2001:db8::1]:443", "[2001:db8::1]:443"),
+        ("[2001:db8::/32]:443/tcp", "[2001:db8::/32]:443/tcp"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("Example.ORG.", "example.org"),
+        ("example.org:443/tcp", "example.org:443/tcp"),
+        ("*.example.org", "*.example.org"),
+        ("_srv.example-1.org:1-65535", "_srv.example-1.org:1-65535"),
+        ("*", "*"),
+        ("*:25/tcp", "*:25/tcp"),
+        ("*/icmp", "*/icmp"),
+    ] {
+        let parsed: Match = text.parse().unwrap();
+        assert_eq!(parsed.to_string(), shown);
+        assert_eq!(shown.parse(), Ok(parsed));
+    }
+}
+
+#[test]
+fn mistakes_are_told_apart() {
+    for (text, why) in [
+        ("", "'' is neither a network, an address nor a domain"),
+        ("10.0.0", "'10.0.0' is neither a network, an address nor a domain"),
+        (
+            "10.0.0.0/33",
+            "'10.0.0.0/33' is neither a network, an address nor a domain",
+        ),
+        (
+            "exa mple.org",
+            "'exa mple.org' is neither a network, an address nor a domain",
+        ),
+        (
+            "*.*.org",
+            "'*.*.org' is neither a network, an address nor a domain",
+        ),
+        ("a..org", "'a..org' is neither a network, an address nor a domain"),
+        (
+            "a.org/sctp",
+            "'a.org/sctp' is neither a network, an address nor a domain",
+        ),
+        ("a.org:0", "'0' is not a port (1 to 65535)"),
+        ("a.org:http", "'http' is not a port (1 to 65535)"),
+        ("a.org:65536", "'65536' is not a port (1 to 65535)"),
+        ("a.org:9-8", "'9-8' runs backwards"),
+        ("a.org:9/icmp", "ICMP has no ports"),
+        ("[::1:9", "a bracket is not closed"),
+        ("[10.0.0.1]:9", "'[10.0.0.1]:9' is not [IPV6]:PORTS"),
+        ("[::1]9", "'[::1]9' is not [IPV6]:PORTS"),
+        ("::1:x", "'::1:x': an IPv6 address with ports goes in brackets"),
+        (
+            "2001:db8::/32:443",
+            "'2001:db8::/32:443': an IPv6 address with ports goes in brackets",
+        ),
+    ] {
+        assert_eq!(text.parse::<Match>(), Err(why.to_owned()), "{text}");
+    }
+    assert!("permit *".parse::<Rule>().is_err());
+    assert!("allow".parse::<Rule>().is_err());
+}
+
+#[test]
+fn patterns() {
+    let below = Pattern::Below("example.org".to_owned());
+    for (name, is_below) in [
+        ("www.example.org", true),
+        ("a.b.example.org", true),
+        ("example.org", false),
+        (".example.org", false),
+        ("badexample.org", false),
+        ("www.example.org.net", false),
+    ] {
+        assert_eq!(below.matches(name), is_below, "{name}");
+    }
+    let exactly = Pattern::Exactly("example.org".to_owned());
+    assert!(exactly.matches("example.org"));
+    assert!(!exactly.matches("www.example.org"));
+}
+
+fn rule() -> impl Strategy<Value = String> {
+    let target = prop_oneof![
+        Just("*".to_owned()),
+        (any::<u32>(), 0..=32_u8)
+            .prop_map(|(bits, len)| format!("{}/{len}", core::net::Ipv4Addr::from(bits))),
+        (any::<u128>(), 0..=128_u8)
+            .prop_map(|(bits, len)| format!("[{}/{len}]", core::net::Ipv6Addr::from(bits))),
+        "[a-z0-9_-]{1,63}(\\.[a-z0-9-]{1,20}){0,3}\\.[a-z]{2,5}",
+        "\\*\\.[a-z]{2,5}\\.[a-z]{2,5}",
+    ];
+    let ports = prop_oneof![
+        Just(String::new()),
+        (1..9_u16, 9..99_u16).prop_map(|(a, b)| format!(":{a}-{b}"))
+    ];
+    let protocol = proptest::sample::select(vec!["", "/tcp", "/udp"]);
+    (proptest::bool::ANY, target, ports, protocol).prop_map(|(allow, target, ports, protocol)| {
+        format!(
+            "{} {target}{ports}{protocol}",
+            if allow { "allow" } else { "deny" }
+        )
+    })
+}
+
+proptest! {
+    #[test]
+    fn out_and_back(text in rule()) {
+        let rule: Rule = text.parse().unwrap();
+        let shown = rule.to_string();
+        prop_assert_eq!(shown.parse::<Rule>().unwrap(), rule, "{}", shown);
+    }
+
+    #[test]
+    fn no_text_panics(text in "\\PC{0,40}") {
+        let _ = text.parse::<Match>();
+    }
+
+    #[test]
+    fn a_name_is_never_an_address(text in "[0-9a-f.:]{1,20}") {
+        if let Ok(Match { target: Target::Name(name), .. }) = text.parse() {
+            prop_assert!(matches!(name, Pattern::Exactly(name) if name.ends_with(|c: char| c.is_ascii_alphanumeric())));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Each rule, packets that it concerns and packets that it does not.
+
+use super::door::Fate;
+use super::*;
+
+/// Rules, and packets under them: protocol, destination, whether it may be reached.
+struct Row {
+    rules: &'static [&'static str],
+    packets: &'static [(Protocol, &'static str, bool)],
+}
+
+const fn row(rules: &'static [&'static str], packets: &'static [(Protocol, &'static str, bool)]) -> Row {
+    Row { rules, packets }
+}
+
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    row(&[], &[
+        (TCP, "192.0.2.1:22", true), (UDP, "192.0.2.1:53", true), (ICMP, "192.0.2.1", true),
+        (TCP, "[2001:db8::1]:22", true), (UDP, "[2001:db8::1]:853", true), (ICMP, "2001:db8::1", true),
+    ]),
+    row(&["deny 192.0.2.0/24"], &[
+        (TCP, "192.0.2.0:1", false), (UDP, "192.0.2.255:65535", false), (ICMP, "192.0.2.7", false),
+        (TCP, "192.0.1.255:1", true), (UDP, "192.0.3.0:1", true), (ICMP, "192.0.3.0", true),
+        (TCP, "[2001:db8::1]:1", true), (UDP, "[2001:db8::1]:1", true), (ICMP, "2001:db8::1", true),
+    ]),
+    row(&["deny 2001:db8::/32"], &[
+        (TCP, "[2001:db8::1]:1", false), (UDP, "[2001:db8:ffff::1]:1", false), (ICMP, "2001:db8::1", false),
+        (TCP, "[2001:db9::1]:1", true), (UDP, "[2001:db7::1]:1", true), (ICMP, "2001:db7::1", true),
+        (TCP, "192.0.2.1:1", true),
+    ]),
+    // Ports are TCP's and UDP's.
+    row(&["deny 192.0.2.1:22-25"], &[
+        (TCP, "192.0.2.1:21", true), (TCP, "192.0.2.1:22", false), (TCP, "192.0.2.1:25", false), (TCP, "192.0.2.1:26", true),
+        (UDP, "192.0.2.1:22", false), (UDP, "192.0.2.1:26", true), (ICMP, "192.0.2.1", true),
+    ]),
+    row(&["deny *:25/tcp", "deny */icmp"], &[
+        (TCP, "192.0.2.1:25", false), (TCP, "[2001:db8::1]:25", false), (TCP, "192.0.2.1:26", true),
+        (UDP, "192.0.2.1:25", true), (UDP, "[2001:db8::1]:25", true),
+        (ICMP, "192.0.2.1", false), (ICMP, "2001:db8::1", false),
+    ]),
+    row(&["deny 192.0.2.1/udp"], &[
+        (UDP, "192.0.2.1:1", false), (TCP, "192.0.2.1:1", true), (ICMP, "192.0.2.1", true),
+    ]),
+    // With an allow rule, nothing else.
+    row(&["allow 192.0.2.0/24:443/tcp", "allow 2001:db8::1"], &[
+        (TCP, "192.0.2.9:443", true), (TCP, "192.0.2.9:80", false), (UDP, "192.0.2.9:443", false), (ICMP, "192.0.2.9", false),
+        (TCP, "[2001:db8::1]:1", true), (UDP, "[2001:db8::1]:1", true), (ICMP, "2001:db8::1", true),
+        (TCP, "[2001:db8::2]:1", false), (UDP, "[2001:db8::2]:1", false), (ICMP, "2001:db8::2", false),
+        (TCP, "198.51.100.1:443", false), (UDP, "198.51.100.1:53", false),
+    ]),
+    // Deny wins, wherever it stands.
+    row(&["allow 192.0.2.7", "deny 192.0.2.0/24", "allow *"], &[
+        (TCP, "192.0.2.7:1", false), (UDP, "192.0.2.7:1", false), (ICMP, "192.0.2.7", false),
+        (TCP, "198.51.100.1:1", true), (UDP, "[2001:db8::1]:1", true), (ICMP, "198.51.100.1", true),
+    ]),
+    row(&["deny *"], &[
+        (TCP, "192.0.2.1:1", false), (UDP, "192.0.2.1:53", false), (ICMP, "192.0.2.1", false),
+        (TCP, "[2001:db8::1]:1", false), (UDP, "[2001:db8::1]:1", false), (ICMP, "2001:db8::1", false),
+    ]),
+    // An IPv4 address by way of a translator is that address; to allow one does not allow the way.
+    row(&["deny 192.0.2.0/24"], &[
+        (TCP, "[64:ff9b::c000:201]:1", false), (UDP, "[64:ff9b::c000:201]:1", false), (ICMP, "64:ff9b::c000:201", false),
+        (TCP, "[2002:c000:201::1]:1", false), (UDP, "[64:ff9b:1::c000:201]:1", false),
+        (ICMP, "64:ff9b:1:c000:2:100::", false),
+        (TCP, "[64:ff9b::c633:6401]:1", true), (TCP, "[2002:c633:6401::1]:1", true),
+    ]),
+    row(&["allow 192.0.2.0/24"], &[
+        (TCP, "192.0.2.1:1", true), (TCP, "[64:ff9b::c000:201]:1", false), (UDP, "[2002:c000:201::1]:1", false),
+    ]),
+    row(&["allow 64:ff9b::/96", "deny 192.0.2.1"], &[
+        (TCP, "[64:ff9b::c000:202]:1", true), (TCP, "[64:ff9b::c000:201]:1", false),
+    ]),
+    // Rules about names refuse other resolvers, whatever else is allowed.
+    row(&["deny ads.example", "allow *"], &[
+        (TCP, "192.0.2.1:53", false), (UDP, "192.0.2.1:53", false), (TCP, "192.0.2.1:853", false), (UDP, "192.0.2.1:853", false),
+        (TCP, "[2001:db8::1]:53", false), (UDP, "[2001:db8::1]:853", false), (TCP, "10.0.2.3:53", false),
+        (TCP, "192.0.2.1:443", true), (UDP, "192.0.2.1:443", true), (ICMP, "192.0.2.1", true),
+    ]),
+];
+
+#[test]
+fn allowed_and_denied_destinations() {
+    for Row { rules, packets } in TABLE {
+        for &(protocol, to, may) in *packets {
+            let mut door = Door::new(rules);
+            let fate = door.send(protocol, to);
+            let context = format!("{rules:?}: {protocol} {to}: {fate:?}");
+            match fate {
+                Fate::Out(calls) => {
+                    assert!(may && !calls.is_empty(), "{context}");
+                    assert!(door.news().is_empty(), "{context}");
+                }
+                Fate::Told(line) => {
+                    assert!(!may, "{context}");
+                    let icmp = if addr(to).is_ipv4() { " 3/13 " } else { " 1/1 " };
+                    let told = match protocol {
+                        Protocol::Tcp => line.starts_with(&format!("tcp {to} >")) && line.ends_with(" reset"),
+                        Protocol::Udp | Protocol::Icmp => line.starts_with("icmp ") && line.contains(icmp),
+                    };
+                    assert!(told, "{context}");
+                    let mut moved = door.moved();
+                    moved.retain(|(name, _)| *name != "icmp_errors_down");
+                    let refused = [("frames_up", 1), ("frames_down", 1), ("policy_refused", 1)];
+                    assert_eq!(moved, refused, "{context}");
+                    assert_eq!((door.news().len(), door.engine.flows()), (1, 0), "{context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_hosts_loopback_is_judged_by_both_of_its_addresses() {
+    for (rules, may) in [
+        (&["deny 10.0.2.2"][..], false),
+        (&["deny 127.0.0.0/8"], false),
+        (&["deny 127.0.0.1:5432"], true),
+        (&["allow 10.0.2.2:80"], true),
+        (&["allow 127.0.0.1:80"], true),
+        (&["allow 127.0.0.1:81"], false),
+    ] {
+        let mut config = crate::test_world::net().config;
+        config.host_loopback = vec!["10.0.2.2".parse().unwrap()];
+        config.egress.set(&super::rules(rules));
+        let mut door = Door::with_config(config);
+        let fate = door.send(TCP, "10.0.2.2:80");
+        assert_eq!(
+            fate == Fate::Out(vec!["0: tcp 127.0.0.1:80".to_owned()]),
+            may,
+            "{rules:?}: {fate:?}"
+        );
+    }
+}
+
+#[test]
+fn no_rule_opens_what_is_never_open() {
+    let mut door = Door::new(&[
+        "allow *",
+        "allow 127.0.0.1",
+        "allow 192.168.7.1",
+        "allow 169.254.169.254",
+    ]);
+    for to in [
+        "127.0.0.1:80",
+        "169.254.169.254:80",
+        "10.0.2.2:80",
+        "192.168.7.1:80",
+        "[::1]:80",
+    ] {
+        assert!(matches!(door.send(TCP, to), Fate::Told(_)), "{to}");
+    }
+}
+
+#[test]
+fn the_forwarder_is_asked_whatever_the_rules() {
+    let mut door = Door::new(&["deny *"]);
+    door.resolve("example.org", 1, |_| ());
+}
+
+#[test]
+fn each_port_of_a_known_peer_is_judged() {
+    let mut door = Door::new(&["deny 192.0.2.1:22"]);
+    assert!(matches!(door.send(UDP, "192.0.2.1:7"), Fate::Out(_)));
+    assert!(matches!(door.send(UDP, "192.0.2.1:22"), Fate::Told(_)));
+    assert!(matches!(door.send(UDP, "192.0.2.1:7"), Fate::Out(_)));
+}
+
+#[test]
+fn each_rule_counts_and_tells_once_a_second() {
+    let mut door = Door::new(&["allow 192.0.2.0/24", "deny 192.0.2.1", "deny *:25/tcp"]);
+    for to in [
+        "192.0.2.1:80",
+        "192.0.2.1:81",
+        "192.0.2.2:25",
+        "198.51.100.1:80",
+        "192.0.2.3:80",
+    ] {
+        door.send(TCP, to);
+    }
+    assert_eq!(
+        door.news(),
+        [
+            "refused tcp to 192.0.2.1:80: deny 192.0.2.1",
+            "refused tcp to 192.0.2.2:25: deny *:25/tcp",
+            "refused tcp to 198.51.100.1:80: no rule allows it",
+        ]
+    );
+    door.wait(Duration::from_millis(999));
+    door.send(ICMP, "192.0.2.1");
+    assert!(door.news().is_empty());
+    door.wait(Duration::from_millis(1));
+    door.send(ICMP, "192.0.2.1");
+    assert_eq!(
+        door.news(),
+        ["refused icmp to 192.0.2.1: deny 192.0.2.1 (3 times)"]
+    );
+    let counts = [
+        ("allow 192.0.2.0/24", 1),
+        ("deny 192.0.2.1", 4),
+        ("deny *:25/tcp", 1),
+        ("no rule allows it", 1),
+    ];
+    assert_eq!(door.counts(), counts.map(|(rule, hits)| (rule.to_owned(), hits)));
+}

@@ -1,0 +1,94 @@
+//! Counters in memory that is shared with the supervisor.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pontoon_relay::counters::{ROW, Row};
+use pontoon_sys::shared::{self, Words};
+
+/// Rows of one worker, which alone writes them.
+#[derive(Debug)]
+pub struct Counters(Words);
+
+impl Counters {
+    /// Rows there are.
+    pub const ROWS: u32 = 1 << 15;
+
+    /// Memory for all rows, which takes none before they are used.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
+    pub fn create() -> io::Result<OwnedFd> {
+        shared::create(Self::ROWS as usize * ROW)
+    }
+
+    /// Maps what [`create`](Self::create) made.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn map(file: impl AsFd) -> io::Result<Self> {
+        Words::map(file).map(Self)
+    }
+
+    /// A row, as it is now; zeros for one that does not exist.
+    #[must_use]
+    pub fn read(&self, row: u32) -> Row {
+        let mut values = [0; ROW];
+        for (value, word) in values.iter_mut().zip(self.row(row)) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        values
+    }
+
+    /// Makes a row zero. For rows that nobody counts in.
+    pub fn clear(&self, row: u32) {
+        for word in self.row(row) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds to a number of a row.
+    pub(crate) fn add(&self, row: u32, number: usize, count: u64) {
+        if count > 0
+            && let Some(word) = self.row(row).get(number)
+        {
+            // This is the only writer, so that nothing falls between.
+            word.store(word.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets a number of a row.
+    pub(crate) fn set(&self, row: u32, number: usize, value: u64) {
+        if let Some(word) = self.row(row).get(number) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn row(&self, row: u32) -> &[AtomicU64] {
+        let at = row as usize * ROW;
+        self.0.get(at..at + ROW).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_counts_the_other_reads() {
+        let file = Counters::create().unwrap();
+        let (worker, supervisor) = (Counters::map(&file).unwrap(), Counters::map(&file).unwrap());
+        worker.add(7, 3, 5);
+        worker.add(7, 3, 6);
+        worker.set(7, 0, 9);
+        let row = supervisor.read(7);
+        assert_eq!((row[0], row[3], row[4]), (9, 11, 0));
+        assert_eq!(supervisor.read(8), [0; ROW]);
+        supervisor.clear(7);
+        assert_eq!(worker.read(7), [0; ROW]);
+        // Outside: nothing happens.
+        worker.add(Counters::ROWS, 0, 1);
+        assert_eq!(worker.read(Counters::ROWS), [0; ROW]);
+    }
+}

@@ -1,0 +1,174 @@
+//! A packet ring.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use pontoon_relay::Datagram;
+use pontoon_relay::datagram::Trust;
+use pontoon_sys::packet::{self, Ring, Size, VNET_HDR_LEN};
+use pontoon_wire::vnet::{self, Segmentation};
+
+use super::{Arrival, Dropped, Place};
+
+/// A packet ring, and room for packets that are longer than its slots.
+#[derive(Debug)]
+pub(crate) struct RingInput {
+    socket: OwnedFd,
+    ring: Ring,
+    /// The ring's position is the kernel's: a predecessor may have died before it could say what it had taken.
+    sure: bool,
+    /// Slots of this batch.
+    taken: u32,
+    long: Long,
+}
+
+/// Packets longer than a slot, in buffers that come into being when the first one arrives.
+#[derive(Debug, Default)]
+struct Long {
+    buffers: Vec<Vec<u8>>,
+    /// Where in its buffer each packet of this batch is.
+    ranges: Vec<Range<usize>>,
+    /// Bytes in the next buffer of a packet that does not belong to the slot that it was taken for.
+    held: Option<usize>,
+}
+
+/// Packets longer than a slot, of one batch.
+const MOST_LONG: usize = 64;
+
+/// The longest packet with all headers, and some more.
+const LONG_BYTES: usize = (64 << 10) + 512;
+
+/// Slots of one batch: a burst of each of 16 flows.
+const BATCH: u32 = 1024;
+
+/// With half of that, bursts are as long as they get.
+pub(super) const ENOUGH: u64 = 512;
+
+impl RingInput {
+    /// `position`: about where a predecessor has left off, if there was one.
+    pub(crate) fn new(socket: OwnedFd, size: Size, position: Option<u32>) -> io::Result<Self> {
+        let ring = Ring::map(&socket, size, position.unwrap_or_default())?;
+        Ok(Self {
+            socket,
+            ring,
+            sure: position.is_none(),
+            taken: 0,
+            long: Long::default(),
+        })
+    }
+
+    pub(super) fn take(&mut self) -> Option<Arrival> {
+        if self.taken == BATCH {
+            return None;
+        }
+        if !self.sure {
+            self.ring.find();
+        }
+        let packet = self.ring.packet(self.taken)?;
+        self.sure = true;
+        let whole = packet.bytes.len() >= packet.len;
+        if !whole && packet.kept && self.long.ranges.len() == MOST_LONG {
+            return None;
+        }
+        let (place, bytes) = if whole {
+            (Place::Slot(self.taken), Some(packet.bytes))
+        } else if packet.kept {
+            let place = Place::Buffer(self.long.ranges.len());
+            (place, self.long.take(&self.socket, packet.bytes, packet.len))
+        } else {
+            (Place::Slot(self.taken), None)
+        };
+        let content = bytes
+            .ok_or(Dropped::Cut)
+            .and_then(|bytes| read(packet.vnet, bytes));
+        self.taken += 1;
+        Some(Arrival { place, content })
+    }
+
+    pub(super) fn packet(&self, place: Place) -> &[u8] {
+        match place {
+            Place::Slot(slot) => self.ring.packet(slot).map_or(&[], |packet| packet.bytes),
+            Place::Buffer(number) => self.long.packet(number),
+        }
+    }
+
+    pub(super) fn release(&mut self) {
+        self.ring.release(self.taken);
+        self.taken = 0;
+        self.long.release();
+    }
+
+    pub(super) fn position(&self) -> u32 {
+        self.ring.position()
+    }
+}
+
+impl AsFd for RingInput {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The datagram of a packet, and the size of each where it is several.
+fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), Dropped> {
+    let malformed = Dropped::Refused(pontoon_relay::datagram::Refused::Malformed);
+    let (offload, _) = vnet::parse(header).map_err(|_| malformed)?;
+    // With either flag the sender is this machine, or a device has looked.
+    let trust = match header.first() {
+        Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => Trust::Verified,
+        _ => Trust::Nobody,
+    };
+    let datagram = Datagram::parse(packet, trust).map_err(Dropped::Refused)?;
+    let size = match offload.segmentation {
+        Segmentation::Whole => None,
+        Segmentation::Udp { len } => Some(usize::from(len)).filter(|size| datagram.payload.len() > *size),
+        Segmentation::Tcp4 { .. } | Segmentation::Tcp6 { .. } => return Err(malformed),
+    };
+    Ok((datagram, size))
+}
+
+// Flags of `virtio_net_hdr` (virtio 1.2 section 5.1.6): the checksum is to be finished; it has been verified.
+const NEEDS_CSUM: u8 = 1;
+const DATA_VALID: u8 = 2;
+
+impl Long {
+    /// Takes the packet that begins with `head` and has `len` bytes.
+    fn take(&mut self, socket: &OwnedFd, head: &[u8], len: usize) -> Option<&[u8]> {
+        let number = self.ranges.len();
+        if self.buffers.len() == number {
+            self.buffers.push(vec![0; LONG_BYTES]);
+        }
+        let buffer = &mut self.buffers[number];
+        let taken = match self.held.take() {
+            Some(taken) => taken,
+            None => packet::take_long(socket, buffer).ok()?,
+        };
+        let begin = taken.checked_sub(len).filter(|begin| *begin >= VNET_HDR_LEN);
+        let is_ours = begin.is_some_and(|begin| buffer.get(begin..begin + head.len()) == Some(head));
+        let Some(begin) = begin.filter(|_| is_ours) else {
+            // A predecessor died with a packet taken and its slot not released; this one is a later slot's.
+            self.held = Some(taken);
+            return None;
+        };
+        self.ranges.push(begin..taken);
+        buffer.get(begin..taken)
+    }
+
+    fn packet(&self, number: usize) -> &[u8] {
+        let (buffer, range) = (self.buffers.get(number), self.ranges.get(number));
+        buffer
+            .zip(range)
+            .and_then(|(buffer, range)| buffer.get(range.clone()))
+            .unwrap_or_default()
+    }
+
+    fn release(&mut self) {
+        if self.held.is_some() {
+            // What is held lies in the next buffer, which will be the first.
+            let last = self.ranges.len();
+            self.buffers.swap(0, last);
+        }
+        self.ranges.clear();
+    }
+}

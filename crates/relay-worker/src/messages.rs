@@ -1,0 +1,298 @@
+//! What the supervisor tells a worker: one message of text each, most with a descriptor.
+//!
+//! The first one is [`Begin`](Message::Begin). Inputs and outputs come and go one by one. Rules that come and rules that
+//! go wait for the next [`Commit`](Message::Commit), which is when all of them change at once.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::str::FromStr;
+use std::time::Duration;
+
+use pontoon_relay::Rule;
+use pontoon_sys::packet::Size;
+
+/// Bytes of the longest message.
+pub const MAX_LEN: usize = 16 << 10;
+
+/// A message, without its descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The first one, with the memory to count in.
+    Begin(Settings),
+    /// Takes from a ring, or from a socket, whose descriptor comes along.
+    Input(Input),
+    /// Takes from there no longer.
+    NoInput(u32),
+    /// Sends through a socket, which comes along, in the place of one with this number.
+    Output(Output),
+    /// Sends through it no longer.
+    NoOutput(u32),
+    /// A rule, in force from the next commit on.
+    Rule(Box<Entry>),
+    /// The rule that counts in this row is in force up to the next commit.
+    NoRule(u32),
+    /// What was said of rules since the last commit is in force.
+    Commit,
+}
+
+/// What holds for a worker's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a datagram may wait for others.
+    pub max_delay: Duration,
+    /// Whether to send several datagrams at once (`UDP_SEGMENT`).
+    pub segment: bool,
+}
+
+/// Something to take from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Its number.
+    pub id: u32,
+    /// Number of the table of rules that what arrives is looked up in.
+    pub table: u32,
+    /// Row to count in.
+    pub row: u32,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What an input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A packet socket with a ring.
+    Ring {
+        /// The ring's size.
+        size: Size,
+        /// Somebody has taken from it before.
+        used: bool,
+    },
+    /// A UDP socket that is bound to a port.
+    Socket(u16),
+}
+
+/// Something to send through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its number.
+    pub id: u32,
+    /// Its family.
+    pub v6: bool,
+    /// Whether it sends to groups.
+    pub multicast: bool,
+}
+
+/// A rule, and where it counts and sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Number of its table.
+    pub table: u32,
+    /// Row to count in.
+    pub row: u32,
+    /// Row to count in and number of the output, for each of the rule's outputs.
+    pub outputs: Vec<(u32, u32)>,
+    /// The rule.
+    pub rule: Rule,
+}
+
+impl Message {
+    /// The message's text.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let text = match self {
+            Self::Begin(settings) => {
+                let (delay, segment) = (settings.max_delay.as_micros(), u8::from(settings.segment));
+                format!("begin {delay} {segment}")
+            }
+            Self::Input(Input { id, table, row, kind }) => match kind {
+                Kind::Ring { size, used } => {
+                    let ([slots, bytes], used) = (size.parts(), u8::from(*used));
+                    format!("ring {id} {table} {row} {slots} {bytes} {used}")
+                }
+                Kind::Socket(port) => format!("socket {id} {table} {row} {port}"),
+            },
+            Self::NoInput(id) => format!("no-input {id}"),
+            Self::Output(Output { id, v6, multicast }) => {
+                format!("output {id} {} {}", u8::from(*v6), u8::from(*multicast))
+            }
+            Self::NoOutput(id) => format!("no-output {id}"),
+            Self::Rule(entry) => {
+                let mut text = format!("rule {} {}", entry.table, entry.row);
+                for (row, output) in &entry.outputs {
+                    text.push_str(&format!(" {row} {output}"));
+                }
+                format!("{text}\n{}", entry.rule)
+            }
+            Self::NoRule(row) => format!("no-rule {row}"),
+            Self::Commit => "commit".to_owned(),
+        };
+        text.into_bytes()
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// `InvalidData`: it is none.
+    pub fn decode(message: &[u8]) -> io::Result<Self> {
+        let text = std::str::from_utf8(message).ok();
+        text.and_then(decode).ok_or_else(|| {
+            let begin = String::from_utf8_lossy(message.get(..64).unwrap_or(message)).into_owned();
+            io::Error::new(io::ErrorKind::InvalidData, format!("unknown message {begin:?}"))
+        })
+    }
+
+    /// Whether a descriptor comes with it.
+    #[must_use]
+    pub fn has_descriptor(&self) -> bool {
+        match self {
+            Self::Begin(_) | Self::Input(_) | Self::Output(_) => true,
+            Self::NoInput(_) | Self::NoOutput(_) | Self::Rule(_) | Self::NoRule(_) | Self::Commit => false,
+        }
+    }
+}
+
+fn decode(text: &str) -> Option<Message> {
+    let (line, rest) = text
+        .split_once('\n')
+        .map_or((text, None), |(line, rest)| (line, Some(rest)));
+    let (word, numbers) = line.split_once(' ').unwrap_or((line, ""));
+    let mut numbers = numbers.split_whitespace().map(u32::from_str);
+    let mut next = || numbers.next()?.ok();
+    let message = match word {
+        "begin" => Message::Begin(Settings {
+            max_delay: Duration::from_micros(next()?.into()),
+            segment: next()? == 1,
+        }),
+        "ring" => Message::Input(Input {
+            id: next()?,
+            table: next()?,
+            row: next()?,
+            kind: Kind::Ring {
+                size: Size::from_parts([next()?, next()?])?,
+                used: next()? == 1,
+            },
+        }),
+        "socket" => Message::Input(Input {
+            id: next()?,
+            table: next()?,
+            row: next()?,
+            kind: Kind::Socket(next()?.try_into().ok()?),
+        }),
+        "no-input" => Message::NoInput(next()?),
+        "output" => Message::Output(Output {
+            id: next()?,
+            v6: next()? == 1,
+            multicast: next()? == 1,
+        }),
+        "no-output" => Message::NoOutput(next()?),
+        "rule" => {
+            let rule: Rule = rest?.parse().ok()?;
+            Message::Rule(Box::new(Entry {
+                table: next()?,
+                row: next()?,
+                outputs: rule
+                    .outputs
+                    .iter()
+                    .map(|_| Some((next()?, next()?)))
+                    .collect::<Option<_>>()?,
+                rule,
+            }))
+        }
+        "no-rule" => Message::NoRule(next()?),
+        "commit" => Message::Commit,
+        _ => return None,
+    };
+    numbers.next().is_none().then_some(message)
+}
+
+/// A message and the descriptor that came with it.
+pub(crate) fn received(
+    bytes: &[u8],
+    mut descriptors: Vec<OwnedFd>,
+) -> io::Result<(Message, Option<OwnedFd>)> {
+    let message = Message::decode(bytes)?;
+    let descriptor = descriptors.pop();
+    if descriptor.is_some() != message.has_descriptor() || !descriptors.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a message with the wrong number of descriptors",
+        ));
+    }
+    Ok((message, descriptor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_and_back() {
+        let rule: Rule = "a 239.1.1.1:1 from 10.0.0.1 -> b 239.1.1.2:2 ttl 3, c *:*"
+            .parse()
+            .unwrap();
+        for message in [
+            Message::Begin(Settings {
+                max_delay: Duration::from_micros(100),
+                segment: true,
+            }),
+            Message::Input(Input {
+                id: 1,
+                table: 2,
+                row: 3,
+                kind: Kind::Ring {
+                    size: Size::new(4000, 1514),
+                    used: true,
+                },
+            }),
+            Message::Input(Input {
+                id: 1,
+                table: 2,
+                row: 3,
+                kind: Kind::Socket(65535),
+            }),
+            Message::NoInput(7),
+            Message::Output(Output {
+                id: 4,
+                v6: true,
+                multicast: false,
+            }),
+            Message::NoOutput(0),
+            Message::Rule(Box::new(Entry {
+                table: 1,
+                row: 2,
+                outputs: vec![(3, 4), (5, 6)],
+                rule,
+            })),
+            Message::NoRule(9),
+            Message::Commit,
+        ] {
+            assert_eq!(Message::decode(&message.encode()).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn refuses_everything_else() {
+        for message in [
+            "",
+            "begin 100",
+            "begin 100 1 1",
+            "ring 1 2 3 100 2048 0",
+            "ring 1 2 3 128 2048",
+            "socket 1 2 3 65536",
+            "output -1 0 0",
+            "rule 1 2 3 4",
+            "rule 1 2 3\na 239.1.1.1:1 -> b 239.1.1.2:2",
+            "commit 1",
+            "end",
+        ] {
+            assert!(Message::decode(message.as_bytes()).is_err(), "{message:?}");
+        }
+        let wrong = |message: Message| received(&message.encode(), Vec::new()).is_err();
+        assert!(wrong(Message::Output(Output {
+            id: 0,
+            v6: false,
+            multicast: true
+        })));
+        assert!(!wrong(Message::Commit));
+    }
+}

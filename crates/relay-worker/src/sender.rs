@@ -1,0 +1,311 @@
+//! Sending bursts through one UDP socket.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use pontoon_relay::gather::MAX_DATAGRAMS;
+use pontoon_sys::udp::{self, SendControl};
+use pontoon_sys::{Family, message, multicast};
+use rustix::io::Errno;
+
+/// A socket of one output.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    socket: OwnedFd,
+    family: Family,
+    multicast: bool,
+    /// Whether the kernel sends several datagrams at once on this way.
+    segment: bool,
+    /// Datagrams of this size and above are longer than the way's MTU, so that they have to be sent one by one.
+    too_long: usize,
+    /// TTL and TOS that the socket has, once we have set them.
+    hops: Option<u8>,
+    class: Option<u8>,
+}
+
+/// Datagrams that leave alike.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing<'a> {
+    /// Their payloads.
+    pub(crate) parts: &'a [IoSlice<'a>],
+    /// Bytes of each but the last.
+    pub(crate) size: usize,
+    /// How many they are.
+    pub(crate) datagrams: usize,
+    /// TTL or hop limit.
+    pub(crate) hops: u8,
+    /// DSCP and ECN.
+    pub(crate) class: u8,
+    /// Where to, unless the socket is connected.
+    pub(crate) to: Option<SocketAddr>,
+}
+
+/// What became of them, in datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) sent: u64,
+    pub(crate) bytes: u64,
+    /// Calls that sent something.
+    pub(crate) sends: u64,
+    pub(crate) refused: u64,
+    pub(crate) busy: u64,
+}
+
+impl Sender {
+    /// `segment`: whether this kernel has `UDP_SEGMENT`.
+    pub(crate) fn new(socket: OwnedFd, family: Family, multicast: bool, segment: bool) -> Self {
+        Self {
+            socket,
+            family,
+            multicast,
+            segment,
+            too_long: usize::MAX,
+            hops: None,
+            class: None,
+        }
+    }
+
+    /// Sends all of it, with as few calls as the kernel allows.
+    pub(crate) fn send(&mut self, outgoing: &Outgoing<'_>) -> Outcome {
+        if self.prepare(outgoing.hops, outgoing.class).is_err() {
+            return Outcome {
+                refused: outgoing.datagrams as u64,
+                ..Outcome::default()
+            };
+        }
+        if outgoing.datagrams > 1 && self.segment && outgoing.size < self.too_long {
+            match self.together(outgoing) {
+                Ok(outcome) => return outcome,
+                // Longer than the MTU: one by one, they are fragmented.
+                Err(Errno::MSGSIZE | Errno::INVAL) if outgoing.datagrams <= MAX_DATAGRAMS => {
+                    self.too_long = outgoing.size;
+                }
+                // The device cannot finish checksums.
+                Err(Errno::IO) => self.segment = false,
+                Err(_) => {}
+            }
+        }
+        self.one_by_one(outgoing)
+    }
+
+    /// One call for all. An error says that one by one it may go.
+    fn together(&self, outgoing: &Outgoing<'_>) -> Result<Outcome, Errno> {
+        let mut control = SendControl::new();
+        let size = u16::try_from(outgoing.size).map_err(|_| Errno::MSGSIZE)?;
+        udp::push_segment(&mut control, size);
+        let datagrams = outgoing.datagrams as u64;
+        match self.attempt(outgoing.parts, outgoing.to, control.bytes()) {
+            Ok(bytes) => Ok(Outcome {
+                sent: datagrams,
+                bytes: bytes as u64,
+                sends: 1,
+                ..Outcome::default()
+            }),
+            Err(error @ (Errno::MSGSIZE | Errno::INVAL | Errno::IO)) => Err(error),
+            Err(error) => Ok(Outcome::failure(error, datagrams)),
+        }
+    }
+
+    fn one_by_one(&self, outgoing: &Outgoing<'_>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut send = |payload: &[u8]| match self.attempt(&[IoSlice::new(payload)], outgoing.to, &[]) {
+            Ok(bytes) => {
+                outcome.sent += 1;
+                outcome.bytes += bytes as u64;
+                outcome.sends += 1;
+            }
+            Err(error) => outcome.add_failure(error, 1),
+        };
+        for part in outgoing.parts {
+            if part.is_empty() {
+                send(part);
+            }
+            part.chunks(outgoing.size.max(1)).for_each(&mut send);
+        }
+        outcome
+    }
+
+    /// A call, and another one where the first only told what an earlier one had caused: an ICMP error is reported by
+    /// the next call, which then sends nothing.
+    fn attempt(&self, parts: &[IoSlice<'_>], to: Option<SocketAddr>, control: &[u8]) -> Result<usize, Errno> {
+        let send = || message::send_slices(&self.socket, parts, to, control);
+        match send() {
+            Err(
+                Errno::CONNREFUSED
+                | Errno::HOSTUNREACH
+                | Errno::NETUNREACH
+                | Errno::PROTO
+                | Errno::OPNOTSUPP
+                | Errno::ACCESS,
+            ) => send(),
+            result => result,
+        }
+    }
+
+    fn prepare(&mut self, hops: u8, class: u8) -> Result<(), Errno> {
+        if self.hops != Some(hops) {
+            if self.multicast {
+                multicast::set_hop_limit(&self.socket, self.family, hops)?;
+            } else {
+                udp::set_hop_limit(&self.socket, self.family, hops)?;
+            }
+            self.hops = Some(hops);
+        }
+        if self.class != Some(class) {
+            udp::set_traffic_class(&self.socket, self.family, class)?;
+            self.class = Some(class);
+        }
+        Ok(())
+    }
+}
+
+impl Outcome {
+    fn failure(error: Errno, datagrams: u64) -> Self {
+        let mut outcome = Self::default();
+        outcome.add_failure(error, datagrams);
+        outcome
+    }
+
+    fn add_failure(&mut self, error: Errno, datagrams: u64) {
+        match error {
+            Errno::AGAIN | Errno::NOBUFS => self.busy += datagrams,
+            _ => self.refused += datagrams,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    use super::*;
+
+    struct World {
+        receiver: UdpSocket,
+        sender: Sender,
+    }
+
+    fn world() -> World {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(receiver.local_addr().unwrap()).unwrap();
+        World {
+            receiver,
+            sender: Sender::new(socket.into(), Family::V4, false, true),
+        }
+    }
+
+    fn outgoing<'a>(parts: &'a [IoSlice<'a>], size: usize, datagrams: usize) -> Outgoing<'a> {
+        Outgoing {
+            parts,
+            size,
+            datagrams,
+            hops: 9,
+            class: 0xb8,
+            to: None,
+        }
+    }
+
+    fn received(receiver: &UdpSocket, count: usize) -> Vec<Vec<u8>> {
+        let mut buffer = vec![0; 1 << 16];
+        (0..count)
+            .map(|_| {
+                let len = receiver.recv(&mut buffer).unwrap();
+                buffer[..len].to_vec()
+            })
+            .collect()
+    }
+
+    const PARTS: [&[u8]; 3] = [&[1; 100], &[2; 100], &[3; 40]];
+
+    #[test]
+    fn a_burst_is_one_call() {
+        let mut world = world();
+        let parts = PARTS.map(IoSlice::new);
+        let outcome = world.sender.send(&outgoing(&parts, 100, 3));
+        let expected = Outcome {
+            sent: 3,
+            bytes: 240,
+            sends: 1,
+            ..Outcome::default()
+        };
+        assert_eq!(outcome, expected);
+        assert_eq!(received(&world.receiver, 3), PARTS);
+    }
+
+    #[test]
+    fn without_segmentation_it_goes_one_by_one() {
+        let mut world = world();
+        world.sender.segment = false;
+        let whole = [[1_u8; 100].as_slice(), &[2; 100], &[3; 40]].concat();
+        let parts = [IoSlice::new(&whole)];
+        let outcome = world.sender.send(&outgoing(&parts, 100, 3));
+        assert_eq!((outcome.sent, outcome.bytes, outcome.sends), (3, 240, 3));
+        assert_eq!(received(&world.receiver, 3), PARTS);
+    }
+
+    #[test]
+    fn what_is_longer_than_the_mtu_goes_one_by_one() {
+        let mut world = world();
+        let parts = [[1_u8; 40_000].as_slice(), &[2; 20_000]];
+        let parts = parts.map(IoSlice::new);
+        // Together these would be longer than any datagram.
+        let outcome = world.sender.send(&outgoing(&[parts[0], parts[0]], 40_000, 2));
+        assert_eq!((outcome.sent, outcome.sends, outcome.refused), (2, 2, 0));
+        assert_eq!(world.sender.too_long, 40_000);
+        // Others still go together.
+        let outcome = world.sender.send(&outgoing(&[parts[1], parts[1]], 20_000, 2));
+        assert_eq!((outcome.sent, outcome.sends), (2, 1));
+        let lengths: Vec<_> = received(&world.receiver, 4).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [40_000, 40_000, 20_000, 20_000]);
+    }
+
+    #[test]
+    fn an_empty_datagram_is_sent() {
+        let mut world = world();
+        let outcome = world.sender.send(&outgoing(&[IoSlice::new(&[])], 0, 1));
+        assert_eq!((outcome.sent, outcome.bytes), (1, 0));
+        assert_eq!(received(&world.receiver, 1), [[0_u8; 0]]);
+    }
+
+    #[test]
+    fn an_old_error_costs_nothing() {
+        let mut world = world();
+        let parts = [IoSlice::new(b"hello")];
+        let to = world.receiver.local_addr().unwrap();
+        drop(world.receiver);
+        // Nobody is there, which ICMP tells.
+        assert_eq!(world.sender.send(&outgoing(&parts, 5, 1)).sent, 1);
+        let receiver = UdpSocket::bind(to).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let outcome = world.sender.send(&outgoing(&parts, 5, 1));
+        assert_eq!((outcome.sent, outcome.refused), (1, 0));
+        assert_eq!(received(&receiver, 1), [b"hello"]);
+    }
+
+    #[test]
+    fn hops_and_class_are_set() {
+        let mut world = world();
+        udp::tell_all(&world.receiver, Family::V4).unwrap();
+        world.sender.send(&outgoing(&[IoSlice::new(b"x")], 1, 1));
+        let mut batch = pontoon_sys::batch::Batch::new(1, 16);
+        batch.receive(&world.receiver).unwrap();
+        let beside = udp::Beside::decode(batch.message(0).1);
+        assert_eq!((beside.hop_limit, beside.traffic_class), (Some(9), Some(0xb8)));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused() {
+        let mut world = world();
+        let long = vec![0; 65_520];
+        let outcome = world.sender.send(&outgoing(&[IoSlice::new(&long)], 65_520, 1));
+        let expected = Outcome {
+            refused: 1,
+            ..Outcome::default()
+        };
+        assert_eq!(outcome, expected);
+    }
+}

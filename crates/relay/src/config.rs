@@ -1,0 +1,122 @@
+//! The configuration file (TOML):
+//!
+//! ```toml
+//! rules = [
+//!     "eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002 ttl 8",
+//!     "eth0 [ff3e::1]:5001 from 2001:db8::1 -> eth1 *:*",
+//! ]
+//! ```
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::command::{Conflict, Rules};
+use crate::rule::{Rule, Wrong};
+
+/// Why a file was refused, as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct Refused {
+    /// Line of the file, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub reason: Reason,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// Not TOML, or not what we expect in it.
+    #[error("{0}")]
+    Syntax(String),
+    /// Not a rule.
+    #[error(transparent)]
+    Rule(#[from] Wrong),
+    /// A rule whose input another one has.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    rules: Vec<Spanned<String>>,
+}
+
+/// Reads a file; one wrong line refuses all of it.
+///
+/// # Errors
+/// The first line that is wrong, and why.
+pub fn parse(text: &str) -> Result<Rules, Refused> {
+    let line = |at: usize| {
+        1 + text
+            .as_bytes()
+            .iter()
+            .take(at)
+            .filter(|byte| **byte == b'\n')
+            .count()
+    };
+    let file: File = toml::from_str(text).map_err(|error| Refused {
+        line: line(error.span().map_or(0, |span| span.start)),
+        reason: Reason::Syntax(error.message().lines().next().unwrap_or_default().to_owned()),
+    })?;
+    let mut rules = Rules::default();
+    for entry in file.rules {
+        let refused = |reason| Refused {
+            line: line(entry.span().start),
+            reason,
+        };
+        let rule: Rule = entry
+            .get_ref()
+            .parse()
+            .map_err(|wrong| refused(Reason::Rule(wrong)))?;
+        rules
+            .add(rule)
+            .map_err(|conflict| refused(Reason::Conflict(conflict)))?;
+    }
+    Ok(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_rules_in_order() {
+        let text = "# two\nrules = [\n  \"a 239.1.1.1:1 -> b 239.1.1.1:1\", # one\n  'a 239.1.1.2:1 -> b 239.1.1.1:1',\n]\n";
+        let rules = parse(text).unwrap();
+        let shown: Vec<_> = rules.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            ["a 239.1.1.1:1 -> b 239.1.1.1:1", "a 239.1.1.2:1 -> b 239.1.1.1:1"]
+        );
+        assert_eq!(parse("").unwrap().iter().count(), 0);
+    }
+
+    #[test]
+    fn says_which_line_and_why() {
+        let good = "  \"a 239.1.1.1:1 -> b 239.1.1.1:1\",\n";
+        for (text, line) in [
+            (
+                format!("rules = [\n{good}  \"a 239.1.1.1:1 b\",\n]\n"),
+                "line 3: no '->' (the form is: eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002)",
+            ),
+            (
+                format!("rules = [\n{good}\n{good}]\n"),
+                "line 4: 'a 239.1.1.1:1' is in another rule: a 239.1.1.1:1 -> b 239.1.1.1:1",
+            ),
+            (
+                format!("rule = [\n{good}]\n"),
+                "line 1: unknown field `rule`, expected `rules`",
+            ),
+            (
+                "\n\nrules = 5\n".into(),
+                "line 3: invalid type: integer `5`, expected a sequence",
+            ),
+            ("rules = [\n".into(), "line 1: unclosed array, expected `]`"),
+        ] {
+            assert_eq!(parse(&text).unwrap_err().to_string(), line);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What is counted, and what must add up.
+//!
+//! Datagrams, unless a name says otherwise. For each interface and family, `datagrams` = `matched` + `unmatched` +
+//! `malformed` + `checksum` + `fragment` + `cut`. For each rule and each of its outputs, the rule's `datagrams` =
+//! `sent` + `expired` + `down` + `refused` + `busy`. What an interface has `matched` is what its rules have received.
+//! The kernel's own counts are of packets, and several datagrams of one flow can be one packet. What never came as far as
+//! our ring or socket is in what it counts for the device, and for all devices together (`softnet_dropped`).
+
+use serde::Serialize;
+
+/// Numbers in a row: all that one thing counts.
+pub const ROW: usize = 16;
+
+/// A row as it was read.
+pub type Row = [u64; ROW];
+
+/// What an interface counts.
+#[derive(Clone, Copy, Debug)]
+pub enum Interface {
+    /// Not a count: where in the ring the next packet is expected.
+    Position,
+    /// Packets taken.
+    Packets,
+    /// Datagrams taken.
+    Datagrams,
+    /// That a rule wanted.
+    Matched,
+    /// That no rule wanted.
+    Unmatched,
+    /// That were no UDP, or not whole.
+    Malformed,
+    /// That were damaged.
+    Checksum,
+    /// That were pieces of one.
+    Fragment,
+    /// Too long for the ring, and no memory to keep them beside it.
+    Cut,
+}
+
+/// What a rule counts.
+#[derive(Clone, Copy, Debug)]
+pub enum OfRule {
+    /// Received.
+    Datagrams,
+    /// Bytes of payload received.
+    Bytes,
+}
+
+/// What an output counts.
+#[derive(Clone, Copy, Debug)]
+pub enum OfOutput {
+    /// Taken by the kernel.
+    Sent,
+    /// Bytes of payload taken by the kernel.
+    Bytes,
+    /// Sends: calls of the kernel that took something.
+    Sends,
+    /// That had come to the end of their TTL.
+    Expired,
+    /// While the output could not be used.
+    Down,
+    /// That the kernel refused.
+    Refused,
+    /// That found its queue full.
+    Busy,
+}
+
+/// Everything that a relay counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// By interface and family.
+    pub interfaces: Vec<InterfaceStats>,
+    /// By interface, of those that a rule names and that are there.
+    pub devices: Vec<DeviceStats>,
+    /// Packets that the kernel dropped before it had looked at them, on every CPU and from every device, since it started
+    /// (`/proc/net/softnet_stat`).
+    pub softnet_dropped: u64,
+    /// By rule.
+    pub rules: Vec<RuleStats>,
+    /// By worker.
+    pub workers: Vec<WorkerStats>,
+}
+
+/// What came in on an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InterfaceStats {
+    /// Its name.
+    pub interface: String,
+    /// `ipv4` or `ipv6`.
+    pub family: &'static str,
+    /// `ring`, `socket`, or why nothing can be received.
+    pub state: String,
+    /// Packets that the kernel had for us, the dropped ones included. Only a ring knows.
+    pub kernel_packets: u64,
+    /// Packets that the kernel dropped because the ring, or the socket's buffer, was full.
+    pub kernel_dropped: u64,
+    /// Packets taken.
+    pub packets: u64,
+    /// Datagrams taken.
+    pub datagrams: u64,
+    /// See [`Interface::Matched`].
+    pub matched: u64,
+    /// See [`Interface::Unmatched`].
+    pub unmatched: u64,
+    /// See [`Interface::Malformed`].
+    pub malformed: u64,
+    /// See [`Interface::Checksum`].
+    pub checksum: u64,
+    /// See [`Interface::Fragment`].
+    pub fragment: u64,
+    /// See [`Interface::Cut`].
+    pub cut: u64,
+}
+
+/// What the kernel counts for a device, in packets, since there is that device (ip(8), `ip -s link`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceStats {
+    /// Its name.
+    pub interface: String,
+    /// Received.
+    pub rx_packets: u64,
+    /// Received and dropped by the kernel.
+    pub rx_dropped: u64,
+    /// Dropped by the device, which had no room.
+    pub rx_missed: u64,
+    /// Sent.
+    pub tx_packets: u64,
+    /// Dropped on the way to the device.
+    pub tx_dropped: u64,
+}
+
+/// What became of a rule's datagrams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RuleStats {
+    /// The rule, as text.
+    pub rule: String,
+    /// Received.
+    pub datagrams: u64,
+    /// Bytes of payload received.
+    pub bytes: u64,
+    /// In the rule's order.
+    pub outputs: Vec<OutputStats>,
+}
+
+/// What was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OutputStats {
+    /// The output, as text.
+    pub output: String,
+    /// `up`, or why nothing can be sent.
+    pub state: String,
+    /// See [`OfOutput::Sent`].
+    pub sent: u64,
+    /// See [`OfOutput::Bytes`].
+    pub bytes: u64,
+    /// See [`OfOutput::Sends`].
+    pub sends: u64,
+    /// See [`OfOutput::Expired`].
+    pub expired: u64,
+    /// See [`OfOutput::Down`].
+    pub down: u64,
+    /// See [`OfOutput::Refused`].
+    pub refused: u64,
+    /// See [`OfOutput::Busy`].
+    pub busy: u64,
+}
+
+/// A worker's process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WorkerStats {
+    /// Its process id; 0 while there is none.
+    pub pid: u32,
+    /// How often another took its place.
+    pub restarts: u64,
+}
+
+impl InterfaceStats {
+    /// Adds what a worker counted.
+    pub fn add(&mut self, row: &Row) {
+        self.packets += row[Interface::Packets as usize];
+        self.datagrams += row[Interface::Datagrams as usize];
+        self.matched += row[Interface::Matched as usize];
+        self.unmatched += row[Interface::Unmatched as usize];
+        self.malformed += row[Interface::Malformed as usize];
+        self.checksum += row[Interface::Checksum as usize];
+        self.fragment += row[Interface::Fragment as usize];
+        self.cut += row[Interface::Cut as usize];
+    }
+}
+
+impl RuleStats {
+    /// Adds what a worker counted.
+    pub fn add(&mut self, row: &Row) {
+        self.datagrams += row[OfRule::Datagrams as usize];
+        self.bytes += row[OfRule::Bytes as usize];
+    }
+}
+
+impl OutputStats {
+    /// Adds what a worker counted.
+    pub fn add(&mut self, row: &Row) {
+        self.sent += row[OfOutput::Sent as usize];
+        self.bytes += row[OfOutput::Bytes as usize];
+        self.sends += row[OfOutput::Sends as usize];
+        self.expired += row[OfOutput::Expired as usize];
+        self.down += row[OfOutput::Down as usize];
+        self.refused += row[OfOutput::Refused as usize];
+        self.busy += row[OfOutput::Busy as usize];
+    }
+}

@@ -1,0 +1,172 @@
+//! Packets to datagrams: one parse at the door.
+//!
+//! The packet is taken before the host's own IP and UDP have looked at it, so that what they would refuse is refused
+//! here: a relay that sent a damaged datagram on with a fresh checksum would hide the damage.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::protocol;
+
+#[cfg(test)]
+mod tests;
+
+/// A UDP datagram, or several of one flow that travel as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Sender.
+    pub from: IpAddr,
+    /// Sender's port.
+    pub from_port: u16,
+    /// Address that it was sent to.
+    pub to: IpAddr,
+    /// Port that it was sent to.
+    pub to_port: u16,
+    /// TTL or hop limit, as it arrived.
+    pub hops: u8,
+    /// DSCP and ECN.
+    pub class: u8,
+    /// Where in the packet the payload is.
+    pub payload: Range<usize>,
+}
+
+/// Why a packet was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Not a whole UDP packet.
+    Malformed,
+    /// A fragment that nobody put together.
+    Fragment,
+    /// Damaged: a checksum is wrong.
+    Checksum,
+}
+
+/// Who vouches for the UDP checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The kernel or the device has looked, or it never left this machine.
+    Verified,
+    /// Nobody has: it is summed here.
+    Nobody,
+}
+
+impl Datagram {
+    /// Reads a packet, from its first byte of IP on. Padding behind it does not matter.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(packet: &[u8], trust: Trust) -> Result<Self, Refused> {
+        match packet.first().map(|first| first >> 4) {
+            Some(4) => v4(packet, trust),
+            Some(6) => v6(packet, trust),
+            _ => Err(Refused::Malformed),
+        }
+    }
+}
+
+fn v4(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
+    let header_len = usize::from(packet[0] & 0xf) * 4;
+    let header = packet
+        .get(..header_len)
+        .filter(|header| header.len() >= V4_HEADER);
+    let header = header.ok_or(Refused::Malformed)?;
+    let packet = packet.get(..word(header, 2).into()).ok_or(Refused::Malformed)?;
+    if packet.len() < header_len || header[9] != protocol::UDP {
+        return Err(Refused::Malformed);
+    }
+    if Sum::new().add(header).finish() != 0 {
+        return Err(Refused::Checksum);
+    }
+    // More fragments, or an offset (RFC 791).
+    if word(header, 6) & 0x3fff != 0 {
+        return Err(Refused::Fragment);
+    }
+    let addresses = (
+        Ipv4Addr::from_octets(array(header, 12)).into(),
+        Ipv4Addr::from_octets(array(header, 16)).into(),
+    );
+    udp(packet, header_len, addresses, (header[8], header[1]), trust)
+}
+
+fn v6(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
+    let header = packet.get(..V6_HEADER).ok_or(Refused::Malformed)?;
+    let packet = packet.get(..V6_HEADER + usize::from(word(header, 4)));
+    let packet = packet.ok_or(Refused::Malformed)?;
+    let (mut next, mut at) = (header[6], V6_HEADER);
+    while next != protocol::UDP {
+        match next {
+            HOP_BY_HOP | ROUTING | DESTINATION => {}
+            FRAGMENT => return Err(Refused::Fragment),
+            _ => return Err(Refused::Malformed),
+        }
+        let [following, length] = *packet
+            .get(at..at + 2)
+            .and_then(|two| two.first_chunk())
+            .ok_or(Refused::Malformed)?;
+        next = following;
+        at += 8 + 8 * usize::from(length);
+    }
+    let addresses = (
+        Ipv6Addr::from_octets(array(header, 8)).into(),
+        Ipv6Addr::from_octets(array(header, 24)).into(),
+    );
+    let class = (word(header, 0) >> 4).to_be_bytes()[1];
+    udp(packet, at, addresses, (header[7], class), trust)
+}
+
+fn udp(
+    packet: &[u8],
+    at: usize,
+    (from, to): (IpAddr, IpAddr),
+    (hops, class): (u8, u8),
+    trust: Trust,
+) -> Result<Datagram, Refused> {
+    let udp = packet.get(at..).filter(|udp| udp.len() >= UDP_HEADER);
+    let udp = udp.ok_or(Refused::Malformed)?;
+    let length = usize::from(word(udp, 4));
+    let udp = udp.get(..length).filter(|udp| udp.len() >= UDP_HEADER);
+    let udp = udp.ok_or(Refused::Malformed)?;
+    if trust == Trust::Nobody {
+        // None at all is IPv4's privilege (RFC 8200 section 8.1).
+        match (word(udp, 6), to) {
+            (0, IpAddr::V4(_)) => {}
+            (0, IpAddr::V6(_)) => return Err(Refused::Checksum),
+            _ if Sum::pseudo(from, to, protocol::UDP, length).add(udp).finish() != 0 => {
+                return Err(Refused::Checksum);
+            }
+            _ => {}
+        }
+    }
+    Ok(Datagram {
+        from,
+        from_port: word(udp, 0),
+        to,
+        to_port: word(udp, 2),
+        hops,
+        class,
+        payload: at + UDP_HEADER..at + length,
+    })
+}
+
+/// The big-endian word at `at`, which the caller has seen to be there.
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(array(bytes, at))
+}
+
+/// The bytes at `at`, which the caller has seen to be there.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
+
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
+const UDP_HEADER: usize = 8;
+
+// Extension headers that may be in front of UDP (RFC 8200 section 4).
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION: u8 = 60;

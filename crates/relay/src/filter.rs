@@ -1,0 +1,195 @@
+//! What the kernel is to hand us: a classic BPF program (Linux `Documentation/networking/filter.rst`) made from rules.
+//!
+//! It takes everything that a rule wants, and little else: the [`Table`](crate::Table) has the last word. It is asked rule
+//! by rule and for every packet, so that of many rules only the range that their groups lie in is left.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::rule::Input;
+
+#[cfg(test)]
+mod tests;
+
+/// One instruction, as in `struct sock_filter`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// What to do.
+    pub code: u16,
+    /// Instructions to skip where a comparison holds.
+    pub jt: u8,
+    /// Instructions to skip where it does not.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+/// A program that takes nothing.
+pub const NOTHING: [Instruction; 1] = [op(RETURN, 0)];
+
+/// Instructions above which it costs more to ask for each rule than to take what no rule wants. The kernel takes 4096
+/// (`BPF_MAXINSNS`).
+const MOST: usize = 512;
+
+/// The program for IPv4 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv4.
+#[must_use]
+pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
+    let inputs: Vec<_> = inputs.into_iter().collect();
+    let mut program = vec![op(LOAD_BYTE, base + 9), when(UDP, 1, 0), op(RETURN, 0)];
+    for input in &inputs {
+        let mut block = Vec::new();
+        compare(&mut block, base + 16, input.to);
+        if let Some(from) = input.from {
+            compare(&mut block, base + 12, from);
+        }
+        if let Some(port) = input.port {
+            block.extend([
+                op(LOAD_X_HEADER_LENGTH, base),
+                op(LOAD_HALF_AT_X, base + 2),
+                when(port.get().into(), 0, ELSEWHERE),
+            ]);
+        }
+        finish(&mut program, block);
+    }
+    program.push(op(RETURN, 0));
+    match rough(&program, &inputs) {
+        None => program,
+        Some(all) => v4(base, [&all]),
+    }
+}
+
+/// The program for IPv6 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv6.
+#[must_use]
+pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
+    let inputs: Vec<_> = inputs.into_iter().collect();
+    // UDP, or an extension header in front of it: hop-by-hop, routing, fragment, destination.
+    let mut program = vec![
+        op(LOAD_BYTE, base + 6),
+        when(UDP, 5, 0),
+        when(0, 4, 0),
+        when(43, 3, 0),
+        when(44, 2, 0),
+        when(60, 1, 0),
+        op(RETURN, 0),
+    ];
+    for input in &inputs {
+        let mut block = Vec::new();
+        compare(&mut block, base + 24, input.to);
+        if let Some(from) = input.from {
+            compare(&mut block, base + 8, from);
+        }
+        if let Some(port) = input.port {
+            block.extend([
+                op(LOAD_BYTE, base + 6),
+                // Behind an extension header the port is not looked for here.
+                when(UDP, 0, 2),
+                op(LOAD_HALF, base + 42),
+                when(port.get().into(), 0, ELSEWHERE),
+            ]);
+        }
+        finish(&mut program, block);
+    }
+    program.push(op(RETURN, 0));
+    match rough(&program, &inputs) {
+        None => program,
+        Some(all) => v6(base, [&all]),
+    }
+}
+
+/// Compares the address at `at` with a range, word by word.
+fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
+    let mut left = u32::from(range.prefix_len());
+    let (words, count) = words(range.network());
+    for (word, offset) in words.into_iter().take(count).zip((0..).step_by(4)) {
+        let bits = left.min(32);
+        left -= bits;
+        if bits == 0 {
+            return;
+        }
+        block.push(op(LOAD_WORD, at + offset));
+        if bits < 32 {
+            block.push(op(AND, !(u32::MAX >> bits)));
+        }
+        block.push(when(word, 0, ELSEWHERE));
+    }
+}
+
+/// The address as 32-bit words, and how many they are.
+fn words(address: IpAddr) -> ([u32; 4], usize) {
+    match address {
+        IpAddr::V4(v4) => ([v4.to_bits(), 0, 0, 0], 1),
+        IpAddr::V6(v6) => {
+            let bits = v6.to_bits();
+            #[expect(clippy::cast_possible_truncation, reason = "one word after the other")]
+            let word = |shift: u32| (bits >> shift) as u32;
+            ([word(96), word(64), word(32), word(0)], 4)
+        }
+    }
+}
+
+/// Appends a block of comparisons that takes the packet where all of them hold, and goes on behind it elsewhere.
+fn finish(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
+    block.push(op(RETURN, ALL));
+    let length = block.len();
+    for (index, instruction) in block.iter_mut().enumerate() {
+        if instruction.jf == ELSEWHERE {
+            instruction.jf = u8::try_from(length - index - 1).expect("a block has at most 24 instructions");
+        }
+    }
+    program.append(&mut block);
+}
+
+/// Where a program is too long: one input that has everything that these have, and more.
+fn rough(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
+    let (first, others) = inputs.split_first().filter(|_| program.len() > MOST)?;
+    let mut to = first.to;
+    for other in others {
+        while !to.contains(&other.to) {
+            to = to.supernet()?;
+        }
+    }
+    Some(Input {
+        interface: first.interface.clone(),
+        to,
+        port: None,
+        from: None,
+    })
+}
+
+const fn op(code: u16, k: u32) -> Instruction {
+    Instruction {
+        code,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}
+
+/// Compares the accumulator with `k`.
+const fn when(k: u32, jt: u8, jf: u8) -> Instruction {
+    Instruction {
+        code: JUMP_EQUAL,
+        jt,
+        jf,
+        k,
+    }
+}
+
+/// Marks a jump to the end of its block.
+const ELSEWHERE: u8 = u8::MAX;
+
+/// The whole packet, whatever its length.
+const ALL: u32 = 0x0004_0000;
+
+const UDP: u32 = 17;
+
+const LOAD_WORD: u16 = 0x20;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_BYTE: u16 = 0x30;
+const LOAD_HALF_AT_X: u16 = 0x48;
+/// X = 4 * (byte & 0xf).
+const LOAD_X_HEADER_LENGTH: u16 = 0xb1;
+const AND: u16 = 0x54;
+const JUMP_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;

@@ -1,0 +1,166 @@
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Rule, Table};
+
+/// What the kernel would do: whether the program takes the frame.
+fn takes(program: &[Instruction], frame: &[u8]) -> bool {
+    let load = |at: usize, len: usize| {
+        let bytes = frame.get(at..at + len)?;
+        Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
+    };
+    let (mut at, mut a, mut x) = (0, 0_u32, 0_usize);
+    loop {
+        let Instruction { code, jt, jf, k } = program[at];
+        at += 1;
+        let k_at = k as usize;
+        let loaded = match code {
+            LOAD_WORD => load(k_at, 4),
+            LOAD_HALF => load(k_at, 2),
+            LOAD_BYTE => load(k_at, 1),
+            LOAD_HALF_AT_X => load(k_at + x, 2),
+            LOAD_X_HEADER_LENGTH => {
+                x = load(k_at, 1).unwrap() as usize % 16 * 4;
+                Some(a)
+            }
+            AND => Some(a & k),
+            JUMP_EQUAL => {
+                at += usize::from(if a == k { jt } else { jf });
+                Some(a)
+            }
+            RETURN => return k > 0,
+            other => panic!("instruction {other:#x}"),
+        };
+        // The kernel ends a program that reads outside the packet: not taken.
+        let Some(loaded) = loaded else { return false };
+        a = loaded;
+    }
+}
+
+fn inputs(texts: &[&str]) -> Vec<Input> {
+    let input = |text: &&str| {
+        format!("{text} -> z 239.255.0.1:1")
+            .parse::<Rule>()
+            .unwrap()
+            .input
+    };
+    texts.iter().map(input).collect()
+}
+
+/// An Ethernet frame with a UDP datagram.
+fn frame(from: &str, to: &str, protocol: u8) -> Vec<u8> {
+    let from: IpAddr = from.parse().unwrap();
+    let to: SocketAddr = to.parse().unwrap();
+    let mut frame = vec![0; 14];
+    match (from, to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            // With an option of four bytes.
+            frame.extend([0x46, 0, 0, 32, 0, 0, 0, 0, 9, protocol, 0, 0]);
+            frame.extend([from.octets(), to.octets(), [1, 1, 1, 1]].concat());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            frame.extend([0x60, 0, 0, 0, 0, 8, protocol, 9]);
+            frame.extend([from.octets(), to.octets()].concat());
+        }
+        _ => panic!("two families"),
+    }
+    frame.extend(1_u16.to_be_bytes());
+    frame.extend(to.port().to_be_bytes());
+    frame.extend([0, 8, 0, 0]);
+    frame
+}
+
+#[test]
+fn takes_what_a_rule_wants() {
+    let program = v4(
+        14,
+        &inputs(&[
+            "a 239.1.1.1:5001",
+            "a 239.1.1.2:5001 from 10.0.0.0/24",
+            "a 239.2.0.0/16:*",
+            "a 224.0.0.0/4:9",
+        ]),
+    );
+    for (from, to, taken) in [
+        ("10.0.0.1", "239.1.1.1:5001", true),
+        ("10.0.0.1", "239.1.1.1:5002", false),
+        ("10.0.0.1", "239.1.1.2:5001", true),
+        ("10.0.1.1", "239.1.1.2:5001", false),
+        ("10.0.0.1", "239.2.77.1:1", true),
+        ("10.0.0.1", "239.3.77.1:1", false),
+        ("10.0.0.1", "239.3.77.1:9", true),
+        ("10.0.0.1", "10.0.0.2:9", false),
+    ] {
+        assert_eq!(takes(&program, &frame(from, to, 17)), taken, "{from} {to}");
+    }
+    assert!(!takes(&program, &frame("10.0.0.1", "239.1.1.1:5001", 6)));
+    assert!(!takes(&NOTHING, &frame("10.0.0.1", "239.1.1.1:5001", 17)));
+}
+
+#[test]
+fn takes_ipv6() {
+    let program = v6(
+        14,
+        &inputs(&[
+            "a [ff3e::1]:5001 from 2001:db8::/32",
+            "a [ff3e:0:0:1::/64]:*",
+            "a [ff15::/17]:9",
+        ]),
+    );
+    for (from, to, taken) in [
+        ("2001:db8::1", "[ff3e::1]:5001", true),
+        ("2001:db8::1", "[ff3e::2]:5001", false),
+        ("2001:db8::1", "[ff3e::1]:5002", false),
+        ("2001:db9::1", "[ff3e::1]:5001", false),
+        ("2001:db9::1", "[ff3e:0:0:1::7]:1", true),
+        ("2001:db9::1", "[ff3e:0:0:2::7]:1", false),
+        ("::1", "[ff15:7fff::1]:9", true),
+        ("::1", "[ff15:8000::1]:9", false),
+    ] {
+        assert_eq!(takes(&program, &frame(from, to, 17)), taken, "{from} {to}");
+    }
+    // Behind an extension header the table decides.
+    assert!(takes(&program, &frame("2001:db8::1", "[ff3e::1]:5002", 0)));
+    assert!(!takes(&program, &frame("2001:db8::1", "[ff3e::2]:5002", 0)));
+    assert!(!takes(&program, &frame("2001:db8::1", "[ff3e::1]:5001", 58)));
+}
+
+#[test]
+fn too_many_rules_take_more_instead() {
+    let many: Vec<_> = (0..900_u32)
+        .map(|index| format!("a 239.1.{}.{}:5001", index / 256, index % 256))
+        .collect();
+    let many = inputs(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    let program = v4(14, &many);
+    assert!(program.len() <= MOST);
+    assert!(takes(&program, &frame("10.0.0.1", "239.1.3.1:5001", 17)));
+    assert!(!takes(&program, &frame("10.0.0.1", "239.1.3.1:5001", 6)));
+    assert!(takes(&program, &frame("10.0.0.1", "239.1.3.255:1", 17)));
+    assert!(!takes(&program, &frame("10.0.0.1", "239.1.4.0:5001", 17)));
+    let fewer = v4(14, &many[..80]);
+    assert!(!takes(&fewer, &frame("10.0.0.1", "239.1.0.80:5001", 17)));
+}
+
+proptest! {
+    /// With fixed offsets, the program and the table agree.
+    #[test]
+    fn agrees_with_the_table(
+        picks in prop::collection::btree_set((0..4_usize, 0..3_usize, 0..3_usize), 0..10),
+        from in 0..3_u8, to in 0..3_u8, port in 0..3_u16,
+    ) {
+        let texts: Vec<_> = picks.iter().map(|(net, port, from)| format!(
+            "a {}:{}{}",
+            ["239.0.0.0/8", "239.1.0.0/17", "239.1.1.0/31", "239.1.1.1"][*net],
+            ["*", "1", "2"][*port],
+            ["", " from 10.0.0.0/31", " from 10.0.0.1"][*from],
+        )).collect();
+        let inputs = inputs(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        let (from, to) = (format!("10.0.0.{from}"), format!("239.1.1.{to}:{port}"));
+        let table = Table::new(inputs.iter().map(|input| (input, ())));
+        let at: SocketAddr = to.parse().unwrap();
+        let found = table.find(from.parse().unwrap(), at.ip(), at.port()).is_some();
+        prop_assert_eq!(takes(&v4(14, &inputs), &frame(&from, &to, 17)), found);
+    }
+}

@@ -1,0 +1,184 @@
+//! Datagrams that leave alike, put together: one send takes what a burst holds.
+//!
+//! Sending costs one way through the kernel's stack per call, whatever the number of datagrams in it (`UDP_SEGMENT`), so
+//! the fewer the bursts the better; but no flow may be put out of order. Bursts leave in the order in which they were
+//! begun. A datagram may join any burst that is open for its kind, unless its flow has already been put into a later one.
+
+use rustc_hash::FxHashMap;
+
+#[cfg(test)]
+mod tests;
+
+/// Datagrams of one send (`UDP_MAX_SEGMENTS`, which later kernels have raised).
+pub const MAX_DATAGRAMS: usize = 64;
+
+/// Bytes of one send: the longest UDP packet, less the longest headers.
+pub const MAX_BYTES: usize = 65_000;
+
+/// Gathers the datagrams of one batch. `K` is all that must be alike for datagrams to leave in one send; `P` says where
+/// a payload is.
+#[derive(Debug)]
+pub struct Gather<K, P> {
+    bursts: Vec<Open<K>>,
+    pieces: Vec<Piece<P>>,
+    /// The burst that is open for a kind and size.
+    open: FxHashMap<(K, usize), usize>,
+    /// Where the last datagram went: the next one often goes there, too.
+    last: usize,
+    /// Of each flow, by a hash: one more than the latest burst that it is in.
+    latest: [usize; FLOWS],
+}
+
+/// Flows that are told apart; those that share a place merely gather a little less.
+const FLOWS: usize = 256;
+
+#[derive(Debug)]
+struct Open<K> {
+    key: K,
+    /// Bytes of each datagram but the last.
+    size: usize,
+    datagrams: usize,
+    bytes: usize,
+    sealed: bool,
+    first: usize,
+    last: usize,
+}
+
+#[derive(Debug)]
+struct Piece<P> {
+    place: P,
+    next: usize,
+}
+
+/// No piece.
+const NONE: usize = usize::MAX;
+
+/// Datagrams for one send.
+#[derive(Debug)]
+pub struct Burst<'a, K, P> {
+    /// What they have in common.
+    pub key: K,
+    /// Bytes of each datagram but the last.
+    pub size: usize,
+    /// How many datagrams.
+    pub datagrams: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    pieces: &'a [Piece<P>],
+    first: usize,
+}
+
+impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
+    /// For batches of so many packets, without allocation.
+    #[must_use]
+    pub fn new(batch: usize) -> Self {
+        Self {
+            bursts: Vec::with_capacity(batch),
+            pieces: Vec::with_capacity(batch),
+            open: FxHashMap::with_capacity_and_hasher(batch, Default::default()),
+            last: NONE,
+            latest: [0; FLOWS],
+        }
+    }
+
+    /// Adds a datagram of `bytes` bytes; `flow` is a hash of its sender and destination.
+    pub fn push(&mut self, key: K, flow: usize, bytes: usize, place: P) {
+        let piece = self.piece(place);
+        let flow = flow % FLOWS;
+        if let Some(burst) = self.fitting(key, bytes, self.latest[flow]) {
+            let open = &mut self.bursts[burst];
+            self.pieces[open.last].next = piece;
+            open.last = piece;
+            open.datagrams += 1;
+            open.bytes += bytes;
+            open.sealed = bytes < open.size || open.datagrams == MAX_DATAGRAMS;
+            (self.last, self.latest[flow]) = (burst, burst + 1);
+            return;
+        }
+        // A datagram without bytes cannot be told from nothing in a send of several.
+        let sealed = bytes == 0;
+        let burst = self.begin(key, (bytes, 1, bytes), sealed, piece);
+        if !sealed {
+            self.open.insert((key, bytes), burst);
+        }
+        (self.last, self.latest[flow]) = (burst, burst + 1);
+    }
+
+    /// Adds datagrams of one flow that are together already, `size` bytes each but for the last.
+    pub fn push_whole(&mut self, key: K, flow: usize, bytes: usize, size: usize, place: P) {
+        let piece = self.piece(place);
+        let datagrams = bytes.div_ceil(size.max(1)).max(1);
+        let burst = self.begin(key, (size, datagrams, bytes), true, piece);
+        self.latest[flow % FLOWS] = burst + 1;
+    }
+
+    /// The bursts, in the order in which they are to be sent.
+    pub fn bursts(&self) -> impl Iterator<Item = Burst<'_, K, P>> {
+        self.bursts.iter().map(|open| Burst {
+            key: open.key,
+            size: open.size,
+            datagrams: open.datagrams,
+            bytes: open.bytes,
+            pieces: &self.pieces,
+            first: open.first,
+        })
+    }
+
+    /// Begins a new batch.
+    pub fn clear(&mut self) {
+        self.bursts.clear();
+        self.pieces.clear();
+        self.open.clear();
+        self.last = NONE;
+        self.latest = [0; FLOWS];
+    }
+
+    fn piece(&mut self, place: P) -> usize {
+        self.pieces.push(Piece { place, next: NONE });
+        self.pieces.len() - 1
+    }
+
+    fn begin(
+        &mut self,
+        key: K,
+        (size, datagrams, bytes): (usize, usize, usize),
+        sealed: bool,
+        piece: usize,
+    ) -> usize {
+        self.bursts.push(Open {
+            key,
+            size,
+            datagrams,
+            bytes,
+            sealed,
+            first: piece,
+            last: piece,
+        });
+        self.bursts.len() - 1
+    }
+
+    /// An open burst, not before `earliest - 1`, that takes a datagram of `bytes` bytes.
+    fn fitting(&self, key: K, bytes: usize, earliest: usize) -> Option<usize> {
+        let takes = |burst: usize| {
+            let open = self.bursts.get(burst)?;
+            let fits = !open.sealed && open.key == key && bytes > 0 && open.bytes + bytes <= MAX_BYTES;
+            (fits && bytes <= open.size && burst + 1 >= earliest).then_some(burst)
+        };
+        // A shorter one ends the burst of its own flow; of another flow's it would end what could still grow.
+        let last =
+            takes(self.last).filter(|burst| self.bursts[*burst].size == bytes || burst + 1 == earliest);
+        last.or_else(|| takes(*self.open.get(&(key, bytes))?))
+    }
+}
+
+impl<K, P: Copy> Burst<'_, K, P> {
+    /// Where the payloads are, in order.
+    pub fn places(&self) -> impl Iterator<Item = P> {
+        let mut at = self.first;
+        std::iter::from_fn(move || {
+            let piece = self.pieces.get(at)?;
+            at = piece.next;
+            Some(piece.place)
+        })
+    }
+}

@@ -1,0 +1,328 @@
+//! IGMP and MLD messages, as whole IP packets.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use pontoon_wire::checksum::Sum;
+
+/// What somebody has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A host has, of what it wants.
+    Reports(Vec<Record>),
+    /// A router has asked.
+    Query {
+        /// Its address.
+        from: IpAddr,
+        /// For one group.
+        group: Option<IpAddr>,
+        /// For these senders of it.
+        sources: Vec<IpAddr>,
+    },
+}
+
+/// What a host says of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The group.
+    pub group: IpAddr,
+    /// What it wants of it.
+    pub wish: Wish,
+}
+
+/// What a host wants of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// It, from anybody.
+    FromAny,
+    /// It, from these, and, where it says so, from nobody else.
+    From {
+        /// Senders; none and nobody else is a leave.
+        sources: Vec<IpAddr>,
+        /// Nobody else.
+        only: bool,
+    },
+    /// No longer from these.
+    NotFrom(Vec<IpAddr>),
+}
+
+/// A question to hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// About one group, or all.
+    pub group: Option<IpAddr>,
+    /// About these senders of it.
+    pub sources: Vec<IpAddr>,
+    /// How long they may take.
+    within: Duration,
+}
+
+impl Query {
+    /// Which groups are wanted?
+    #[must_use]
+    pub fn general() -> Self {
+        Self {
+            group: None,
+            sources: Vec::new(),
+            within: Duration::from_secs(10),
+        }
+    }
+
+    /// Is this one still wanted?
+    #[must_use]
+    pub fn group(group: IpAddr) -> Self {
+        Self::sources(group, Vec::new())
+    }
+
+    /// Is this one still wanted from these?
+    #[must_use]
+    pub fn sources(group: IpAddr, sources: Vec<IpAddr>) -> Self {
+        Self {
+            group: Some(group),
+            sources,
+            within: Duration::from_secs(1),
+        }
+    }
+
+    /// The packet, from an address of ours, and where it goes. `None` where the families differ.
+    #[must_use]
+    pub fn packet(&self, own: IpAddr) -> Option<(Vec<u8>, IpAddr)> {
+        match own {
+            IpAddr::V4(own) => self.v4(own),
+            IpAddr::V6(own) => self.v6(own),
+        }
+    }
+
+    /// RFC 3376 section 4.1, in IPv4 with the router alert option (RFC 2113).
+    fn v4(&self, own: Ipv4Addr) -> Option<(Vec<u8>, IpAddr)> {
+        let group = match self.group {
+            None => Ipv4Addr::UNSPECIFIED,
+            Some(IpAddr::V4(group)) => group,
+            Some(IpAddr::V6(_)) => return None,
+        };
+        let to = self.group.unwrap_or(IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)));
+        let IpAddr::V4(destination) = to else {
+            return None;
+        };
+        let tenths = u8::try_from(self.within.as_millis() / 100).unwrap_or(u8::MAX >> 1);
+        let mut message = vec![IGMP_QUERY, tenths, 0, 0];
+        message.extend(group.octets());
+        message.extend([ROBUSTNESS, INTERVAL]);
+        message.extend(u16::try_from(self.sources.len()).ok()?.to_be_bytes());
+        for source in &self.sources {
+            let IpAddr::V4(source) = source else {
+                return None;
+            };
+            message.extend(source.octets());
+        }
+        let sum = Sum::new().add(&message).finish();
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+
+        let total = u16::try_from(24 + message.len()).ok()?;
+        // Version and length of the header, internetwork control, ...
+        let mut packet = vec![0x46, 0xc0];
+        packet.extend(total.to_be_bytes());
+        // ... one packet in one piece, one hop, ...
+        packet.extend([0, 0, 0x40, 0, 1, IGMP, 0, 0]);
+        packet.extend(own.octets());
+        packet.extend(destination.octets());
+        // ... router alert.
+        packet.extend([0x94, 4, 0, 0]);
+        let sum = Sum::new().add(&packet).finish();
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.append(&mut message);
+        Some((packet, to))
+    }
+
+    /// RFC 3810 section 5.1, in IPv6 with the router alert option (RFC 2711).
+    fn v6(&self, own: Ipv6Addr) -> Option<(Vec<u8>, IpAddr)> {
+        let group = match self.group {
+            None => Ipv6Addr::UNSPECIFIED,
+            Some(IpAddr::V6(group)) => group,
+            Some(IpAddr::V4(_)) => return None,
+        };
+        let to = match self.group {
+            None => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+            Some(_) => group,
+        };
+        let milliseconds = u16::try_from(self.within.as_millis()).unwrap_or(u16::MAX >> 1);
+        let mut message = vec![MLD_QUERY, 0, 0, 0];
+        message.extend(milliseconds.to_be_bytes());
+        message.extend([0, 0]);
+        message.extend(group.octets());
+        message.extend([ROBUSTNESS, INTERVAL]);
+        message.extend(u16::try_from(self.sources.len()).ok()?.to_be_bytes());
+        for source in &self.sources {
+            let IpAddr::V6(source) = source else {
+                return None;
+            };
+            message.extend(source.octets());
+        }
+        let sum = Sum::pseudo(own.into(), to.into(), ICMPV6, message.len()).add(&message);
+        message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+
+        let mut packet = vec![0x60, 0, 0, 0];
+        packet.extend(u16::try_from(8 + message.len()).ok()?.to_be_bytes());
+        packet.extend([HOP_BY_HOP, 1]);
+        packet.extend(own.octets());
+        packet.extend(to.octets());
+        packet.extend([ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
+        packet.append(&mut message);
+        Some((packet, to.into()))
+    }
+}
+
+/// Reads a packet, from its first byte of IP on. `None` where it says nothing of groups, or is damaged.
+#[must_use]
+pub fn parse(packet: &[u8]) -> Option<Heard> {
+    match packet.first()? >> 4 {
+        4 => igmp(packet),
+        6 => mld(packet),
+        _ => None,
+    }
+}
+
+fn igmp(packet: &[u8]) -> Option<Heard> {
+    let header_len = usize::from(packet[0] & 0xf) * 4;
+    let total = usize::from(u16::from_be_bytes(array(packet, 2)?));
+    let header = packet.get(..header_len).filter(|header| header.len() >= 20)?;
+    let message = packet.get(header_len..total)?;
+    // Whatever has come further than a link is not for us.
+    if header[9] != IGMP || header[8] != 1 || Sum::new().add(message).finish() != 0 {
+        return None;
+    }
+    let from = IpAddr::V4(Ipv4Addr::from(array(header, 12)?));
+    let group = IpAddr::V4(Ipv4Addr::from(array(message, 4)?));
+    let one = |wish| Some(Heard::Reports(vec![Record { group, wish }]));
+    match message[0] {
+        IGMP_QUERY => {
+            let count = message.get(10..12).map_or(0, count);
+            Some(Heard::Query {
+                from,
+                group: Some(group).filter(|group| !group.is_unspecified()),
+                sources: addresses(message.get(12..).unwrap_or_default(), count, V4)?,
+            })
+        }
+        IGMP_REPORT_1 | IGMP_REPORT_2 => one(Wish::FromAny),
+        IGMP_LEAVE => one(LEAVE),
+        IGMP_REPORT_3 => records(message, V4),
+        _ => None,
+    }
+}
+
+fn mld(packet: &[u8]) -> Option<Heard> {
+    let len = usize::from(u16::from_be_bytes(array(packet, 4)?));
+    let body = packet.get(40..40 + len)?;
+    // One hop, and the router alert in front of the message.
+    if packet[7] != 1 || packet[6] != HOP_BY_HOP || *body.first()? != ICMPV6 {
+        return None;
+    }
+    let message = body.get(8 + 8 * usize::from(*body.get(1)?)..)?;
+    let (from, to) = (v6(packet, 8)?, v6(packet, 24)?);
+    if Sum::pseudo(from, to, ICMPV6, message.len()).add(message).finish() != 0 {
+        return None;
+    }
+    if *message.first()? == MLD_REPORT_2 {
+        return records(message, V6);
+    }
+    let group = v6(message, 8)?;
+    let one = |wish| Some(Heard::Reports(vec![Record { group, wish }]));
+    match message[0] {
+        MLD_QUERY => {
+            let count = message.get(26..28).map_or(0, count);
+            Some(Heard::Query {
+                from,
+                group: Some(group).filter(|group| !group.is_unspecified()),
+                sources: addresses(message.get(28..).unwrap_or_default(), count, V6)?,
+            })
+        }
+        MLD_REPORT_1 => one(Wish::FromAny),
+        MLD_DONE => one(LEAVE),
+        _ => None,
+    }
+}
+
+/// Group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), which both protocols write alike: type, words of
+/// auxiliary data, number of senders, group, senders, auxiliary data.
+fn records(message: &[u8], bytes: usize) -> Option<Heard> {
+    let count = count(message.get(6..8)?);
+    let mut rest = message.get(8..)?;
+    let mut records = Vec::new();
+    for _ in 0..count {
+        let (kind, words) = (*rest.first()?, usize::from(*rest.get(1)?));
+        let senders = self::count(rest.get(2..4)?);
+        let group = address(rest.get(4..4 + bytes)?)?;
+        let sources = addresses(rest.get(4 + bytes..)?, senders, bytes)?;
+        rest = rest.get(4 + bytes * (1 + senders) + 4 * words..)?;
+        let wish = match kind {
+            // From everybody but these, which is what it is or what it becomes.
+            2 | 4 => Wish::FromAny,
+            1 | 3 => Wish::From {
+                sources,
+                only: kind == 3,
+            },
+            5 => Wish::From { sources, only: false },
+            6 => Wish::NotFrom(sources),
+            _ => continue,
+        };
+        records.push(Record { group, wish });
+    }
+    Some(Heard::Reports(records))
+}
+
+fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {
+    bytes
+        .get(..count * each)?
+        .chunks_exact(each)
+        .map(address)
+        .collect()
+}
+
+/// The address that these 4 or 16 bytes are.
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        V4 => Some(Ipv4Addr::from(array(bytes, 0)?).into()),
+        _ => v6(bytes, 0),
+    }
+}
+
+fn v6(bytes: &[u8], at: usize) -> Option<IpAddr> {
+    Some(Ipv6Addr::from(array::<16>(bytes, at)?).into())
+}
+
+/// A number of two bytes.
+fn count(bytes: &[u8]) -> usize {
+    array(bytes, 0).map_or(0, u16::from_be_bytes).into()
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+/// Not from anybody.
+const LEAVE: Wish = Wish::From {
+    sources: Vec::new(),
+    only: true,
+};
+
+/// The querier's robustness variable, and its interval in seconds (RFC 3376 section 4.1.6 and 4.1.7).
+const ROBUSTNESS: u8 = 2;
+const INTERVAL: u8 = 125;
+
+/// Bytes of addresses.
+const V4: usize = 4;
+const V6: usize = 16;
+
+const IGMP: u8 = 2;
+const ICMPV6: u8 = 58;
+const HOP_BY_HOP: u8 = 0;
+
+const IGMP_QUERY: u8 = 0x11;
+const IGMP_REPORT_1: u8 = 0x12;
+const IGMP_REPORT_2: u8 = 0x16;
+const IGMP_LEAVE: u8 = 0x17;
+const IGMP_REPORT_3: u8 = 0x22;
+const MLD_QUERY: u8 = 130;
+const MLD_REPORT_1: u8 = 131;
+const MLD_DONE: u8 = 132;
+const MLD_REPORT_2: u8 = 143;

@@ -1,0 +1,287 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use pontoon_wire::checksum::Sum;
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn querier() -> Querier {
+    Querier::new(address("10.0.0.5"), at(0))
+}
+
+fn report(group: &str, wish: Wish) -> Heard {
+    Heard::Reports(vec![Record {
+        group: address(group),
+        wish,
+    }])
+}
+
+fn from(sources: &[&str], only: bool) -> Wish {
+    Wish::From {
+        sources: sources.iter().map(|text| address(text)).collect(),
+        only,
+    }
+}
+
+fn wanted(querier: &Querier, now: u64) -> Vec<String> {
+    let shown = |(group, from): (IpAddr, Option<IpAddr>)| match from {
+        None => group.to_string(),
+        Some(from) => format!("{group} from {from}"),
+    };
+    querier.wanted(at(now)).map(shown).collect()
+}
+
+#[test]
+fn asks_twice_soon_and_then_every_125_seconds() {
+    let mut querier = querier();
+    let mut asked = Vec::new();
+    for second in 0..400 {
+        if querier.tick(at(second)) == [Query::general()] {
+            asked.push(second);
+        }
+    }
+    // 31.25 is seen at 32.
+    assert_eq!(asked, [0, 32, 157, 282]);
+}
+
+#[test]
+fn a_member_is_remembered_for_260_seconds() {
+    let mut querier = querier();
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(10));
+    assert_eq!(wanted(&querier, 10), ["239.1.1.1"]);
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(100));
+    querier.tick(at(359));
+    assert_eq!(wanted(&querier, 359), ["239.1.1.1"]);
+    querier.tick(at(360));
+    assert!(wanted(&querier, 360).is_empty());
+}
+
+#[test]
+fn a_leave_is_asked_about_and_ends_in_2_seconds() {
+    let mut querier = querier();
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.tick(at(0));
+    querier.hear(report("239.1.1.1", from(&[], true)), at(10));
+    assert_eq!(querier.next_tick(), at(10));
+    assert_eq!(querier.tick(at(10)), [Query::group(address("239.1.1.1"))]);
+    assert_eq!(querier.tick(at(11)), [Query::group(address("239.1.1.1"))]);
+    assert_eq!(wanted(&querier, 11), ["239.1.1.1"]);
+    assert!(querier.tick(at(12)).is_empty());
+    assert!(wanted(&querier, 12).is_empty());
+}
+
+#[test]
+fn somebody_who_stays_keeps_it() {
+    let mut querier = querier();
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.tick(at(0));
+    querier.hear(report("239.1.1.1", from(&[], true)), at(10));
+    querier.tick(at(10));
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(10));
+    assert!(querier.tick(at(11)).is_empty());
+    querier.tick(at(200));
+    assert_eq!(wanted(&querier, 200), ["239.1.1.1"]);
+}
+
+#[test]
+fn senders_come_and_go_one_by_one() {
+    let mut querier = querier();
+    querier.tick(at(0));
+    querier.hear(report("232.1.1.1", from(&["10.0.0.1", "10.0.0.2"], false)), at(0));
+    assert_eq!(
+        wanted(&querier, 0),
+        ["232.1.1.1 from 10.0.0.1", "232.1.1.1 from 10.0.0.2"]
+    );
+    querier.hear(
+        report(
+            "232.1.1.1",
+            Wish::NotFrom(vec![address("10.0.0.1"), address("10.0.0.9")]),
+        ),
+        at(5),
+    );
+    let asked = Query::sources(address("232.1.1.1"), vec![address("10.0.0.1")]);
+    assert_eq!(querier.tick(at(5)), [asked]);
+    querier.tick(at(7));
+    assert_eq!(wanted(&querier, 7), ["232.1.1.1 from 10.0.0.2"]);
+    // Somebody else wants it from anybody.
+    querier.hear(report("232.1.1.1", Wish::FromAny), at(8));
+    assert_eq!(wanted(&querier, 8), ["232.1.1.1"]);
+    // And then no longer.
+    querier.hear(report("232.1.1.1", from(&["10.0.0.3"], true)), at(9));
+    querier.tick(at(11));
+    assert_eq!(
+        wanted(&querier, 11),
+        ["232.1.1.1 from 10.0.0.2", "232.1.1.1 from 10.0.0.3"]
+    );
+}
+
+#[test]
+fn the_lowest_address_asks() {
+    let query = |text: &str| Heard::Query {
+        from: address(text),
+        group: None,
+        sources: Vec::new(),
+    };
+    let mut querier = querier();
+    querier.tick(at(0));
+    querier.hear(query("10.0.0.9"), at(1));
+    querier.hear(query("0.0.0.0"), at(1));
+    assert_eq!(querier.tick(at(40)), [Query::general()]);
+    querier.hear(query("10.0.0.4"), at(50));
+    assert_eq!(querier.next_tick(), at(305));
+    assert!(querier.tick(at(304)).is_empty());
+    assert_eq!(querier.tick(at(305)), [Query::general()]);
+}
+
+#[test]
+fn groups_of_the_link_stay_there() {
+    let mut querier = querier();
+    for group in ["224.0.0.251", "10.0.0.1", "ff02::fb", "ff01::1", "2001:db8::1"] {
+        querier.hear(report(group, Wish::FromAny), at(0));
+    }
+    assert!(wanted(&querier, 0).is_empty());
+    for group in ["224.0.1.1", "ff05::1"] {
+        querier.hear(report(group, Wish::FromAny), at(0));
+    }
+    assert_eq!(wanted(&querier, 0), ["224.0.1.1", "ff05::1"]);
+}
+
+#[test]
+fn a_flood_of_groups_ends_somewhere() {
+    let mut querier = querier();
+    for number in 0..10_000_u32 {
+        let group = Ipv4Addr::from(0xef00_0000 + number).to_string();
+        querier.hear(report(&group, Wish::FromAny), at(0));
+    }
+    assert_eq!(querier.wanted(at(0)).count(), MOST_GROUPS);
+}
+
+/// An IGMP message of a host's, with its checksum.
+fn igmp(message: &[u8]) -> Vec<u8> {
+    let mut message = message.to_vec();
+    let sum = Sum::new().add(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let total = 24 + message.len() as u8;
+    let mut packet = vec![0x46, 0xc0, 0, total, 0, 0, 0, 0, 1, 2, 0, 0];
+    packet.extend([10, 0, 0, 7, 224, 0, 0, 22, 0x94, 4, 0, 0]);
+    packet.append(&mut message);
+    packet
+}
+
+#[test]
+fn reads_igmp() {
+    let group = [239, 1, 1, 1];
+    let message = |kind: u8| igmp(&[[kind, 0, 0, 0], group].concat());
+    for kind in [0x12, 0x16] {
+        assert_eq!(
+            message::parse(&message(kind)),
+            Some(report("239.1.1.1", Wish::FromAny))
+        );
+    }
+    assert_eq!(
+        message::parse(&message(0x17)),
+        Some(report("239.1.1.1", from(&[], true)))
+    );
+    // Version 3: from two, and any (that is: not from nobody).
+    let mut records = vec![0x22, 0, 0, 0, 0, 0, 0, 2];
+    records.extend([5, 1, 0, 2, 232, 1, 1, 1, 10, 0, 0, 1, 10, 0, 0, 2, 9, 9, 9, 9]);
+    records.extend([4, 0, 0, 0, 239, 1, 1, 1]);
+    let expected = Heard::Reports(vec![
+        Record {
+            group: address("232.1.1.1"),
+            wish: from(&["10.0.0.1", "10.0.0.2"], false),
+        },
+        Record {
+            group: address("239.1.1.1"),
+            wish: Wish::FromAny,
+        },
+    ]);
+    assert_eq!(message::parse(&igmp(&records)), Some(expected));
+    // Damaged, from afar, of another protocol, cut.
+    let good = message(0x16);
+    for (at, byte) in [(27, 0xff), (8, 2), (9, 17)] {
+        let mut bad = good.clone();
+        bad[at] = byte;
+        assert_eq!(message::parse(&bad), None, "{at}");
+    }
+    assert_eq!(message::parse(&good[..31]), None);
+}
+
+#[test]
+fn reads_what_it_writes() {
+    for (own, query) in [
+        ("10.0.0.1", Query::general()),
+        ("10.0.0.1", Query::group(address("239.1.1.1"))),
+        (
+            "10.0.0.1",
+            Query::sources(address("232.1.1.1"), vec![address("10.0.0.9")]),
+        ),
+        ("fe80::1", Query::general()),
+        ("fe80::1", Query::group(address("ff1e::1"))),
+        (
+            "fe80::1",
+            Query::sources(address("ff3e::1"), vec![address("2001:db8::9")]),
+        ),
+    ] {
+        let (packet, to) = query.packet(address(own)).unwrap();
+        let expected = Heard::Query {
+            from: address(own),
+            group: query.group,
+            sources: query.sources.clone(),
+        };
+        assert_eq!(message::parse(&packet), Some(expected));
+        let all = if own.contains(':') { "ff02::1" } else { "224.0.0.1" };
+        assert_eq!(to, query.group.unwrap_or(address(all)));
+        // Whoever knows nothing of groups can read the packet, too.
+        let sliced = etherparse::SlicedPacket::from_ip(&packet).unwrap();
+        assert!(sliced.net.is_some());
+    }
+    assert_eq!(Query::group(address("ff1e::1")).packet(address("10.0.0.1")), None);
+}
+
+#[test]
+fn reads_mld() {
+    let mut message = vec![143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0];
+    message.extend(Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1).octets());
+    let (own, to) = (address("fe80::7"), address("ff02::16"));
+    let sum = Sum::pseudo(own, to, 58, message.len()).add(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = vec![0x60, 0, 0, 0, 0, 8 + message.len() as u8, 0, 1];
+    for address in [own, to] {
+        let IpAddr::V6(v6) = address else {
+            panic!("{address}")
+        };
+        packet.extend(v6.octets());
+    }
+    packet.extend([58, 0, 5, 2, 0, 0, 1, 0]);
+    packet.extend(message);
+    assert_eq!(message::parse(&packet), Some(report("ff1e::1", Wish::FromAny)));
+}
+
+proptest! {
+    #[test]
+    fn no_message_is_too_odd(
+        begin in prop::sample::select(vec![
+            igmp(&[0x22, 0, 0, 0, 0, 0, 0, 9, 5, 0, 0, 1, 239, 1, 1, 1]),
+            Query::general().packet(address("fe80::1")).unwrap().0,
+        ]),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut packet = begin;
+        for (at, byte) in changes {
+            let at = at.index(packet.len());
+            packet[at] = byte;
+        }
+        packet.truncate(cut.index(packet.len() + 1));
+        let _ = message::parse(&packet);
+    }
+}

@@ -1,0 +1,221 @@
+//! The language of rules.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::{NonZeroU8, NonZeroU16};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+
+use super::{Hops, Input, Output, Rule};
+
+/// Why a rule was refused, with the words that are at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Wrong {
+    /// There is no arrow.
+    #[error("no '->' (the form is: eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002)")]
+    NoArrow,
+    /// Something is missing at this place.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// A word that has no place there.
+    #[error("unexpected '{0}'")]
+    Unexpected(String),
+    /// Not what the kernel takes as the name of an interface.
+    #[error("'{0}' is no name of an interface")]
+    Interface(String),
+    /// Not ADDRESS:PORT.
+    #[error("'{0}' is not ADDRESS:PORT ([ADDRESS]:PORT for IPv6)")]
+    Endpoint(String),
+    /// Not an address or a range of addresses.
+    #[error("'{0}' is no address")]
+    Address(String),
+    /// Not a port.
+    #[error("'{0}' is no port (1 to 65535, or *)")]
+    Port(String),
+    /// Not a TTL.
+    #[error("'{0}' is no TTL (1 to 255)")]
+    Ttl(String),
+    /// Bits behind the prefix.
+    #[error("'{0}' has bits behind its prefix (try: {1})")]
+    HostBits(String, IpNet),
+    /// A range that is not of groups only.
+    #[error("'{0}' is not a range of groups")]
+    NotGroups(IpNet),
+    /// Nobody can send to it, or nobody can be reached by it.
+    #[error("nothing can be sent to {0}")]
+    Unreachable(IpAddr),
+    /// A unicast address without its port: the port has to be ours.
+    #[error("{0} is no group, so it needs a port")]
+    UnicastPort(IpAddr),
+    /// A sender that cannot be one.
+    #[error("{0} cannot be a sender")]
+    Sender(IpNet),
+    /// The sender is of the other family.
+    #[error("{0} is of another family than the group")]
+    OtherFamily(IpNet),
+    /// Only groups can be kept.
+    #[error("'*' keeps a group, and {0} is none")]
+    NothingToKeep(IpAddr),
+    /// The same output twice.
+    #[error("'{0}' is there twice")]
+    Twice(String),
+    /// An output that is the input.
+    #[error("'{0}' is where it comes from")]
+    Circle(String),
+}
+
+impl FromStr for Rule {
+    type Err = Wrong;
+
+    fn from_str(text: &str) -> Result<Self, Wrong> {
+        let (left, right) = text.split_once("->").ok_or(Wrong::NoArrow)?;
+        let input = input(left)?;
+        let mut outputs: Vec<Output> = Vec::new();
+        for part in right.split(',') {
+            let output = output(part, &input)?;
+            let same = |other: &Output| {
+                (&other.interface, other.to, other.port) == (&output.interface, output.to, output.port)
+            };
+            if outputs.iter().any(same) {
+                return Err(Wrong::Twice(part.trim().to_owned()));
+            }
+            outputs.push(output);
+        }
+        Ok(Self { input, outputs })
+    }
+}
+
+fn input(text: &str) -> Result<Input, Wrong> {
+    let mut words = text.split_whitespace();
+    let interface = interface(words.next())?;
+    let word = words.next().ok_or(Wrong::Missing("the group"))?;
+    let (address, port) = endpoint(word)?;
+    let to = range(address)?;
+    let from = match words.next() {
+        None => None,
+        Some("from") => Some(range(words.next().ok_or(Wrong::Missing("the sender"))?)?),
+        Some(other) => return Err(Wrong::Unexpected(other.to_owned())),
+    };
+    end(words)?;
+    let one = to.prefix_len() == to.max_prefix_len();
+    let (first, last) = (to.network(), to.broadcast());
+    match (first.is_multicast() && last.is_multicast(), one) {
+        (true, _) => {}
+        (false, true) if unreachable(first) => return Err(Wrong::Unreachable(first)),
+        (false, true) if port.is_none() => return Err(Wrong::UnicastPort(first)),
+        (false, true) => {}
+        (false, false) => return Err(Wrong::NotGroups(to)),
+    }
+    if let Some(from) = from {
+        if from.addr().is_ipv4() != to.addr().is_ipv4() {
+            return Err(Wrong::OtherFamily(from));
+        }
+        let one = from.prefix_len() == from.max_prefix_len();
+        if from.addr().is_multicast() || (one && unreachable(from.addr())) {
+            return Err(Wrong::Sender(from));
+        }
+    }
+    Ok(Input {
+        interface,
+        to,
+        port,
+        from,
+    })
+}
+
+fn output(text: &str, input: &Input) -> Result<Output, Wrong> {
+    let mut words = text.split_whitespace();
+    let interface = interface(words.next())?;
+    let word = words.next().ok_or(Wrong::Missing("the address to send to"))?;
+    let (address, port) = endpoint(word)?;
+    let to = match address {
+        "*" if input.is_multicast() => None,
+        "*" => return Err(Wrong::NothingToKeep(input.to.addr())),
+        address => Some(single(address)?),
+    };
+    let hops = match words.next() {
+        None => Hops::Decrement,
+        Some("ttl") => {
+            let word = words.next().ok_or(Wrong::Missing("the TTL"))?;
+            let value = word.parse::<NonZeroU8>();
+            Hops::Set(value.map_err(|_| Wrong::Ttl(word.to_owned()))?)
+        }
+        Some(other) => return Err(Wrong::Unexpected(other.to_owned())),
+    };
+    end(words)?;
+    let comes_back =
+        to.is_none_or(|to| input.to == IpNet::from(to)) && port.is_none_or(|port| input.port == Some(port));
+    if interface == input.interface && comes_back {
+        return Err(Wrong::Circle(text.trim().to_owned()));
+    }
+    Ok(Output {
+        interface,
+        to,
+        port,
+        hops,
+    })
+}
+
+/// As the kernel has it (`dev_valid_name`, Linux net/core/dev.c), less what this language uses itself.
+pub(crate) fn interface(word: Option<&str>) -> Result<String, Wrong> {
+    let name = word.ok_or(Wrong::Missing("the interface"))?;
+    let fits = |letter: char| letter.is_ascii_graphic() && !"/:,".contains(letter);
+    if name.len() > 15 || name == "." || name == ".." || !name.chars().all(fits) {
+        return Err(Wrong::Interface(name.to_owned()));
+    }
+    Ok(name.to_owned())
+}
+
+/// Address and port of `A:P` or `[A]:P`.
+fn endpoint(word: &str) -> Result<(&str, Option<NonZeroU16>), Wrong> {
+    let malformed = || Wrong::Endpoint(word.to_owned());
+    let (address, port) = match word.strip_prefix('[') {
+        Some(rest) => rest.split_once("]:").ok_or_else(malformed)?,
+        None => word.split_once(':').ok_or_else(malformed)?,
+    };
+    // Without brackets, where the address ends could not be told.
+    if word.starts_with('[') != address.contains(':') || port.contains(':') {
+        return Err(malformed());
+    }
+    let port = match port {
+        "*" => None,
+        digits => Some(digits.parse().map_err(|_| Wrong::Port(digits.to_owned()))?),
+    };
+    Ok((address, port))
+}
+
+fn range(word: &str) -> Result<IpNet, Wrong> {
+    let net = if word.contains('/') {
+        word.parse().ok()
+    } else {
+        word.parse::<IpAddr>().ok().map(IpNet::from)
+    };
+    let net = net.ok_or_else(|| Wrong::Address(word.to_owned()))?;
+    if net.trunc() != net {
+        return Err(Wrong::HostBits(word.to_owned(), net.trunc()));
+    }
+    Ok(net)
+}
+
+fn single(word: &str) -> Result<IpAddr, Wrong> {
+    let address = word.parse().map_err(|_| Wrong::Address(word.to_owned()))?;
+    if unreachable(address) {
+        return Err(Wrong::Unreachable(address));
+    }
+    Ok(address)
+}
+
+fn unreachable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4 == Ipv4Addr::UNSPECIFIED || v4 == Ipv4Addr::BROADCAST,
+        // An IPv4 address in disguise would leave as IPv4.
+        IpAddr::V6(v6) => v6 == Ipv6Addr::UNSPECIFIED || v6.to_ipv4_mapped().is_some(),
+    }
+}
+
+pub(crate) fn end<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<(), Wrong> {
+    match words.next() {
+        None => Ok(()),
+        Some(word) => Err(Wrong::Unexpected(word.to_owned())),
+    }
+}

@@ -1,0 +1,74 @@
+//! Which rule a datagram belongs to.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use rustc_hash::FxHashMap;
+
+use crate::rule::Input;
+
+#[cfg(test)]
+mod tests;
+
+/// Finds the rule of what arrives on one interface.
+///
+/// Several inputs may fit one datagram. One wins and the others are as if they were not there: the longest prefix of the
+/// address that it was sent to; among equals its port before any port; among equals the longest prefix of the sender
+/// before any sender.
+#[derive(Clone, Debug, Default)]
+pub struct Table<T> {
+    /// Lengths of the address prefixes that occur, longest first.
+    lengths: Vec<u8>,
+    /// Senders and what they lead to, longest prefix first.
+    entries: FxHashMap<Key, Vec<(Option<IpNet>, T)>>,
+}
+
+/// An address range and a port; port 0 is any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    network: IpAddr,
+    length: u8,
+    port: u16,
+}
+
+impl<T: Copy> Table<T> {
+    /// The table of these inputs, each of which leads to a value.
+    #[must_use]
+    pub fn new<'a>(inputs: impl IntoIterator<Item = (&'a Input, T)>) -> Self {
+        let mut entries: FxHashMap<Key, Vec<_>> = FxHashMap::default();
+        let mut lengths = Vec::new();
+        for (input, value) in inputs {
+            let length = input.to.prefix_len();
+            lengths.push(length);
+            let key = Key {
+                network: input.to.network(),
+                length,
+                port: input.port.map_or(0, Into::into),
+            };
+            entries.entry(key).or_default().push((input.from, value));
+        }
+        for senders in entries.values_mut() {
+            senders.sort_by_key(|(from, _)| std::cmp::Reverse(from.map(|net| net.prefix_len())));
+        }
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.dedup();
+        Self { lengths, entries }
+    }
+
+    /// Where a datagram from `from` to `to` leads.
+    #[must_use]
+    pub fn find(&self, from: IpAddr, to: IpAddr, port: u16) -> Option<T> {
+        self.lengths.iter().find_map(|&length| {
+            let network = IpNet::new(to, length).ok()?.network();
+            [port, 0].into_iter().find_map(|port| {
+                let senders = self.entries.get(&Key {
+                    network,
+                    length,
+                    port,
+                })?;
+                let fits = |net: &Option<IpNet>| net.is_none_or(|net| net.contains(&from));
+                senders.iter().find(|(net, _)| fits(net)).map(|(_, value)| *value)
+            })
+        })
+    }
+}

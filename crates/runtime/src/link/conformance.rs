@@ -1,0 +1,294 @@
+//! What every link does, whatever carries its frames: one list of tests, which each link's tests take over by [`suite`].
+
+use std::net::{IpAddr, SocketAddr};
+
+use pontoon_engine::Frame;
+use pontoon_engine::Transmit;
+use pontoon_engine::link::{Refused, Room};
+use pontoon_wire::frame::{Body, Transport, parse};
+use pontoon_wire::vnet::{Offload, Segmentation};
+use pontoon_wire::{Mac, emit};
+
+use super::{BURST, Link, Receive, Rest, Until};
+
+/// The guest's Ethernet address.
+pub(super) const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+/// The gateway's.
+pub(super) const OURS: Mac = Mac([0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55]);
+
+/// Two addresses of one family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair {
+    pub(super) guest: &'static str,
+    pub(super) gateway: &'static str,
+}
+
+pub(super) const PAIRS: [Pair; 2] = [
+    Pair {
+        guest: "10.0.2.15",
+        gateway: "10.0.2.2",
+    },
+    Pair {
+        guest: "fd00::15",
+        gateway: "fd00::2",
+    },
+];
+
+/// The guest's UDP port, and the gateway's.
+pub(super) const PORTS: (u16, u16) = (7, 9);
+
+/// What sits behind a link and speaks UDP.
+pub(super) trait Guest: Sized {
+    /// The link.
+    type Link: Link;
+
+    /// Runs the test of that full name where this link can be.
+    fn run(name: &str, test: fn()) {
+        let _ = name;
+        test();
+    }
+
+    /// A link and its guest, whose interface has this MTU.
+    fn open(mtu: u16) -> (Self::Link, Self);
+
+    /// Sends a datagram from the guest's port to the gateway's.
+    fn say(&mut self, pair: Pair, data: &[u8]);
+
+    /// The data of the next datagram that the guest takes on its port from the gateway's; none within two seconds. A
+    /// guest takes only what has a right checksum, or metadata that stands for it.
+    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>>;
+
+    /// Whether there is a datagram now.
+    fn hears(&mut self, pair: Pair) -> bool;
+
+    /// Goes away.
+    fn leave(self);
+}
+
+/// The list, as tests of a link whose guest is `$guest`.
+macro_rules! suite {
+    ($guest:ty) => {
+        $crate::link::conformance::suite! { $guest:
+            carries_datagrams_of_every_size
+            bursts_are_bounded_and_say_what_is_left
+            reservations_are_used_in_order_and_undone
+            refuses_what_its_limits_exclude
+            says_when_the_guest_is_gone
+        }
+    };
+    ($guest:ty: $($case:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                let name = concat!(module_path!(), "::", stringify!($case));
+                let name = name.split_once("::").unwrap().1;
+                <$guest as $crate::link::conformance::Guest>::run(name, || {
+                    $crate::link::conformance::$case::<$guest>();
+                });
+            }
+        )*
+    };
+}
+pub(super) use suite;
+
+pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
+    let (mut link, mut guest) = G::open(65_520);
+    drain(&mut link);
+    for pair in PAIRS {
+        for len in [0, 1, 1000, 65_000] {
+            let data: Vec<u8> = (0..=255).cycle().take(len).collect();
+            guest.say(pair, &data);
+            assert_eq!(drain(&mut link).0, [(to(pair), data.clone())]);
+
+            let head = head(pair, len);
+            let transmitter = link.transmitter();
+            transmitter.send(whole(&head), head.bytes(), &data).unwrap();
+            let mut room = transmitter.reserve(1, len).unwrap();
+            room.payloads()[0].copy_from(&data);
+            room.commit(whole(&head), head.bytes(), len).unwrap();
+            drop(room);
+            transmitter.flush();
+            for _ in 0..2 {
+                assert_eq!(guest.hear(pair).as_ref(), Some(&data), "{len} bytes");
+            }
+        }
+    }
+}
+
+pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
+    let (mut link, mut guest) = G::open(1500);
+    drain(&mut link);
+    for nth in 0..40_u8 {
+        guest.say(PAIRS[0], &[nth]);
+    }
+    let (datagrams, bursts) = drain(&mut link);
+    let order: Vec<u8> = datagrams.iter().map(|(_, data)| data[0]).collect();
+    assert_eq!(order, (0..40).collect::<Vec<_>>());
+    assert!(bursts.iter().all(|frames| *frames <= BURST), "{bursts:?}");
+    let (receiver, _) = link.halves();
+    let burst = receiver.receive(BURST, Until::Empty, |_| panic!("there is none"));
+    assert_eq!(burst.rest, Rest::Drained);
+
+    // As many as were asked for, and the rest later.
+    for nth in 0..3_u8 {
+        guest.say(PAIRS[0], &[nth]);
+    }
+    let (receiver, _) = link.halves();
+    let burst = receiver.receive(2, Until::Empty, |frames| assert_eq!(frames.len(), 2));
+    assert_eq!((burst.frames, burst.rest), (2, Rest::More));
+    assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
+}
+
+pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
+    let (mut link, mut guest) = G::open(1500);
+    let transmitter = link.transmitter();
+    let mut room = transmitter.reserve(3, 100).unwrap();
+    let sizes: Vec<usize> = room.payloads().iter().map(|room| room.len()).collect();
+    assert_eq!(sizes, [100; 3]);
+    let head = head(PAIRS[0], 50);
+    for nth in [1_u8, 2] {
+        room.payloads()[0].copy_from(&[nth; 100]);
+        room.commit(whole(&head), head.bytes(), 50).unwrap();
+    }
+    assert_eq!(room.payloads().len(), 1);
+    drop(room);
+    transmitter.flush();
+    for nth in [1_u8, 2] {
+        assert_eq!(guest.hear(PAIRS[0]), Some(vec![nth; 50]));
+    }
+    assert!(!guest.hears(PAIRS[0]), "the third was not committed");
+
+    // As much as fits, and never more than 64.
+    let transmitter = link.transmitter();
+    assert_eq!(transmitter.reserve(1000, 0).unwrap().payloads().len(), 64);
+    assert!((1..64).contains(&transmitter.reserve(64, 65_535).unwrap().payloads().len()));
+    assert!(transmitter.reserve(0, 100).is_none());
+}
+
+/// Whatever a link cannot carry is refused for good, and leaves no trace.
+pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
+    let (mut link, mut guest) = G::open(1500);
+    let transmitter = link.transmitter();
+    let data = [0; 2000];
+    let long = head(PAIRS[0], data.len());
+    if !transmitter.limits().uso {
+        let offload = Offload {
+            segmentation: Segmentation::Udp { len: 1000 },
+            ..whole(&long)
+        };
+        assert_eq!(
+            transmitter.send(offload, long.bytes(), &data),
+            Err(Refused::Rejected)
+        );
+        let mut room = transmitter.reserve(1, data.len()).unwrap();
+        assert_eq!(
+            room.commit(offload, long.bytes(), data.len()),
+            Err(Refused::Rejected)
+        );
+    }
+    let mut room = transmitter.reserve(2, 1).unwrap();
+    assert_eq!(
+        room.commit(whole(&long), long.bytes(), data.len()),
+        Err(Refused::Rejected),
+        "more than its room"
+    );
+    let short = head(PAIRS[0], 1);
+    room.payloads()[0].copy_from(&[7_u8]);
+    room.commit(whole(&short), short.bytes(), 1).unwrap();
+    assert_eq!(
+        room.commit(whole(&short), short.bytes(), 1),
+        Err(Refused::Rejected),
+        "no room is left in the reservation"
+    );
+    drop(room);
+    transmitter.flush();
+    assert_eq!(link.take_full(), Ok(false));
+    assert_eq!(guest.hear(PAIRS[0]), Some(vec![7]));
+    assert!(!guest.hears(PAIRS[0]));
+}
+
+pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
+    let (mut link, mut guest) = G::open(1500);
+    drain(&mut link);
+    guest.say(PAIRS[0], b"last words");
+    guest.leave();
+    let mut heard = Vec::new();
+    let how = (0..10).find_map(|_| {
+        let (receiver, _) = link.halves();
+        let burst = receiver.receive(BURST, Until::Empty, |frames| {
+            heard.extend(frames.iter().filter_map(datagram));
+        });
+        match burst.rest {
+            Rest::Gone(how) => Some(how),
+            Rest::Drained | Rest::More => None,
+        }
+    });
+    assert!(how.is_some(), "nothing said that the guest is gone");
+    assert!(heard.len() <= 1, "{heard:?}");
+    let head = head(PAIRS[0], 0);
+    let transmitter = link.transmitter();
+    let sent = transmitter.send(whole(&head), head.bytes(), &[]);
+    transmitter.flush();
+    assert!(sent.is_err() || link.take_full().is_err());
+}
+
+/// A datagram from the gateway to the guest, up to its data.
+pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
+    let ether = emit::Ether {
+        source: OURS,
+        destination: GUEST,
+    };
+    emit::udp(ether, ip(pair.gateway, pair.guest), PORTS.1, PORTS.0, len)
+}
+
+/// IP fields of what goes from one address to another.
+pub(super) fn ip(from: &str, to: &str) -> emit::Ip {
+    emit::Ip {
+        source: from.parse().unwrap(),
+        destination: to.parse().unwrap(),
+        hop_limit: 64,
+        traffic_class: 0,
+        dont_fragment: true,
+        ident: 0,
+    }
+}
+
+/// A frame that is no more than it seems, its checksum left to the link.
+pub(super) fn whole(head: &emit::Head) -> Offload {
+    Offload {
+        checksum: head.checksum,
+        segmentation: Segmentation::Whole,
+    }
+}
+
+/// Destination and data of a UDP frame.
+pub(super) fn datagram(frame: &Frame<'_>) -> Option<(SocketAddr, Vec<u8>)> {
+    let Body::Ip(ip, Transport::Udp(udp)) = parse(frame.head, frame.len).ok()?.body else {
+        return None;
+    };
+    let mut data = vec![0; udp.payload_len];
+    assert_eq!(frame.copy(udp.payload_offset, &mut data), data.len());
+    Some(((ip.destination, udp.destination_port).into(), data))
+}
+
+/// Everything that waits: datagrams, and sizes of bursts.
+pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<usize>) {
+    let (mut datagrams, mut bursts) = (Vec::new(), Vec::new());
+    let (receiver, _) = link.halves();
+    loop {
+        let burst = receiver.receive(BURST, Until::Empty, |frames| {
+            datagrams.extend(frames.iter().filter_map(datagram))
+        });
+        bursts.push(burst.frames);
+        assert_eq!(burst.malformed, 0);
+        if burst.rest == Rest::Drained {
+            return (datagrams, bursts);
+        }
+        assert_eq!(burst.rest, Rest::More);
+    }
+}
+
+/// The gateway's port.
+pub(super) fn to(pair: Pair) -> SocketAddr {
+    (pair.gateway.parse::<IpAddr>().unwrap(), PORTS.1).into()
+}

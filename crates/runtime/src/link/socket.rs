@@ -1,0 +1,127 @@
+//! Links over a Unix socket: plain frames, told apart as a [`Framing`] says.
+//!
+//! There is no offload metadata. Frames to the guest have complete checksums and the guest's MTU. Frames from the guest
+//! may be of 64 KiB, and their TCP and UDP checksums unfinished: nobody here looks at them, as the bytes came through
+//! memory and not over a wire.
+
+use std::fmt::Debug;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pontoon_engine::Limits;
+use rustix::io::Errno;
+
+use super::{Gone, Link, RETRY, Receive};
+use crate::host::event::Epoll;
+
+mod heads;
+mod packet;
+mod seat;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+pub use packet::Packet;
+pub use seat::Source;
+pub use stream::Stream;
+pub use transmit::{Reservation, Transmitter};
+
+use seat::Seat;
+
+/// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
+const MAX_FRAME: usize = 18 + 65_535;
+
+/// How frames are told apart on a socket.
+pub trait Framing: Debug + Send + 'static {
+    /// What takes frames from the socket.
+    type Receiver: Receive + Attach + Debug + Default + Send;
+
+    /// Bytes in front of each frame, which hold its length in big endian.
+    const PREFIX: usize;
+
+    /// Sends runs of bytes, each a frame with its prefix or the rest of one, from the first one on. Says how many bytes
+    /// of them were sent.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn send(socket: BorrowedFd<'_>, runs: &[IoSlice<'_>]) -> Result<usize, Errno>;
+}
+
+/// A half of a link that has a guest at times.
+pub trait Attach {
+    /// The guest that is there from now on. What was left of another one is dropped.
+    fn attach(&mut self, guest: Option<Arc<OwnedFd>>);
+}
+
+/// A link over a socket.
+#[derive(Debug)]
+pub struct Socket<F: Framing> {
+    seat: Seat,
+    receiver: F::Receiver,
+    transmitter: Transmitter<F>,
+}
+
+impl<F: Framing> Socket<F> {
+    /// A link to guests from `source`, whose interface has this MTU.
+    ///
+    /// # Errors
+    /// A descriptor cannot be made non-blocking.
+    pub fn new(source: Source, mtu: u16) -> io::Result<Self> {
+        let limits = Limits {
+            mtu: mtu.into(),
+            max_gso: mtu.into(),
+            tso4: false,
+            tso6: false,
+            uso: false,
+        };
+        let mut socket = Self {
+            seat: Seat::new(source)?,
+            receiver: F::Receiver::default(),
+            transmitter: Transmitter::new(limits),
+        };
+        socket.attach();
+        Ok(socket)
+    }
+
+    fn attach(&mut self) {
+        self.receiver.attach(self.seat.guest());
+        self.transmitter.attach(self.seat.guest());
+    }
+}
+
+impl<F: Framing> Link for Socket<F> {
+    type Receiver = F::Receiver;
+    type Transmitter = Transmitter<F>;
+
+    fn halves(&mut self) -> (&mut F::Receiver, &mut Transmitter<F>) {
+        (&mut self.receiver, &mut self.transmitter)
+    }
+
+    fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
+        self.seat.watch(epoll)
+    }
+
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+        if self.seat.admit(epoll) {
+            self.attach();
+        }
+        Ok(())
+    }
+
+    fn take_full(&mut self) -> Result<bool, Gone> {
+        self.transmitter.take_full()
+    }
+
+    fn sleep(&mut self, epoll: &Epoll, full: bool) -> Option<Duration> {
+        (full && self.seat.watch_room(epoll).is_err()).then_some(RETRY)
+    }
+
+    fn part(&mut self, epoll: &Epoll) -> bool {
+        self.seat.vacate();
+        self.attach();
+        self.seat.await_next(epoll)
+    }
+}

@@ -1,0 +1,171 @@
+//! The one guest that a link has at a time, and where it comes from.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use tracing::{info, warn};
+
+use crate::host::event::{Edge, Epoll};
+
+/// Where guests come from.
+#[derive(Debug)]
+pub enum Source {
+    /// A connected socket: one guest, from the start.
+    Connected(OwnedFd),
+    /// A listening socket.
+    Listening {
+        /// The socket.
+        listener: OwnedFd,
+        /// Only one guest, rather than one after the other.
+        one_off: bool,
+    },
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Connected(socket) => socket.as_fd(),
+            Self::Listening { listener, .. } => listener.as_fd(),
+        }
+    }
+}
+
+/// A place for one guest.
+#[derive(Debug)]
+pub(super) struct Seat {
+    guest: Option<Guest>,
+    /// Where the next one comes from, if another may come.
+    listener: Option<OwnedFd>,
+    one_off: bool,
+}
+
+#[derive(Debug)]
+struct Guest {
+    socket: Arc<OwnedFd>,
+    /// The same socket: epoll has one registration for each descriptor, and this one's is for room.
+    room: OwnedFd,
+}
+
+impl Guest {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self {
+            room: socket.try_clone()?,
+            socket: Arc::new(socket),
+        })
+    }
+
+    /// Whether it is gone, though what it sent may not have been read yet.
+    fn has_hung_up(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    fn watch(&self, epoll: &Epoll) -> Result<(), Errno> {
+        epoll.add_level(&self.socket, Edge::Link.token())?;
+        epoll.add_dormant(&self.room, Edge::Room.token())
+    }
+}
+
+impl Seat {
+    pub(super) fn new(source: Source) -> io::Result<Self> {
+        Ok(match source {
+            Source::Connected(socket) => Self {
+                guest: Some(Guest::new(socket)?),
+                listener: None,
+                one_off: true,
+            },
+            Source::Listening { listener, one_off } => {
+                rustix::io::ioctl_fionbio(&listener, true)?;
+                Self {
+                    guest: None,
+                    listener: Some(listener),
+                    one_off,
+                }
+            }
+        })
+    }
+
+    pub(super) fn guest(&self) -> Option<Arc<OwnedFd>> {
+        self.guest.as_ref().map(|guest| Arc::clone(&guest.socket))
+    }
+
+    pub(super) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
+        if let Some(guest) = &self.guest {
+            guest.watch(epoll)?;
+        }
+        if let Some(listener) = &self.listener {
+            epoll.add(listener, Edge::Control.token())?;
+        }
+        Ok(())
+    }
+
+    /// [`Edge::Room`] will tell, once, when the guest's socket has room.
+    pub(super) fn watch_room(&self, epoll: &Epoll) -> Result<(), Errno> {
+        match &self.guest {
+            Some(guest) => epoll.rouse(&guest.room, Edge::Room.token()),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes whoever has come; who comes while there is a guest is turned away. Whether there is a new guest.
+    pub(super) fn admit(&mut self, epoll: &Epoll) -> bool {
+        let Some(listener) = &self.listener else {
+            return false;
+        };
+        if self.guest.as_ref().is_some_and(Guest::has_hung_up) {
+            // Whoever comes is the next one, and is told of once more when this one has been parted with.
+            return false;
+        }
+        let mut new = false;
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return new,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    warn!("cannot take a guest's connection: {error}");
+                    return new;
+                }
+            };
+            if self.guest.is_some() {
+                info!("a second guest was turned away: there is one already");
+                continue;
+            }
+            let guest = Guest::new(socket).and_then(|guest| {
+                guest.watch(epoll)?;
+                Ok(guest)
+            });
+            match guest {
+                Ok(guest) => {
+                    info!("the guest has connected");
+                    self.guest = Some(guest);
+                    new = true;
+                }
+                Err(error) => warn!("cannot take a guest's connection over: {error}"),
+            }
+        }
+    }
+
+    /// The guest is gone.
+    pub(super) fn vacate(&mut self) {
+        self.guest = None;
+    }
+
+    /// Whether another one may come; [`Edge::Control`] then tells also of one that has come already.
+    pub(super) fn await_next(&self, epoll: &Epoll) -> bool {
+        match &self.listener {
+            Some(listener) if !self.one_off => epoll.rename(listener.as_fd(), Edge::Control.token()).is_ok(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! As much of HTTP/1.1 (RFC 9112) as a control socket needs: requests and answers that say their length.
+
+use std::fmt::Display;
+
+use httparse::Status;
+use serde::Serialize;
+
+use super::reply::Problem;
+
+/// A whole request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) method: String,
+    /// Without what is behind a question mark.
+    pub(super) path: String,
+    pub(super) body: Vec<u8>,
+    /// The client wants no other answer on this connection.
+    pub(super) close: bool,
+}
+
+/// What the bytes of a client are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parsed {
+    /// The beginning of a request.
+    Partial {
+        /// The client waits to hear that its body is wanted.
+        expects_continue: bool,
+    },
+    /// A request, and its length.
+    Whole(Request, usize),
+    /// Nothing that could be answered otherwise. Where the next request begins is not known.
+    Wrong(Response),
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Response {
+    pub(super) status: u16,
+    pub(super) content_type: &'static str,
+    /// Methods that there are instead.
+    pub(super) allow: Option<String>,
+    pub(super) body: Vec<u8>,
+}
+
+/// Bytes of a request's head, and header fields in it.
+const HEAD: usize = 8 << 10;
+const FIELDS: usize = 64;
+
+/// Bytes of a body: the longest policy in JSON fits.
+pub(super) const BODY: usize = 256 << 10;
+
+/// Bytes of the longest request.
+pub(super) const LONGEST: usize = HEAD + BODY;
+
+/// What `Expect: 100-continue` is answered (RFC 9110 section 10.1.1).
+pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Reads what is at the front of `bytes`.
+pub(super) fn parse(bytes: &[u8]) -> Parsed {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut head = httparse::Request::new(&mut fields);
+    let head_len = match head.parse(bytes) {
+        Ok(Status::Complete(len)) if len <= HEAD => len,
+        Ok(Status::Partial) if bytes.len() <= HEAD => {
+            return Parsed::Partial {
+                expects_continue: false,
+            };
+        }
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => return wrong(431, "the request's head is too long"),
+        Err(error) => return wrong(400, error),
+    };
+    let values = |name: &'static str| {
+        let named = move |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
+        head.headers.iter().filter(named).map(|field| field.value)
+    };
+    if values("transfer-encoding").next().is_some() {
+        return wrong(501, "a body must say its length");
+    }
+    let mut lengths = values("content-length").map(length);
+    let body_len = match (lengths.next(), lengths.next()) {
+        (None, _) => 0,
+        (Some(Some(len)), None) if len <= BODY => len,
+        (Some(Some(_)), None) => return wrong(413, format_args!("a body has at most {BODY} bytes")),
+        (Some(_), _) => return wrong(400, "no valid content-length"),
+    };
+    let Some(body) = bytes.get(head_len..head_len + body_len) else {
+        return Parsed::Partial {
+            expects_continue: values("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue")),
+        };
+    };
+    let (Some(method), Some(path)) = (head.method, head.path) else {
+        return wrong(400, "no request line");
+    };
+    let wants_end = |value: &[u8]| {
+        value
+            .split(|byte| *byte == b',')
+            .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    };
+    let request = Request {
+        method: method.to_owned(),
+        path: path.split('?').next().unwrap_or_default().to_owned(),
+        body: body.to_vec(),
+        close: head.version == Some(0) || values("connection").any(wants_end),
+    };
+    Parsed::Whole(request, head_len + body_len)
+}
+
+fn length(value: &[u8]) -> Option<usize> {
+    let text = str::from_utf8(value).ok()?;
+    // `parse` alone would take a sign.
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+fn wrong(status: u16, why: impl Display) -> Parsed {
+    Parsed::Wrong(Response::problem(status, why))
+}
+
+impl Response {
+    /// A value.
+    pub(super) fn json(value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self {
+                status: 200,
+                content_type: JSON,
+                allow: None,
+                body,
+            },
+            Err(error) => Self::problem(500, error),
+        }
+    }
+
+    /// What is wrong.
+    pub(super) fn problem(status: u16, why: impl Display) -> Self {
+        let problem = Problem {
+            error: why.to_string(),
+        };
+        Self {
+            status,
+            ..Self::json(&problem)
+        }
+    }
+
+    /// Appends the answer's bytes to `to`. An answer to HEAD has no body.
+    pub(super) fn write(&self, to: &mut Vec<u8>, close: bool, head_only: bool) {
+        let allow = self
+            .allow
+            .as_ref()
+            .map_or_else(String::new, |allow| format!("Allow: {allow}\r\n"));
+        let close = if close { "Connection: close\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}{close}\r\n",
+            self.status,
+            phrase(self.status),
+            self.content_type,
+            self.body.len(),
+        );
+        to.extend(head.into_bytes());
+        if !head_only {
+            to.extend(&self.body);
+        }
+    }
+}
+
+/// RFC 9110 section 15.
+fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        413 => "Content Too Large",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        _ => "Internal Server Error",
+    }
+}
+
+const JSON: &str = "application/json";

@@ -1,0 +1,148 @@
+//! Metrics in OpenMetrics' text format, which Prometheus reads: counters of each worker, gauges, and hits of each rule.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use pontoon_engine::Counters;
+use pontoon_runtime::messages::Stats;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+/// What the text says that it is.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The metrics of what the workers said, and of rules by their text.
+///
+/// # Errors
+/// None but those of a bug in how names are put together.
+pub(super) fn render(workers: Vec<Stats>, rules: BTreeMap<String, u64>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("pontoon");
+    registry.register_collector(Box::new(Snapshot { workers, rules }));
+    let mut metrics = String::new();
+    text::encode(&mut metrics, &registry)?;
+    Ok(metrics)
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    workers: Vec<Stats>,
+    rules: BTreeMap<String, u64>,
+}
+
+/// What a worker has now, by what it said.
+type Gauge = (&'static str, &'static str, fn(&Stats) -> u64);
+
+const GAUGES: [Gauge; 2] = [
+    ("flows", "Flows that there are.", |stats| stats.flows),
+    (
+        "pool_bytes",
+        "Memory that holds what hosts have not taken yet, and what came out of order.",
+        |stats| stats.pool_bytes,
+    ),
+];
+
+/// Counted at the link, before the engine.
+const LINK: [(&str, &str); 1] = [(
+    "link_malformed",
+    "Frames that the link dropped for meaningless offload metadata.",
+)];
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for (name, help) in Counters::describe().chain(LINK) {
+            let mut metric = encoder.encode_descriptor(name, help.trim(), None, MetricType::Counter)?;
+            for stats in &self.workers {
+                let counted = stats.counters.iter().find(|(counter, _)| counter == name);
+                if let Some((_, count)) = counted {
+                    let labels = [("worker", stats.worker.to_string())];
+                    metric
+                        .encode_family(&labels)?
+                        .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+                }
+            }
+        }
+        for (name, help, of) in GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for stats in &self.workers {
+                let labels = [("worker", stats.worker.to_string())];
+                metric.encode_family(&labels)?.encode_gauge(&of(stats))?;
+            }
+        }
+        let help = "Packets that an egress rule was about.";
+        let mut metric = encoder.encode_descriptor("egress_hits", help, None, MetricType::Counter)?;
+        for (rule, hits) in &self.rules {
+            let labels = [("rule", rule.as_str())];
+            metric
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(hits, None)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn rendered() -> String {
+        let stats = |worker, count| Stats {
+            worker,
+            flows: 3,
+            counters: vec![("frames_up".to_owned(), count), ("link_malformed".to_owned(), 0)],
+            ..Stats::default()
+        };
+        let rules = [("deny 10.0.0.0/8".to_owned(), 4), ("no rule".to_owned(), 0)];
+        render(vec![stats(0, 7), stats(1, 8)], rules.into_iter().collect()).unwrap()
+    }
+
+    #[test]
+    fn each_workers_counts_and_rules() {
+        let text = rendered();
+        for line in [
+            "# HELP pontoon_frames_up Frames received from the guest.",
+            "# TYPE pontoon_frames_up counter",
+            "pontoon_frames_up_total{worker=\"0\"} 7",
+            "pontoon_frames_up_total{worker=\"1\"} 8",
+            "# TYPE pontoon_flows gauge",
+            "pontoon_flows{worker=\"1\"} 3",
+            "pontoon_egress_hits_total{rule=\"deny 10.0.0.0/8\"} 4",
+        ] {
+            assert!(
+                text.lines().any(|other| other == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    /// What `promtool check metrics` asks for, as far as it concerns names, help and order.
+    #[test]
+    fn names_follow_the_conventions() {
+        let text = rendered();
+        let mut seen = BTreeSet::new();
+        for line in text.lines().filter(|line| line.starts_with("# HELP ")) {
+            let (name, help) = line["# HELP ".len()..].split_once(' ').unwrap();
+            assert!(seen.insert(name.to_owned()), "{name} comes twice");
+            assert!(
+                name.starts_with("pontoon_") && !name.ends_with("_total"),
+                "{name}"
+            );
+            assert!(
+                name.bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),
+                "{name}"
+            );
+            assert!(
+                help.len() > 10 && help.ends_with('.') && !help.contains("  "),
+                "{name}: {help}"
+            );
+        }
+        let all = Counters::describe().count() + LINK.len() + GAUGES.len() + 1;
+        assert_eq!(seen.len(), all);
+    }
+}

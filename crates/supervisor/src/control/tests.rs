@@ -1,0 +1,397 @@
+//! A control socket, its clients, and an engine that says what it is told to.
+
+mod document;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use super::*;
+use crate::control::http::{BODY, CONTINUE};
+
+/// A control socket in a directory of its own.
+struct Desk {
+    control: Control,
+    path: PathBuf,
+    told: Vec<Update>,
+    now: Instant,
+    _directory: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new(workers: u8) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        let served = Served {
+            rules: vec!["deny 192.0.2.1".parse().unwrap()],
+            forwarder: true,
+            workers,
+        };
+        Self {
+            control: Control::open(&path, served).unwrap(),
+            path,
+            told: Vec::new(),
+            now: Instant::now(),
+            _directory: directory,
+        }
+    }
+
+    fn client(&self) -> UnixStream {
+        let client = UnixStream::connect(&self.path).unwrap();
+        client.set_nonblocking(true).unwrap();
+        client
+    }
+
+    fn serve(&mut self) {
+        let told = &mut self.told;
+        self.control.serve(&mut |update| told.push(update), self.now);
+    }
+
+    /// Every worker answers what it was last asked.
+    fn answer(&mut self, workers: u8) {
+        let asked = self.told.iter().rev().find_map(|update| match update {
+            Update::Ask(round) => Some(*round),
+            _ => None,
+        });
+        for worker in 0..workers {
+            let stats = Stats {
+                round: asked.unwrap(),
+                worker,
+                flows: 2,
+                pool_bytes: 65_536,
+                rules: vec![3, 4, 5],
+                counters: vec![("frames_up".to_owned(), 10)],
+            };
+            let told = &mut self.told;
+            self.control
+                .hear(stats, &mut |update| told.push(update), self.now);
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.serve();
+    }
+}
+
+fn say(mut client: &UnixStream, text: &str) {
+    client.write_all(text.as_bytes()).unwrap();
+}
+
+/// What has come; the flag says that there will be no more.
+fn heard(mut client: &UnixStream) -> (String, bool) {
+    let mut text = Vec::new();
+    let ended = client.read_to_end(&mut text).is_ok();
+    (String::from_utf8(text).unwrap(), ended)
+}
+
+fn status(answer: &str) -> &str {
+    answer.split_whitespace().nth(1).unwrap_or(answer)
+}
+
+fn put(body: &str) -> String {
+    format!(
+        "PUT /v1/policy HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+const STATS: &str = "GET /v1/stats HTTP/1.1\r\nHost: pontoon\r\n\r\n";
+
+#[test]
+fn stats_are_each_workers_and_the_sum() {
+    let mut desk = Desk::new(2);
+    let client = desk.client();
+    say(&client, STATS);
+    desk.serve();
+    assert_eq!(desk.told, [Update::Ask(1)]);
+    assert_eq!(heard(&client), (String::new(), false));
+    desk.answer(2);
+    let (answer, ended) = heard(&client);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert_eq!(status(head), "200");
+    assert!(!ended, "the connection stays");
+    let stats: reply::Stats = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        (
+            stats.workers.len(),
+            stats.total.flows,
+            stats.total.counters["frames_up"]
+        ),
+        (2, 4, 20)
+    );
+}
+
+#[test]
+fn half_a_request_waits_until_its_time_is_over_and_delays_nobody() {
+    let mut desk = Desk::new(1);
+    let (stuck, other) = (desk.client(), desk.client());
+    say(&stuck, "GET /v1/st");
+    say(&other, STATS);
+    desk.serve();
+    desk.answer(1);
+    assert_eq!(status(&heard(&other).0), "200");
+    desk.wait(PATIENCE - Duration::from_millis(1));
+    assert_eq!(heard(&stuck), (String::new(), false));
+    assert!(desk.control.deadline().unwrap() <= desk.now + Duration::from_millis(1));
+    desk.wait(Duration::from_millis(1));
+    assert_eq!(heard(&stuck), (String::new(), true));
+}
+
+#[test]
+fn an_engine_that_is_silent_is_said_to_be() {
+    let mut desk = Desk::new(2);
+    let client = desk.client();
+    say(&client, STATS);
+    desk.serve();
+    desk.answer(1);
+    desk.wait(ENGINE);
+    assert_eq!(status(&heard(&client).0), "503");
+    assert!(!desk.control.is_asking());
+    // A late answer is of no use to the next question.
+    say(&client, STATS);
+    desk.serve();
+    desk.answer(2);
+    assert_eq!(status(&heard(&client).0), "200");
+}
+
+#[test]
+fn those_who_ask_while_others_wait_get_the_next_answer() {
+    let mut desk = Desk::new(1);
+    let (one, two, three) = (desk.client(), desk.client(), desk.client());
+    say(&one, STATS);
+    desk.serve();
+    say(&two, STATS);
+    say(&three, STATS);
+    desk.serve();
+    assert_eq!(desk.told, [Update::Ask(1)]);
+    desk.answer(1);
+    assert_eq!(status(&heard(&one).0), "200");
+    assert_eq!((heard(&two).0, heard(&three).0), (String::new(), String::new()));
+    assert_eq!(desk.told, [Update::Ask(1), Update::Ask(2)]);
+    desk.answer(1);
+    assert_eq!((status(&heard(&two).0), status(&heard(&three).0)), ("200", "200"));
+    assert!(!desk.control.is_asking());
+}
+
+#[test]
+fn other_rules_are_told_before_they_are_counted() {
+    let mut desk = Desk::new(1);
+    let (one, two) = (desk.client(), desk.client());
+    say(&one, STATS);
+    desk.serve();
+    say(
+        &two,
+        &put(r#"{"allow": ["*.Example.org:443/tcp"], "deny": ["10.0.0.0/8"]}"#),
+    );
+    desk.serve();
+    let rules = ["allow *.example.org:443/tcp", "deny 10.0.0.0/8"].map(|rule| rule.parse().unwrap());
+    // The round that ran was about the rules before.
+    assert_eq!(
+        desk.told,
+        [Update::Ask(1), Update::Rules(rules.to_vec()), Update::Ask(2)]
+    );
+    desk.answer(1);
+    desk.answer(1);
+    assert_eq!(status(&heard(&one).0), "200");
+    let (answer, _) = heard(&two);
+    let policy: reply::Policy = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(
+        (policy.rules.len(), policy.rules[1].hits, policy.unlisted),
+        (2, 4, 5)
+    );
+}
+
+#[test]
+fn rules_that_are_none_change_nothing() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    for (body, why) in [
+        ("", "no JSON object"),
+        ("[]", "no JSON object"),
+        ("{", "EOF while parsing"),
+        (r#"{"alow": []}"#, "unknown field `alow`"),
+        (r#"{"allow": ["10.0.0"]}"#, "'10.0.0' is neither"),
+        (r#"{"deny": ["*:0"]}"#, "'0' is not a port"),
+    ] {
+        say(&client, &put(body));
+        desk.serve();
+        let (answer, _) = heard(&client);
+        assert_eq!(status(&answer), "400", "{body}: {answer}");
+        assert!(answer.contains(why), "{body}: {answer}");
+    }
+    assert_eq!(desk.told, []);
+}
+
+#[test]
+fn without_a_forwarder_no_rule_names_a_domain() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control");
+    let served = Served {
+        rules: Vec::new(),
+        forwarder: false,
+        workers: 1,
+    };
+    let mut control = Control::open(&path, served).unwrap();
+    let client = UnixStream::connect(&path).unwrap();
+    say(&client, &put(r#"{"deny": ["ads.example"]}"#));
+    control.serve(&mut |update| panic!("{update:?}"), Instant::now());
+    client.set_nonblocking(true).unwrap();
+    assert_eq!(status(&heard(&client).0), "400");
+}
+
+#[test]
+fn requests_in_pieces_and_in_a_row() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    let text = "GET /v1/openapi.json HTTP/1.1\r\n\r\nGET /no?x=1 HTTP/1.1\r\nconnection: CLOSE\r\n\r\n";
+    for letter in text.chars() {
+        say(&client, letter.encode_utf8(&mut [0; 4]));
+        desk.serve();
+    }
+    let mut all = String::new();
+    // The document may be longer than the socket takes at once.
+    loop {
+        let (part, ended) = heard(&client);
+        all.push_str(&part);
+        desk.serve();
+        if ended {
+            break;
+        }
+    }
+    assert!(all.contains(api::DOCUMENT));
+    let (_, second) = all.split_once(api::DOCUMENT).unwrap();
+    assert!(second.starts_with("HTTP/1.1 404 "), "{second}");
+    assert!(
+        second.contains("\r\nConnection: close\r\n") && second.ends_with(r#"{"error":"there is no /no"}"#)
+    );
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_ends_the_connection() {
+    for (text, wanted) in [
+        ("SSH-2.0-x\r\n\r\n".to_owned(), "400"),
+        (
+            "GET /v1/stats HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+            "501",
+        ),
+        (
+            "PUT /v1/policy HTTP/1.1\r\nContent-Length: -1\r\n\r\n".to_owned(),
+            "400",
+        ),
+        (
+            "PUT /v1/policy HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
+            "400",
+        ),
+        (
+            format!("PUT /v1/policy HTTP/1.1\r\nContent-Length: {}\r\n\r\n", BODY + 1),
+            "413",
+        ),
+        (format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(9_000)), "431"),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(65)), "431"),
+    ] {
+        let mut desk = Desk::new(1);
+        let client = desk.client();
+        say(&client, &text);
+        desk.serve();
+        let (answer, ended) = heard(&client);
+        assert_eq!((status(&answer), ended), (wanted, true), "{text:?}: {answer}");
+    }
+}
+
+#[test]
+fn another_method_is_told_which_there_are() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    say(&client, "DELETE /v1/policy HTTP/1.1\r\n\r\n");
+    desk.serve();
+    let (answer, _) = heard(&client);
+    assert!(
+        answer.starts_with("HTTP/1.1 405 ") && answer.contains("\r\nAllow: GET, PUT\r\n"),
+        "{answer}"
+    );
+    say(&client, "HEAD /v1/policy HTTP/1.1\r\n\r\n");
+    desk.serve();
+    let (answer, _) = heard(&client);
+    assert!(
+        answer.starts_with("HTTP/1.1 405 ") && answer.ends_with("\r\n\r\n"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn a_body_that_asks_whether_it_is_wanted() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    say(
+        &client,
+        "PUT /v1/policy HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+    );
+    desk.serve();
+    desk.serve();
+    assert_eq!(heard(&client).0.as_bytes(), CONTINUE);
+    say(&client, "{}");
+    desk.serve();
+    desk.answer(1);
+    assert_eq!(status(&heard(&client).0), "200");
+}
+
+#[test]
+fn a_client_that_has_no_more_to_say_gets_its_answer() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    say(&client, STATS);
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    desk.serve();
+    desk.answer(1);
+    let (answer, ended) = heard(&client);
+    assert_eq!((status(&answer), ended), ("200", true));
+    assert!(desk.control.connections.is_empty());
+}
+
+#[test]
+fn one_client_too_many_takes_the_stalest_ones_place() {
+    let mut desk = Desk::new(1);
+    let mut clients = Vec::new();
+    for _ in 0..=CLIENTS {
+        clients.push(desk.client());
+        desk.wait(Duration::from_millis(1));
+    }
+    assert_eq!(desk.control.connections.len(), CLIENTS);
+    let ended: Vec<bool> = clients.iter().map(|client| heard(client).1).collect();
+    assert!(ended[0] && ended[1..].iter().all(|ended| !ended), "{ended:?}");
+    desk.wait(IDLE);
+    assert!(desk.control.connections.is_empty());
+}
+
+#[test]
+fn the_file_is_ours_alone_and_goes_with_us() {
+    let desk = Desk::new(1);
+    let mode = std::fs::metadata(&desk.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let Desk {
+        control,
+        path,
+        _directory,
+        ..
+    } = desk;
+    let served = || Served {
+        rules: Vec::new(),
+        forwarder: true,
+        workers: 1,
+    };
+    let taken = Control::open(&path, served()).unwrap_err().to_string();
+    assert!(
+        taken.starts_with(&format!("cannot open control socket {}: address", path.display())),
+        "{taken}"
+    );
+    drop(control);
+    assert!(!path.exists());
+    // What a dead one left is taken over, what is no socket is not.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    drop(Control::open(&path, served()).unwrap());
+    std::fs::write(&path, "precious").unwrap();
+    Control::open(&path, served()).unwrap_err();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}

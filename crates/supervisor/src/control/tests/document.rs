@@ -1,0 +1,140 @@
+//! The OpenAPI document and what is served say the same.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+use crate::control::api::{DOCUMENT, ROUTES};
+
+fn document() -> Value {
+    serde_json::from_str(DOCUMENT).unwrap()
+}
+
+#[test]
+fn it_names_every_route_and_no_other() {
+    let document = document();
+    let paths = document["paths"].as_object().unwrap();
+    let described: BTreeSet<(String, String)> = paths
+        .iter()
+        .flat_map(|(path, methods)| {
+            let methods = methods.as_object().unwrap().keys();
+            methods.map(|method| (method.to_uppercase(), path.clone()))
+        })
+        .collect();
+    let served = ROUTES
+        .iter()
+        .map(|route| (route.method.to_owned(), route.path.to_owned()));
+    assert_eq!(described, served.collect());
+}
+
+#[test]
+fn answers_have_the_form_that_it_says() {
+    let document = document();
+    for (request, silent) in [
+        (STATS.to_owned(), false),
+        (STATS.to_owned(), true),
+        ("GET /v1/policy HTTP/1.1\r\n\r\n".to_owned(), false),
+        (put(r#"{"allow": ["*"], "deny": ["a.test"]}"#), false),
+        (put("{}"), false),
+        (put(r#"{"deny": [""]}"#), false),
+        ("GET /v1/openapi.json HTTP/1.1\r\n\r\n".to_owned(), false),
+    ] {
+        let mut desk = Desk::new(2);
+        let client = desk.client();
+        say(&client, &request);
+        desk.serve();
+        if silent {
+            desk.wait(ENGINE);
+        } else if desk.control.is_asking() {
+            desk.answer(2);
+        }
+        let (answer, _) = heard(&client);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let mut words = request.split_whitespace();
+        let (method, path) = (words.next().unwrap().to_lowercase(), words.next().unwrap());
+        let described = resolve(
+            &document,
+            &document["paths"][path][method]["responses"][status(head)],
+        );
+        let schema = &described["content"]["application/json"]["schema"];
+        assert!(
+            schema.is_object(),
+            "{request}: status {} is not described",
+            status(head)
+        );
+        let value = serde_json::from_str(body).unwrap();
+        conform(&document, schema, &value).unwrap_or_else(|why| panic!("{request}: {why}"));
+    }
+}
+
+#[test]
+fn another_form_is_noticed() {
+    let document = document();
+    let schema = &document["components"]["schemas"]["Rule"];
+    let rule = serde_json::json!({"action": "allow", "to": "*", "hits": 3});
+    conform(&document, schema, &rule).unwrap();
+    for (key, value) in [
+        ("action", serde_json::json!("permit")),
+        ("to", serde_json::json!(7)),
+        ("hits", serde_json::json!(-1)),
+        ("more", serde_json::json!(1)),
+    ] {
+        let mut other = rule.clone();
+        other[key] = value;
+        conform(&document, schema, &other).unwrap_err();
+    }
+    conform(
+        &document,
+        schema,
+        &serde_json::json!({"action": "allow", "to": "*"}),
+    )
+    .unwrap_err();
+}
+
+fn resolve<'a>(document: &'a Value, at: &'a Value) -> &'a Value {
+    match at["$ref"].as_str() {
+        Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => at,
+    }
+}
+
+/// As much of JSON Schema as the document uses.
+fn conform(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+    let schema = resolve(document, schema);
+    let wrong = || Err(format!("{value} is not {schema}"));
+    if let Some(choices) = schema["enum"].as_array() {
+        return if choices.contains(value) { Ok(()) } else { wrong() };
+    }
+    match schema["type"].as_str() {
+        Some("string") if value.is_string() => Ok(()),
+        Some("integer") if value.is_u64() => Ok(()),
+        Some("array") => match value.as_array() {
+            Some(items) => items
+                .iter()
+                .try_for_each(|item| conform(document, &schema["items"], item)),
+            None => wrong(),
+        },
+        Some("object") => {
+            let Some(members) = value.as_object() else {
+                return wrong();
+            };
+            let required = schema["required"].as_array().into_iter().flatten();
+            if !required
+                .flat_map(Value::as_str)
+                .all(|name| members.contains_key(name))
+            {
+                return wrong();
+            }
+            members.iter().try_for_each(|(name, member)| {
+                match (&schema["properties"][name], &schema["additionalProperties"]) {
+                    (Value::Null, Value::Bool(false)) => wrong(),
+                    (Value::Null, Value::Null) => Ok(()),
+                    (Value::Null, other) => conform(document, other, member),
+                    (property, _) => conform(document, property, member),
+                }
+            })
+        }
+        _ => wrong(),
+    }
+}

@@ -1,0 +1,155 @@
+//! A machine's link: a Unix socket, which a hypervisor or a unikernel's tender connects to, or one that was handed over.
+
+use std::fs;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use pontoon_runtime::{Attachment, Source};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getpeername, listen, socket_with,
+    sockopt,
+};
+
+use crate::descriptor;
+use crate::error::{Context as _, Error, reason};
+use crate::options::{Machine, Protocol, Seat};
+
+/// The file of a listening socket, which goes when this does.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: another one's file of this name stays.
+    id: (u64, u64),
+}
+
+/// Opens the link, and says where the guest is awaited.
+///
+/// # Errors
+/// The protocol is not to be had, the file is not ours to make or another's, the descriptor is no such socket.
+pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
+    let (kinds, attach): (&[SocketType], fn(Source) -> Attachment) = match machine.protocol {
+        Protocol::VhostUser => {
+            return Err(Error::new("--protocol vhost-user is not available in this build")
+                .advise("--protocol stream"));
+        }
+        Protocol::Stream => (&[SocketType::STREAM], Attachment::Stream),
+        Protocol::Packet => (&[SocketType::SEQPACKET, SocketType::DGRAM], Attachment::Packet),
+    };
+    if workers > 1 {
+        let wrong = format!("--workers {workers}: a socket of this protocol is one queue");
+        return Err(Error::new(wrong).advise("--workers 1").with_status(2));
+    }
+    let one_off = machine.one_off;
+    let (source, file) = match &machine.seat {
+        Seat::Path(path) => {
+            let (listener, file) = listen_at(path, kinds[0])?;
+            tracing::info!("waiting for the guest at {}", path.display());
+            (Source::Listening { listener, one_off }, Some(file))
+        }
+        Seat::Descriptor(number) => (handed_over(*number, kinds, one_off)?, None),
+    };
+    Ok((attach(source), file))
+}
+
+/// Listens on a new socket file. One that nobody listens on any more is taken for an earlier run's, and replaced.
+fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Error> {
+    let cannot = |error: io::Error| refused(path, &error);
+    let address = SocketAddrUnix::new(path).map_err(|error| cannot(error.into()))?;
+    let socket = socket(kind).context("cannot open a socket")?;
+    let bound = match bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) if is_left_over(path, &address) => {
+            fs::remove_file(path).map_err(cannot)?;
+            bind(&socket, &address)
+        }
+        bound => bound,
+    };
+    bound.map_err(|error| cannot(error.into()))?;
+    let file = SocketFile::at(path).map_err(cannot)?;
+    listen(&socket, BACKLOG).map_err(|error| cannot(error.into()))?;
+    Ok((socket, file))
+}
+
+/// Whether a socket file has no socket behind it. A datagram socket asks: the kernel tells it whether there is one
+/// (EPROTOTYPE), and whoever listens hears nothing of it.
+fn is_left_over(path: &Path, address: &SocketAddrUnix) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    is_socket
+        && socket(SocketType::DGRAM).and_then(|probe| connect(&probe, address)) == Err(Errno::CONNREFUSED)
+}
+
+fn socket(kind: SocketType) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, kind, flags, None)
+}
+
+fn refused(path: &Path, error: &io::Error) -> Error {
+    let shown = path.display();
+    let plain = Error::new(format!("cannot listen on {shown}: {}", reason(error)));
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => {
+            plain.advise(format!("another path; 'ss -xlp src {shown}' says who has it"))
+        }
+        Some(libc::ENAMETOOLONG) => plain.advise("a path of at most 107 bytes"),
+        Some(libc::ENOENT) => plain.advise("a directory that is there"),
+        Some(libc::EACCES | libc::EROFS) => plain.advise("a directory of yours"),
+        _ => plain,
+    }
+}
+
+fn handed_over(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Source, Error> {
+    let socket = descriptor::take_over(number, "--fd", "a socket that whoever starts us leaves open as N")?;
+    let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
+    match sockopt::socket_type(&socket) {
+        Ok(kind) if kinds.contains(&kind) => {}
+        Ok(SocketType::STREAM) => {
+            return wrong("is a SOCK_STREAM socket").map_err(|error| error.advise("--protocol stream"));
+        }
+        Ok(SocketType::SEQPACKET | SocketType::DGRAM) => {
+            return wrong("is a SOCK_SEQPACKET or SOCK_DGRAM socket")
+                .map_err(|error| error.advise("--protocol packet"));
+        }
+        Ok(_) => return wrong("is a socket of another kind"),
+        Err(_) => return wrong("is not a socket"),
+    }
+    if sockopt::socket_acceptconn(&socket) == Ok(true) {
+        return Ok(Source::Listening {
+            listener: socket,
+            one_off,
+        });
+    }
+    if getpeername(&socket).is_err() {
+        return wrong("is a socket that neither listens nor is connected");
+    }
+    Ok(Source::Connected(socket))
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            id: id(path)?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if id(&self.path).is_ok_and(|id| id == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn id(path: &Path) -> io::Result<(u64, u64)> {
+    let file = fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
+/// Guests that may wait: there is one at a time, and a second is turned away.
+const BACKLOG: i32 = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Policy files: egress rules in TOML.
+//!
+//! ```toml
+//! allow = ["*.example.org:443/tcp", "192.0.2.0/24"]
+//! deny = ["192.0.2.1"]
+//! ```
+
+use std::path::Path;
+
+use pontoon_engine::egress::{Action, Match, Rule};
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::MAX_LEN;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context as _, Error};
+
+/// Rules as people write them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lists {
+    /// What may be reached, and nothing else, if there is anything.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// What may not.
+    #[serde(default)]
+    pub deny: Vec<String>,
+}
+
+impl Lists {
+    /// The rules.
+    ///
+    /// # Errors
+    /// The first that is none.
+    pub fn rules(self) -> Result<Vec<Rule>, String> {
+        let rules = |action: Action, texts: Vec<String>| {
+            texts.into_iter().map(move |text| {
+                let to: Match = text.parse()?;
+                Ok(Rule { action, to })
+            })
+        };
+        rules(Action::Allow, self.allow)
+            .chain(rules(Action::Deny, self.deny))
+            .collect()
+    }
+}
+
+/// Every rule is looked at for each flow.
+const MOST: usize = 1_000;
+
+/// Whether so many rules can be had.
+///
+/// # Errors
+/// They cannot, and why.
+pub fn check(rules: &[Rule]) -> Result<(), String> {
+    if rules.len() > MOST {
+        return Err(format!("{} rules are more than {MOST}", rules.len()));
+    }
+    match Update::Rules(rules.to_vec()).encode().len() {
+        len if len > MAX_LEN => Err(format!("{len} bytes of rules are more than {MAX_LEN}")),
+        _ => Ok(()),
+    }
+}
+
+/// The rules in a file.
+///
+/// # Errors
+/// It cannot be read, is not TOML, or has a rule that is none; status 2 where that is about what it says.
+pub fn read(path: &Path) -> Result<Vec<Rule>, Error> {
+    let text = std::fs::read_to_string(path)
+        .context(format_args!("cannot read the policy file {}", path.display()))?;
+    parse(&text).map_err(|why| Error::new(format!("policy file {}: {why}", path.display())).with_status(2))
+}
+
+/// The rules of a text, as [`read`] has it.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn parse(text: &str) -> Result<Vec<Rule>, String> {
+    let lists: Lists = toml::from_str(text).map_err(|error| explain(text, &error))?;
+    let rules = lists.rules()?;
+    check(&rules)?;
+    Ok(rules)
+}
+
+fn explain(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let what = error.message().replace('\n', " ");
+    match before {
+        Some(before) => format!("line {}: {what}", before.matches('\n').count() + 1),
+        None => what,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> Vec<String> {
+        parse(text).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn lists_of_rules() {
+        let text = "# outside\nallow = [\n  \"*.example.org:443/tcp\",\n  \"192.0.2.0/24\",\n]\ndeny = [\"192.0.2.1\"]\n";
+        assert_eq!(
+            shown(text),
+            [
+                "allow *.example.org:443/tcp",
+                "allow 192.0.2.0/24",
+                "deny 192.0.2.1"
+            ]
+        );
+        assert!(shown("").is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, why) in [
+            (
+                "allow = [\"10.0.0\"]",
+                "'10.0.0' is neither a network, an address nor a domain",
+            ),
+            ("deny = [\"a.org:0\"]", "'0' is not a port (1 to 65535)"),
+        ] {
+            assert_eq!(parse(text), Err(why.to_owned()));
+        }
+        let unknown = parse("allow = []\nallways = []\n").unwrap_err();
+        assert!(
+            unknown.starts_with("line 2: unknown field `allways`"),
+            "{unknown}"
+        );
+        let number = parse("allow = [1]").unwrap_err();
+        assert!(number.starts_with("line 1: invalid type"), "{number}");
+        assert!(parse("allow = [").unwrap_err().starts_with("line 1: "));
+        assert!(!parse("allow = [").unwrap_err().contains('\n'));
+    }
+
+    #[test]
+    fn too_many_rules() {
+        let many =
+            |count: usize, rule: &str| format!("deny = [{}]", vec![format!("\"{rule}\""); count].join(","));
+        assert!(parse(&many(1_000, "*")).is_ok());
+        assert_eq!(
+            parse(&many(1_001, "*")),
+            Err("1001 rules are more than 1000".to_owned())
+        );
+        let long = format!("{}.test", ["a"; 100].join("."));
+        assert!(
+            parse(&many(400, &long))
+                .unwrap_err()
+                .ends_with("bytes of rules are more than 65536")
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_not_there() {
+        let error = read(Path::new("/no/such/file")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot read the policy file /no/such/file: no such file or directory"
+        );
+    }
+}

@@ -1,0 +1,217 @@
+//! A relay's supervisor: it opens rings and sockets, hands them to workers, and follows the interfaces.
+//!
+//! All it knows is in [`state`]: the rules, what is open for them, and the workers. Three things change it: a
+//! [`Command`](pontoon_relay::command::Command), an interface that comes, goes or changes, and the death of a worker,
+//! whose successor is told everything once more and goes on counting where it had stopped.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use pontoon_relay::command::{Command, Rules};
+use pontoon_relay::proxy::Proxy;
+use pontoon_relay::{Rule, config};
+use pontoon_relay_worker::messages::Settings;
+use pontoon_sys::disabled::Disabled;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+mod crew;
+mod groups;
+mod inputs;
+mod kernel;
+mod links;
+mod outputs;
+mod proxies;
+mod rows;
+mod state;
+
+use crate::announce::Announcement;
+use crate::error::{Context as _, Error};
+use crate::host;
+use crate::signals::Signals;
+use kernel::KernelRoutes;
+use links::LinkWatch;
+use proxies::Proxies;
+use state::Relay;
+
+/// What `pontoon relay` was asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rules that were given as such.
+    pub rules: Vec<Rule>,
+    /// A file with more of them.
+    pub config: Option<PathBuf>,
+    /// How many processes move packets.
+    pub workers: u8,
+    /// How long a datagram may wait for others.
+    pub max_delay: Duration,
+    /// Whether the kernel's multicast routes are rules, too.
+    pub follow_kernel_routes: bool,
+    /// Interfaces that what hosts behind others want is brought from.
+    pub proxies: Vec<Proxy>,
+    /// Where to say that the relay stands.
+    pub ready_fd: Option<i32>,
+    /// Where to write our process id then.
+    pub pid_file: Option<PathBuf>,
+}
+
+/// How soon to look again at what could not be opened.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Relays until a signal ends it. SIGHUP reads the file again, SIGUSR1 prints what was counted.
+///
+/// # Errors
+/// Anything of ours that failed, in one line.
+pub fn run(options: &Options) -> Result<u8, Error> {
+    let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
+    let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
+    let rules = rules(options).map_err(|error| error.with_status(USAGE))?;
+    host::raise_descriptor_limit();
+    let signals = Signals::block(&[]).context("cannot block signals")?;
+    let (watch, links) = LinkWatch::start().context("cannot read the interfaces")?;
+    let (segment, _) = pontoon_sys::udp::offloads().context("cannot open a socket")?;
+    let settings = Settings {
+        max_delay: options.max_delay,
+        segment: segment && !disabled.udp_gso,
+    };
+    let mut relay = Relay::start(links, options.workers, settings, &disabled)?;
+    relay.replace(rules).map_err(|error| error.with_status(USAGE))?;
+    let kernel = options
+        .follow_kernel_routes
+        .then(KernelRoutes::start)
+        .transpose()?;
+    let mut events = Loop {
+        options,
+        signals,
+        watch,
+        kernel,
+        of_kernel: Vec::new(),
+        proxies: Proxies::new(&options.proxies),
+        relay,
+    };
+    events.proxies.update(events.relay.links());
+    events.follow_kernel()?;
+    events.follow();
+    announcement.announce()?;
+    events.run()
+}
+
+/// The rules of the command line and of the file.
+fn rules(options: &Options) -> Result<Rules, Error> {
+    let mut rules = match &options.config {
+        None => Rules::default(),
+        Some(path) => {
+            let shown = path.display();
+            let text =
+                std::fs::read_to_string(path).context(format_args!("cannot read configuration {shown}"))?;
+            config::parse(&text).map_err(|refused| Error::new(format!("{shown}: {refused}")))?
+        }
+    };
+    for rule in &options.rules {
+        rules
+            .add(rule.clone())
+            .map_err(|conflict| Error::new(conflict.to_string()))?;
+    }
+    Ok(rules)
+}
+
+/// Status of wrong usage.
+const USAGE: u8 = 2;
+
+struct Loop<'a> {
+    options: &'a Options,
+    signals: Signals,
+    watch: LinkWatch,
+    kernel: Option<KernelRoutes>,
+    /// The kernel's routes as they were last.
+    of_kernel: Vec<Rule>,
+    proxies: Proxies,
+    relay: Relay,
+}
+
+impl Loop<'_> {
+    fn run(mut self) -> Result<u8, Error> {
+        loop {
+            self.wait().context("cannot wait for events")?;
+            while let Some(signal) = self.signals.take().context("cannot read signals")? {
+                match signal.number {
+                    libc::SIGHUP => self.reload()?,
+                    libc::SIGUSR1 => self.print()?,
+                    libc::SIGINT | libc::SIGQUIT | libc::SIGTERM => return Ok(0),
+                    _ => {}
+                }
+            }
+            if let Some(links) = self.watch.changed().context("cannot read the interfaces")? {
+                self.relay.set_links(links);
+                self.proxies.update(self.relay.links());
+                self.follow_kernel()?;
+            }
+            let changed = self.kernel.as_ref().map(KernelRoutes::changed).transpose();
+            if changed.context("cannot read multicast routes")? == Some(true) {
+                self.follow_kernel()?;
+            }
+            self.follow();
+            self.relay.look_after_workers();
+            self.relay.retry();
+        }
+    }
+
+    fn wait(&self) -> std::io::Result<()> {
+        let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = vec![readable(self.signals.fd()), readable(self.watch.fd())];
+        fds.extend(self.kernel.as_ref().map(KernelRoutes::fd).map(readable));
+        fds.extend(self.proxies.fds().map(readable));
+        fds.extend(self.relay.worker_fds().map(readable));
+        let now = Instant::now();
+        let retry = self.relay.incomplete().then(|| now + RETRY);
+        let until = [self.relay.next_birth(), self.proxies.next_turn(), retry]
+            .into_iter()
+            .flatten()
+            .min();
+        let timeout = until.and_then(|until| Timespec::try_from(until.saturating_duration_since(now)).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Looks at the kernel's multicast routes.
+    fn follow_kernel(&mut self) -> Result<(), Error> {
+        if let Some(kernel) = &mut self.kernel {
+            let rules = kernel.rules(self.relay.links());
+            self.of_kernel = rules.context("cannot read multicast routes")?;
+        }
+        Ok(())
+    }
+
+    /// Makes rules of what the kernel's routes and the hosts behind proxies want.
+    fn follow(&mut self) {
+        let mut rules = self.proxies.turn();
+        rules.extend_from_slice(&self.of_kernel);
+        if let Err(error) = self.relay.mirror(rules) {
+            tracing::error!("{error}; the rules stay as they were");
+        }
+    }
+
+    /// Reads the file again. What is wrong changes nothing.
+    fn reload(&mut self) -> Result<(), Error> {
+        match rules(self.options).and_then(|rules| self.relay.replace(rules)) {
+            Ok(()) => tracing::info!("{} rules", self.relay.rules().iter().count()),
+            Err(error) => tracing::error!("{error}; the rules stay as they were"),
+        }
+        Ok(())
+    }
+
+    /// One line of JSON.
+    fn print(&mut self) -> Result<(), Error> {
+        use std::io::Write;
+        let reply = self.relay.handle(Command::Stats);
+        let mut line = serde_json::to_vec(&reply).map_err(|error| Error::new(error.to_string()))?;
+        line.push(b'\n');
+        let mut out = std::io::stdout().lock();
+        // A reader that has gone away is no reason to end.
+        if let Err(error) = out.write_all(&line).and_then(|()| out.flush()) {
+            tracing::warn!(%error, "cannot print");
+        }
+        Ok(())
+    }
+}

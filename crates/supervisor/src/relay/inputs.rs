@@ -1,0 +1,485 @@
+//! Rings and sockets that workers take from.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use pontoon_relay::counters::InterfaceStats;
+use pontoon_relay::filter::{self as program, Instruction, NOTHING};
+use pontoon_relay::rule::Input;
+use pontoon_relay_worker::messages::{self, Kind, Message};
+use pontoon_sys::packet::{self, Size, Spread};
+use pontoon_sys::{Family, bind, filter, udp};
+use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
+
+use super::crew::Crew;
+use super::links::{Link, Links};
+use crate::error::reason;
+
+/// What is received together: all that arrives on an interface for a family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Door {
+    pub(super) interface: String,
+    v6: bool,
+}
+
+/// How datagrams are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// Packet rings.
+    Ring,
+    /// UDP sockets, which need no privilege.
+    Socket,
+}
+
+/// Doors by what they are.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    engine: Engine,
+    doors: BTreeMap<Door, Receiving>,
+    next_table: u32,
+    next_id: u32,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    table: u32,
+    row: u32,
+    state: Result<Open, String>,
+    /// What the kernel has counted for rings as far as it was asked, and for sockets that are closed.
+    kernel_packets: u64,
+    kernel_dropped: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// Index and MTU of the interface when it was opened.
+    link: (u32, u32),
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Ring {
+        id: u32,
+        size: Size,
+        /// One for each worker.
+        sockets: Vec<OwnedFd>,
+        program: Vec<Instruction>,
+    },
+    /// By port, all of them the first worker's: of a group each socket would get a copy.
+    Sockets(BTreeMap<u16, (u32, OwnedFd)>),
+}
+
+/// Whether a worker has taken from a ring before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ring {
+    New,
+    Used,
+}
+
+/// Bytes of a ring: 8 ms of what 10 Gbit/s bring, and what slots waste of it.
+const RING_BYTES: u32 = 16 << 20;
+
+/// Bytes that may wait in a UDP socket.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// Bytes of Ethernet's header.
+const ETHERNET: u32 = 14;
+
+/// Where IP begins, whatever is in front of it (`SKF_NET_OFF`); slower than a number.
+const NET_OFFSET: u32 = (-0x10_0000_i32).cast_unsigned();
+
+impl Door {
+    pub(super) fn of(input: &Input) -> Self {
+        Self {
+            interface: input.interface.clone(),
+            v6: input.is_v6(),
+        }
+    }
+
+    pub(super) fn is_of(&self, input: &Input) -> bool {
+        self.v6 == input.is_v6() && self.interface == input.interface
+    }
+
+    fn family(&self) -> Family {
+        if self.v6 { Family::V6 } else { Family::V4 }
+    }
+}
+
+impl Inputs {
+    pub(super) fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            doors: BTreeMap::new(),
+            next_table: 0,
+            next_id: 0,
+        }
+    }
+
+    /// How datagrams are received.
+    pub(super) fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// Whether there is such a door.
+    pub(super) fn has(&self, door: &Door) -> bool {
+        self.doors.contains_key(door)
+    }
+
+    /// Makes a door that counts in a row.
+    pub(super) fn add(&mut self, door: Door, row: u32) {
+        self.next_table += 1;
+        self.doors.insert(
+            door,
+            Receiving {
+                table: self.next_table,
+                row,
+                state: Err("not open".to_owned()),
+                kernel_packets: 0,
+                kernel_dropped: 0,
+            },
+        );
+    }
+
+    /// The table that what comes through a door is looked up in.
+    pub(super) fn table(&self, door: &Door) -> Option<u32> {
+        Some(self.doors.get(door)?.table)
+    }
+
+    /// Takes a door away; its row is free.
+    pub(super) fn remove(&mut self, door: &Door, crew: &Crew) -> Option<u32> {
+        let mut receiving = self.doors.remove(door)?;
+        receiving.close(crew);
+        Some(receiving.row)
+    }
+
+    /// Doors there are.
+    pub(super) fn doors(&self) -> Vec<Door> {
+        self.doors.keys().cloned().collect()
+    }
+
+    /// Whether some door is not open.
+    pub(super) fn incomplete(&self) -> bool {
+        self.doors.values().any(|receiving| receiving.state.is_err())
+    }
+
+    /// Opens or closes a door as its interface is now, for the rules that it has now.
+    pub(super) fn update<'a>(
+        &mut self,
+        door: &Door,
+        rules: impl Iterator<Item = &'a Input> + Clone,
+        links: &Links,
+        crew: &Crew,
+    ) {
+        let (engine, next_id) = (self.engine, &mut self.next_id);
+        let Some(receiving) = self.doors.get_mut(door) else {
+            return;
+        };
+        let link = links.get(&door.interface).filter(|link| link.up);
+        let now = link.map(|link| (link.index, link.mtu));
+        if receiving.state.as_ref().ok().map(|open| open.link) != now {
+            receiving.close(crew);
+        }
+        let Some(link) = link else {
+            let why = match links.get(&door.interface) {
+                None => "no such interface",
+                Some(_) => "the interface is down",
+            };
+            receiving.set_state(door, Err(why.to_owned()));
+            return;
+        };
+        if receiving.state.is_err() {
+            let what = match engine {
+                Engine::Ring => What::ring(door, link, next_id, crew.len()),
+                Engine::Socket => Ok(What::Sockets(BTreeMap::new())),
+            };
+            let state = what.map(|what| Open {
+                link: (link.index, link.mtu),
+                what,
+            });
+            receiving.set_state(door, state.map_err(|error| reason(&error)));
+            for number in 0..crew.len() {
+                receiving.tell(number, Ring::New, crew);
+            }
+        }
+        let (table, row) = (receiving.table, receiving.row);
+        if let Ok(open) = &mut receiving.state {
+            let adapted = match &mut open.what {
+                What::Ring { sockets, program, .. } => adapt_ring(door, link, rules, sockets, program),
+                What::Sockets(sockets) => {
+                    let dropped = &mut receiving.kernel_dropped;
+                    adapt_sockets(
+                        door,
+                        link,
+                        rules,
+                        sockets,
+                        dropped,
+                        next_id,
+                        |id, port, socket| {
+                            let kind = port.map(Kind::Socket);
+                            let input = |kind| Message::Input(messages::Input { id, table, row, kind });
+                            let message = kind.map_or(Message::NoInput(id), input);
+                            crew.tell(0, &message, socket.map(AsFd::as_fd));
+                        },
+                    )
+                }
+            };
+            if let Err(error) = adapted {
+                tracing::error!(%error, "{}: cannot adapt to the rules", door.interface);
+            }
+        }
+    }
+
+    /// Tells a worker that has just been born.
+    pub(super) fn brief(&self, number: usize, crew: &Crew) {
+        for receiving in self.doors.values() {
+            receiving.tell(number, Ring::Used, crew);
+        }
+    }
+
+    /// What was counted.
+    pub(super) fn stats(&mut self, crew: &Crew) -> Vec<InterfaceStats> {
+        self.doors
+            .iter_mut()
+            .map(|(door, receiving)| {
+                receiving.ask_kernel();
+                let mut stats = InterfaceStats {
+                    interface: door.interface.clone(),
+                    family: if door.v6 { "ipv6" } else { "ipv4" },
+                    state: receiving.describe(),
+                    kernel_packets: receiving.kernel_packets,
+                    kernel_dropped: receiving.kernel_dropped + receiving.socket_drops(),
+                    ..InterfaceStats::default()
+                };
+                crew.read(receiving.row).for_each(|row| stats.add(&row));
+                stats
+            })
+            .collect()
+    }
+}
+
+impl Receiving {
+    fn set_state(&mut self, door: &Door, state: Result<Open, String>) {
+        let family = if door.v6 { "IPv6" } else { "IPv4" };
+        match (&self.state, &state) {
+            (Err(old), Err(new)) if old == new => return,
+            (_, Err(why)) => tracing::warn!("{}: {why}; its {family} rules wait", door.interface),
+            (_, Ok(open)) => tracing::info!("{}: {family}: {}", door.interface, open.describe()),
+        }
+        self.state = state;
+    }
+
+    fn describe(&self) -> String {
+        match &self.state {
+            Ok(open) => open.describe(),
+            Err(why) => why.clone(),
+        }
+    }
+
+    /// Workers take what is left, and no more.
+    fn close(&mut self, crew: &Crew) {
+        self.ask_kernel();
+        self.kernel_dropped += self.socket_drops();
+        if let Ok(open) = &self.state {
+            match &open.what {
+                What::Ring { id, sockets, .. } => {
+                    sockets.iter().for_each(receive_no_more);
+                    crew.tell_all(&Message::NoInput(*id));
+                }
+                What::Sockets(sockets) => {
+                    for (id, socket) in sockets.values() {
+                        receive_no_more(socket);
+                        crew.tell(0, &Message::NoInput(*id), None);
+                    }
+                }
+            }
+            self.state = Err("closed".to_owned());
+        }
+    }
+
+    /// What sockets that are open have dropped.
+    fn socket_drops(&self) -> u64 {
+        match &self.state {
+            Ok(Open {
+                what: What::Sockets(sockets),
+                ..
+            }) => drops(sockets.values().map(|(_, socket)| socket)),
+            Ok(_) | Err(_) => 0,
+        }
+    }
+
+    /// Of what it was asked for, a ring's kernel begins anew.
+    fn ask_kernel(&mut self) {
+        if let Ok(Open {
+            what: What::Ring { sockets, .. },
+            ..
+        }) = &self.state
+        {
+            for (packets, dropped) in sockets
+                .iter()
+                .filter_map(|socket| packet::statistics(socket).ok())
+            {
+                self.kernel_packets += u64::from(packets);
+                self.kernel_dropped += u64::from(dropped);
+            }
+        }
+    }
+
+    fn tell(&self, number: usize, ring: Ring, crew: &Crew) {
+        let (table, row) = (self.table, self.row);
+        let input = |id, kind| Message::Input(messages::Input { id, table, row, kind });
+        match self.state.as_ref().map(|open| &open.what) {
+            Ok(What::Ring {
+                id, size, sockets, ..
+            }) => {
+                if let Some(socket) = sockets.get(number) {
+                    let kind = Kind::Ring {
+                        size: *size,
+                        used: ring == Ring::Used,
+                    };
+                    crew.tell(number, &input(*id, kind), Some(socket.as_fd()));
+                }
+            }
+            Ok(What::Sockets(sockets)) if number == 0 => {
+                for (port, (id, socket)) in sockets {
+                    crew.tell(0, &input(*id, Kind::Socket(*port)), Some(socket.as_fd()));
+                }
+            }
+            Ok(What::Sockets(_)) | Err(_) => {}
+        }
+    }
+}
+
+impl Open {
+    fn describe(&self) -> String {
+        match &self.what {
+            What::Ring { size, sockets, .. } => {
+                let (slots, count) = (size.slots(), sockets.len());
+                format!("packet ring, {count} x {slots} slots")
+            }
+            What::Sockets(_) => "UDP sockets".to_owned(),
+        }
+    }
+}
+
+impl What {
+    fn ring(door: &Door, link: &Link, next_id: &mut u32, workers: usize) -> io::Result<Self> {
+        let bytes = link.mtu + ETHERNET;
+        let slots = RING_BYTES / Size::new(1, bytes).slot_bytes();
+        let size = Size::new(slots, bytes);
+        let sockets = (0..workers)
+            .map(|_| {
+                let socket = packet::open(size)?;
+                // Before they are a group, each would get everything.
+                filter::attach(&socket, instructions(&NOTHING))?;
+                packet::bind(&socket, link.index, door.family())?;
+                Ok(socket)
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let spread = if workers == 1 { Spread::One } else { Spread::Flows };
+        packet::group(&sockets, spread)?;
+        *next_id += 1;
+        Ok(Self::Ring {
+            id: *next_id,
+            size,
+            sockets,
+            program: NOTHING.to_vec(),
+        })
+    }
+}
+
+/// Lets a ring receive what the rules want. Of ranges of groups the device has to hand up every group.
+fn adapt_ring<'a>(
+    door: &Door,
+    link: &Link,
+    rules: impl Iterator<Item = &'a Input> + Clone,
+    sockets: &[OwnedFd],
+    program: &mut Vec<Instruction>,
+) -> io::Result<()> {
+    let base = if link.ethernet { ETHERNET } else { NET_OFFSET };
+    let wanted = match door.family() {
+        Family::V4 => program::v4(base, rules.clone()),
+        Family::V6 => program::v6(base, rules.clone()),
+    };
+    if wanted == *program {
+        return Ok(());
+    }
+    let is_range = |input: &Input| input.is_multicast() && input.to.prefix_len() < input.to.max_prefix_len();
+    for socket in sockets {
+        filter::attach(socket, instructions(&wanted))?;
+    }
+    if let Some(first) = sockets.first()
+        && rules.clone().any(is_range)
+    {
+        packet::all_groups(first, link.index)?;
+    }
+    *program = wanted;
+    Ok(())
+}
+
+/// Opens sockets for ports that rules want, and closes those that none wants. `tell` gets number, port and socket of
+/// what came, and the number of what went.
+fn adapt_sockets<'a>(
+    door: &Door,
+    link: &Link,
+    rules: impl Iterator<Item = &'a Input> + Clone,
+    sockets: &mut BTreeMap<u16, (u32, OwnedFd)>,
+    dropped: &mut u64,
+    next_id: &mut u32,
+    tell: impl Fn(u32, Option<u16>, Option<&OwnedFd>),
+) -> io::Result<()> {
+    let ports: Vec<u16> = rules.filter_map(|input| input.port).map(Into::into).collect();
+    let unwanted = sockets.extract_if(.., |port, _| !ports.contains(port));
+    for (_, (id, socket)) in unwanted {
+        receive_no_more(&socket);
+        tell(id, None, None);
+        *dropped += drops([&socket]);
+    }
+    for port in ports {
+        if sockets.contains_key(&port) {
+            continue;
+        }
+        let socket = receiver(door.family(), link, port)?;
+        *next_id += 1;
+        tell(*next_id, Some(port), Some(&socket));
+        sockets.insert(port, (*next_id, socket));
+    }
+    Ok(())
+}
+
+/// A worker takes what is there by now, which has to have an end.
+fn receive_no_more(socket: &OwnedFd) {
+    if let Err(error) = filter::refuse_all(socket) {
+        tracing::debug!(%error, "cannot close a filter");
+    }
+}
+
+fn drops<'a>(sockets: impl IntoIterator<Item = &'a OwnedFd>) -> u64 {
+    let of_socket = |socket| u64::from(udp::dropped(socket).unwrap_or_default());
+    sockets.into_iter().map(of_socket).sum()
+}
+
+fn receiver(family: Family, link: &Link, port: u16) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if family == Family::V6 {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind::to_device(&socket, &link.name)?;
+    sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER))?;
+    udp::tell_all(&socket, family)?;
+    udp::tell_destination(&socket, family)?;
+    if let Err(error) = udp::coalesce(&socket) {
+        tracing::debug!(%error, "no UDP_GRO");
+    }
+    rustix::net::bind(&socket, &SocketAddr::new(family.unspecified(), port))?;
+    Ok(socket)
+}
+
+fn instructions(program: &[Instruction]) -> impl Iterator<Item = (u16, u8, u8, u32)> {
+    program.iter().map(|one| (one.code, one.jt, one.jf, one.k))
+}

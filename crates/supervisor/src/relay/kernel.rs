@@ -1,0 +1,191 @@
+//! The kernel's own multicast routes, which a routing daemon sets (`--follow-kernel-routes`), as rules of ours.
+//!
+//! The kernel is kept from forwarding the same datagrams by an nftables rule. It is in the forward hook: what the kernel
+//! counts for a route, which is how the daemon knows that somebody still sends, is counted before, and so is what the
+//! host's own programs receive. It stands from the first to the last moment, so that no datagram goes both ways.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process::{Command, Stdio};
+
+use ipnet::IpNet;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use pontoon_relay::Rule;
+use pontoon_relay::rule::{Hops, Input, Output};
+
+use super::links::Links;
+use crate::error::Error;
+use crate::netlink::{self, Netlink};
+
+/// Follows the kernel's multicast routes. Dropped, the kernel forwards again.
+#[derive(Debug)]
+pub(super) struct KernelRoutes {
+    events: Socket,
+    query: Netlink,
+}
+
+/// Family of the kernel's IPv4 and IPv6 multicast routes in rtnetlink (linux/rtnetlink.h: `RTNL_FAMILY_IPMR`,
+/// `RTNL_FAMILY_IP6MR`).
+const FAMILIES: [u8; 2] = [128, 129];
+
+/// Groups of rtnetlink that tell of them.
+const EVENTS: i32 = libc::RTMGRP_IPV4_MROUTE | libc::RTMGRP_IPV6_MROUTE;
+
+/// Takes the place of a table that somebody has left behind.
+const BLOCK: &str = "\
+add table inet pontoon_relay
+delete table inet pontoon_relay
+table inet pontoon_relay {
+  chain forward {
+    type filter hook forward priority filter; policy accept;
+    ip daddr 224.0.0.0/4 meta l4proto udp drop
+    ip6 daddr ff00::/8 meta l4proto udp drop
+  }
+}
+";
+
+const UNBLOCK: &str = "delete table inet pontoon_relay\n";
+
+impl KernelRoutes {
+    /// Ends the kernel's forwarding, and subscribes.
+    ///
+    /// # Errors
+    /// There is no nft(8), or it may not; the kernel's.
+    pub(super) fn start() -> Result<Self, Error> {
+        let cannot = |what: &str, error: &io::Error| Error::io(what, error);
+        nft(BLOCK).map_err(|error| {
+            cannot("cannot keep the kernel from forwarding", &error)
+                .advise("as root, with nft(8) of the package nftables")
+        })?;
+        let subscribe = || -> io::Result<Self> {
+            let mut events = Socket::new(NETLINK_ROUTE)?;
+            events.bind(&SocketAddr::new(0, EVENTS.unsigned_abs()))?;
+            events.set_non_blocking(true)?;
+            let query = Netlink::open()?;
+            Ok(Self { events, query })
+        };
+        subscribe().map_err(|error| {
+            unblock();
+            cannot("cannot read multicast routes", &error)
+        })
+    }
+
+    /// What to poll for reading.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
+        unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
+    }
+
+    /// Whether some route has changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn changed(&self) -> io::Result<bool> {
+        netlink::drain(&self.events)
+    }
+
+    /// The routes, as rules. Of several for one input the last one counts.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn rules(&mut self, links: &Links) -> io::Result<Vec<Rule>> {
+        let mut rules = BTreeMap::new();
+        for family in FAMILIES {
+            let mut request = RouteMessage::default();
+            request.header.address_family = AddressFamily::Other(family);
+            request.header.kind = RouteType::Multicast;
+            for reply in self.query.dump(RouteNetlinkMessage::GetRoute(request))? {
+                if let RouteNetlinkMessage::NewRoute(route) = reply
+                    && let Some(rule) = rule(&route, links)
+                {
+                    rules.insert(rule.input.to_string(), rule);
+                }
+            }
+        }
+        Ok(rules.into_values().collect())
+    }
+}
+
+impl Drop for KernelRoutes {
+    fn drop(&mut self) {
+        unblock();
+    }
+}
+
+/// A route that leads somewhere, as a rule: from one interface to others, with group and port kept.
+fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
+    let (mut to, mut from, mut arrives, mut leaves) = (None, None, None, Vec::new());
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => to = self::address(address),
+            RouteAttribute::Source(address) => from = self::address(address),
+            RouteAttribute::Iif(index) => arrives = links.name(*index),
+            RouteAttribute::MultiPath(hops) => {
+                leaves = hops
+                    .iter()
+                    .filter_map(|hop| links.name(hop.interface_index))
+                    .collect();
+            }
+            _ => {}
+        }
+    }
+    let input = Input {
+        interface: arrives?.to_owned(),
+        to: to.filter(IpAddr::is_multicast).map(IpNet::from)?,
+        port: None,
+        from: from.filter(|from| !from.is_unspecified()).map(IpNet::from),
+    };
+    let outputs: Vec<Output> = leaves
+        .into_iter()
+        .filter(|name| *name != input.interface)
+        .map(|name| Output {
+            interface: name.to_owned(),
+            to: None,
+            port: None,
+            hops: Hops::Decrement,
+        })
+        .collect();
+    (!outputs.is_empty()).then_some(Rule { input, outputs })
+}
+
+/// rtnetlink's library does not know the families of multicast routes, and so leaves their addresses as they are.
+fn address(address: &RouteAddress) -> Option<IpAddr> {
+    let RouteAddress::Other(bytes) = address else {
+        return None;
+    };
+    let v4 = || <[u8; 4]>::try_from(bytes.as_slice()).map(|octets| Ipv4Addr::from(octets).into());
+    let v6 = || <[u8; 16]>::try_from(bytes.as_slice()).map(|octets| Ipv6Addr::from(octets).into());
+    v4().or_else(|_| v6()).ok()
+}
+
+fn unblock() {
+    if let Err(error) = nft(UNBLOCK) {
+        tracing::warn!(%error, "the kernel still does not forward (try: nft {})", UNBLOCK.trim_end());
+    }
+}
+
+/// Has nft(8) do all that `program` says, or nothing.
+fn nft(program: &str) -> io::Result<()> {
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(program.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(
+        said.lines().next().unwrap_or("nft failed").to_owned(),
+    ))
+}

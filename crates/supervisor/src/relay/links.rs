@@ -1,0 +1,197 @@
+//! The interfaces, and what becomes of them (rtnetlink(7)).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use pontoon_relay::counters::DeviceStats;
+use pontoon_sys::Family;
+
+use crate::netlink::{self, Netlink};
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) name: String,
+    pub(super) index: u32,
+    /// Somebody has set it up.
+    pub(super) up: bool,
+    /// There is something at its other end.
+    pub(super) carrier: bool,
+    pub(super) mtu: u32,
+    /// Bytes in front of IP are those of Ethernet.
+    pub(super) ethernet: bool,
+    addresses: Vec<IpAddr>,
+}
+
+impl Link {
+    /// Its addresses of a family.
+    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        let of_family = move |address: &&IpAddr| Family::of(**address) == family;
+        self.addresses.iter().filter(of_family).copied()
+    }
+}
+
+/// Interfaces by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Links(BTreeMap<String, Link>);
+
+impl Links {
+    pub(super) fn get(&self, name: &str) -> Option<&Link> {
+        self.0.get(name)
+    }
+
+    /// The name of the interface with this index.
+    pub(super) fn name(&self, index: u32) -> Option<&str> {
+        let link = self.0.values().find(|link| link.index == index)?;
+        Some(&link.name)
+    }
+}
+
+/// Follows the interfaces.
+#[derive(Debug)]
+pub(super) struct LinkWatch {
+    events: Socket,
+    query: Netlink,
+    last: Links,
+}
+
+impl LinkWatch {
+    /// Subscribes, then looks, so that no change falls between.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn start() -> io::Result<(Self, Links)> {
+        let mut events = Socket::new(NETLINK_ROUTE)?;
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
+        events.set_non_blocking(true)?;
+        let mut query = Netlink::open()?;
+        let last = look(&mut query)?;
+        let links = last.clone();
+        Ok((Self { events, query, last }, links))
+    }
+
+    /// What to poll for reading.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
+        unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
+    }
+
+    /// The interfaces, if something has changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn changed(&mut self) -> io::Result<Option<Links>> {
+        if !netlink::drain(&self.events)? {
+            return Ok(None);
+        }
+        let now = look(&mut self.query)?;
+        if now == self.last {
+            return Ok(None);
+        }
+        self.last = now.clone();
+        Ok(Some(now))
+    }
+}
+
+/// What the kernel has counted for devices, by name.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn counted(query: &mut Netlink) -> io::Result<BTreeMap<String, DeviceStats>> {
+    let replies = query.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+    let stats = replies.iter().filter_map(|reply| match reply {
+        RouteNetlinkMessage::NewLink(message) => device_stats(message),
+        _ => None,
+    });
+    Ok(stats.map(|stats| (stats.interface.clone(), stats)).collect())
+}
+
+fn device_stats(message: &LinkMessage) -> Option<DeviceStats> {
+    let stats = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Stats64(stats) => Some(stats),
+        _ => None,
+    })?;
+    Some(DeviceStats {
+        interface: name(message)?,
+        rx_packets: stats.rx_packets,
+        rx_dropped: stats.rx_dropped,
+        rx_missed: stats.rx_missed_errors,
+        tx_packets: stats.tx_packets,
+        tx_dropped: stats.tx_dropped,
+    })
+}
+
+fn look(query: &mut Netlink) -> io::Result<Links> {
+    let mut links: BTreeMap<u32, Link> = BTreeMap::new();
+    for message in query.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
+        if let RouteNetlinkMessage::NewLink(message) = message
+            && let Some(link) = link(&message)
+        {
+            links.insert(link.index, link);
+        }
+    }
+    for message in query.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
+        if let RouteNetlinkMessage::NewAddress(header) = &message
+            && let Some(address) = netlink::address(&message)
+            && let Some(link) = links.get_mut(&header.header.index)
+        {
+            link.addresses.push(address.addr());
+        }
+    }
+    Ok(Links(
+        links
+            .into_values()
+            .map(|link| (link.name.clone(), link))
+            .collect(),
+    ))
+}
+
+fn link(message: &LinkMessage) -> Option<Link> {
+    let mtu = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    });
+    let header = &message.header;
+    Some(Link {
+        name: name(message)?,
+        index: header.index,
+        up: header.flags.contains(LinkFlags::Up),
+        carrier: header.flags.contains(LinkFlags::LowerUp),
+        mtu: mtu.unwrap_or(1500),
+        ethernet: matches!(
+            header.link_layer_type,
+            LinkLayerType::Ether | LinkLayerType::Loopback
+        ),
+        addresses: Vec::new(),
+    })
+}
+
+fn name(message: &LinkMessage) -> Option<String> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_the_loopback() {
+        let (_, links) = LinkWatch::start().unwrap();
+        let lo = links.get("lo").unwrap();
+        assert!(lo.index > 0 && lo.ethernet && lo.mtu >= 1500);
+        assert!(links.get("no such").is_none());
+        let counted = counted(&mut Netlink::open().unwrap()).unwrap();
+        assert_eq!(counted["lo"].interface, "lo");
+    }
+}

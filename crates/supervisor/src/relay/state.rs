@@ -1,0 +1,394 @@
+//! What a relay has, and how it changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use pontoon_relay::Rule;
+use pontoon_relay::command::{Command, Reply, Rules};
+use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
+use pontoon_relay::rule::Input;
+use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message, Settings};
+use pontoon_sys::disabled::Disabled;
+use pontoon_sys::packet::{self, Size};
+use rustc_hash::FxHashMap;
+
+use super::crew::Crew;
+use super::groups::{Groups, Membership};
+use super::inputs::{Door, Engine, Inputs};
+use super::links::{self, Links};
+use super::outputs::{Outputs, Way};
+use super::rows::Rows;
+use crate::error::{Error, reason};
+use crate::netlink::Netlink;
+
+/// A running relay.
+#[derive(Debug)]
+pub(super) struct Relay {
+    /// Rules that somebody wants.
+    own: Rules,
+    /// Rules that follow from the kernel's routes and from what hosts behind proxies want.
+    mirrored: Vec<Rule>,
+    /// Both: of two with one input that which somebody wants.
+    rules: Rules,
+    /// What each rule has, by its input.
+    installed: FxHashMap<Input, Entry>,
+    links: Links,
+    inputs: Inputs,
+    outputs: Outputs,
+    groups: Groups,
+    rows: Rows,
+    crew: Crew,
+}
+
+impl Relay {
+    /// Starts workers, which have no rules yet.
+    ///
+    /// # Errors
+    /// No memory for them.
+    pub(super) fn start(
+        links: Links,
+        workers: u8,
+        settings: Settings,
+        disabled: &Disabled,
+    ) -> Result<Self, Error> {
+        let mut relay = Self {
+            own: Rules::default(),
+            mirrored: Vec::new(),
+            rules: Rules::default(),
+            installed: FxHashMap::default(),
+            links,
+            inputs: Inputs::new(engine(disabled)),
+            outputs: Outputs::default(),
+            groups: Groups::default(),
+            rows: Rows::new(),
+            crew: Crew::new(workers, settings)?,
+        };
+        relay.look_after_workers();
+        Ok(relay)
+    }
+
+    /// Does what somebody asks for.
+    pub(super) fn handle(&mut self, command: Command) -> Reply {
+        let mut rules = self.own.clone();
+        match command {
+            Command::Add(rule) => {
+                if let Err(conflict) = rules.add(rule) {
+                    return Reply::Refused(conflict.to_string());
+                }
+            }
+            Command::Remove(rule) => {
+                if rules.remove(&rule).is_none() {
+                    return Reply::Refused(format!("no rule for '{}'", rule.input));
+                }
+            }
+            Command::List => return Reply::Rules(self.rules.iter().map(ToString::to_string).collect()),
+            Command::Stats => return Reply::Stats(self.stats()),
+        }
+        match self.replace(rules) {
+            Ok(()) => Reply::Done,
+            Err(error) => Reply::Refused(error.to_string()),
+        }
+    }
+
+    /// The rules.
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The interfaces.
+    pub(super) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// Puts other rules in the place of those that somebody wanted, all at once. Those that stay are not touched.
+    ///
+    /// # Errors
+    /// One cannot be, or there is no room for so many; nothing changes.
+    pub(super) fn replace(&mut self, own: Rules) -> Result<(), Error> {
+        self.set_rules(union(&own, &self.mirrored))?;
+        self.own = own;
+        Ok(())
+    }
+
+    /// The same with rules that follow from what others want.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn mirror(&mut self, mirrored: Vec<Rule>) -> Result<(), Error> {
+        if mirrored == self.mirrored {
+            return Ok(());
+        }
+        self.set_rules(union(&self.own, &mirrored))?;
+        self.mirrored = mirrored;
+        Ok(())
+    }
+
+    fn set_rules(&mut self, rules: Rules) -> Result<(), Error> {
+        let added: Vec<Rule> = rules
+            .iter()
+            .filter(|rule| {
+                self.installed
+                    .get(&rule.input)
+                    .is_none_or(|entry| entry.rule != **rule)
+            })
+            .cloned()
+            .collect();
+        self.check(&added)?;
+        let wanted: FxHashMap<&Input, &Rule> = rules.iter().map(|rule| (&rule.input, rule)).collect();
+        let stays = |entry: &Entry| wanted.get(&entry.rule.input) == Some(&&entry.rule);
+        let removed: Vec<Entry> = self
+            .installed
+            .extract_if(|_, entry| !stays(entry))
+            .map(|(_, entry)| entry)
+            .collect();
+        drop(wanted);
+
+        let mut doors: Vec<Door> = removed.iter().map(|entry| Door::of(&entry.rule.input)).collect();
+        doors.extend(added.iter().map(|rule| Door::of(&rule.input)));
+        doors.sort_unstable();
+        doors.dedup();
+
+        // What comes is there before what goes is gone, so that what both need stays.
+        for entry in &removed {
+            self.crew.tell_all(&Message::NoRule(entry.row));
+        }
+        for rule in added {
+            self.install(rule);
+        }
+        self.crew.tell_all(&Message::Commit);
+        for entry in removed {
+            self.let_go(entry);
+        }
+        self.rules = rules;
+        for door in &doors {
+            self.update_door(door);
+        }
+        Ok(())
+    }
+
+    /// Adapts to interfaces that have changed.
+    pub(super) fn set_links(&mut self, links: Links) {
+        self.links = links;
+        self.update();
+    }
+
+    /// Tries again what could not be opened.
+    pub(super) fn retry(&mut self) {
+        if self.incomplete() {
+            self.update();
+        }
+    }
+
+    /// Whether something that a rule needs is not open.
+    pub(super) fn incomplete(&self) -> bool {
+        self.inputs.incomplete() || self.outputs.incomplete()
+    }
+
+    /// Readable when a worker has died.
+    pub(super) fn worker_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.crew.fds()
+    }
+
+    /// When a worker is due.
+    pub(super) fn next_birth(&self) -> Option<Instant> {
+        self.crew.next_birth()
+    }
+
+    /// Buries the dead, and tells whoever takes their place everything.
+    pub(super) fn look_after_workers(&mut self) {
+        self.crew.reap();
+        for number in self.crew.start_due() {
+            self.outputs.brief(number, &self.crew);
+            for entry in self.installed.values() {
+                self.crew
+                    .tell(number, &Message::Rule(Box::new(entry.clone())), None);
+            }
+            self.crew.tell(number, &Message::Commit, None);
+            self.inputs.brief(number, &self.crew);
+        }
+    }
+
+    /// Everything that was counted.
+    fn stats(&mut self) -> Stats {
+        let interfaces = self.inputs.stats(&self.crew);
+        let rules = self.rules.iter().filter_map(|rule| {
+            let entry = self.installed.get(&rule.input)?;
+            let mut stats = RuleStats {
+                rule: rule.to_string(),
+                ..RuleStats::default()
+            };
+            self.crew.read(entry.row).for_each(|row| stats.add(&row));
+            for (output, (row, _)) in rule.outputs.iter().zip(&entry.outputs) {
+                let mut of_output = OutputStats {
+                    output: output.to_string(),
+                    state: self.outputs.state(&Way::of(output, &rule.input)),
+                    ..OutputStats::default()
+                };
+                self.crew.read(*row).for_each(|row| of_output.add(&row));
+                stats.outputs.push(of_output);
+            }
+            Some(stats)
+        });
+        let rules = rules.collect();
+        Stats {
+            interfaces,
+            devices: self.devices(),
+            softnet_dropped: softnet_dropped(),
+            rules,
+            workers: self.crew.stats(),
+        }
+    }
+
+    /// What the kernel has counted for the interfaces that rules name.
+    fn devices(&self) -> Vec<DeviceStats> {
+        let counted = Netlink::open().and_then(|mut query| links::counted(&mut query));
+        let mut counted = counted.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the counters of interfaces");
+            BTreeMap::new()
+        });
+        let names = self.rules.iter().flat_map(|rule| {
+            let outputs = rule.outputs.iter().map(|output| &output.interface);
+            outputs.chain([&rule.input.interface])
+        });
+        let names: BTreeSet<&String> = names.collect();
+        names
+            .into_iter()
+            .filter_map(|name| counted.remove(name))
+            .collect()
+    }
+
+    /// Refuses what cannot be, and what there is no room for, before anything has changed.
+    fn check(&self, added: &[Rule]) -> Result<(), Error> {
+        let needs_ring = |rule: &&Rule| {
+            let input = &rule.input;
+            input.port.is_none() || input.to.prefix_len() < input.to.max_prefix_len()
+        };
+        if self.inputs.engine() == Engine::Socket
+            && let Some(rule) = added.iter().find(needs_ring)
+        {
+            let what = format!(
+                "'{}': without packet rings a rule has one group and one port",
+                rule.input
+            );
+            return Err(Error::new(what).advise("CAP_NET_RAW"));
+        }
+        // A row for the rule, one for each output, and perhaps one for the door.
+        let rows: usize = added.iter().map(|rule| 2 + rule.outputs.len()).sum();
+        if rows > self.rows.left() {
+            return Err(Error::new("too many rules and outputs"));
+        }
+        // Each output's two numbers are at most this long in a message.
+        let long = |rule: &&Rule| rule.to_string().len() + 64 + 24 * rule.outputs.len() > MAX_LEN;
+        match added.iter().find(long) {
+            Some(rule) => Err(Error::new(format!("'{}' has too many outputs", rule.input))),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens what a rule needs and tells the workers. The rows are there: there was room.
+    fn install(&mut self, rule: Rule) {
+        let door = Door::of(&rule.input);
+        if !self.inputs.has(&door) {
+            let row = self.take_row();
+            self.inputs.add(door.clone(), row);
+        }
+        if let Some(membership) = Membership::of(&rule.input) {
+            self.groups.acquire(membership, &self.links);
+        }
+        let row = self.take_row();
+        let outputs = rule
+            .outputs
+            .iter()
+            .map(|output| {
+                let way = Way::of(output, &rule.input);
+                let id = self.outputs.acquire(&way, &self.links, &self.crew);
+                (self.take_row(), id)
+            })
+            .collect();
+        let entry = Entry {
+            table: self.inputs.table(&door).unwrap_or_default(),
+            row,
+            outputs,
+            rule,
+        };
+        self.crew.tell_all(&Message::Rule(Box::new(entry.clone())));
+        self.installed.insert(entry.rule.input.clone(), entry);
+    }
+
+    /// Closes what no other rule needs. The workers know by now.
+    fn let_go(&mut self, entry: Entry) {
+        if let Some(membership) = Membership::of(&entry.rule.input) {
+            self.groups.release(&membership);
+        }
+        for (output, (row, _)) in entry.rule.outputs.iter().zip(&entry.outputs) {
+            self.outputs
+                .release(&Way::of(output, &entry.rule.input), &self.crew);
+            self.rows.give_back(*row);
+        }
+        self.rows.give_back(entry.row);
+    }
+
+    fn take_row(&mut self) -> u32 {
+        let row = self.rows.take().unwrap_or(u32::MAX);
+        self.crew.clear(row);
+        row
+    }
+
+    fn update(&mut self) {
+        self.groups.update(&self.links);
+        self.outputs.update(&self.links, &self.crew);
+        for door in self.inputs.doors() {
+            self.update_door(&door);
+        }
+    }
+
+    fn update_door(&mut self, door: &Door) {
+        let of_door = || {
+            self.rules
+                .iter()
+                .map(|rule| &rule.input)
+                .filter(|input| door.is_of(input))
+        };
+        if of_door().next().is_none() {
+            if let Some(row) = self.inputs.remove(door, &self.crew) {
+                self.rows.give_back(row);
+            }
+            return;
+        }
+        let of_door: Vec<&Input> = of_door().collect();
+        self.inputs
+            .update(door, of_door.into_iter(), &self.links, &self.crew);
+    }
+}
+
+fn union(own: &Rules, mirrored: &[Rule]) -> Rules {
+    let mut rules = own.clone();
+    for rule in mirrored {
+        if rules.add(rule.clone()).is_err() {
+            tracing::debug!("'{}' is in another rule", rule.input);
+        }
+    }
+    rules
+}
+
+/// The sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
+fn softnet_dropped() -> u64 {
+    let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let of_cpu = |line: &str| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok();
+    text.lines().filter_map(of_cpu).sum()
+}
+
+/// Packet rings, where the kernel lets us.
+fn engine(disabled: &Disabled) -> Engine {
+    let why = if disabled.packet {
+        "switched off".to_owned()
+    } else {
+        match packet::open(Size::new(1, 1500)) {
+            Ok(_) => return Engine::Ring,
+            Err(error) => reason(&error),
+        }
+    };
+    tracing::info!("no packet rings ({why}): UDP sockets take their place");
+    Engine::Socket
+}

@@ -1,0 +1,145 @@
+//! Several messages of a connected socket in one call (recvmmsg(2), sendmmsg(2)).
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd};
+
+use arrayvec::ArrayVec;
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use crate::option::last_error;
+
+/// Messages that one call moves.
+pub const MOST: usize = 64;
+
+/// A received message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes of it.
+    pub len: usize,
+    /// It was longer than its slice.
+    pub truncated: bool,
+}
+
+/// Receives what is there, one message into each slice and [`MOST`] at most, without waiting.
+///
+/// # Errors
+/// The kernel's, for the first message. An end of the connection is a message of no bytes.
+pub fn receive(socket: impl AsFd, into: &[VolatileSlice<'_>]) -> Result<ArrayVec<Received, MOST>, Errno> {
+    let mut parts: ArrayVec<libc::iovec, MOST> = into
+        .iter()
+        .take(MOST)
+        .map(|part| libc::iovec {
+            iov_base: part.ptr_guard_mut().as_ptr().cast(),
+            iov_len: part.len(),
+        })
+        .collect();
+    let mut headers = headers(&mut parts);
+    let (fd, count) = (socket.as_fd().as_raw_fd(), headers.len());
+    let (at, none) = (headers.as_mut_ptr(), std::ptr::null_mut());
+    // SAFETY: `count` headers at `at` name one element of `parts` each, and those the memory of `into`; all of it outlives
+    // the call. A `VolatileSlice` covers writable memory that stays mapped for its lifetime and to which nobody holds a
+    // reference.
+    let received = unsafe { libc::recvmmsg(fd, at, count as libc::c_uint, libc::MSG_DONTWAIT, none) };
+    let received = usize::try_from(received).map_err(|_| last_error())?;
+    Ok(headers
+        .iter()
+        .take(received)
+        .map(|header| Received {
+            len: header.msg_len as usize,
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        })
+        .collect())
+}
+
+/// Sends each slice as one message, [`MOST`] at most, without waiting and without SIGPIPE. Says how many were sent.
+///
+/// # Errors
+/// The kernel's, for the first message.
+pub fn send(socket: impl AsFd, messages: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    let mut parts: ArrayVec<libc::iovec, MOST> = messages
+        .iter()
+        .take(MOST)
+        .map(|message| libc::iovec {
+            iov_base: message.as_ptr().cast_mut().cast(),
+            iov_len: message.len(),
+        })
+        .collect();
+    let mut headers = headers(&mut parts);
+    let (fd, count) = (socket.as_fd().as_raw_fd(), headers.len());
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `count` headers name one element of `parts` each, and those the bytes of `messages`, which sendmmsg only
+    // reads; all of it outlives the call.
+    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as libc::c_uint, flags) };
+    usize::try_from(sent).map_err(|_| last_error())
+}
+
+/// A header for each part. They point at `parts`, which must stay where they are.
+fn headers(parts: &mut [libc::iovec]) -> ArrayVec<libc::mmsghdr, MOST> {
+    parts
+        .iter_mut()
+        .map(|part| {
+            // SAFETY: `mmsghdr` is plain C data for which all-zero bytes are a value: null pointers, zero lengths.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            header.msg_hdr.msg_iov = std::ptr::from_mut(part);
+            header.msg_hdr.msg_iovlen = 1;
+            header
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn several_at_once_and_each_by_itself() {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let messages = [&b"one"[..], b"three", b"two"].map(IoSlice::new);
+        assert_eq!(send(&ours, &messages), Ok(3));
+
+        let mut bytes = [[0; 4]; 4];
+        let into = bytes.each_mut().map(|bytes| VolatileSlice::from(&mut bytes[..]));
+        let whole = |len| Received {
+            len,
+            truncated: false,
+        };
+        let cut = Received {
+            len: 4,
+            truncated: true,
+        };
+        assert_eq!(receive(&theirs, &into).unwrap()[..], [whole(3), cut, whole(3)]);
+        assert_eq!(receive(&theirs, &into), Err(Errno::AGAIN));
+        assert_eq!((&bytes[1], &bytes[2][..3]), (b"thre", &b"two"[..]));
+
+        drop(theirs);
+        assert_eq!(send(&ours, &messages), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn a_queue_that_fills_up_takes_the_first_ones() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        let messages = [IoSlice::new(b"x"); MOST];
+        let mut sent = 0;
+        while let Ok(more) = send(&ours, &messages) {
+            sent += more;
+        }
+        assert!(sent > 0, "a queue takes something");
+        let mut bytes = [[0; 4]; MOST];
+        let into = bytes.each_mut().map(|bytes| VolatileSlice::from(&mut bytes[..]));
+        let mut received = 0;
+        while let Ok(more) = receive(&theirs, &into) {
+            received += more.len();
+        }
+        assert_eq!(received, sent);
+    }
+}

@@ -1,0 +1,413 @@
+//! Packet sockets with a receive ring: packet(7), Linux `Documentation/networking/packet_mmap.rst`, `TPACKET_V2`.
+//!
+//! The second version, as the third hands over whole blocks when they are full or after a millisecond or more, which is
+//! the latency then; here each packet can be seen at once. What is longer than a slot is kept by the kernel beside the
+//! ring and taken by [`take_long`], in the order of its slots.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
+
+use crate::address::{Family, array};
+use crate::option;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of `virtio_net_hdr`, which is in front of each packet.
+pub const VNET_HDR_LEN: usize = 10;
+
+/// Bytes of a slot that a packet's beginning cannot have: the slot's header and the alignment behind it.
+pub const OVERHEAD: usize = 112;
+
+/// Bytes of the kernel's blocks, which slots divide.
+const BLOCK: u32 = 64 << 10;
+
+/// How large a ring is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    slots: u32,
+    slot_bytes: u32,
+}
+
+impl Size {
+    /// At least so many slots, each with room for packets of `bytes` bytes, or of [`Self::LONGEST`].
+    #[must_use]
+    pub fn new(slots: u32, bytes: u32) -> Self {
+        let room = bytes.min(Self::LONGEST) + OVERHEAD as u32;
+        let slot_bytes = room.next_power_of_two().max(2048);
+        let slots = slots.clamp(1, MOST_SLOTS).next_multiple_of(BLOCK / slot_bytes);
+        Self { slots, slot_bytes }
+    }
+
+    /// Longest packet that a slot is made for.
+    pub const LONGEST: u32 = (16 << 10) - OVERHEAD as u32;
+
+    /// Slots.
+    #[must_use]
+    pub const fn slots(self) -> u32 {
+        self.slots
+    }
+
+    /// Bytes of each slot.
+    #[must_use]
+    pub const fn slot_bytes(self) -> u32 {
+        self.slot_bytes
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.slots as usize * self.slot_bytes as usize
+    }
+
+    /// For another process.
+    #[must_use]
+    pub const fn parts(self) -> [u32; 2] {
+        [self.slots, self.slot_bytes]
+    }
+
+    /// From another process, which was told by [`parts`](Self::parts).
+    #[must_use]
+    pub fn from_parts([slots, slot_bytes]: [u32; 2]) -> Option<Self> {
+        let possible = slot_bytes.is_power_of_two() && (2048..=16 << 10).contains(&slot_bytes);
+        let size = Self { slots, slot_bytes };
+        (possible && slots > 0 && slots.is_multiple_of(BLOCK / slot_bytes)).then_some(size)
+    }
+}
+
+/// 512 MiB of the smallest slots.
+const MOST_SLOTS: u32 = 1 << 18;
+
+/// A packet socket with a ring, which receives nothing before [`bind`]: the place for a filter.
+///
+/// # Errors
+/// EPERM without CAP_NET_RAW; ENOMEM. The text says which step.
+pub fn open(size: Size) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+        .map_err(|error| say("cannot open a packet socket", error))?;
+    let set = |name: i32, value: i32, what: &str| {
+        option::set_int(&socket, libc::SOL_PACKET, name, value).map_err(|error| say(what, error))
+    };
+    set(libc::PACKET_VERSION, TPACKET_V2, "PACKET_VERSION")?;
+    set(libc::PACKET_VNET_HDR, 1, "PACKET_VNET_HDR")?;
+    set(libc::PACKET_COPY_THRESH, 1, "PACKET_COPY_THRESH")?;
+    // What is kept beside the ring counts against this; the default is three packets of 64 KiB.
+    sockopt::set_socket_recv_buffer_size_force(&socket, KEPT)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, KEPT))
+        .map_err(|error| say("SO_RCVBUF", error))?;
+    // struct tpacket_req: bytes and number of blocks, bytes and number of frames.
+    let blocks = size.slots / (BLOCK / size.slot_bytes);
+    let request = [BLOCK, blocks, size.slot_bytes, size.slots].map(u32::to_ne_bytes);
+    option::set(
+        &socket,
+        libc::SOL_PACKET,
+        libc::PACKET_RX_RING,
+        request.as_flattened(),
+    )
+    .map_err(|error| say("PACKET_RX_RING", error))?;
+    Ok(socket)
+}
+
+/// Bytes of memory for packets beside a ring.
+const KEPT: usize = 32 << 20;
+
+/// Begins to receive what arrives on an interface for a family. What leaves there is not received.
+///
+/// # Errors
+/// ENODEV, ENXIO: there is no such interface.
+pub fn bind(socket: impl AsFd, interface: u32, family: Family) -> io::Result<()> {
+    let address = address(interface, family);
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the socket is open, and `address` is a live `sockaddr_ll` of `len` bytes that the call only reads.
+    let result = unsafe { libc::bind(socket.as_fd().as_raw_fd(), (&raw const address).cast(), len) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A socket without a ring for whole packets, from IP on, of one interface and family. `filter` is attached before the
+/// first one arrives.
+///
+/// # Errors
+/// EPERM without CAP_NET_RAW; ENODEV: there is no such interface.
+pub fn plain(
+    interface: u32,
+    family: Family,
+    filter: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)
+        .map_err(|error| say("cannot open a packet socket", error))?;
+    filter(&socket)?;
+    bind(&socket, interface, family)?;
+    Ok(socket)
+}
+
+/// Sends a packet, from IP on, to a group's hardware address (RFC 1112 section 6.4, RFC 2464 section 7).
+///
+/// # Errors
+/// The kernel's: the interface is down, say.
+pub fn send_to_group(
+    socket: impl AsFd,
+    interface: u32,
+    group: std::net::IpAddr,
+    packet: &[u8],
+) -> io::Result<()> {
+    let mut to = address(interface, Family::of(group));
+    to.sll_halen = 6;
+    let hardware = match group {
+        std::net::IpAddr::V4(v4) => {
+            let [_, b, c, d] = v4.octets();
+            [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+        }
+        std::net::IpAddr::V6(v6) => {
+            let [.., a, b, c, d] = v6.octets();
+            [0x33, 0x33, a, b, c, d]
+        }
+    };
+    to.sll_addr[..6].copy_from_slice(&hardware);
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    let (bytes, flags) = (packet.as_ptr().cast(), libc::MSG_DONTWAIT);
+    // SAFETY: the socket is open; `packet` and `to` are live and as long as the call is told, which only reads them.
+    let sent = unsafe { libc::sendto(fd, bytes, packet.len(), flags, (&raw const to).cast(), len) };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn address(interface: u32, family: Family) -> libc::sockaddr_ll {
+    let protocol = match family {
+        Family::V4 => libc::ETH_P_IP,
+        Family::V6 => libc::ETH_P_IPV6,
+    };
+    // SAFETY: `sockaddr_ll` is integers and arrays of them, for which zero is a value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = AddressFamily::PACKET.as_raw();
+    address.sll_protocol = u16::try_from(protocol).map_or(0, u16::to_be);
+    address.sll_ifindex = interface.cast_signed();
+    address
+}
+
+/// How packets are spread over the sockets of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// There is one socket.
+    One,
+    /// By flow; to the next socket where a flow's ring is full.
+    Flows,
+}
+
+/// Puts bound sockets into one group: each packet goes to one of them, and IPv4 fragments are put together before.
+///
+/// # Errors
+/// The kernel's; EINVAL while the interface is down.
+pub fn group(sockets: &[OwnedFd], spread: Spread) -> io::Result<()> {
+    let mode = match spread {
+        Spread::One => libc::PACKET_FANOUT_LB,
+        Spread::Flows => libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_ROLLOVER,
+    } | libc::PACKET_FANOUT_FLAG_DEFRAG;
+    let join = |socket: &OwnedFd, id: u32, flags: u32| {
+        let value = (mode | flags) << 16 | id;
+        option::set(
+            socket,
+            libc::SOL_PACKET,
+            libc::PACKET_FANOUT,
+            &value.to_ne_bytes(),
+        )
+        .map_err(|error| say("PACKET_FANOUT", error))
+    };
+    let Some((first, others)) = sockets.split_first() else {
+        return Ok(());
+    };
+    join(first, 0, libc::PACKET_FANOUT_FLAG_UNIQUEID)?;
+    let mut value = [0; 4];
+    option::get(first, libc::SOL_PACKET, libc::PACKET_FANOUT, &mut value)
+        .map_err(|error| say("PACKET_FANOUT", error))?;
+    let id = u32::from_ne_bytes(value) & 0xffff;
+    others.iter().try_for_each(|socket| join(socket, id, 0))
+}
+
+/// Lets the device hand up frames of every group, not only of those that were joined, while the socket is open.
+///
+/// # Errors
+/// ENODEV: there is no such interface.
+pub fn all_groups(socket: impl AsFd, interface: u32) -> Result<(), Errno> {
+    // struct packet_mreq: interface, type, length of the address, address.
+    let mut request = [0; 16];
+    request[..4].copy_from_slice(&interface.to_ne_bytes());
+    request[4..6].copy_from_slice(&(libc::PACKET_MR_ALLMULTI as u16).to_ne_bytes());
+    option::set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// What came and what was dropped as the ring was full, since this was last asked: packets, drops among them.
+///
+/// # Errors
+/// Not a packet socket.
+pub fn statistics(socket: impl AsFd) -> Result<(u32, u32), Errno> {
+    let mut answer = [0; 8];
+    option::get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut answer)?;
+    Ok((
+        u32::from_ne_bytes(array(&answer, 0).unwrap_or_default()),
+        u32::from_ne_bytes(array(&answer, 4).unwrap_or_default()),
+    ))
+}
+
+/// Takes the next packet that was too long for its slot: `virtio_net_hdr` and packet. Says how long it is, which may be
+/// more than `buffer`.
+///
+/// # Errors
+/// AGAIN: there is none.
+pub fn take_long(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    recv(socket, buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC).map(|(_, len)| len)
+}
+
+/// The ring of a packet socket, in our memory.
+#[derive(Debug)]
+pub struct Ring {
+    at: *mut u8,
+    size: Size,
+    /// Slot that the next packet is expected in.
+    position: u32,
+}
+
+// SAFETY: the mapping is this value's own, and what it points at is only used through it.
+unsafe impl Send for Ring {}
+
+/// A packet in the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// `virtio_net_hdr`.
+    pub vnet: &'a [u8],
+    /// The packet, from its first byte of IP; cut where it was longer than the slot.
+    pub bytes: &'a [u8],
+    /// How many bytes the packet has.
+    pub len: usize,
+    /// The whole of it waits for [`take_long`].
+    pub kept: bool,
+}
+
+impl Ring {
+    /// Maps the ring of a socket from [`open`]. `position` is where the last one who had it left off.
+    ///
+    /// # Errors
+    /// The kernel's; EINVAL for a ring of another size.
+    pub fn map(socket: impl AsFd, size: Size, position: u32) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a null address lets the kernel choose a free range, so nothing of ours is replaced.
+        let at = unsafe { mmap(std::ptr::null_mut(), size.bytes(), protection, flags, socket, 0) }
+            .map_err(|error| say("cannot map a ring", error))?;
+        let mut ring = Self {
+            at: at.cast(),
+            size,
+            position: position % size.slots,
+        };
+        ring.find();
+        Ok(ring)
+    }
+
+    /// Looks for the oldest packet where none is at the position: whoever had the ring before may have been ahead.
+    pub fn find(&mut self) {
+        let slots = self.size.slots;
+        let mut after = (0..slots).map(|step| (self.position + step) % slots);
+        let first = after.find(|slot| self.has(*slot) && !self.has((slot + slots - 1) % slots));
+        // No packet at all, or nothing else: it is where we think.
+        self.position = first.unwrap_or(self.position);
+    }
+
+    /// Slot that the next packet is expected in.
+    #[must_use]
+    pub fn position(&self) -> u32 {
+        self.position
+    }
+
+    /// Slots.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.size.slots
+    }
+
+    /// The packet that is `ahead` places behind the oldest, if it is there. It stays until it is released.
+    #[must_use]
+    pub fn packet(&self, ahead: u32) -> Option<Packet<'_>> {
+        if ahead >= self.size.slots {
+            return None;
+        }
+        let slot = (self.position + ahead) % self.size.slots;
+        let status = self.status(slot).load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        // SAFETY: the slot lies in the mapping, as `slot` is below `slots`. The kernel has handed it over (the status was
+        // read with Acquire) and does not touch it before the status says so, which only `release` does, and that takes
+        // the ring exclusively: no slice of ours lives then.
+        let bytes = unsafe { std::slice::from_raw_parts(self.slot(slot), self.size.slot_bytes as usize) };
+        Some(Packet::read(bytes, status))
+    }
+
+    /// Gives the oldest `count` packets back to the kernel.
+    pub fn release(&mut self, count: u32) {
+        for _ in 0..count {
+            self.status(self.position)
+                .store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.position = (self.position + 1) % self.size.slots;
+        }
+    }
+
+    fn has(&self, slot: u32) -> bool {
+        self.status(slot).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+    }
+
+    fn slot(&self, slot: u32) -> *mut u8 {
+        self.at
+            .wrapping_add(slot as usize * self.size.slot_bytes as usize)
+    }
+
+    fn status(&self, slot: u32) -> &AtomicU32 {
+        // SAFETY: every slot lies in the mapping, which lives as long as `self`, and begins with its status, aligned as
+        // slots are; both sides access it as one word.
+        unsafe { AtomicU32::from_ptr(self.slot(slot).cast()) }
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Reads `struct tpacket2_hdr`: status, length, length of what is here, where Ethernet and IP begin.
+    fn read(slot: &'a [u8], status: u32) -> Self {
+        let word = |at| array(slot, at).map_or(0, u32::from_ne_bytes) as usize;
+        let half = |at| usize::from(array(slot, at).map_or(0, u16::from_ne_bytes));
+        let (len, here, mac, net) = (word(4), word(8), half(12), half(14));
+        let link = net.saturating_sub(mac);
+        Self {
+            vnet: slot
+                .get(mac.saturating_sub(VNET_HDR_LEN)..mac)
+                .unwrap_or_default(),
+            bytes: slot.get(net..mac + here).unwrap_or_default(),
+            len: len.saturating_sub(link),
+            kept: status & libc::TP_STATUS_COPY != 0,
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the range is what `map` mapped, and no slice of it outlives `self`.
+        let _ = unsafe { munmap(self.at.cast(), self.size.bytes()) };
+    }
+}
+
+const TPACKET_V2: i32 = 1;
+
+fn say(what: &str, error: Errno) -> io::Error {
+    let error = io::Error::from(error);
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}

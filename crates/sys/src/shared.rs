@@ -1,0 +1,97 @@
+//! Memory that two processes count in (memfd_create(2)).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// 64-bit words, all zero, that are shared with whoever is given the descriptor. They take memory once they are used.
+///
+/// # Errors
+/// Out of descriptors or memory.
+pub fn create(words: usize) -> io::Result<OwnedFd> {
+    let file = memfd_create(c"pontoon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, (words * size_of::<u64>()) as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// The words, in our memory.
+#[derive(Debug)]
+pub struct Words {
+    at: *mut AtomicU64,
+    len: usize,
+}
+
+// SAFETY: the mapping is this value's own, and the words in it are atomics.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// Maps what [`create`] made.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it may shrink, so that reading it could kill us. The kernel's.
+    pub fn map(file: impl AsFd) -> io::Result<Self> {
+        let seals = rustix::fs::fcntl_get_seals(&file)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let bytes = usize::try_from(fstat(&file)?.st_size).map_err(|_| Errno::INVAL)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a null address lets the kernel choose a free range, so nothing of ours is replaced.
+        let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &file, 0) }?;
+        Ok(Self {
+            at: at.cast(),
+            len: bytes / size_of::<u64>(),
+        })
+    }
+}
+
+impl std::ops::Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has `len` words, is aligned to a page, lives as long as `self` and cannot shrink; every
+        // process accesses it as atomics.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: the range is what `map` mapped, and no reference into it outlives `self`.
+        let _ = unsafe { munmap(self.at.cast(), self.len * size_of::<u64>()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn both_see_what_one_writes() {
+        let file = create(1000).unwrap();
+        let (ours, theirs) = (Words::map(&file).unwrap(), Words::map(&file).unwrap());
+        assert_eq!(ours.len(), 1000);
+        assert!(ours.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        ours[999].store(7, Ordering::Relaxed);
+        assert_eq!(theirs[999].load(Ordering::Relaxed), 7);
+        drop(ours);
+        assert_eq!(theirs[999].load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn refuses_what_may_shrink() {
+        let file = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        assert_eq!(Words::map(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(ftruncate(create(8).unwrap(), 0).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! The control socket, while a guest runs.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::{expect, tcp_server, tmpfs};
+use crate::case::{Case, Context, Family};
+use crate::network::Network;
+use crate::process;
+use crate::run::Running;
+
+const SOCKET: &str = "/run/control";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("control.stats", 30, stats),
+        Case::new("control.policy", 30, policy),
+        Case::new("control.half-a-request", 30, half_a_request),
+    ]
+    .into_iter()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+/// A guest with a shell, and a server at the far end.
+struct Scene<'a> {
+    context: &'a Context,
+    server: SocketAddr,
+    guest: Running,
+    _network: Network<'a>,
+}
+
+impl<'a> Scene<'a> {
+    fn new(context: &'a Context) -> Result<Self> {
+        let network = Network::new(context)?;
+        tmpfs(Path::new("/run"))?;
+        let server = tcp_server(&network, Family::V4)?;
+        let shell = "echo listening; while read -r line; do eval \"$line\"; done";
+        let guest = network.run().options(["--control", SOCKET]).shell(shell);
+        let guest = guest.spawn()?.listening()?;
+        Ok(Self {
+            context,
+            server,
+            guest,
+            _network: network,
+        })
+    }
+
+    /// What `pontoon ctl` prints.
+    fn ctl(&self, words: &[&str]) -> Result<String> {
+        let mut command = self.context.program.command()?;
+        process::output(command.args(["ctl", "--control", SOCKET]).args(words))
+    }
+
+    /// Whether the guest reaches the server.
+    fn reaches(&mut self) -> Result<bool> {
+        let line = format!(
+            "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
+            self.server
+        );
+        Ok(self.guest.ask(&line)? == "reached")
+    }
+}
+
+fn stats(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let mode = std::fs::metadata(SOCKET)?.permissions().mode() & 0o777;
+    ensure!(mode == 0o600, "mode {mode:o}");
+    ensure!(scene.reaches()?, "the server is not reached");
+    let json = scene.ctl(&["stats", "--json"])?;
+    ensure!(json.contains("\"tcp_opened\":1"), "{json}");
+    let text = scene.ctl(&["stats"])?;
+    let opened = text.lines().find(|line| line.starts_with("tcp_opened "));
+    ensure!(opened.is_some_and(|line| line.ends_with(" 1")), "{text}");
+    for (path, holds) in [
+        ("v1/stats", "\"workers\":[{"),
+        ("v1/openapi.json", "\"openapi\": \"3.1.0\""),
+        ("metrics", "pontoon_tcp_opened_total{worker=\"0\"} 1\n"),
+    ] {
+        let url = format!("http://pontoon/{path}");
+        let text =
+            process::output(Command::new("curl").args(["-sS", "--fail", "--unix-socket", SOCKET, &url]))?;
+        ensure!(text.contains(holds), "{path}: {text}");
+    }
+    let Scene { mut guest, .. } = scene;
+    guest.tell("exit 0")?;
+    guest.finish()?;
+    ensure!(!Path::new(SOCKET).exists(), "the socket is left");
+    Ok(())
+}
+
+/// Other rules end the flow that they forbid, and hold for the next one.
+fn policy(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let rule = scene.server.ip().to_string();
+    std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
+    std::fs::write("/run/open.toml", "")?;
+    std::fs::write("/run/wrong.toml", "deny = [\"10.0.0\"]\n")?;
+
+    let line = format!(
+        "$E2E guest tcp {} rr 100000000 >/dev/null 2>&1; echo ended",
+        scene.server
+    );
+    scene.guest.tell(&line)?;
+    process::wait_until("the guest is connected", Duration::from_secs(5), || {
+        Ok(scene.ctl(&["stats", "--json"])?.contains("\"tcp_opened\":1"))
+    })?;
+    scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
+    expect(&scene.guest.line()?, "ended")?;
+    ensure!(!scene.reaches()?, "the server is reached");
+    let text = scene.ctl(&["policy"])?;
+    expect(text.trim_start(), &format!("1 deny {rule}"))?;
+
+    ensure!(
+        scene.ctl(&["policy", "--load", "/run/wrong.toml"]).is_err(),
+        "wrong rules were taken"
+    );
+    ensure!(!scene.reaches()?, "the server is reached with wrong rules");
+    scene.ctl(&["policy", "--load", "/run/open.toml"])?;
+    ensure!(scene.reaches()?, "the server is not reached");
+    Ok(())
+}
+
+/// Clients that say half a request delay neither other clients nor the guest.
+fn half_a_request(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let mut stuck = Vec::new();
+    for _ in 0..40 {
+        let mut client = UnixStream::connect(SOCKET)?;
+        // One that had to make room may be gone already.
+        let _ = client.write_all(b"PUT /v1/policy HTTP/1.1\r\nContent-Length: 9\r\n\r\n{");
+        stuck.push(client);
+    }
+    let start = Instant::now();
+    scene.ctl(&["stats"])?;
+    ensure!(
+        start.elapsed() < Duration::from_secs(1),
+        "stats took {:?}",
+        start.elapsed()
+    );
+    ensure!(scene.reaches()?, "the server is not reached");
+    Ok(())
+}

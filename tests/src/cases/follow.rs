@@ -1,0 +1,126 @@
+//! The host's network changes while a guest runs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::case::{Case, Context, Family};
+use crate::network::{self, Network};
+use crate::process;
+use crate::run::Running;
+use crate::server;
+
+/// What the servers listen on.
+const PORT: u16 = 7000;
+
+pub(super) fn cases() -> Vec<Case> {
+    [
+        Case::both("follow.default-route", 30, default_route),
+        Case::both("follow.late-network", 30, late_network),
+        Case::both("follow.own-addresses", 30, own_addresses),
+    ]
+    .into_iter()
+    .flatten()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+/// An address behind the far end, which only a default route leads to.
+fn behind(family: Family) -> IpAddr {
+    family.pick(
+        Ipv4Addr::new(203, 0, 113, 7),
+        Ipv6Addr::new(0x2001, 0xdb8, 0xff, 0, 0, 0, 0, 7),
+    )
+}
+
+/// `address` alone, as `ip` takes it.
+fn host_route(address: IpAddr) -> String {
+    format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
+}
+
+/// A network with a server at [`behind`].
+fn scene(context: &Context, family: Family) -> Result<Network<'_>> {
+    let network = Network::new(context)?;
+    network.server().enter(|| {
+        network::add_address("lo", &host_route(behind(family)))?;
+        server::tcp::start(SocketAddr::new(behind(family), PORT))
+    })?;
+    Ok(network)
+}
+
+fn guest(network: &Network<'_>) -> Result<Running> {
+    let shell = "echo listening; while read -r line; do eval \"$line\"; done";
+    let run = network.run().options(["--connect-timeout", "500ms"]).shell(shell);
+    run.spawn()?.listening()
+}
+
+fn reaches(guest: &mut Running, address: IpAddr) -> Result<bool> {
+    let to = SocketAddr::new(address, PORT);
+    let line = format!("$E2E guest tcp {to} peer >/dev/null 2>&1 && echo reached || echo not");
+    Ok(guest.ask(&line)? == "reached")
+}
+
+/// Within two seconds, as the guest's own kernel may have to hear of it, too.
+fn soon_reaches(guest: &mut Running, address: IpAddr) -> Result<()> {
+    process::wait_until("the far end is reached", Duration::from_secs(2), || {
+        reaches(guest, address)
+    })?;
+    Ok(())
+}
+
+/// The way out moves to another neighbour.
+fn default_route(context: &Context, family: Family) -> Result<()> {
+    let network = scene(context, family)?;
+    let nobody = family.pick([198, 51, 100, 9].into(), "2001:db8:1::9".parse()?);
+    network::ip(&format!("route replace default via {nobody}"))?;
+    let mut guest = guest(&network)?;
+    ensure!(!reaches(&mut guest, behind(family))?, "reached by way of nobody");
+    network::ip(&format!(
+        "route replace default via {}",
+        network.server_address(family)
+    ))?;
+    soon_reaches(&mut guest, behind(family))
+}
+
+/// The host has nothing but its loopback when the guest starts, gets a network, loses it, and gets it again.
+fn late_network(context: &Context, family: Family) -> Result<()> {
+    let network = scene(context, family)?;
+    let own = network.host_address(family);
+    let width = if family == Family::V4 { 24 } else { 64 };
+    let down = || {
+        network::ip("address flush dev net0")?;
+        network::ip("link set net0 down")
+    };
+    down()?;
+    let mut guest = guest(&network)?;
+    for _ in 0..2 {
+        ensure!(!reaches(&mut guest, behind(family))?, "reached without a network");
+        network::ip("link set net0 up")?;
+        network::add_address("net0", &format!("{own}/{width}"))?;
+        network::ip(&format!(
+            "route add default via {}",
+            network.server_address(family)
+        ))?;
+        soon_reaches(&mut guest, behind(family))?;
+        down()?;
+    }
+    Ok(())
+}
+
+/// An address that the host gets while the guest runs is as closed as those that it had.
+fn own_addresses(context: &Context, family: Family) -> Result<()> {
+    let network = scene(context, family)?;
+    server::tcp::start(SocketAddr::new(family.unspecified(), PORT))?;
+    let mut guest = guest(&network)?;
+    soon_reaches(&mut guest, behind(family))?;
+    let added = family.pick([192, 0, 2, 5].into(), "2001:db8:fe::5".parse()?);
+    network::add_address("lo", &host_route(added))?;
+    // The engine hears of it from the supervisor.
+    std::thread::sleep(Duration::from_millis(200));
+    ensure!(
+        !reaches(&mut guest, added)?,
+        "the host is reached by its new address"
+    );
+    Ok(())
+}

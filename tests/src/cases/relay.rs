@@ -1,0 +1,212 @@
+//! `pontoon relay`, between namespaces.
+
+mod failures;
+mod kernel;
+mod load;
+mod proxy;
+mod reload;
+mod rules;
+mod traffic;
+mod unprivileged;
+mod workers;
+mod world;
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+
+use crate::case::{Case, Context, Family};
+use traffic::{Receiver, Sender};
+use world::{Relay, Row};
+
+pub(super) fn cases() -> Vec<Case> {
+    let topics = [
+        failures::cases,
+        kernel::cases,
+        load::cases,
+        proxy::cases,
+        reload::cases,
+        rules::cases,
+        unprivileged::cases,
+        workers::cases,
+    ];
+    let here = [
+        Case::both("relay.one-hop", 30, one_hop),
+        Case::both("relay.every-size", 60, every_size),
+        Case::both("relay.chain-of-3", 30, chain),
+        Case::both("relay.tree-1-to-3", 30, tree),
+        Case::both("relay.super-frames-through-a-chain", 30, super_frames),
+        Case::both("relay.mixed-flows", 30, mixed),
+    ];
+    here.into_iter()
+        .flatten()
+        .chain(topics.iter().flat_map(|cases| cases()))
+        .map(Case::pontoon_only)
+        .collect()
+}
+
+/// Group `number` of a family, at port 5000 + `number`.
+fn group(family: Family, number: u16) -> SocketAddr {
+    let address = family.pick(
+        [239, 1, 1, number as u8].into(),
+        [0xff1e, 0, 0, 0, 0, 0, 0, number].into(),
+    );
+    SocketAddr::new(address, 5000 + number)
+}
+
+/// A rule from group to group, left to right.
+fn onward(from: SocketAddr, to: SocketAddr) -> String {
+    format!("left {from} -> right {to}")
+}
+
+/// Datagrams of most cases.
+const MANY: u32 = 2000;
+
+/// Bytes of those.
+fn usual(_: u32) -> usize {
+    1400
+}
+
+fn one_hop(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(family, 1), group(family, 2));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let sender = Sender::new(row.sender(), from, 8)?;
+    sender.send(0..MANY, usual)?;
+    receiver.expect(0..MANY, usual)?;
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    stats.expect("/rules/0/outputs/0/sent", MANY.into())?;
+    stats.expect("/rules/0/outputs/0/bytes", u64::from(MANY) * 1400)?;
+    stats.expect("/interfaces/0/kernel_packets", MANY.into())?;
+    stats.expect("/interfaces/0/kernel_dropped", 0)?;
+    let sends = stats.number("/rules/0/outputs/0/sends");
+    ensure!(sends < u64::from(MANY) / 2, "{sends} sends: nothing was gathered");
+    Ok(())
+}
+
+/// From nothing to more than the MTU, in fragments on both sides.
+fn every_size(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(family, 1), group(family, 2));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let sender = Sender::new(row.sender(), from, 8)?;
+    // IPv6 fragments are not put together in front of a relay, so that they are counted and end there.
+    let sizes: &[usize] = match family {
+        Family::V4 => &[
+            4, 5, 100, 1471, 1472, 1473, 1500, 2000, 2960, 8972, 9000, 30_000, 65_507,
+        ],
+        Family::V6 => &[4, 5, 100, 1451, 1452],
+    };
+    let size = |number: u32| sizes[number as usize % sizes.len()];
+    let count = 10 * sizes.len() as u32;
+    sender.send(0..count, size)?;
+    receiver.expect(0..count, size)?;
+    sender.socket().send(&[])?;
+    ensure!(
+        receiver.next(std::time::Duration::from_secs(5))? == Some(Vec::new()),
+        "the empty one has not come"
+    );
+    if family == Family::V6 {
+        sender.send(count..count + 1, |_| 3000)?;
+        let stats = relay.stats_when("the fragments are counted", |stats| {
+            stats.number("/interfaces/0/fragment") == 3
+        })?;
+        stats.add_up()?;
+    }
+    relay.stats()?.add_up()
+}
+
+fn chain(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(3)?;
+    let mut relays = (0..3_u16)
+        .map(|number| {
+            let rule = onward(group(family, 1 + number), group(family, 2 + number));
+            Relay::with_rules(context, row.relay(number.into()), &[rule])
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let receiver = Receiver::new(row.receiver(), group(family, 4))?;
+    let sender = Sender::new(row.sender(), group(family, 1), 8)?;
+    sender.send(0..MANY, usual)?;
+    receiver.expect(0..MANY, usual)?;
+    for relay in &mut relays {
+        let stats = relay.stats()?;
+        stats.add_up()?;
+        stats.expect("/rules/0/outputs/0/sent", MANY.into())?;
+    }
+    Ok(())
+}
+
+fn tree(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(family, 1), group(family, 2));
+    let leaves = [row.leaf(0)?, row.leaf(1)?];
+    let rule = format!("left {from} -> right {to}, leaf0 {to}, leaf1 *:*");
+    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let receivers = [
+        Receiver::new(row.receiver(), to)?,
+        Receiver::new(&leaves[0], to)?,
+        Receiver::new(&leaves[1], from)?,
+    ];
+    let sender = Sender::new(row.sender(), from, 8)?;
+    sender.send(0..MANY, usual)?;
+    for receiver in &receivers {
+        receiver.expect(0..MANY, usual)?;
+    }
+    relay.stats()?.add_up()
+}
+
+/// A sender whose kernel hands over many datagrams as one packet, which is what each relay hands on.
+fn super_frames(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(3)?;
+    let mut relays = (0..3_u16)
+        .map(|number| {
+            let rule = onward(group(family, 1 + number), group(family, 2 + number));
+            Relay::with_rules(context, row.relay(number.into()), &[rule])
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let receiver = Receiver::new(row.receiver(), group(family, 4))?;
+    let sender = Sender::new(row.sender(), group(family, 1), 8)?;
+    sender.send_together(0..MANY, 1400, 32)?;
+    receiver.expect(0..MANY, usual)?;
+    let stats = relays[0].stats()?;
+    stats.add_up()?;
+    stats.expect("/interfaces/0/datagrams", MANY.into())?;
+    let packets = stats.number("/interfaces/0/packets");
+    ensure!(
+        packets == u64::from(MANY.div_ceil(32)),
+        "{packets} packets came in: they were no super-frames"
+    );
+    Ok(())
+}
+
+/// Flows of one rule and of several, of mixed sizes: each keeps its order.
+fn mixed(context: &Context, family: Family) -> Result<()> {
+    const FLOWS: u16 = 8;
+    let row = Row::new(1)?;
+    let rules: Vec<String> = (1..=FLOWS)
+        .map(|number| onward(group(family, number), group(family, 100 + number)))
+        .collect();
+    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let sizes = [200, 1400, 600];
+    let size = |number: u32| sizes[number as usize % sizes.len()];
+    let flows = (1..=FLOWS)
+        .map(|number| {
+            Ok((
+                Sender::new(row.sender(), group(family, number), 8)?,
+                Receiver::new(row.receiver(), group(family, 100 + number))?,
+            ))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    for begin in (0..500).step_by(5) {
+        for (sender, _) in &flows {
+            sender.send(begin..begin + 5, size)?;
+        }
+    }
+    for (_, receiver) in &flows {
+        receiver.expect(0..500, size)?;
+    }
+    relay.stats()?.add_up()
+}

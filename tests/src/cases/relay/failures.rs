@@ -1,0 +1,196 @@
+//! Interfaces and outputs in trouble.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::traffic::{Receiver, Sender};
+use super::world::{Relay, Row, command};
+use super::{MANY, group, onward, usual};
+use crate::case::{Case, Context, Family};
+use crate::network::{add_address, ip};
+
+pub(super) fn cases() -> Vec<Case> {
+    let both = [
+        Case::both("relay.a-bad-output-loses-only-its-own", 30, bad_output),
+        Case::both("relay.an-interface-comes-goes-and-comes-back", 60, interface),
+    ];
+    let one = [
+        Case::new("relay.an-output-without-offloads", 20, no_offload),
+        Case::new("relay.a-smaller-mtu", 20, smaller_mtu),
+        Case::new("relay.refuses-malformed-rules", 20, malformed),
+    ];
+    both.into_iter().flatten().chain(one).collect()
+}
+
+/// An output without an address, and one that nothing routes to, beside one that works.
+fn bad_output(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let (good, to) = (group(family, 1), group(family, 2));
+    let (bad, later) = (group(family, 3), group(family, 4));
+    let nowhere = match family {
+        Family::V4 => "203.0.113.1:9",
+        Family::V6 => "[2001:db8:ffff::1]:9",
+    };
+    row.relay(0).enter(|| {
+        ip("link add bare type veth peer name other")?;
+        ip("link set other up")?;
+        crate::network::sysctl("net/ipv6/conf/bare/disable_ipv6", "1")?;
+        ip("link set bare up")
+    })?;
+    let rules = [
+        onward(good, to),
+        format!("left {bad} -> bare {later}, right {nowhere}, right {later}"),
+    ];
+    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let before = relay.stats()?;
+    let (receiver, beside) = (
+        Receiver::new(row.receiver(), to)?,
+        Receiver::new(row.receiver(), later)?,
+    );
+    let (sender, disturber) = (
+        Sender::new(row.sender(), good, 8)?,
+        Sender::new(row.sender(), bad, 8)?,
+    );
+    for begin in (0..MANY).step_by(100) {
+        sender.send(begin..begin + 100, usual)?;
+        disturber.send(begin / 10..begin / 10 + 10, usual)?;
+    }
+    receiver.expect(0..MANY, usual)?;
+    beside.expect(0..MANY / 10, usual)?;
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    stats.expect("/rules/1/outputs/0/down", (MANY / 10).into())?;
+    ensure!(
+        stats.text("/rules/1/outputs/0/state") != "up",
+        "an output without an address is up"
+    );
+    stats.expect("/workers/0/restarts", 0)?;
+    stats.expect("/workers/0/pid", before.number("/workers/0/pid"))?;
+
+    // With an address it works.
+    row.relay(0).enter(|| {
+        crate::network::sysctl("net/ipv6/conf/bare/disable_ipv6", "0")?;
+        add_address("bare", "10.9.9.1/24")?;
+        add_address("bare", "2001:db8:999::1/64")
+    })?;
+    relay.stats_when("the output is up", |stats| {
+        stats.text("/rules/1/outputs/0/state") == "up"
+    })?;
+    disturber.send(0..10, usual)?;
+    relay.stats_when("the output sends", |stats| {
+        stats.number("/rules/1/outputs/0/sent") == 10
+    })?;
+    Ok(())
+}
+
+/// A rule waits for its interfaces, and goes on when they come back.
+fn interface(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(family, 1), group(family, 2));
+    let rule = format!("late {from} -> right {to}");
+    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    ensure!(
+        relay.stats()?.text("/interfaces/0/state") == "no such interface",
+        "it does not say that it waits"
+    );
+    let receiver = Receiver::new(row.receiver(), to)?;
+    for round in 0..3_u32 {
+        let node = crate::network::Namespace::new()?;
+        row.relay(0).enter(|| {
+            crate::network::join("late", &node, "out")?;
+            add_address("late", "10.7.7.2/24")?;
+            add_address("late", "2001:db8:77::2/64")
+        })?;
+        node.enter(|| {
+            add_address("out", "10.7.7.1/24")?;
+            add_address("out", "2001:db8:77::1/64")?;
+            ip("route add 224.0.0.0/4 dev out")
+        })?;
+        relay.stats_when("the input is open", |stats| {
+            stats.text("/interfaces/0/state").starts_with("packet ring")
+        })?;
+        Sender::new(&node, from, 8)?.send(0..100, usual)?;
+        receiver.expect(0..100, usual)?;
+        row.relay(0).enter(|| ip("link set late down"))?;
+        relay.stats_when("the input is closed", |stats| {
+            stats.text("/interfaces/0/state") == "the interface is down"
+        })?;
+        row.relay(0).enter(|| ip("link set late up"))?;
+        relay.stats_when("the input is open again", |stats| {
+            stats.text("/interfaces/0/state").starts_with("packet ring")
+        })?;
+        Sender::new(&node, from, 8)?.send(0..100, usual)?;
+        receiver.expect(0..100, usual)?;
+        row.relay(0).enter(|| ip("link delete late"))?;
+        let stats = relay.stats_when("the input is gone", |stats| {
+            stats.text("/interfaces/0/state") == "no such interface"
+        })?;
+        stats.add_up()?;
+        stats.expect("/rules/0/outputs/0/sent", u64::from(round + 1) * 200)?;
+    }
+    relay.stats()?.expect("/workers/0/restarts", 0)
+}
+
+/// A device that takes neither segments nor unfinished checksums.
+fn no_offload(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let ethtool = std::process::Command::new("ethtool").arg("--version").output();
+    ensure!(ethtool.is_ok(), "there is no ethtool");
+    row.relay(0).enter(|| {
+        let mut ethtool = std::process::Command::new("ethtool");
+        crate::process::output(ethtool.args(["-K", "right", "tx", "off", "tx-udp-segmentation", "off"]))
+            .map(drop)
+    })?;
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
+    receiver.expect(0..MANY, usual)?;
+    relay.stats()?.add_up()
+}
+
+/// What fits on the left has to be fragmented on the right; and the MTU may change.
+fn smaller_mtu(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let sender = Sender::new(row.sender(), from, 8)?;
+    for mtu in [1500, 600, 1500] {
+        row.receiver().enter(|| ip(&format!("link set left mtu {mtu}")))?;
+        row.relay(0).enter(|| ip(&format!("link set right mtu {mtu}")))?;
+        std::thread::sleep(Duration::from_millis(200));
+        sender.send(0..MANY, usual)?;
+        receiver.expect(0..MANY, usual)?;
+    }
+    relay.stats()?.add_up()
+}
+
+/// One line that says what is wrong, and status 2.
+fn malformed(context: &Context) -> Result<()> {
+    super::super::tmpfs(std::path::Path::new("/mnt"))?;
+    let file = "/mnt/relay.toml";
+    std::fs::write(
+        file,
+        "rules = [\n  \"a 239.1.1.1:1 -> b 239.1.1.1:1\",\n  \"a 239.1.1.300:1 -> b 239.1.1.1:1\",\n]\n",
+    )?;
+    let cases: [(&[&str], &str); 4] = [
+        (&["--rule", "eth0 239.1.1.1:5001 eth1"], "no '->'"),
+        (&["--rule", "eth0 239.1.1.1:0 -> eth1 *:*"], "'0' is no port"),
+        (
+            &["--config", file],
+            "/mnt/relay.toml: line 3: '239.1.1.300' is no address",
+        ),
+        (&[], "required"),
+    ];
+    for (arguments, wanted) in cases {
+        let output = command(context)?.arg("relay").args(arguments).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        eprintln!("{said}");
+        ensure!(said.contains(wanted), "{arguments:?}: {said}");
+        ensure!(said.trim_end().lines().count() == 1, "more than one line: {said}");
+        ensure!(output.status.code() == Some(2), "{}", output.status);
+    }
+    Ok(())
+}

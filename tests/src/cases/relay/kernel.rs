@@ -1,0 +1,71 @@
+//! Routes that a daemon has given to the kernel.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::traffic::{Receiver, Sender};
+use super::world::{Relay, Row};
+use super::{MANY, group, usual};
+use crate::case::{Caller, Case, Context, Family};
+use crate::network::sysctl;
+use crate::process::wait_until;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("relay.follows-kernel-routes", 30, follows)
+            .caller(Caller::Root("smcrouted wants to be root")),
+    ]
+}
+
+/// Each datagram arrives once: by the relay, and not by the kernel, which still counts it.
+fn follows(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let wanted = group(Family::V4, 1);
+    row.relay(0).enter(|| {
+        for interface in ["all", "left", "right"] {
+            sysctl(&format!("net/ipv4/conf/{interface}/rp_filter"), "0")?;
+        }
+        Ok(())
+    })?;
+    let mut relay = Relay::start(context, row.relay(0), ["--follow-kernel-routes"])?;
+    std::fs::write(
+        "/mnt/smcroute.conf",
+        format!(
+            "mgroup from left group {0}\nmroute from left source 10.0.0.1 group {0} to right\n",
+            wanted.ip()
+        ),
+    )?;
+    let mut daemon = row.relay(0).enter(|| {
+        let mut command = Command::new("smcrouted");
+        command.args(["-n", "-f", "/mnt/smcroute.conf", "-i", "pontoon"]);
+        command.args(["-u", "/mnt/smcroute.sock", "-P", "/mnt/smcroute.pid"]);
+        command.spawn().context("cannot run smcrouted")
+    })?;
+    let result = (|| {
+        relay.stats_when("the route is a rule", |stats| {
+            stats.text("/rules/0/rule") == format!("left {}:* from 10.0.0.1 -> right *:*", wanted.ip())
+        })?;
+        let receiver = Receiver::new(row.receiver(), wanted)?;
+        Sender::new(row.sender(), wanted, 8)?.send(0..MANY, usual)?;
+        receiver.expect(0..MANY, usual)?;
+        relay.stats()?.expect("/rules/0/outputs/0/sent", MANY.into())
+    })();
+    daemon.kill()?;
+    daemon.wait()?;
+    result?;
+    relay.stats_when("the rule is gone with the daemon", |stats| {
+        stats.text("/rules/0/rule").is_empty()
+    })?;
+    // The kernel may forward again afterwards.
+    relay.signal(rustix::process::Signal::TERM)?;
+    wait_until("the kernel is free", Duration::from_secs(5), || {
+        let tables = row
+            .relay(0)
+            .enter(|| crate::process::output(Command::new("nft").args(["list", "tables"])))?;
+        Ok(!tables.contains("pontoon_relay"))
+    })?;
+    ensure!(relay.ended()?.success(), "it ended badly");
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Numbered datagrams, sent and expected.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::net::{netdevice, sockopt};
+
+use crate::network::Namespace;
+use crate::sys;
+
+/// Datagrams that are sent at once, and how long to wait then: 50,000 a second.
+const AT_ONCE: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long what is expected may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long nothing more may come for nothing more to be expected.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// Bytes that may wait to be read.
+const BUFFER: usize = 4 << 20;
+
+/// Somebody who sends to a group.
+pub(super) struct Sender(UdpSocket);
+
+impl Sender {
+    /// From wherever the routes say.
+    pub(super) fn new(node: &Namespace, to: SocketAddr, hops: u8) -> Result<Self> {
+        Self::from(node, SocketAddr::new(unspecified(to), 0), to, hops)
+    }
+
+    /// From this address.
+    pub(super) fn from(node: &Namespace, from: SocketAddr, to: SocketAddr, hops: u8) -> Result<Self> {
+        node.enter(|| {
+            let socket = UdpSocket::bind(from)?;
+            match to {
+                SocketAddr::V4(_) => socket.set_multicast_ttl_v4(hops.into())?,
+                SocketAddr::V6(_) => sockopt::set_ipv6_multicast_hops(&socket, hops.into())?,
+            }
+            socket.connect(to).with_context(|| format!("cannot reach {to}"))?;
+            Ok(Self(socket))
+        })
+    }
+
+    pub(super) fn socket(&self) -> &UdpSocket {
+        &self.0
+    }
+
+    /// Sends those of these numbers, each of as many bytes as `size` says.
+    pub(super) fn send(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
+        for number in numbers {
+            self.0.send(&payload(number, size(number)))?;
+            if number % AT_ONCE == AT_ONCE - 1 {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, all of `size` bytes, as super-frames of `together` datagrams.
+    pub(super) fn send_together(
+        &self,
+        numbers: std::ops::Range<u32>,
+        size: u16,
+        together: u32,
+    ) -> Result<()> {
+        sys::segment_sends(&self.0, size)?;
+        let mut next = numbers.start;
+        while next < numbers.end {
+            let end = numbers.end.min(next + together);
+            let bytes: Vec<u8> = (next..end)
+                .flat_map(|number| payload(number, size.into()))
+                .collect();
+            self.0.send(&bytes)?;
+            next = end;
+            std::thread::sleep(PAUSE);
+        }
+        sys::segment_sends(&self.0, 0)?;
+        Ok(())
+    }
+}
+
+/// Somebody who wants a group, or what is sent to an address of its own.
+pub(super) struct Receiver(UdpSocket);
+
+impl Receiver {
+    /// On the interface `left`.
+    pub(super) fn new(node: &Namespace, at: SocketAddr) -> Result<Self> {
+        node.enter(|| {
+            let socket = UdpSocket::bind(SocketAddr::new(unspecified(at), at.port()))?;
+            sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
+            let index = netdevice::name_to_index(&socket, "left")?;
+            match at.ip() {
+                IpAddr::V4(group) if group.is_multicast() => {
+                    let any = Ipv4Addr::UNSPECIFIED;
+                    sockopt::set_ip_add_membership_with_ifindex(&socket, &group, &any, index)?;
+                }
+                IpAddr::V6(group) if group.is_multicast() => socket.join_multicast_v6(&group, index)?,
+                IpAddr::V4(_) | IpAddr::V6(_) => {}
+            }
+            Ok(Self(socket))
+        })
+    }
+
+    /// How many did not fit its buffer.
+    pub(super) fn missed(&self) -> Result<u32> {
+        Ok(sys::dropped(&self.0)?)
+    }
+
+    /// These numbers come, whole, in order, once, and nothing else.
+    pub(super) fn expect(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
+        self.take(numbers, size)?;
+        self.expect_silence()
+    }
+
+    /// These numbers come, whole, in order, once.
+    pub(super) fn take(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
+        let begin = Instant::now();
+        for number in numbers {
+            let Some(datagram) = self.next(PATIENCE)? else {
+                bail!("number {number} has not come in {:?}", begin.elapsed());
+            };
+            check(&datagram, number, size(number))?;
+        }
+        Ok(())
+    }
+
+    /// Whatever comes, until nothing more does: how many. All are whole, in order, and there once.
+    pub(super) fn count(&self, size: impl Fn(u32) -> usize) -> Result<u32> {
+        let (mut count, mut last) = (0, None);
+        while let Some(datagram) = self.next(SILENCE)? {
+            let number = number(&datagram)?;
+            ensure!(last.is_none_or(|last| number > last), "{number} after {last:?}");
+            check(&datagram, number, size(number))?;
+            (count, last) = (count + 1, Some(number));
+        }
+        Ok(count)
+    }
+
+    pub(super) fn expect_silence(&self) -> Result<()> {
+        match self.next(SILENCE)? {
+            None => Ok(()),
+            Some(datagram) => bail!(
+                "a datagram of {} bytes too many: {:?}",
+                datagram.len(),
+                number(&datagram)
+            ),
+        }
+    }
+
+    /// The next one, if there is one in time.
+    pub(super) fn next(&self, time: Duration) -> Result<Option<Vec<u8>>> {
+        self.0.set_read_timeout(Some(time))?;
+        let mut buffer = vec![0; 1 << 16];
+        match self.0.recv(&mut buffer) {
+            Ok(len) => {
+                buffer.truncate(len);
+                Ok(Some(buffer))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A number, and bytes that follow from it.
+pub(super) fn payload(number: u32, size: usize) -> Vec<u8> {
+    let pattern =
+        (0..size).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number.wrapping_mul(17)) as u8);
+    let mut bytes: Vec<u8> = pattern.collect();
+    let head = size.min(4);
+    bytes[..head].copy_from_slice(&number.to_be_bytes()[..head]);
+    bytes
+}
+
+fn number(datagram: &[u8]) -> Result<u32> {
+    let head = datagram.first_chunk().context("too short for a number")?;
+    Ok(u32::from_be_bytes(*head))
+}
+
+fn check(datagram: &[u8], wanted: u32, size: usize) -> Result<()> {
+    if datagram == payload(wanted, size) {
+        return Ok(());
+    }
+    let (len, came) = (datagram.len(), number(datagram).ok());
+    bail!("instead of number {wanted} of {size} bytes came {came:?} of {len}")
+}
+
+fn unspecified(like: SocketAddr) -> IpAddr {
+    match like {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

@@ -1,0 +1,138 @@
+//! The processes that move packets.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::traffic::{Receiver, Sender};
+use super::world::{Relay, Row};
+use super::{MANY, group, onward, usual};
+use crate::case::{Case, Context, Family};
+
+pub(super) fn cases() -> Vec<Case> {
+    let both = [
+        Case::both("relay.a-dead-worker-has-a-successor", 30, successor),
+        Case::both("relay.several-workers", 30, several),
+        Case::both("relay.overload-adds-up", 30, overload),
+    ];
+    let one = Case::new("relay.workers-hold-nothing", 20, nothing);
+    both.into_iter().flatten().chain([one]).collect()
+}
+
+fn worker(relay: &mut Relay) -> Result<Pid> {
+    let pid = relay.stats()?.number("/workers/0/pid");
+    Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
+}
+
+/// Within 100 ms, with the rules and the counters of the one before.
+fn successor(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(family, 1), group(family, 2));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let sender = Sender::new(row.sender(), from, 8)?;
+    for round in 0..3_u32 {
+        sender.send(0..MANY, usual)?;
+        receiver.expect(0..MANY, usual)?;
+        let first = worker(&mut relay)?;
+        // Young workers wait a while before they have a successor.
+        std::thread::sleep(Duration::from_millis(100));
+        kill_process(first, Signal::KILL)?;
+        let dead = Instant::now();
+        sender.send(0..1, usual)?;
+        let datagram = receiver.next(Duration::from_secs(5))?;
+        let took = dead.elapsed();
+        ensure!(datagram.is_some(), "nothing comes any more");
+        ensure!(took < Duration::from_millis(100), "it took {took:?}");
+        let stats = relay.stats_when("the counters add up", |stats| stats.add_up().is_ok())?;
+        stats.expect("/workers/0/restarts", u64::from(round + 1))?;
+        stats.expect(
+            "/rules/0/outputs/0/sent",
+            u64::from(round + 1) * u64::from(MANY + 1),
+        )?;
+        ensure!(
+            stats.number("/workers/0/pid") != first.as_raw_nonzero().get() as u64,
+            "the same process"
+        );
+    }
+    Ok(())
+}
+
+/// Each flow is one worker's, and all flows arrive.
+fn several(context: &Context, family: Family) -> Result<()> {
+    const FLOWS: u16 = 16;
+    let row = Row::new(1)?;
+    let rules = (1..=FLOWS).map(|number| onward(group(family, number), group(family, 100 + number)));
+    let options = rules
+        .flat_map(|rule| ["--rule".to_owned(), rule])
+        .chain(["--workers".to_owned(), "3".to_owned()]);
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    for number in 1..=FLOWS {
+        let receiver = Receiver::new(row.receiver(), group(family, 100 + number))?;
+        Sender::new(row.sender(), group(family, number), 8)?.send(0..200, usual)?;
+        receiver.expect(0..200, usual)?;
+    }
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    stats.expect("/interfaces/0/packets", u64::from(FLOWS) * 200)
+}
+
+/// More than fits the ring while nobody takes anything: what is lost is counted, one by one.
+fn overload(context: &Context, family: Family) -> Result<()> {
+    const FLOOD: u32 = 20_000;
+    let row = Row::new(1)?;
+    let (from, to) = (group(family, 1), group(family, 2));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let sender = Sender::new(row.sender(), from, 8)?;
+    let worker = worker(&mut relay)?;
+    kill_process(worker, Signal::STOP)?;
+    sender.send(0..FLOOD, |_| 100)?;
+    let full = relay.stats()?;
+    let dropped = full.number("/interfaces/0/kernel_dropped");
+    full.expect("/interfaces/0/kernel_packets", FLOOD.into())?;
+    ensure!(dropped > 0, "nothing was dropped: the flood was none");
+    let counted = std::thread::scope(|scope| {
+        let counting = scope.spawn(|| receiver.count(|_| 100));
+        kill_process(worker, Signal::CONT)?;
+        counting
+            .join()
+            .unwrap_or_else(|_| anyhow::bail!("a thread panicked"))
+    })?;
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    let sent = stats.number("/rules/0/outputs/0/sent");
+    ensure!(
+        sent + stats.number("/interfaces/0/kernel_dropped") == u64::from(FLOOD),
+        "{sent} sent and {dropped} dropped are not {FLOOD}"
+    );
+    // The receiver's own buffer may have been too small for a burst of that size, which is not the relay's loss.
+    let missed = u64::from(receiver.missed()?);
+    ensure!(
+        u64::from(counted) + missed == sent,
+        "{counted} received, {missed} missed, {sent} sent"
+    );
+    Ok(())
+}
+
+/// No capability, no way to gain one, and few system calls.
+fn nothing(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let pid = worker(&mut relay)?.as_raw_nonzero();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    for line in [
+        "CapInh:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "CapAmb:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
+        ensure!(status.contains(line), "no {line:?} in {status}");
+    }
+    Ok(())
+}

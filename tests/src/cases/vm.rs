@@ -1,0 +1,302 @@
+//! `pontoon vm`: a namespace whose tap is carried over a socket, in the place of a machine.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::net::{RecvFlags, SocketFlags, recv, socketpair};
+use rustix::process::Signal;
+
+use super::{expect, tcp_server, udp_server};
+use crate::carrier::{Framing, dial};
+use crate::case::{Case, Context, Family};
+use crate::faults::Faults;
+use crate::guest::{tcp, udp};
+use crate::machine::{DIRECTORY, Guest, Vm};
+use crate::network::Network;
+use crate::process;
+use crate::server;
+
+const GIB: u64 = 1 << 30;
+
+/// Where a guest asks for names.
+pub(super) const DNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+
+/// What a guest's DHCPv4 client is given.
+pub(super) const DHCP4: &str = "dhcp4 10.0.2.15/24 10.0.2.2 10.0.2.3 1500";
+
+/// What a guest's DHCPv6 client is given.
+pub(super) const DHCP6: &str = "dhcp6 fd70:6f6e:746f::15 fd70:6f6e:746f::3";
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = Framing::ALL
+        .into_iter()
+        .flat_map(|framing| {
+            let case = |name: &str, seconds, run: fn(&Context, Framing) -> Result<()>| {
+                let name = format!("vm.{framing}.{name}");
+                Case::new(&name, seconds, move |context| run(context, framing))
+            };
+            [
+                case("addresses-and-names", 30, addresses),
+                case("content-and-closes", 60, content),
+                case("datagrams", 60, datagrams),
+                case("published-ports", 40, published),
+                case("one-guest-after-the-other", 40, one_after_the_other),
+                case("one-off", 20, one_off),
+                case("pontoon-restarts", 40, restarts),
+                case("handed-over-socket", 30, handed_over),
+            ]
+        })
+        .collect();
+    cases.push(Case::new("vm.stream.lossy-link", 120, lossy).alone());
+    cases.push(Case::new("vm.vhost-user-is-not-here", 10, not_here));
+    cases.into_iter().map(Case::pontoon_only).collect()
+}
+
+/// A network whose host runs `pontoon vm`, with names at its far end.
+pub(super) fn start<'a>(
+    context: &'a Context,
+    framing: Framing,
+    options: &[&str],
+) -> Result<(Network<'a>, Vm)> {
+    let network = prepare(context)?;
+    let vm = Vm::start(&context.program, framing, &with_names(&network, options))?;
+    Ok((network, vm))
+}
+
+fn prepare(context: &Context) -> Result<Network<'_>> {
+    let network = Network::new(context)?;
+    super::tmpfs(Path::new(DIRECTORY))?;
+    let resolver = SocketAddr::new(network.server_address(Family::V4), 53);
+    network.server().enter(|| server::dns::start(resolver))?;
+    Ok(network)
+}
+
+/// Options, with that of the resolver in front.
+fn with_names(network: &Network<'_>, options: &[&str]) -> Vec<String> {
+    let resolver = network.server_address(Family::V4).to_string();
+    ["--dns", &resolver]
+        .into_iter()
+        .chain(options.iter().copied())
+        .map(str::to_string)
+        .collect()
+}
+
+/// A guest with all its addresses.
+fn guest(vm: &Vm, faults: Faults) -> Result<Guest> {
+    let guest = Guest::of(vm, faults)?;
+    guest.dhcp4()?;
+    guest.slaac()?;
+    Ok(guest)
+}
+
+fn addresses(context: &Context, framing: Framing) -> Result<()> {
+    let (_network, vm) = start(context, framing, &[])?;
+    let guest = Guest::of(&vm, Faults::NONE)?;
+    expect(&guest.dhcp4()?, DHCP4)?;
+    let IpAddr::V6(address) = guest.slaac()? else {
+        anyhow::bail!("not an IPv6 address");
+    };
+    let prefix = [0xfd70, 0x6f6e, 0x746f, 0];
+    ensure!(
+        address.segments()[..4] == prefix,
+        "{address} is of another prefix"
+    );
+    expect(&guest.dhcp6()?, DHCP6)?;
+    for (kind, wanted) in [
+        ("A", server::dns::A.to_string()),
+        ("AAAA", server::dns::AAAA.to_string()),
+    ] {
+        let server = format!("@{DNS}");
+        let got = guest.namespace.enter(|| {
+            process::output(Command::new("dig").args([
+                server.as_str(),
+                "+short",
+                "+tries=2",
+                "some.test",
+                kind,
+            ]))
+        })?;
+        expect(&got, &wanted)?;
+    }
+    Ok(())
+}
+
+fn content(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = start(context, framing, &[])?;
+    let guest = guest(&vm, Faults::NONE)?;
+    for family in [Family::V4, Family::V6] {
+        let server = tcp_server(&network, family)?;
+        let all: [(&[&str], &str); 9] = [
+            (&["put", "0", "31", "100000000"], "ok"),
+            (&["fetch", "0", "32", "100000000"], "ok"),
+            // The server, and then the guest, is slower than the link.
+            (&["put", "1", "33", "30000000"], "ok"),
+            (&["fetch", "1", "34", "30000000"], "ok"),
+            (&["half-ours", "35", "8388608"], "ok"),
+            (&["half-theirs", "36", "8388608"], "ok"),
+            (&["reset-ours"], "reset"),
+            (&["reset-theirs"], "ok"),
+            (&["connects", "1000"], "ok"),
+        ];
+        for (words, wanted) in all {
+            let got = guest
+                .namespace
+                .enter(|| tcp::command(server, words))
+                .with_context(|| format!("{} over {}", words.join(" "), family.suffix()))?;
+            expect(&got, wanted)?;
+        }
+    }
+    Ok(())
+}
+
+fn datagrams(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = start(context, framing, &[])?;
+    let guest = guest(&vm, Faults::NONE)?;
+    for family in [Family::V4, Family::V6] {
+        let server = udp_server(&network, family)?.to_string();
+        for words in [&["sizes", &server][..], &["fragmented", &server, "3"]] {
+            let got = guest.namespace.enter(|| udp::command(words))?;
+            expect(&got, "ok")?;
+        }
+    }
+    Ok(())
+}
+
+fn published(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = start(context, framing, &["-p", "8080:80", "-p", "8053:53/udp"])?;
+    let guest = guest(&vm, Faults::NONE)?;
+    guest.dhcp6()?;
+    // Both families.
+    let any = Family::V6.unspecified();
+    guest.namespace.enter(|| {
+        server::tcp::start(SocketAddr::new(any, 80))?;
+        server::udp::start(SocketAddr::new(any, 53))
+    })?;
+    for family in [Family::V4, Family::V6] {
+        let tcp = SocketAddr::new(network.host_address(family), 8080);
+        let udp = SocketAddr::new(network.host_address(family), 8053).to_string();
+        network.server().enter(|| {
+            expect(&tcp::command(tcp, &["put", "0", "41", "30000000"])?, "ok")?;
+            expect(&tcp::command(tcp, &["fetch", "0", "42", "30000000"])?, "ok")?;
+            expect(&udp::command(&["peer", &udp])?, "ok")
+        })?;
+    }
+    Ok(())
+}
+
+/// A guest that goes takes its connections along, and the next one begins anew. While there is one, others are turned
+/// away.
+fn one_after_the_other(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = start(context, framing, &[])?;
+    let server = tcp_server(&network, Family::V4)?;
+    for name in ["first", "second", "third"] {
+        let guest = guest(&vm, Faults::NONE)?;
+        let other = dial(&vm.socket, framing)?;
+        let read = recv(&other, &mut [0_u8; 1], RecvFlags::empty());
+        ensure!(matches!(read, Ok((_, 0))), "a second guest reads {read:?}");
+        let held = guest.namespace.enter(|| {
+            let mut held = tcp::request(server, &format!("hold {name}"))?;
+            std::io::Read::read_exact(&mut held, &mut [0; 5])?;
+            expect(&tcp::command(server, &["put", "0", "51", "10000000"])?, "ok")?;
+            Ok(held)
+        })?;
+        drop(guest);
+        let mut report = network
+            .server()
+            .enter(|| tcp::request(server, &format!("report {name}")))?;
+        expect(&std::io::read_to_string(&mut report)?, "reset")?;
+        drop(held);
+    }
+    Ok(())
+}
+
+fn one_off(context: &Context, framing: Framing) -> Result<()> {
+    let (_network, mut vm) = start(context, framing, &["--one-off"])?;
+    drop(guest(&vm, Faults::NONE)?);
+    let status = vm.wait()?;
+    ensure!(status.success(), "pontoon vm: {status}");
+    ensure!(!vm.socket.exists(), "the socket's file is left");
+    Ok(())
+}
+
+/// A guest that stays gets its network back from the next run, however the one before ended.
+fn restarts(context: &Context, framing: Framing) -> Result<()> {
+    let (network, mut vm) = start(context, framing, &[])?;
+    let server = tcp_server(&network, Family::V4)?;
+    let guest = guest(&vm, Faults::NONE)?;
+    for signal in [Signal::KILL, Signal::TERM] {
+        expect(
+            &guest
+                .namespace
+                .enter(|| tcp::command(server, &["fetch", "0", "61", "10000000"]))?,
+            "ok",
+        )?;
+        vm.signal(signal)?;
+        let status = vm.wait()?;
+        ensure!(
+            status.success() == (signal == Signal::TERM),
+            "pontoon vm after {signal:?}: {status}"
+        );
+        process::wait_until("its engine ends too", Duration::from_secs(5), || {
+            Ok(context.program.processes().is_empty())
+        })?;
+        vm = Vm::start(&context.program, framing, &with_names(&network, &[]))?;
+    }
+    expect(
+        &guest
+            .namespace
+            .enter(|| tcp::command(server, &["put", "0", "62", "10000000"]))?,
+        "ok",
+    )
+}
+
+fn handed_over(context: &Context, framing: Framing) -> Result<()> {
+    let network = prepare(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let flags = SocketFlags::CLOEXEC;
+    let family = rustix::net::AddressFamily::UNIX;
+    let (ours, theirs) = socketpair(family, framing.socket_type(), flags, None)?;
+    let mut vm = Vm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
+    let guest = Guest::at(theirs, framing)?;
+    expect(&guest.dhcp4()?, DHCP4)?;
+    let words = ["put", "0", "71", "10000000"];
+    expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+    drop(guest);
+    let status = vm.wait()?;
+    ensure!(status.success(), "pontoon vm: {status}");
+    Ok(())
+}
+
+/// Frames are lost, doubled and swapped both ways, and nothing of what they carry.
+fn lossy(context: &Context) -> Result<()> {
+    let (network, vm) = start(context, Framing::Stream, &["--mtu", "65520"])?;
+    let guest = Guest::of(&vm, Faults::LOSSY)?;
+    expect(&guest.dhcp4()?, &DHCP4.replace("1500", "65520"))?;
+    let server = tcp_server(&network, Family::V4)?;
+    // Up it goes at 0.1 Gbit/s: what is kept out of order is one frame of this size (2026-11-21).
+    for (word, seed, len) in [("put", "81", GIB / 8), ("fetch", "82", GIB)] {
+        let begin = Instant::now();
+        let bytes = len.to_string();
+        let words = [word, "0", seed, &bytes];
+        expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+        let gbit = len as f64 * 8e-9 / begin.elapsed().as_secs_f64();
+        eprintln!("{word}: {gbit:.2} Gbit/s");
+    }
+    Ok(())
+}
+
+fn not_here(context: &Context) -> Result<()> {
+    let output = context
+        .program
+        .command()?
+        .args(["vm", "--socket", "/tmp/never", "--protocol", "vhost-user"])
+        .output()?;
+    ensure!(output.status.code() == Some(1), "{}", output.status);
+    expect(
+        &String::from_utf8_lossy(&output.stderr),
+        "error: --protocol vhost-user is not available in this build (try: --protocol stream)",
+    )
+}

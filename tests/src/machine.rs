@@ -1,0 +1,182 @@
+//! `pontoon vm`, as the tests start it, and a namespace in the place of a machine.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::carrier::{Carrier, Framing};
+use crate::case::Family;
+use crate::faults::Faults;
+use crate::guest::routes;
+use crate::network::{self, Namespace};
+use crate::process::{self, Program};
+use crate::sys;
+
+/// Where a case's files are, on a file system of its own.
+pub(crate) const DIRECTORY: &str = "/mnt";
+
+/// Scripts for the DHCP clients, which print what they were given.
+pub(crate) const UDHCPC: &str = include_str!("machine/udhcpc.sh");
+pub(crate) const DHCLIENT: &str = include_str!("machine/dhclient.sh");
+
+/// A running `pontoon vm`. Dropped, it is killed.
+pub(crate) struct Vm {
+    child: Child,
+    /// Its socket, where it listens on one.
+    pub(crate) socket: PathBuf,
+    pub(crate) framing: Framing,
+}
+
+impl Vm {
+    /// Starts it, and waits until it serves.
+    pub(crate) fn start(program: &Program, framing: Framing, options: &[String]) -> Result<Self> {
+        let socket = Path::new(DIRECTORY).join("socket");
+        let mut command = program.command()?;
+        command.args(["vm", "--socket"]).arg(&socket).stdin(Stdio::null());
+        Self::spawn(command, socket, framing, options)
+    }
+
+    /// Starts it with a socket that is open already.
+    pub(crate) fn start_with(
+        program: &Program,
+        socket: OwnedFd,
+        framing: Framing,
+        options: &[String],
+    ) -> Result<Self> {
+        let binary = program.command()?;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "exec \"$@\" 3<&0 </dev/null", "sh"])
+            .arg(binary.get_program())
+            .args(binary.get_args())
+            .args(["vm", "--fd", "3"])
+            .stdin(socket);
+        Self::spawn(command, PathBuf::new(), framing, options)
+    }
+
+    fn spawn(mut command: Command, socket: PathBuf, framing: Framing, options: &[String]) -> Result<Self> {
+        let ready = Path::new(DIRECTORY).join("pid");
+        let _ = std::fs::remove_file(&ready);
+        command
+            .args(["--protocol", &framing.to_string(), "--pid-file"])
+            .arg(&ready)
+            .args(options);
+        eprintln!("+ {command:?}");
+        let child = command.spawn().context("cannot run pontoon vm")?;
+        let mut vm = Self {
+            child,
+            socket,
+            framing,
+        };
+        process::wait_until("pontoon vm serves", Duration::from_secs(10), || {
+            let ended = vm.child.try_wait()?;
+            ensure!(ended.is_none(), "pontoon vm ended: {ended:?}");
+            Ok(ready.exists())
+        })?;
+        Ok(vm)
+    }
+
+    /// Waits for its end, which is near.
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        let mut status = None;
+        process::wait_until("pontoon vm ends", Duration::from_secs(10), || {
+            status = self.child.try_wait()?;
+            Ok(status.is_some())
+        })?;
+        status.context("no status")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A namespace whose interface `eth0` is carried to a `pontoon vm`.
+pub(crate) struct Guest {
+    pub(crate) namespace: Namespace,
+    _carrier: Carrier,
+}
+
+impl Guest {
+    pub(crate) fn of(vm: &Vm, faults: Faults) -> Result<Self> {
+        Self::new(|tap| Carrier::to_path(tap, vm.socket.clone(), vm.framing, faults))
+    }
+
+    /// At the other end of a socket.
+    pub(crate) fn at(socket: OwnedFd, framing: Framing) -> Result<Self> {
+        Self::new(|tap| Carrier::to_socket(tap, socket, framing))
+    }
+
+    fn new(carry: impl FnOnce(OwnedFd) -> Carrier) -> Result<Self> {
+        let namespace = Namespace::new()?;
+        let tap = namespace.enter(|| {
+            network::sysctl("net/ipv6/conf/default/router_solicitation_delay", "0")?;
+            let tap = sys::tap("eth0").context("cannot make a tap")?;
+            network::ip("link set eth0 address 52:54:00:12:34:56 up")?;
+            Ok(tap)
+        })?;
+        Ok(Self {
+            namespace,
+            _carrier: carry(tap),
+        })
+    }
+
+    /// Gets an IPv4 address by busybox's DHCP client; returns what its script printed.
+    pub(crate) fn dhcp4(&self) -> Result<String> {
+        let script = script("udhcpc", UDHCPC)?;
+        let text = self.namespace.enter(|| {
+            let client = [
+                "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", "10", "-T", "1", "-O", "mtu", "-s",
+            ];
+            process::output(Command::new("busybox").args(client).arg(&script))
+        })?;
+        let line = text.lines().find(|line| line.starts_with("dhcp4 "));
+        Ok(line.context("no address")?.to_string())
+    }
+
+    /// Waits for an IPv6 address from the router's advertisement.
+    pub(crate) fn slaac(&self) -> Result<std::net::IpAddr> {
+        self.namespace.enter(|| {
+            process::wait_until("an IPv6 default route", Duration::from_secs(10), || {
+                Ok(routes::default(Family::V6).is_ok() && routes::address(Family::V6, "eth0").is_ok())
+            })?;
+            routes::address(Family::V6, "eth0")
+        })
+    }
+
+    /// Gets an IPv6 address by ISC's DHCP client; returns what its script printed.
+    pub(crate) fn dhcp6(&self) -> Result<String> {
+        let script = script("dhclient", DHCLIENT)?;
+        let said = Path::new(DIRECTORY).join("dhcp6");
+        let line = format!(
+            "dhclient -6 -1 -lf {0}/leases6 -pf {0}/dhclient6 -sf {1} -e SAID={2} eth0 </dev/null >/dev/null",
+            DIRECTORY,
+            script.display(),
+            said.display()
+        );
+        self.namespace
+            .enter(|| process::output(Command::new("sh").args(["-c", &line])))?;
+        Ok(std::fs::read_to_string(said)?.trim_end().to_string())
+    }
+}
+
+/// Writes a script that can be run.
+fn script(name: &str, text: &str) -> Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = Path::new(DIRECTORY).join(name);
+    std::fs::write(&path, text)?;
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+    Ok(path)
+}

@@ -1,0 +1,10 @@
+#!/bin/sh
+# What busybox's udhcpc runs.
+case $1 in
+bound)
+    ip link set "$interface" mtu "${mtu:-1500}"
+    ip address add "$ip/$mask" dev "$interface"
+    ip route add default via "$router"
+    echo "dhcp4 $ip/$mask $router $dns ${mtu:-none}"
+    ;;
+esac
