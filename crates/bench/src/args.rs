@@ -1,5 +1,6 @@
 //! What can be said behind `pontoon bench`. Parsing performs no work.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -84,7 +85,7 @@ pub(crate) struct Measure {
 /// Who takes part in what.
 #[derive(Args, Debug)]
 pub(crate) struct Stacks {
-    /// Stacks beside pontoon: NAME[=PROGRAM] [default: all that are known]
+    /// Stacks beside pontoon: NAME[=PROGRAM] [default: those of namespaces]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
     pub(crate) against: Vec<Wanted>,
     /// Pontoon once more, with flags for 'run'
@@ -150,6 +151,22 @@ pub struct Client {
     pub(crate) order: String,
 }
 
+/// `bench-machine`: a machine at native speed behind a vhost-user device.
+#[derive(Args, Debug)]
+pub struct Machine {
+    /// Of its interface.
+    #[arg(long)]
+    pub(crate) mtu: u16,
+    /// Without checksum and segmentation offload.
+    #[arg(long)]
+    pub(crate) bare: bool,
+    /// The device's.
+    pub(crate) socket: PathBuf,
+    /// What to run in it.
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
 /// `bench-touch`: one byte there and back.
 #[derive(Args, Debug)]
 pub struct Touch {
@@ -167,7 +184,7 @@ impl Stacks {
         };
         let mut wanted = self.against.clone();
         if wanted.is_empty() {
-            wanted = stack::kinds().map(plain).collect();
+            wanted = stack::usual().map(plain).collect();
         }
         if !wanted.iter().any(|one| one.name == PONTOON) {
             wanted.push(plain(PONTOON));

@@ -14,6 +14,7 @@ mod host;
 pub mod job;
 pub mod load;
 mod machine;
+mod native;
 mod network;
 mod relay;
 pub mod report;
@@ -24,4 +25,4 @@ mod shm;
 mod stack;
 pub mod stats;
 
-pub use bench::{bench, client, server, touch};
+pub use bench::{bench, client, machine, server, touch};

@@ -13,6 +13,7 @@ use crate::host::Host;
 use crate::schema::{self, Role};
 
 mod direct;
+mod driver;
 mod pasta;
 mod pontoon;
 mod slirp4netns;
@@ -25,6 +26,10 @@ const KINDS: &[Kind] = &[
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
+    driver::PONTOON,
+    driver::PASST,
+    driver::BARE_PONTOON,
+    driver::BARE_PASST,
 ];
 
 /// The user that stacks run as where root runs the harness, as they are made for users without privileges.
@@ -34,6 +39,8 @@ const NOBODY: u32 = 65534;
 struct Kind {
     name: &'static str,
     role: Role,
+    /// It takes part without being named.
+    usual: bool,
     find: fn(&Wanted) -> Result<Found>,
 }
 
@@ -116,6 +123,11 @@ pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|kind| kind.name)
 }
 
+/// What is meant where nothing is named.
+pub(crate) fn usual() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().filter(|kind| kind.usual).map(|kind| kind.name)
+}
+
 /// Looks for the stacks of `wanted`, in the order of their kinds. One that is missing says why.
 pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
     let of_kind = |kind: &'static Kind| {
@@ -174,7 +186,10 @@ fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
         .map(|directory| directory.join(usual))
         .find(|program| program.is_file())
         .with_context(|| {
-            format!("{usual} is not on PATH (try: install {package}, or --against {usual}=/path)")
+            format!(
+                "{usual} is not on PATH (try: install {package}, or --against {}=/path)",
+                wanted.name
+            )
         })
 }
 

@@ -82,6 +82,11 @@ pub fn run(setup: Setup, attachment: Attachment) -> io::Result<()> {
         }
         Attachment::Stream(source) => serve_socket::<Stream>(setup, source),
         Attachment::Packet(source) => serve_socket::<Packet>(setup, source),
+        Attachment::VhostUser { source, workers } => {
+            let links = link::vhost_user::open(source, workers, setup.config.mtu)
+                .map_err(|error| say("cannot take over the guest's socket", &error))?;
+            serve(setup, links)
+        }
     }
 }
 

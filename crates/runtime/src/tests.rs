@@ -12,6 +12,8 @@ use pontoon_wire::Mac;
 use super::*;
 use crate::namespace::{self, ip};
 
+mod machine;
+
 /// A new tap of this namespace.
 fn tap(queues: u8) -> Attachment {
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();

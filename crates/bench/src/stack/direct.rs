@@ -13,6 +13,7 @@ use crate::schema::Role;
 pub(super) const KIND: Kind = Kind {
     name: "direct",
     role: Role::Kernel,
+    usual: true,
     find,
 };
 

@@ -13,6 +13,7 @@ use crate::schema::Role;
 pub(super) const KIND: Kind = Kind {
     name: "pontoon",
     role: Role::Pontoon,
+    usual: true,
     find,
 };
 

@@ -22,6 +22,7 @@ use crate::schema::Role;
 pub(super) const KIND: Kind = Kind {
     name: "slirp4netns",
     role: Role::Peer,
+    usual: true,
     find,
 };
 
