@@ -72,6 +72,15 @@ pub struct Setup {
 pub fn run(setup: Setup, attachment: Attachment) -> io::Result<()> {
     caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
     raise_descriptor_limit();
+    carry(setup, attachment)
+}
+
+/// Moves packets until the supervisor's end closes or the guest is gone, as [`run`] does, and leaves the process as it is:
+/// for a thread of somebody else's.
+///
+/// # Errors
+/// The engine could not start, or not go on; the text says what failed.
+pub fn carry(setup: Setup, attachment: Attachment) -> io::Result<()> {
     match attachment {
         Attachment::Tap { queues, offload } => {
             let mtu = setup.config.mtu;
@@ -87,6 +96,7 @@ pub fn run(setup: Setup, attachment: Attachment) -> io::Result<()> {
                 .map_err(|error| say("cannot take over the guest's socket", &error))?;
             serve(setup, links)
         }
+        Attachment::InProcess(link) => serve(setup, vec![*link]),
     }
 }
 
