@@ -4,6 +4,10 @@ mod batches;
 mod calls;
 mod control;
 mod dns;
+#[cfg(target_arch = "x86_64")]
+mod escapes;
+mod faults;
+mod floods;
 mod follow;
 mod icmp;
 mod idle;
@@ -17,6 +21,7 @@ mod publish;
 mod reach;
 mod registry;
 mod relay;
+mod sandbox;
 mod tcp;
 mod transfer;
 mod udp;
@@ -41,6 +46,10 @@ pub(crate) fn all() -> Vec<Case> {
         calls::cases,
         control::cases,
         dns::cases,
+        #[cfg(target_arch = "x86_64")]
+        escapes::cases,
+        faults::cases,
+        floods::cases,
         follow::cases,
         icmp::cases,
         idle::cases,
@@ -54,6 +63,7 @@ pub(crate) fn all() -> Vec<Case> {
         reach::cases,
         registry::cases,
         relay::cases,
+        sandbox::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,

@@ -1,6 +1,7 @@
 //! The guest's side of the tests: `pontoon-e2e guest ...`, also called by cases as functions.
 
 pub(crate) mod dns;
+mod flood;
 pub(crate) mod raw;
 pub(crate) mod routes;
 pub(crate) mod tcp;
@@ -30,6 +31,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["udp", rest @ ..] => say(&udp::command(rest)?),
         ["dns", server, count] => say(&dns::parallel(server.parse()?, count.parse()?)?.to_string()),
         ["raw", rest @ ..] => raw::command(rest),
+        ["flood", rest @ ..] => flood::command(rest),
         _ => bail!("unknown guest command {}", words.join(" ")),
     }
 }

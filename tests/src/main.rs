@@ -11,6 +11,8 @@ mod cases;
 mod counters;
 mod faults;
 mod guest;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod machine;
 mod network;
 mod pattern;

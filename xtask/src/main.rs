@@ -1,21 +1,32 @@
-//! Chores of the workspace: `cargo xtask test` is everything that CI does, `cargo xtask bench-ab` compares revisions.
+//! Chores of the workspace: `cargo xtask test` is everything that CI does, `bench-ab` compares revisions, `fuzz` and
+//! `simulate` go on for as long as they are told to.
 
 mod bench_ab;
+mod deny;
+mod fuzz;
 mod need;
 mod ring;
+mod simulate;
 mod step;
 mod test;
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
         Some("test") if arguments.len() == 1 => test::run(),
         Some("bench-ab") if arguments.len() > 1 => bench_ab::run(&arguments[1..]),
+        Some("fuzz") => fuzz::run(&arguments[1..]),
+        Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
-            eprintln!("usage: cargo xtask test\n       {}", bench_ab::USAGE);
+            eprintln!(
+                "usage: cargo xtask test\n       {}\n       {}\n       {}",
+                bench_ab::USAGE,
+                fuzz::USAGE,
+                simulate::USAGE
+            );
             return ExitCode::from(2);
         }
     };
@@ -27,6 +38,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// This toolchain's cargo.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace());
+    command
+}
+
+/// Nightly's cargo: `rustup run`, as this process is some toolchain's cargo already.
+fn nightly(arguments: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", "nightly", "cargo"])
+        .args(arguments)
+        .current_dir(workspace());
+    command
 }
 
 fn workspace() -> &'static Path {

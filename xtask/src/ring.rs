@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::nightly;
+
 /// A target that has no std.
 const BARE: &str = "x86_64-unknown-none";
 
@@ -15,13 +17,13 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec
         .env("CARGO_TARGET_DIR", workspace.join("target/loom"));
     let mut steps = vec![("ring: all interleavings (loom)", loom)];
 
-    if !answers(nightly(workspace, &["miri", "--version"])) {
+    if !answers(nightly(&["miri", "--version"])) {
         let mut install = Command::new("rustup");
         install.args(["toolchain", "install", "nightly", "--no-self-update"]);
         install.args(["--profile", "minimal", "--component", "miri,rust-src"]);
         steps.push(("install nightly Rust with Miri", install));
     }
-    let miri = nightly(workspace, &["miri", "test", "-p", "pontoon-ring", "--tests"]);
+    let miri = nightly(&["miri", "test", "-p", "pontoon-ring", "--tests"]);
     steps.push(("ring: undefined behaviour (Miri)", miri));
     let guest = [
         "miri",
@@ -35,7 +37,7 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec
         "--test",
         "hostile",
     ];
-    steps.push(("guest: undefined behaviour (Miri)", nightly(workspace, &guest)));
+    steps.push(("guest: undefined behaviour (Miri)", nightly(&guest)));
 
     for (name, package) in [
         ("ring: no std", "pontoon-ring"),
@@ -53,16 +55,6 @@ pub(crate) fn install_bare() -> Command {
     let mut target = Command::new("rustup");
     target.args(["target", "add", BARE]);
     target
-}
-
-/// Nightly's cargo: `rustup run`, as this process is some toolchain's cargo already.
-fn nightly(workspace: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new("rustup");
-    command
-        .args(["run", "nightly", "cargo"])
-        .args(arguments)
-        .current_dir(workspace);
-    command
 }
 
 fn answers(mut command: Command) -> bool {

@@ -1,6 +1,6 @@
 //! Runs one program under a deadline and says how long it took.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -26,11 +26,39 @@ pub(crate) fn lines(
     name: &str,
     command: &mut Command,
     deadline: Duration,
-    mut line: impl FnMut(&str),
+    line: impl FnMut(&str),
 ) -> Result<bool> {
     let start = begin(name);
     let mut child = spawn(command.stdout(Stdio::piped()))?;
-    let output = BufReader::new(child.stdout.take().context("no pipe")?);
+    let output = child.stdout.take().context("no pipe")?;
+    follow(name, child, output, start, deadline, line)
+}
+
+/// As [`lines`], of its standard error, which is shown as well.
+pub(crate) fn errors(
+    name: &str,
+    mut command: Command,
+    deadline: Duration,
+    mut line: impl FnMut(&str),
+) -> Result<bool> {
+    let start = begin(name);
+    let mut child = spawn(command.stderr(Stdio::piped()))?;
+    let output = child.stderr.take().context("no pipe")?;
+    follow(name, child, output, start, deadline, |text| {
+        eprintln!("{text}");
+        line(text);
+    })
+}
+
+fn follow(
+    name: &str,
+    mut child: Child,
+    output: impl Read + Send + 'static,
+    start: Instant,
+    deadline: Duration,
+    mut line: impl FnMut(&str),
+) -> Result<bool> {
+    let output = BufReader::new(output);
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         output

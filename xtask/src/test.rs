@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{need, ring, step, workspace};
+use crate::{cargo, deny, need, ring, step, workspace};
 
 /// The unprivileged user of the end-to-end list, made when root finds none.
 const USER: &str = "pontoon-test";
@@ -57,6 +57,14 @@ pub(crate) fn run() -> Result<bool> {
         cargo(&["test", "--workspace", "--no-fail-fast"]),
         UNIT,
     )?;
+    let (steps, skipped) = deny::steps(cargo);
+    for (name, command) in steps {
+        check(&mut tally, name, command, BUILD)?;
+    }
+    if let Some(why) = skipped {
+        eprintln!("SKIPPED: {why}");
+        tally.skipped += 1;
+    }
     for (name, command) in ring::steps(cargo, workspace()) {
         check(&mut tally, name, command, RING)?;
     }
@@ -84,12 +92,6 @@ fn check(tally: &mut Tally, name: &str, mut command: Command, deadline: Duration
     let passed = step::run(name, &mut command, deadline)?;
     tally.failed += u32::from(!passed);
     Ok(passed)
-}
-
-fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(workspace());
-    command
 }
 
 /// Copies the programs to where every user can run them.

@@ -180,6 +180,9 @@ pub(crate) struct Network {
     /// Plain frames, without offloads
     #[arg(long)]
     pub(crate) no_offload: bool,
+    /// Fail where the host refuses a layer of the sandbox
+    #[arg(long)]
+    pub(crate) require_sandbox: bool,
     /// Ethernet address of the guest's interface
     #[arg(long, value_name = "ADDR", value_parser = values::mac)]
     pub(crate) mac: Option<Mac>,
@@ -251,7 +254,7 @@ pub(crate) struct Ctl {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Order {
-    /// What happened since the start, and what there is now
+    /// What happened since the engine's start, and what there is now
     Stats,
     /// The egress rules, and how often each was met
     Policy {
@@ -300,6 +303,9 @@ pub(crate) struct Relay {
     /// A datagram may wait so long for others to leave with it (0, 100us, 1ms)
     #[arg(long, value_name = "T", default_value = "100us", value_parser = values::delay)]
     pub(crate) max_delay: Duration,
+    /// Fail where the host refuses a layer of the sandbox
+    #[arg(long)]
+    pub(crate) require_sandbox: bool,
     #[command(flatten)]
     pub(crate) report: Report,
 }

@@ -17,6 +17,7 @@ pub(crate) fn run(arguments: Relay) -> ExitCode {
         config: arguments.config,
         workers: arguments.workers,
         max_delay: arguments.max_delay,
+        require_sandbox: arguments.require_sandbox,
         proxies: arguments.proxies,
         follow_kernel_routes: arguments.follow_kernel_routes,
         ready_fd: arguments.report.ready_fd,

@@ -93,6 +93,7 @@ fn options(arguments: Network, guest: Guest) -> Result<Options, Error> {
         },
         workers: arguments.workers,
         no_offload: arguments.no_offload,
+        require_sandbox: arguments.require_sandbox,
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,
         connect_timeout: arguments.connect_timeout,

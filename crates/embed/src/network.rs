@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::link::vhost_user;
 use pontoon_runtime::messages::{MAX_LEN, Report, Stats, Update};
-use pontoon_runtime::{Attachment, Setup};
+use pontoon_runtime::{Attachment, Setup, ledger};
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{Inactive, Queue};
 use pontoon_wire::Mac;
@@ -55,18 +55,19 @@ impl Network {
     /// As [`start`](Self::start).
     pub fn attach(options: Options, attachment: Attachment) -> io::Result<Self> {
         let (channel, supervisor) = seqpacket::pair()?;
+        let ledger = ledger::Shared::new(1, options.config.max_flows)?;
         let setup = Setup {
             config: options.config,
             owned: options.owned,
             published: options.published,
             raw_icmp: options.raw_icmp,
-            supervisor,
             pacing: options.pacing,
             outbound: options.outbound,
+            ledger,
         };
         let thread = thread::Builder::new()
             .name("pontoon".to_owned())
-            .spawn(move || pontoon_runtime::carry(setup, attachment))?;
+            .spawn(move || pontoon_runtime::carry(setup, attachment, supervisor))?;
         let mut network = Self {
             channel: Some(channel),
             thread: Some(thread),

@@ -114,4 +114,6 @@ counters! {
     dns_dropped,
     /// Datagrams to the forwarder that answer nothing that it asked.
     dns_mismatched,
+    /// Frames and events whose handling panicked; the flow that they concerned was reset.
+    panics,
 }

@@ -2,12 +2,14 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pontoon_wire::{Mac, emit};
 use rand_chacha::ChaCha12Rng;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::ledger::{Ends, Ledger};
 use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::Policy;
 use crate::pool::Pool;
@@ -37,6 +39,10 @@ pub struct Net {
     pub worker: WorkerId,
     /// The other workers, where there are any.
     pub(crate) peers: Option<Box<dyn Peers>>,
+    /// Where connections are written down.
+    pub(crate) ledger: Option<Box<dyn Ledger>>,
+    /// Connections that an engine before this one had, and that the guest was not asked about yet.
+    pub(crate) orphans: Vec<Ends>,
     /// Where the packet at hand comes from.
     pub(crate) origin: Origin,
     /// The guest's Ethernet address, learned from its frames.
@@ -51,6 +57,8 @@ pub struct Net {
     pub owing: Vec<FlowId>,
     /// When these acknowledgements must leave.
     pub owed: Option<Instant>,
+    /// The flow that is being handled: the one to be reset if that panics.
+    pub at_hand: Option<FlowId>,
 }
 
 /// How long an acknowledgement waits for an answer to go with, unless the worker sleeps earlier: as long as a worker looks
@@ -79,6 +87,8 @@ impl Net {
             random,
             worker,
             peers: None,
+            ledger: None,
+            orphans: Vec::new(),
             origin: Origin::Link,
             guest_mac: config.guest_mac,
             mtu: usize::from(config.mtu),
@@ -86,6 +96,7 @@ impl Net {
             parked: Vec::new(),
             owing: Vec::new(),
             owed: None,
+            at_hand: None,
             config,
         }
     }
@@ -183,6 +194,9 @@ impl Net {
             if let Some(peers) = &self.peers {
                 peers.guest_moved(mac);
             }
+            if let Some(ledger) = &self.ledger {
+                ledger.guest_moved(mac);
+            }
         }
     }
 
@@ -222,4 +236,14 @@ pub struct Ctx<'a, H, T> {
     pub net: &'a mut Net,
     /// The time of this turn.
     pub now: Instant,
+}
+
+impl<H, T> Ctx<'_, H, T> {
+    /// Runs a handler of one flow, frame or event. False: it panicked, which is counted. What it left half done is the
+    /// flow's own, and goes with it: the caller closes the flow.
+    pub(crate) fn survives(&mut self, handle: impl FnOnce(&mut Self)) -> bool {
+        let sound = catch_unwind(AssertUnwindSafe(|| handle(self))).is_ok();
+        self.net.counters.panics += u64::from(!sound);
+        sound
+    }
 }

@@ -265,6 +265,7 @@ impl<S> Forwarder<S> {
         resolver: Option<SocketAddr>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        ctx.net.at_hand = Some(self.pending.at(index).flow);
         let Some(resolver) = resolver else {
             self.fail(index, ctx);
             return;
@@ -365,6 +366,13 @@ impl<S> Forwarder<S> {
         ctx.net.counters.dns_failed += 1;
         emit(ctx, pending.asked, pending.guest, &pending.query.server_failure());
         self.remove(index, ctx);
+    }
+
+    /// Drops a query at once, such as one whose handling panicked. The guest asks again.
+    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if self.pending.get(flow.index, flow.generation).is_some() {
+            self.remove(flow.index, ctx);
+        }
     }
 
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {

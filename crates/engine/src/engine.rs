@@ -1,9 +1,10 @@
 //! The engine's door: frames, socket events and time come in here and go to the protocol that they concern.
 
+mod dispatch;
+
 use core::net::{IpAddr, SocketAddr};
 
-use pontoon_wire::frame::{self, Body, Malformed, Transport};
-use pontoon_wire::{Mac, emit};
+use pontoon_wire::Mac;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -14,12 +15,12 @@ use crate::dns::Forwarder;
 use crate::egress::{Egress, News, Rule};
 use crate::fragment::Reassembly;
 use crate::icmp::Icmp;
-use crate::local::{self, Handled};
-use crate::peers::{self, Handed, Origin, Peers};
-use crate::policy;
+use crate::ledger::{Ends, Ledger};
+use crate::peers::{Handed, Origin, Peers};
 use crate::tcp::{Burst, Tcp};
 use crate::udp::{Gather, Udp};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
+use dispatch::{take_frame, take_handed};
 
 /// The engine of one worker.
 #[derive(Debug)]
@@ -50,6 +51,10 @@ struct Gathered<'a> {
 /// 22,400 with four.
 const ALONE: u32 = 4;
 
+/// Connections of a dead engine that the guest is asked about in one turn. Its answers come at once, all into the same
+/// queue.
+const ORPHANS: usize = 64;
+
 impl<H: Host> Engine<H> {
     /// An engine with no flows. `seed` feeds every random choice; `now` is the time of the first turn.
     #[must_use]
@@ -73,8 +78,19 @@ impl<H: Host> Engine<H> {
         self.net.peers = Some(peers);
     }
 
+    /// From now on TCP connections are written down in `ledger`.
+    pub fn keep_ledger(&mut self, ledger: Box<dyn Ledger>) {
+        self.net.ledger = Some(ledger);
+    }
+
+    /// `orphans` are the connections of an engine whose place this one takes: the guest is asked about them, some in each
+    /// turn of [`Self::handle_ready`].
+    pub fn ask_about(&mut self, orphans: Vec<Ends>) {
+        self.net.orphans = orphans;
+    }
+
     /// Takes over the sockets of the published UDP ports, before the first packet. With several workers, those are
-    /// [`peers::FIRST`]'s.
+    /// [`FIRST`](crate::peers::FIRST)'s.
     ///
     /// # Errors
     /// A socket of the configuration is not there.
@@ -98,31 +114,13 @@ impl<H: Host> Engine<H> {
     ) {
         self.net.mtu = link.limits().mtu;
         let mut gathered = Gathered::default();
-        let ctx = &mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        };
         for frame in frames {
-            ctx.net.counters.frames_up += 1;
-            match frame::parse(frame.head, frame.len) {
-                Ok(parsed) => {
-                    if is_unicast(parsed.source) {
-                        ctx.net.hear_from(parsed.source);
-                    }
-                    if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
-                        take_fragment(&mut self.reassembly, &mut self.protocols, &parsed, ip, frame, ctx);
-                    } else {
-                        self.protocols.take(&parsed, frame, &mut gathered, ctx);
-                    }
-                }
-                Err(Malformed::EtherType(_)) => ctx.net.counters.unknown_protocol += 1,
-                Err(_) => ctx.net.counters.malformed += 1,
-            }
+            let lost = self.isolated(None, link, host, now, |reassembly, protocols, ctx| {
+                take_frame(reassembly, protocols, frame, &mut gathered, ctx);
+            });
+            gathered.forget(lost);
         }
-        self.protocols.finish(&mut gathered, ctx);
-        ctx.link.flush();
+        self.finish(&mut gathered, link, host, now);
     }
 
     /// A burst of frames that other workers handed over.
@@ -136,38 +134,21 @@ impl<H: Host> Engine<H> {
         let mut gathered = Gathered::default();
         self.net.mtu = link.limits().mtu;
         self.net.origin = Origin::Peer;
-        let ctx = &mut Ctx {
-            host,
-            link,
-            net: &mut self.net,
-            now,
-        };
-        for Handed { frame, reassembled } in frames {
-            // Whoever handed it over has counted it, and found that it can be parsed.
-            let Ok(mut parsed) = frame::parse(frame.head, frame.len) else {
-                continue;
-            };
-            match &mut parsed.body {
-                Body::Ip(ip, Transport::Fragment) => {
-                    let ip = *ip;
-                    take_fragment(
-                        &mut self.reassembly,
-                        &mut self.protocols,
-                        &parsed,
-                        &ip,
-                        frame,
-                        ctx,
-                    );
-                    continue;
-                }
-                Body::Ip(ip, _) if *reassembled => ip.dont_fragment = false,
-                Body::Ip(..) | Body::Arp => {}
-            }
-            self.protocols.take(&parsed, frame, &mut gathered, ctx);
+        for handed in frames {
+            let lost = self.isolated(None, link, host, now, |reassembly, protocols, ctx| {
+                take_handed(reassembly, protocols, handed, &mut gathered, ctx);
+            });
+            gathered.forget(lost);
         }
-        self.protocols.finish(&mut gathered, ctx);
-        ctx.link.flush();
+        self.finish(&mut gathered, link, host, now);
         self.net.origin = Origin::Link;
+    }
+
+    /// The burst is over.
+    fn finish<T: Transmit>(&mut self, gathered: &mut Gathered<'_>, link: &mut T, host: &mut H, now: Instant) {
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.finish(gathered, ctx);
+        link.flush();
     }
 
     /// An event on a socket or listener.
@@ -179,16 +160,15 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let (protocols, ctx) = &mut self.split(link, host, now);
-        match flow.kind {
+        self.isolated(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
             Kind::Tcp => protocols.tcp.handle_socket(flow, ready, ctx),
             Kind::Udp => protocols.udp.handle_socket(flow, ready, ctx),
             Kind::Icmp => protocols.icmp.handle_socket(flow, ready, ctx),
             Kind::Dns => protocols.dns.handle_socket(flow, ready, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
             Kind::Edge => {}
-        }
-        ctx.link.flush();
+        });
+        link.flush();
     }
 
     /// Serves the timers that are due.
@@ -201,14 +181,13 @@ impl<H: Host> Engine<H> {
             self.sweep(now);
         }
         while let Some(flow) = self.net.timers.expired(now) {
-            let (protocols, ctx) = &mut self.split(link, host, now);
-            match flow.kind {
+            self.isolated(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
                 Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
                 Kind::Icmp => protocols.icmp.handle_timeout(flow, ctx),
                 Kind::Dns => protocols.dns.handle_timeout(flow, ctx),
                 Kind::Listener | Kind::Edge => {}
-            }
+            });
         }
         link.flush();
     }
@@ -217,8 +196,9 @@ impl<H: Host> Engine<H> {
     pub fn handle_idle<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.net.owed = None;
         while let Some(flow) = self.net.owing.pop() {
-            let (protocols, ctx) = &mut self.split(link, host, now);
-            protocols.tcp.handle_owed(flow, ctx);
+            self.isolated(Some(flow), link, host, now, |_, protocols, ctx| {
+                protocols.tcp.handle_owed(flow, ctx);
+            });
         }
         link.flush();
     }
@@ -235,7 +215,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Gives each flow that has more to do one quantum (64 KiB), and a flow that is alone [`ALONE`] of them. True while
-    /// some flow has still more.
+    /// there is still more to do.
     pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
         let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };
         while quanta > 0 && self.has_ready() {
@@ -246,20 +226,60 @@ impl<H: Host> Engine<H> {
             }
             quanta -= 1;
         }
+        for _ in 0..ORPHANS {
+            if let Some(ends) = self.net.orphans.pop() {
+                let (protocols, ctx) = &mut self.split(link, host, now);
+                protocols.tcp.handle_orphan(ends, ctx);
+            }
+        }
         link.flush();
-        self.has_ready()
+        self.has_ready() || !self.net.orphans.is_empty()
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
-        let (protocols, ctx) = &mut self.split(link, host, now);
-        match flow.kind {
+        self.isolated(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
             Kind::Tcp => protocols.tcp.handle_ready(flow, ctx),
             Kind::Udp => protocols.udp.handle_ready(flow, ctx),
             Kind::Icmp => protocols.icmp.handle_ready(flow, ctx),
             Kind::Dns => protocols.dns.handle_ready(flow, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
             Kind::Edge => {}
+        });
+    }
+
+    /// Has one frame or event handled, which concerns the flow `about`, or one that its handler finds. A panic there costs
+    /// that flow, which is returned, and nothing else; without one, it costs the frame.
+    ///
+    /// A panic in closing the flow is passed on: then more is broken than one flow, and the process has to go.
+    fn isolated<T: Transmit>(
+        &mut self,
+        about: Option<FlowId>,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+        handle: impl FnOnce(&mut Reassembly, &mut Protocols<H::Socket>, &mut Ctx<'_, H, T>),
+    ) -> Option<FlowId> {
+        let Self {
+            net,
+            reassembly,
+            protocols,
+        } = self;
+        let origin = net.origin;
+        net.at_hand = about;
+        let ctx = &mut Ctx { host, link, net, now };
+        if ctx.survives(|ctx| handle(reassembly, protocols, ctx)) {
+            return None;
         }
+        ctx.net.origin = origin;
+        if let Some(flow) = about
+            && flow.kind == Kind::Listener
+        {
+            // Clients may still wait, of whom no event will tell again.
+            ctx.net.ready.push_back(flow);
+        }
+        let lost = ctx.net.at_hand?;
+        protocols.close(lost, ctx);
+        Some(lost)
     }
 
     /// The protocols, and what they work with.
@@ -360,7 +380,7 @@ impl<H: Host> Engine<H> {
     /// published stays.
     pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly = Reassembly::default();
-        self.net.guest_mac = self.net.config.guest_mac;
+        self.net.hear_from(self.net.config.guest_mac);
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.abort_all(ctx);
         protocols.udp.close_all(ctx);
@@ -393,102 +413,27 @@ impl<H: Host> Engine<H> {
     }
 }
 
+impl Gathered<'_> {
+    /// Nothing more is to be sent for a flow that was lost.
+    fn forget(&mut self, lost: Option<FlowId>) {
+        // Datagrams look for their flow when they are sent.
+        if let Some(flow) = lost
+            && flow.kind == Kind::Tcp
+        {
+            self.tcp.forget(flow.index);
+        }
+    }
+}
+
 impl<S> Protocols<S> {
-    /// Hands a packet to whom it concerns.
-    fn take<'a, H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        parsed: &frame::Frame,
-        frame: &Frame<'a>,
-        gathered: &mut Gathered<'a>,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        if local::handle(frame, parsed, ctx.net, ctx.link) == Handled::Yes {
-            return;
-        }
-        let Body::Ip(ip, transport) = &parsed.body else {
-            return;
-        };
-        if !policy::may_send(ip.source) {
-            ctx.net.counters.bad_source += 1;
-            return;
-        }
-        match transport {
-            Transport::Tcp(segment) => {
-                let dns = self.dns.current_resolver(ctx.now);
-                self.tcp
-                    .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
-            }
-            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => {
-                if !ctx.net.is_of(peers::FIRST, frame) {
-                    self.dns.handle_query(frame, ip, udp, ctx);
-                }
-            }
-            Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
-            Transport::Icmp(icmp) => {
-                if !ctx.net.is_of(peers::FIRST, frame) {
-                    self.icmp.handle_message(frame, ip, icmp, ctx);
-                }
-            }
-            Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
+    /// Ends a flow whose handling panicked.
+    fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        match flow.kind {
+            Kind::Tcp => self.tcp.close(flow, ctx),
+            Kind::Udp => self.udp.close(flow, ctx),
+            Kind::Icmp => self.icmp.close(flow, ctx),
+            Kind::Dns => self.dns.close(flow, ctx),
+            Kind::Listener | Kind::Edge => {}
         }
     }
-
-    /// As [`Self::take`], for a packet whose memory is its own.
-    fn take_alone<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        parsed: &frame::Frame,
-        frame: &Frame<'_>,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        let mut gathered = Gathered::default();
-        self.take(parsed, frame, &mut gathered, ctx);
-        self.finish(&mut gathered, ctx);
-    }
-
-    /// The burst is over.
-    fn finish<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        gathered: &mut Gathered<'_>,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        self.udp.flush(&mut gathered.udp, ctx);
-        self.tcp.handle_burst(&mut gathered.tcp, ctx);
-    }
-}
-
-/// Takes a fragment, and the datagram that it completes, unless another worker puts that together.
-fn take_fragment<H: Host, T: Transmit>(
-    reassembly: &mut Reassembly,
-    protocols: &mut Protocols<H::Socket>,
-    parsed: &frame::Frame,
-    ip: &frame::Ip,
-    frame: &Frame<'_>,
-    ctx: &mut Ctx<'_, H, T>,
-) {
-    if let (Some(peers), Some(fragment)) = (&ctx.net.peers, ip.fragment) {
-        let keeper = peers.keeper(ip.source, ip.destination, fragment.id);
-        if ctx.net.is_of(keeper, frame) {
-            return;
-        }
-    }
-    let ether = emit::Ether {
-        source: parsed.source,
-        destination: parsed.destination,
-    };
-    let Some(mut whole) = reassembly.add(ether, ip, frame, &mut ctx.net.counters, ctx.now) else {
-        return;
-    };
-    let origin = core::mem::replace(&mut ctx.net.origin, Origin::Fragments);
-    let taken = whole.open(|parsed, frame| protocols.take_alone(&parsed, frame, ctx));
-    ctx.net.origin = origin;
-    ctx.net.counters.malformed += u64::from(taken.is_err());
-}
-
-/// Whether a datagram is for the DNS forwarder.
-fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
-    udp.destination_port == 53 && net.config.addresses.is_dns(ip.destination)
-}
-
-fn is_unicast(mac: Mac) -> bool {
-    mac.0[0] & 1 == 0
 }

@@ -118,6 +118,7 @@ impl<S> Icmp<S> {
                 }
             },
         };
+        ctx.net.at_hand = Some(ctx.net.flow(Kind::Icmp, index, self.echoes.generation(index)));
         self.echoes.touch(index);
         let echo = self.echoes.at_mut(index);
         echo.used = ctx.now;

@@ -89,14 +89,22 @@ impl<S> Udp<S> {
         self.len() == 0
     }
 
-    /// Closes an endpoint at once, such as one whose handling panicked.
+    /// Closes an endpoint at once, such as one whose handling panicked. A published port is opened again: it forgets its
+    /// clients.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         // A panic may have come while the scratch was lent out.
         if self.scratch.is_empty() {
             self.scratch = scratch();
         }
-        if self.endpoints.get_mut(flow.index, flow.generation).is_some() {
-            self.remove(flow.index, ctx);
+        let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        let (door, key) = (endpoint.published, *self.endpoints.key(flow.index));
+        self.remove(flow.index, ctx);
+        if let Some(place) = door
+            && self.open_door(place, key, ctx).is_err()
+        {
+            ctx.net.counters.host_exhausted += 1;
         }
     }
 

@@ -15,6 +15,9 @@ impl Counters {
     /// Rows there are.
     pub const ROWS: u32 = 1 << 15;
 
+    /// The row of the worker itself; all others are free.
+    pub const OF_WORKER: u32 = 0;
+
     /// Memory for all rows, which takes none before they are used.
     ///
     /// # Errors

@@ -14,6 +14,9 @@ use pontoon_sys::packet::Size;
 /// Bytes of the longest message.
 pub const MAX_LEN: usize = 16 << 10;
 
+/// A worker's first word. Where it cannot go on, or not begin, the reason is its last.
+pub const READY: &str = "ready";
+
 /// A message, without its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
-use pontoon_relay::counters::{Interface, OfOutput, OfRule};
+use pontoon_relay::counters::{Interface, OfOutput, OfRule, OfWorker};
 use pontoon_relay::datagram::Refused;
 use pontoon_relay::gather::{Burst, MAX_DATAGRAMS};
 use pontoon_relay::rule;
@@ -30,6 +30,8 @@ pub(crate) struct Work {
     rules: BTreeMap<u32, Entry>,
     tables: BTreeMap<u32, Table<Found>>,
     gather: Gather<Kind, Piece>,
+    /// System calls refused that are counted already.
+    refusals: u64,
 }
 
 /// What the table leads to.
@@ -74,7 +76,16 @@ impl Work {
             rules: BTreeMap::new(),
             tables: BTreeMap::new(),
             gather: Gather::new(BATCH),
+            refusals: 0,
         }
+    }
+
+    /// Counts system calls that were refused, of which there are `refusals` in this process.
+    pub(crate) fn note_refusals(&mut self, refusals: u64) {
+        let more = refusals - self.refusals;
+        self.counters
+            .add(Counters::OF_WORKER, OfWorker::Refusals as usize, more);
+        self.refusals = refusals;
     }
 
     /// Where the predecessor that counted in this row has left its ring.

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
+use pontoon_sandbox::trap;
 use pontoon_sys::{Family, seqpacket};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -75,6 +76,7 @@ impl Worker {
     /// # Errors
     /// The supervisor said something unknown; the kernel's.
     pub(crate) fn run(mut self) -> io::Result<()> {
+        seqpacket::send(&self.control, messages::READY.as_bytes(), &[])?;
         let mut more = false;
         loop {
             let woken = self.wait(more)?;
@@ -89,6 +91,7 @@ impl Worker {
                 let packets = self.work.batch(&mut source.input, source.table, source.row);
                 more |= packets >= source.input.enough();
             }
+            self.work.note_refusals(trap::refused());
         }
     }
 

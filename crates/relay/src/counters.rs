@@ -65,6 +65,13 @@ pub enum OfOutput {
     Busy,
 }
 
+/// What a worker counts of itself.
+#[derive(Clone, Copy, Debug)]
+pub enum OfWorker {
+    /// System calls that the sandbox refused.
+    Refusals,
+}
+
 /// Everything that a relay counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
@@ -172,6 +179,8 @@ pub struct WorkerStats {
     pub pid: u32,
     /// How often another took its place.
     pub restarts: u64,
+    /// System calls of its own and its predecessors' that the sandbox refused.
+    pub sandbox_refused: u64,
 }
 
 impl InterfaceStats {

@@ -35,7 +35,7 @@ enum Role {
     Silent { until: Duration },
 }
 
-/// Until when a group is wanted.
+/// Until when a group is wanted; zero: it is not.
 #[derive(Debug, Default)]
 struct Wanted {
     from_any: Duration,
@@ -73,7 +73,10 @@ impl Querier {
     pub fn tick(&mut self, now: Duration) -> Vec<Query> {
         self.groups.retain(|_, wanted| {
             wanted.from.retain(|_, until| *until > now);
-            wanted.from_any > now || !wanted.from.is_empty()
+            if wanted.from_any <= now {
+                wanted.from_any = Duration::ZERO;
+            }
+            !wanted.from_any.is_zero() || !wanted.from.is_empty()
         });
         if let Role::Silent { until } = self.role
             && until <= now

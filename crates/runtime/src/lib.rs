@@ -6,12 +6,15 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use pontoon_engine::Config;
-use pontoon_sys::{caps, seqpacket};
+use pontoon_sandbox::Sandbox;
+use pontoon_sys::disabled::Disabled;
+use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, warn};
 
 mod cpus;
 pub mod host;
+pub mod ledger;
 mod limits;
 pub mod link;
 mod mesh;
@@ -42,7 +45,8 @@ pub enum Outbound {
     Interface(String),
 }
 
-/// Everything that the engine process is born with. Descriptors were opened by the supervisor.
+/// Everything that the engine process is born with. Descriptors were opened by the supervisor, which keeps them too, for
+/// the engine that takes this one's place should it die.
 #[derive(Debug)]
 pub struct Setup {
     /// What the engine is told.
@@ -53,63 +57,108 @@ pub struct Setup {
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
     pub raw_icmp: [Option<OwnedFd>; 2],
-    /// The other end is the supervisor: SOCK_SEQPACKET, messages of [`Update`] and back. Its end means exit.
-    pub supervisor: OwnedFd,
     /// How a worker waits.
     pub pacing: Pacing,
     /// Where the host side sends from.
     pub outbound: Option<Outbound>,
+    /// Where the workers' connections are written down, for the next engine.
+    pub ledger: ledger::Shared,
 }
 
-/// Drops every capability, sets no_new_privs, and moves packets until the supervisor's end closes or the guest is gone.
-/// [`Report::Ready`] on the supervisor's socket says that the workers are about to run.
-///
-/// The process has one thread when this is called: the first worker's. It dies of SIGTERM; SIGPIPE is of no concern, as
-/// the Rust runtime ignores it and no send raises it.
-///
-/// # Errors
-/// The engine could not start, or not go on; the text says what failed.
-pub fn run(setup: Setup, attachment: Attachment) -> io::Result<()> {
-    caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
-    raise_descriptor_limit();
-    carry(setup, attachment)
-}
-
-/// Moves packets until the supervisor's end closes or the guest is gone, as [`run`] does, and leaves the process as it is:
-/// for a thread of somebody else's.
-///
-/// # Errors
-/// The engine could not start, or not go on; the text says what failed.
-pub fn carry(setup: Setup, attachment: Attachment) -> io::Result<()> {
-    match attachment {
-        Attachment::Tap { queues, offload } => {
-            let mtu = setup.config.mtu;
-            let tap = |queue| Tap::new(queue, offload, mtu);
-            let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
-            let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
-            serve(setup, taps)
-        }
-        Attachment::Stream(source) => serve_socket::<Stream>(setup, source),
-        Attachment::Packet(source) => serve_socket::<Packet>(setup, source),
-        Attachment::VhostUser { source, workers } => {
-            let links = link::vhost_user::open(source, workers, setup.config.mtu)
-                .map_err(|error| say("cannot take over the guest's socket", &error))?;
-            serve(setup, links)
-        }
-        Attachment::InProcess(link) => serve(setup, vec![*link]),
+impl Setup {
+    /// The same, with descriptors of its own.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let published = self.published.iter().map(OwnedFd::try_clone);
+        let [icmp, icmpv6] = &self.raw_icmp;
+        let raw = |socket: &Option<OwnedFd>| socket.as_ref().map(OwnedFd::try_clone).transpose();
+        Ok(Self {
+            config: self.config.clone(),
+            owned: self.owned.clone(),
+            published: published.collect::<io::Result<_>>()?,
+            raw_icmp: [raw(icmp)?, raw(icmpv6)?],
+            pacing: self.pacing,
+            outbound: self.outbound.clone(),
+            ledger: self.ledger,
+        })
     }
 }
 
-fn serve_socket<F: Framing>(setup: Setup, source: Source) -> io::Result<()> {
-    let link = Socket::<F>::new(source, setup.config.mtu)
-        .map_err(|error| say("cannot take over the guest's socket", &error))?;
-    serve(setup, vec![link])
+/// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the guest is
+/// gone. No byte of the guest's is looked at before the sandbox is closed.
+///
+/// `supervisor` is SOCK_SEQPACKET, with messages of [`Update`] and back; the end of the other end means exit.
+/// [`Report::Ready`] on it says that the workers are about to run.
+///
+/// The process has one thread when this is called: the first worker's. SIGPIPE is of no concern, as the Rust runtime
+/// ignores it and no send raises it.
+///
+/// # Errors
+/// The engine could not start, or not go on; the text says what failed.
+pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
+    raise_descriptor_limit();
+    start(setup, attachment, Some(sandbox), supervisor)
+}
+
+/// The same without a sandbox, in a thread of somebody else's, whose process stays as it is.
+///
+/// # Errors
+/// As [`run`].
+pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::Result<()> {
+    start(setup, attachment, None, supervisor)
+}
+
+fn start(
+    setup: Setup,
+    attachment: Attachment,
+    sandbox: Option<Sandbox>,
+    supervisor: OwnedFd,
+) -> io::Result<()> {
+    let mtu = setup.config.mtu;
+    match attachment {
+        Attachment::Tap { queues, offload } => {
+            let tap = |queue| Tap::new(queue, offload, mtu);
+            let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
+            let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
+            serve(setup, taps, sandbox, supervisor)
+        }
+        Attachment::Stream(source) => serve(setup, vec![socket::<Stream>(source, mtu)?], sandbox, supervisor),
+        Attachment::Packet(source) => serve(setup, vec![socket::<Packet>(source, mtu)?], sandbox, supervisor),
+        Attachment::VhostUser { source, workers } => {
+            let links = link::vhost_user::open(source, workers, mtu)
+                .map_err(|error| say("cannot take over the guest's socket", &error))?;
+            serve(setup, links, sandbox, supervisor)
+        }
+        Attachment::InProcess(link) => serve(setup, vec![*link], sandbox, supervisor),
+    }
+}
+
+fn socket<F: Framing>(source: Source, mtu: u16) -> io::Result<Socket<F>> {
+    Socket::new(source, mtu).map_err(|error| say("cannot take over the guest's socket", &error))
 }
 
 /// Runs a worker on each of `links`.
-fn serve<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<()> {
-    let voice = setup.supervisor.try_clone()?;
-    let workers = workers::build(setup, links)?;
+fn serve<L: Link>(
+    setup: Setup,
+    links: Vec<L>,
+    sandbox: Option<Sandbox>,
+    supervisor: OwnedFd,
+) -> io::Result<()> {
+    let disabled = Disabled::from_env()?;
+    let voice = supervisor.try_clone()?;
+    let mut workers = workers::build(setup, links, &disabled, supervisor)?;
+    if let Some(sandbox) = sandbox {
+        let layers = sandbox.enter(&disabled)?;
+        match layers.any_refused() {
+            true => warn!("the sandbox is incomplete: {}", layers.missing()),
+            false => debug!("sandbox: {layers}"),
+        }
+        if let Some(first) = workers.first_mut() {
+            first.sandbox = Some(layers);
+        }
+    }
     seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;
     drop(voice);

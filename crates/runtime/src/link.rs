@@ -64,6 +64,40 @@ impl Attachment {
             Self::InProcess(_) => Vec::new(),
         }
     }
+
+    /// The same, with descriptors of its own. Who listens has none of the connections that the other one takes.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tap { queues, offload } => Self::Tap {
+                queues: queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
+                offload: *offload,
+            },
+            Self::Stream(source) => Self::Stream(source.try_clone()?),
+            Self::Packet(source) => Self::Packet(source.try_clone()?),
+            Self::VhostUser { source, workers } => Self::VhostUser {
+                source: source.try_clone()?,
+                workers: *workers,
+            },
+        })
+    }
+
+    /// Whether another engine can take up what one that died has left. A connection that was accepted ends with the engine,
+    /// and the guest comes again; of a stream that was handed over, nobody knows where the next frame begins, and of a
+    /// machine's memory, where it is.
+    #[must_use]
+    pub fn outlives_engine(&self) -> bool {
+        !matches!(
+            self,
+            Self::Stream(Source::Connected(_))
+                | Self::VhostUser {
+                    source: Source::Connected(_),
+                    ..
+                }
+        )
+    }
 }
 
 /// One worker's part of a link.
@@ -96,6 +130,11 @@ pub trait Link: Send {
     fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
         let _ = epoll;
         Ok(())
+    }
+
+    /// Whether there is a guest now.
+    fn has_guest(&self) -> bool {
+        true
     }
 
     /// Whether a frame was refused for want of room since this was last asked, or is still on its way.

@@ -5,14 +5,20 @@ use std::thread;
 use std::time::Duration;
 
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
-use pontoon_sys::disabled::Disabled;
-use pontoon_sys::tun;
+use pontoon_sandbox::{Namespaces, Role};
+use pontoon_sys::{caps, tun};
 use pontoon_wire::Mac;
 
 use super::*;
 use crate::namespace::{self, ip};
 
 mod machine;
+/// As far as a thread can be in one.
+const SANDBOX: Sandbox = Sandbox {
+    role: Role::Engine,
+    born_in: Namespaces::NONE,
+    required: false,
+};
 
 /// A new tap of this namespace.
 fn tap(queues: u8) -> Attachment {
@@ -24,8 +30,8 @@ fn tap(queues: u8) -> Attachment {
     }
 }
 
-/// What an engine needs beside a link, and the supervisor's end.
-fn setup(pacing: Pacing) -> (Setup, OwnedFd) {
+/// What an engine needs beside a link, and both ends of the supervisor's channel.
+fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let addresses = Addresses {
         v4: V4 {
@@ -58,11 +64,11 @@ fn setup(pacing: Pacing) -> (Setup, OwnedFd) {
         owned: Vec::new(),
         published: Vec::new(),
         raw_icmp: [None, None],
-        supervisor: ours,
         pacing,
         outbound: None,
+        ledger: ledger::Shared::new(workers, 64).unwrap(),
     };
-    (setup, supervisor)
+    (setup, ours, supervisor)
 }
 
 /// Waits for the engine to say that it runs.
@@ -81,7 +87,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             (Pacing::Poll, 1),
             (Pacing::Event, 4),
         ] {
-            let ((setup, supervisor), attachment) = (setup(pacing), tap(queues));
+            let ((setup, ours, supervisor), attachment) = (setup(pacing, queues), tap(queues));
             let other = thread::spawn(move || {
                 until_ready(&supervisor);
                 let update = Update::Owned(vec!["192.0.2.1".parse().unwrap()]);
@@ -91,8 +97,12 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             });
             // In a thread of its own, for what it gives up is gone for good.
             let engine = thread::spawn(move || {
-                run(setup, attachment).unwrap();
-                caps::verify().unwrap();
+                run(setup, attachment, SANDBOX, ours).unwrap();
+                // It is in the sandbox, where nobody asks.
+                assert_eq!(
+                    caps::verify().unwrap_err().kind(),
+                    io::ErrorKind::PermissionDenied
+                );
             });
             other.join().unwrap();
             engine.join().unwrap();
@@ -104,8 +114,8 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
 fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
         for queues in [1, 4] {
-            let ((setup, supervisor), attachment) = (setup(Pacing::Event), tap(queues));
-            let engine = thread::spawn(move || run(setup, attachment));
+            let ((setup, ours, supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
+            let engine = thread::spawn(move || run(setup, attachment, SANDBOX, ours));
             until_ready(&supervisor);
             ip("link del tap0");
             engine.join().unwrap().unwrap();
@@ -140,13 +150,13 @@ fn come(name: &SocketAddr) -> UnixStream {
 
 #[test]
 fn serves_one_guest_after_the_other() {
-    let (setup, supervisor) = setup(Pacing::Event);
+    let (setup, ours, supervisor) = setup(Pacing::Event, 1);
     let (listener, name) = listener("several");
     let source = Source::Listening {
         listener,
         one_off: false,
     };
-    let engine = thread::spawn(move || run(setup, Attachment::Stream(source)));
+    let engine = thread::spawn(move || run(setup, Attachment::Stream(source), SANDBOX, ours));
     until_ready(&supervisor);
     for _ in 0..3 {
         drop(come(&name));
@@ -157,13 +167,13 @@ fn serves_one_guest_after_the_other() {
 
 #[test]
 fn ends_with_the_only_guest() {
-    let (setup, supervisor) = setup(Pacing::Hybrid);
+    let (setup, ours, supervisor) = setup(Pacing::Hybrid, 1);
     let (listener, name) = listener("one");
     let source = Source::Listening {
         listener,
         one_off: true,
     };
-    let engine = thread::spawn(move || run(setup, Attachment::Stream(source)));
+    let engine = thread::spawn(move || run(setup, Attachment::Stream(source), SANDBOX, ours));
     until_ready(&supervisor);
     drop(come(&name));
     engine.join().unwrap().unwrap();

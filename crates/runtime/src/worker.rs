@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use pontoon_engine::ledger::Ends;
 use pontoon_engine::{Counters, Engine, Instant, Transmit as _};
+use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
@@ -34,6 +36,10 @@ pub(crate) struct Worker<L> {
     pub(crate) limits: Limits,
     /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
     pub(crate) malformed: u64,
+    /// Connections of an engine before this one, until there is a guest to be asked about them.
+    pub(crate) orphans: Vec<Ends>,
+    /// The process's sandbox, which the first worker speaks for.
+    pub(crate) sandbox: Option<Layers>,
 }
 
 /// Why the loop ended.
@@ -134,6 +140,10 @@ impl<L: Link> Worker<L> {
                 if let Err(how) = self.link.control(self.host.epoll()) {
                     left.gone = Some(how);
                 }
+            }
+
+            if !self.orphans.is_empty() && self.link.has_guest() {
+                self.engine.ask_about(std::mem::take(&mut self.orphans));
             }
 
             // In: the supervisor's word.
@@ -296,12 +306,19 @@ impl<L: Link> Worker<L> {
             rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
             counters: counters
                 .chain([("link_malformed", self.malformed)])
+                .chain(self.of_the_process())
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
         };
         if let Err(error) = seqpacket::send(&self.voice, &Report::Stats(stats).encode(), &[]) {
             debug!("the supervisor was not answered: {error}");
         }
+    }
+
+    /// What is not counted by one worker or another.
+    fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let layers = self.sandbox.iter();
+        layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]))
     }
 
     /// Takes what other workers put into the inbox: how many frames, and whether there may be more. `None`: it is over.
@@ -363,6 +380,7 @@ impl Tally {
             debug!("{name} {count}");
         }
         debug!("link_malformed {}, flows {}", self.malformed, self.flows);
+        debug!("sandbox_refused {}", trap::refused());
     }
 }
 

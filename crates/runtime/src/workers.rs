@@ -19,8 +19,16 @@ use crate::worker::{self, End, Tally, Worker};
 use crate::{Setup, cpus, say};
 
 /// Builds a worker for each of the links, which are one guest's.
-pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Worker<L>>> {
-    let can = Can::probe(&Disabled::from_env()?);
+pub(crate) fn build<L: Link>(
+    mut setup: Setup,
+    links: Vec<L>,
+    disabled: &Disabled,
+    supervisor: OwnedFd,
+) -> io::Result<Vec<Worker<L>>> {
+    let can = Can::probe(disabled);
+    if let Some(mac) = setup.ledger.guest() {
+        setup.config.guest_mac = mac;
+    }
     let count = u8::try_from(links.len())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more queues than workers can be"))?;
     let members = match count {
@@ -34,8 +42,8 @@ pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Work
     let cpus = cpus::available() - f64::from(count - 1);
     let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
     let mut raw_icmp = setup.raw_icmp;
-    let voice = setup.supervisor.try_clone()?;
-    let mut supervisor = Some(setup.supervisor);
+    let voice = supervisor.try_clone()?;
+    let mut supervisor = Some(supervisor);
     let mut workers = Vec::new();
     for ((id, link), member) in (0..count).map(WorkerId).zip(links).zip(members) {
         let host = KernelHost::new(
@@ -46,6 +54,7 @@ pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Work
             std::mem::take(&mut raw_icmp),
         )
         .map_err(|error| say("cannot take over the host's sockets", &error))?;
+        let ledger = setup.ledger.part(id);
         let mut worker = Worker {
             engine: engine(&setup.config, id)?,
             host,
@@ -56,8 +65,11 @@ pub(crate) fn build<L: Link>(setup: Setup, links: Vec<L>) -> io::Result<Vec<Work
             limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, cpus, worker::now()),
             malformed: 0,
+            orphans: ledger.take(),
+            sandbox: None,
         };
         worker.engine.set_owned_addresses(setup.owned.clone());
+        worker.engine.keep_ledger(Box::new(ledger));
         connect(&mut worker, id)?;
         workers.push(worker);
     }

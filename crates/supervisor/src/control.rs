@@ -108,6 +108,11 @@ impl Control {
         self.connections.retain(|connection| connection.is_open(now));
     }
 
+    /// Another engine has taken the place of the one that was asked: it answers instead.
+    pub(crate) fn ask_again(&mut self, tell: &mut dyn FnMut(Update)) {
+        self.api.round.restart(tell);
+    }
+
     /// A worker has answered.
     pub(crate) fn hear(&mut self, stats: Stats, tell: &mut dyn FnMut(Update), now: Instant) {
         if self.api.round.hear(stats) {

@@ -1,29 +1,54 @@
-//! The engine's process, as the supervisor sees it.
+//! The engine's process, as the supervisor sees it. One that dies is replaced: what it was made of is kept here, and so
+//! are the descriptors of links and published ports, which stay open meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use pontoon_runtime::messages::{MAX_LEN, Report, Stats};
 use pontoon_runtime::{Attachment, Setup, Update};
+use pontoon_sandbox::{Role, Sandbox};
+use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::deaths::Deaths;
 use crate::error::{Context as _, Error};
 use crate::spawn::{self, Child};
-use crate::stdio;
+use crate::{panics, stdio};
 
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
+    process: Process,
+    pending: Vec<Update>,
+    /// What the next one will be made of.
+    setup: Setup,
+    attachment: Attachment,
+    require_sandbox: bool,
+    deaths: Deaths,
+}
+
+/// What comes after an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Successor {
+    /// Another one, which runs.
+    Runs,
+    /// None: the guest has let go of the link for good.
+    None,
+}
+
+/// One engine: from its fork to its death.
+#[derive(Debug)]
+struct Process {
     child: Child,
     socket: OwnedFd,
-    pending: Vec<Update>,
     /// What it said before it died.
     last_words: Vec<u8>,
 }
 
-/// How long the engine may take to say that it runs; it takes about a millisecond.
+/// How long the engine may take to say that it runs; it takes a few milliseconds.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
@@ -35,35 +60,140 @@ const GRACE: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
-/// Room for what the engine says: a line of text.
+/// Room for what the engine says of itself: a line of text.
 const LINE: usize = 4096;
 
 /// What the engine's last words begin with.
 const LAST_WORDS: &[u8] = b"error: ";
 
 impl Engine {
-    /// Forks the engine, with the guest's link. `setup` gets its end of the socket.
+    /// Starts the engine, and waits until its loop runs.
     ///
     /// # Errors
-    /// It cannot be forked.
-    pub(crate) fn start(setup: impl FnOnce(OwnedFd) -> Setup, attachment: Attachment) -> Result<Self, Error> {
+    /// It could not start, and why.
+    pub(crate) fn start(setup: Setup, attachment: Attachment, require_sandbox: bool) -> Result<Self, Error> {
+        let process = Process::start(&setup, &attachment, require_sandbox)?;
+        process.ready()?;
+        Ok(Self {
+            process,
+            pending: Vec::new(),
+            setup,
+            attachment,
+            require_sandbox,
+            deaths: Deaths::default(),
+        })
+    }
+
+    /// Call it when it is dead. Unless it ended in order, another one takes its place, with links, published ports and
+    /// what it was told as they were. Flows are lost.
+    ///
+    /// # Errors
+    /// It died too often, or with it the guest's only connection: what to tell the user.
+    pub(crate) fn replace(&mut self) -> Result<Successor, Error> {
+        let mut death = self.process.autopsy();
+        loop {
+            let why = match death {
+                Death::Ended => return Ok(Successor::None),
+                Death::Died(why) => why,
+            };
+            if !self.attachment.outlives_engine() {
+                let what = format!("{why}, and nobody else can go on with the guest's connection");
+                return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
+            }
+            if self.deaths.too_many(Instant::now()) {
+                return Err(Error::new(format!(
+                    "{why}, as the two before it did in {:?}",
+                    Deaths::WITHIN
+                )));
+            }
+            tracing::warn!("{why}; another one takes its place, without its flows");
+            death = match self.again() {
+                Ok(()) => return Ok(Successor::Runs),
+                Err(error) => Death::Died(error.to_string()),
+            };
+        }
+    }
+
+    fn again(&mut self) -> Result<(), Error> {
+        self.pending.clear();
+        self.process = Process::start(&self.setup, &self.attachment, self.require_sandbox)?;
+        self.process.ready()
+    }
+
+    /// Readable when the engine is dead.
+    #[must_use]
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.process.child.fd()
+    }
+
+    /// Readable when it has said something.
+    #[must_use]
+    pub(crate) fn voice(&self) -> BorrowedFd<'_> {
+        self.process.socket.as_fd()
+    }
+
+    /// What its workers said since the last call.
+    pub(crate) fn hear(&mut self) -> Vec<Stats> {
+        self.process.hear()
+    }
+
+    /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
+    pub(crate) fn tell(&mut self, update: Update) {
+        let config = &mut self.setup.config;
+        match &update {
+            Update::Resolvers(list) => config.resolvers.clone_from(list),
+            Update::Owned(list) => self.setup.owned.clone_from(list),
+            Update::Ipv6Route(exists) => {
+                if let Some(v6) = &mut config.addresses.v6 {
+                    v6.default_route = *exists;
+                }
+            }
+            Update::Rules(list) => config.egress.set(list),
+            Update::Ask(_) => {}
+        }
+        let kind = std::mem::discriminant(&update);
+        self.pending.retain(|older| std::mem::discriminant(older) != kind);
+        self.pending.push(update);
+        self.flush();
+    }
+
+    /// What to poll for writing while something waits for room.
+    #[must_use]
+    pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
+        (!self.pending.is_empty()).then(|| self.process.socket.as_fd())
+    }
+
+    /// Sends what waits.
+    pub(crate) fn flush(&mut self) {
+        while let Some(update) = self.pending.first() {
+            match seqpacket::send(&self.process.socket, &update.encode(), &[]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // A dead one's successor starts with what it was to be told.
+                Err(error) => tracing::debug!(%error, "the engine was not told of a change"),
+                Ok(()) => {}
+            }
+            self.pending.remove(0);
+        }
+    }
+}
+
+impl Process {
+    /// Forks an engine, in as many namespaces of its own as the host allows.
+    fn start(setup: &Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
-        let setup = setup(theirs);
-        let supervisor = getpid();
-        let child = spawn::fork(|| {
-            // This dies with the supervisor; where that is dead already, its end of the socket is closed, too.
-            let dies_too = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
-            if !dies_too || getppid() != Some(supervisor) {
-                return 1;
-            }
-            become_engine(setup, attachment)
-        })
-        .context("cannot fork the engine")?;
+        let disabled = Disabled::from_env().context("cannot read the environment")?;
+        let child = spawn::sandboxed(&disabled, |born_in| {
+            let sandbox = Sandbox {
+                role: Role::Engine,
+                born_in,
+                required: require_sandbox,
+            };
+            become_engine(setup, attachment, sandbox, &theirs)
+        });
         Ok(Self {
-            child,
+            child: child.context("cannot fork the engine")?,
             socket: ours,
-            pending: Vec::new(),
             last_words: Vec::new(),
         })
     }
@@ -71,48 +201,23 @@ impl Engine {
     /// Waits until its loop runs.
     ///
     /// # Errors
-    /// It could not start, and why.
-    pub(crate) fn ready(&self) -> Result<(), Error> {
+    /// It could not start, and why. It is dead then.
+    fn ready(&self) -> Result<(), Error> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for the engine")? == 0 {
             return Err(Error::new("the engine does not answer"));
         }
         let mut buffer = [0; LINE];
-        match seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")? {
-            Some(message) => match Report::decode(&buffer[..message.len]) {
-                Ok(Report::Ready) => Ok(()),
-                Ok(Report::Stats(_)) | Err(_) => Err(died(&buffer[..message.len], self.child.wait())),
-            },
-            None => Err(died(&[], self.child.wait())),
+        let message = seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
+        let words = message.map_or(&[][..], |message| &buffer[..message.len]);
+        match Report::decode(words) {
+            Ok(Report::Ready) => Ok(()),
+            Ok(Report::Stats(_)) | Err(_) => Err(Error::new(died(words, self.child.wait()))),
         }
-    }
-
-    /// Readable when the engine is dead.
-    #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.child.fd()
-    }
-
-    /// Call it when it is dead. Where it ended in order, it found the guest gone.
-    ///
-    /// # Errors
-    /// What to tell the user.
-    pub(crate) fn autopsy(&mut self) -> Result<(), Error> {
-        drop(self.hear());
-        match (&self.last_words[..], self.child.wait()) {
-            ([], 0) => Ok(()),
-            (words, status) => Err(died(words, status)),
-        }
-    }
-
-    /// Readable when it has said something.
-    #[must_use]
-    pub(crate) fn voice(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 
     /// What its workers said since the last call.
-    pub(crate) fn hear(&mut self) -> Vec<Stats> {
+    fn hear(&mut self) -> Vec<Stats> {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
@@ -126,34 +231,18 @@ impl Engine {
         heard
     }
 
-    /// Tells the engine something, now or when there is room. A newer update of one kind takes the older one's place.
-    pub(crate) fn tell(&mut self, update: Update) {
-        let kind = std::mem::discriminant(&update);
-        self.pending.retain(|older| std::mem::discriminant(older) != kind);
-        self.pending.push(update);
-        self.flush();
-    }
-
-    /// What to poll for writing while something waits for room.
-    #[must_use]
-    pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        (!self.pending.is_empty()).then(|| self.socket.as_fd())
-    }
-
-    /// Sends what waits.
-    pub(crate) fn flush(&mut self) {
-        while let Some(update) = self.pending.first() {
-            match seqpacket::send(&self.socket, &update.encode(), &[]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => tracing::warn!(%error, "the engine was not told of a change"),
-                Ok(()) => {}
-            }
-            self.pending.remove(0);
+    /// Call it when it is dead.
+    fn autopsy(&mut self) -> Death {
+        // Whoever waits for its answers will ask the next one.
+        drop(self.hear());
+        match self.child.wait() {
+            0 => Death::Ended,
+            status => Death::Died(died(&self.last_words, status)),
         }
     }
 }
 
-impl Drop for Engine {
+impl Drop for Process {
     fn drop(&mut self) {
         // The end of the socket asks it to end, and to say what it counted.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -165,20 +254,35 @@ impl Drop for Engine {
     }
 }
 
-fn died(words: &[u8], status: u8) -> Error {
-    if let Some(words) = words.strip_prefix(LAST_WORDS) {
-        return Error::new(format!("the engine: {}", String::from_utf8_lossy(words)));
-    }
-    Error::new(match status {
-        129.. => format!("the engine was killed by signal {}", status - 128),
-        status => format!("the engine died with status {status}"),
-    })
+/// How an engine ended.
+enum Death {
+    /// Of its own accord, as its link is gone.
+    Ended,
+    /// Otherwise; the text says how.
+    Died(String),
 }
 
-fn become_engine(setup: Setup, attachment: Attachment) -> u8 {
+fn died(words: &[u8], status: u8) -> String {
+    if let Some(words) = words.strip_prefix(LAST_WORDS) {
+        return format!("the engine: {}", String::from_utf8_lossy(words));
+    }
+    match status {
+        129.. => format!("the engine was killed by signal {}", status - 128),
+        status => format!("the engine died with status {status}"),
+    }
+}
+
+/// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
+fn become_engine(setup: &Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
-    match prepare(&setup, &attachment) {
-        Ok(voice) => match pontoon_runtime::run(setup, attachment) {
+    panics::log_them();
+    match prepare(setup, attachment, socket) {
+        Ok(Own {
+            setup,
+            attachment,
+            supervisor,
+            voice,
+        }) => match pontoon_runtime::run(setup, attachment, sandbox, supervisor) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = LAST_WORDS.to_vec();
@@ -194,21 +298,38 @@ fn become_engine(setup: Setup, attachment: Attachment) -> u8 {
     }
 }
 
-/// Lets go of everything that was the supervisor's; returns a socket for the last words.
-fn prepare(setup: &Setup, attachment: &Attachment) -> io::Result<OwnedFd> {
-    let voice = setup.supervisor.try_clone()?;
-    let single = [setup.supervisor.as_fd(), voice.as_fd()];
-    let published = setup.published.iter().map(AsFd::as_fd);
-    let raw_icmp = setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
+/// What is the engine's own.
+struct Own {
+    setup: Setup,
+    attachment: Attachment,
+    /// Its end of the channel.
+    supervisor: OwnedFd,
+    /// The same, for the last words.
+    voice: OwnedFd,
+}
+
+/// Lets go of everything that was the supervisor's; returns what is the engine's own.
+fn prepare(setup: &Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Result<Own> {
+    // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let own = Own {
+        setup: setup.try_clone()?,
+        attachment: attachment.try_clone()?,
+        supervisor: socket.try_clone()?,
+        voice: socket.try_clone()?,
+    };
+    let single = [own.supervisor.as_fd(), own.voice.as_fd()];
+    let published = own.setup.published.iter().map(AsFd::as_fd);
+    let raw_icmp = own.setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
     let keep: Vec<_> = single
         .into_iter()
-        .chain(attachment.descriptors())
+        .chain(own.attachment.descriptors())
         .chain(published)
         .chain(raw_icmp)
         .collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;
-    Ok(voice)
+    Ok(own)
 }
 
 #[cfg(test)]
@@ -217,8 +338,8 @@ mod tests {
 
     #[test]
     fn tells_how_it_died() {
-        assert_eq!(died(&[], 137).to_string(), "the engine was killed by signal 9");
-        assert_eq!(died(&[], 101).to_string(), "the engine died with status 101");
-        assert_eq!(died(b"error: no memory", 1).to_string(), "the engine: no memory");
+        assert_eq!(died(&[], 137), "the engine was killed by signal 9");
+        assert_eq!(died(&[], 101), "the engine died with status 101");
+        assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
     }
 }

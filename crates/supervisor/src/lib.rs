@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 
 use pontoon_engine::config::{Addresses, V6};
-use pontoon_runtime::{Attachment, Setup};
+use pontoon_runtime::{Attachment, Setup, ledger};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -22,6 +22,7 @@ mod attach;
 mod command;
 pub mod config;
 pub mod control;
+mod deaths;
 mod descriptor;
 mod engine;
 pub mod error;
@@ -33,6 +34,7 @@ mod machine;
 mod mounts;
 mod netlink;
 pub mod options;
+mod panics;
 pub mod policy;
 pub mod publish;
 pub mod relay;
@@ -146,17 +148,18 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
     };
     let owned = outside.watch.owned().to_vec();
-    let setup = |supervisor| Setup {
+    let ledger = ledger::Shared::new(options.workers, config.max_flows)
+        .context("cannot make room for the ledger of connections")?;
+    let setup = Setup {
         config,
         owned,
         published: sockets.sockets,
         raw_icmp,
-        supervisor,
         pacing: options.pacing,
         outbound: options.outbound.clone(),
+        ledger,
     };
-    let engine = Engine::start(setup, attachment)?;
-    engine.ready()?;
+    let engine = Engine::start(setup, attachment, options.require_sandbox)?;
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
     }

@@ -43,6 +43,8 @@ pub struct Options {
     pub workers: u8,
     /// Plain frames, without offloads.
     pub no_offload: bool,
+    /// A layer of the sandbox that the host refuses is an error.
+    pub require_sandbox: bool,
     /// Ethernet address of the guest's interface.
     pub mac: Mac,
     /// Where the host side sends from.

@@ -28,6 +28,7 @@ use crate::announce::Announcement;
 use crate::error::{Context as _, Error};
 use crate::host;
 use crate::signals::Signals;
+use crew::Birth;
 use kernel::KernelRoutes;
 use links::LinkWatch;
 use proxies::Proxies;
@@ -44,6 +45,8 @@ pub struct Options {
     pub workers: u8,
     /// How long a datagram may wait for others.
     pub max_delay: Duration,
+    /// A layer of the workers' sandbox that the host refuses is an error.
+    pub require_sandbox: bool,
     /// Whether the kernel's multicast routes are rules, too.
     pub follow_kernel_routes: bool,
     /// Interfaces that what hosts behind others want is brought from.
@@ -69,11 +72,15 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let (watch, links) = LinkWatch::start().context("cannot read the interfaces")?;
     let (segment, _) = pontoon_sys::udp::offloads().context("cannot open a socket")?;
-    let settings = Settings {
-        max_delay: options.max_delay,
-        segment: segment && !disabled.udp_gso,
+    let birth = Birth {
+        settings: Settings {
+            max_delay: options.max_delay,
+            segment: segment && !disabled.udp_gso,
+        },
+        require_sandbox: options.require_sandbox,
+        disabled,
     };
-    let mut relay = Relay::start(links, options.workers, settings, &disabled)?;
+    let mut relay = Relay::start(links, options.workers, birth)?;
     relay.replace(rules).map_err(|error| error.with_status(USAGE))?;
     let kernel = options
         .follow_kernel_routes
@@ -150,7 +157,7 @@ impl Loop<'_> {
                 self.follow_kernel()?;
             }
             self.follow();
-            self.relay.look_after_workers();
+            self.relay.look_after_workers()?;
             self.relay.retry();
         }
     }

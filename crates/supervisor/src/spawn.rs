@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use pontoon_sandbox::{Namespaces, namespaces};
+use pontoon_sys::disabled::Disabled;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -82,6 +84,21 @@ pub(crate) fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::R
     // no lock that nobody will release. A null stack means the copy of ours, and the other pointers are unused.
     let pid = unsafe { libc::syscall(libc::SYS_clone, namespaces | libc::SIGCHLD, 0, 0, 0, 0) };
     finish(libc::pid_t::try_from(pid).unwrap_or(-1), body)
+}
+
+/// Runs `body` in a child that is born in as many namespaces of its own as the host allows, which it is told.
+///
+/// # Errors
+/// No memory, or too many processes.
+pub(crate) fn sandboxed(disabled: &Disabled, body: impl Fn(Namespaces) -> u8) -> io::Result<Child> {
+    let mut refused = io::ErrorKind::Unsupported.into();
+    for born_in in namespaces::choices(disabled) {
+        match clone(born_in.flags(), || body(born_in)) {
+            Ok(child) => return Ok(child),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
 }
 
 /// Runs `body` in a child.

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::attach::Attached;
 use crate::command::Guest;
 use crate::control::Control;
-use crate::engine::Engine;
+use crate::engine::{Engine, Successor};
 use crate::error::{Context as _, Error};
 use crate::guest_route::GuestRoute;
 use crate::netlink::AddressWatch;
@@ -64,7 +64,7 @@ impl Watch {
     /// Runs until the guest ends, and returns the exit status.
     ///
     /// # Errors
-    /// The engine died. The guest ends with it.
+    /// The engine died, and so did those that took its place. The guest ends with it.
     pub(crate) fn run(mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
@@ -128,10 +128,15 @@ impl Watch {
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.behind.ended()),
-            Source::Engine => {
-                self.engine.autopsy()?;
-                return self.behind.hung_up().map(Some);
-            }
+            Source::Engine => match self.engine.replace()? {
+                Successor::None => return self.behind.hung_up().map(Some),
+                Successor::Runs => {
+                    if let Some(control) = &mut self.control {
+                        let engine = &mut self.engine;
+                        control.ask_again(&mut |update| engine.tell(update));
+                    }
+                }
+            },
             Source::Signals => {
                 while let Some(signal) = self.signals.take().context("cannot read signals")? {
                     if let Some(status) = self.behind.take_signal(signal) {

@@ -24,6 +24,12 @@ pub struct Disabled {
     pub vhost_net: bool,
     /// Packet sockets.
     pub packet: bool,
+    /// Namespaces of the engine's own.
+    pub namespaces: bool,
+    /// Landlock.
+    pub landlock: bool,
+    /// The list of the engine's system calls.
+    pub seccomp: bool,
 }
 
 impl Disabled {
@@ -51,6 +57,9 @@ impl Disabled {
                 "vnet_hdr" => &mut disabled.vnet_hdr,
                 "vhost_net" => &mut disabled.vhost_net,
                 "packet" => &mut disabled.packet,
+                "namespaces" => &mut disabled.namespaces,
+                "landlock" => &mut disabled.landlock,
+                "seccomp" => &mut disabled.seccomp,
                 _ => {
                     let text = format!("{VARIABLE}: unknown feature {word:?}");
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -67,7 +76,10 @@ mod tests {
 
     #[test]
     fn names_each_feature() {
-        let all = Disabled::parse("peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet").unwrap();
+        let all = Disabled::parse(
+            "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet,namespaces,landlock,seccomp",
+        )
+        .unwrap();
         let expected = Disabled {
             peek_off: true,
             uso: true,
@@ -77,6 +89,9 @@ mod tests {
             vnet_hdr: true,
             vhost_net: true,
             packet: true,
+            namespaces: true,
+            landlock: true,
+            seccomp: true,
         };
         assert_eq!(all, expected);
     }

@@ -12,6 +12,7 @@ pub mod disabled;
 pub mod errqueue;
 pub mod filter;
 pub mod icmp;
+pub mod inherited;
 pub mod message;
 pub mod messages;
 pub mod multicast;

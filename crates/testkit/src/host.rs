@@ -102,6 +102,8 @@ pub struct SimHost {
     woken: Vec<Woken>,
     open: usize,
     calls: u64,
+    panic_at: Option<u64>,
+    panics: u64,
     wrong: Vec<String>,
 }
 
@@ -148,6 +150,8 @@ impl SimHost {
             woken: Vec::new(),
             open: 0,
             calls: 0,
+            panic_at: None,
+            panics: 0,
             wrong: Vec::new(),
         }
     }
@@ -185,6 +189,27 @@ impl SimHost {
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls
+    }
+
+    /// The call that comes after so many others panics, as a handler does that has a bug. Calls that close a socket do
+    /// not, nor are they counted: the socket would be gone with the panic.
+    pub fn panic_after(&mut self, calls: u64) {
+        self.panic_at = Some(self.calls + calls);
+    }
+
+    /// Calls that panicked as they were to.
+    #[must_use]
+    pub fn panics(&self) -> u64 {
+        self.panics
+    }
+
+    fn count_call(&mut self) {
+        self.calls += 1;
+        if self.panic_at.is_some_and(|at| self.calls > at) {
+            self.panic_at = None;
+            self.panics += 1;
+            panic!("call {} was to panic", self.calls);
+        }
     }
 
     /// What the engine did that is not done.
@@ -289,7 +314,11 @@ impl SimHost {
     }
 
     fn conn(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
-        self.calls += 1;
+        self.count_call();
+        self.held_conn(socket, what)
+    }
+
+    fn held_conn(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
         match socket.0 {
             Name::Tcp(index) if self.conns[index].held => Ok(index),
             name => {
@@ -300,7 +329,11 @@ impl SimHost {
     }
 
     fn datagram(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
-        self.calls += 1;
+        self.count_call();
+        self.held_datagram(socket, what)
+    }
+
+    fn held_datagram(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
         match socket.0 {
             Name::Datagram(index) if self.datagrams.held(index) => Ok(index),
             name => {
@@ -311,7 +344,7 @@ impl SimHost {
     }
 
     fn take_descriptor(&mut self) -> Result<(), Failure> {
-        self.calls += 1;
+        self.count_call();
         if self.open >= self.plan.descriptors {
             return Err(Failure::Exhausted);
         }
@@ -322,14 +355,14 @@ impl SimHost {
     fn release(&mut self, socket: SimSocket, kind: Closing) {
         match socket.0 {
             Name::Tcp(_) => {
-                if let Ok(index) = self.conn(&socket, "close") {
+                if let Ok(index) = self.held_conn(&socket, "close") {
                     self.open -= 1;
                     self.conns[index].release(kind);
                     self.reach_peer(index);
                 }
             }
             Name::Datagram(_) => {
-                if let Ok(index) = self.datagram(&socket, "close") {
+                if let Ok(index) = self.held_datagram(&socket, "close") {
                     self.open -= 1;
                     self.datagrams.release(index);
                 }

@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 use core::time::Duration;
 
-use pontoon_engine::{Config, Counters, Engine, Frame, Instant, Kind, Transmit, WorkerId};
+use pontoon_engine::{Config, Counters, Engine, Failure, Frame, Instant, Kind, Transmit, WorkerId};
 use pontoon_wire::frame::{Body, Transport};
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
@@ -124,6 +124,14 @@ impl<G: Guest> World<G> {
             steps: 0,
             trace: None,
         }
+    }
+
+    /// Has the first worker take over the sockets of the published UDP ports.
+    ///
+    /// # Errors
+    /// As the engine's.
+    pub fn open_published(&mut self) -> Result<(), Failure> {
+        self.workers[0].open_published(&mut self.link, &mut self.host, self.now)
     }
 
     /// Keeps a line for every packet from now on.
@@ -391,6 +399,10 @@ impl<G: Guest> World<G> {
     }
 
     fn judge(&self) -> Result<(), String> {
+        let panics: u64 = self.workers.iter().map(|engine| engine.counters().panics).sum();
+        if panics > self.host.panics() {
+            return Err("a handler panicked".into());
+        }
         let mesh = self.mesh.as_ref().map(SimMesh::wrong).unwrap_or_default();
         let wrong = [
             ("link", self.link.wrong()),

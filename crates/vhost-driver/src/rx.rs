@@ -48,6 +48,11 @@ impl Rx {
         }
     }
 
+    /// Bytes of the header in front of each frame.
+    pub fn header(&self) -> usize {
+        self.header
+    }
+
     /// Offers the device up to `count` of the buffers that it does not have.
     ///
     /// # Errors

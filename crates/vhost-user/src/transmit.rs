@@ -78,8 +78,8 @@ impl Transmitter {
     }
 
     /// Whether frames reach a guest.
-    pub fn is_serving(&mut self) -> bool {
-        self.half.live().is_some_and(|ring| ring.is_enabled())
+    pub fn is_serving(&self) -> bool {
+        self.half.ring().is_some_and(Ring::is_enabled)
     }
 
     /// Queues that had to be given up, for what the driver did.

@@ -13,7 +13,7 @@ use crate::guest::udp::BATCH;
 use crate::network::{self, Network};
 use crate::process::wait_until;
 use crate::run::{Running, own_path};
-use crate::strace::Strace;
+use crate::strace::{self, Strace};
 use crate::sys;
 
 /// Bytes of a datagram that every link here takes.
@@ -27,6 +27,10 @@ pub(super) fn cases() -> Vec<Case> {
     Case::both("batches.beside-refused-sends", 30, beside_refusals)
         .map(Case::pontoon_only)
         .into_iter()
+        .map(|case| Case {
+            environment: strace::OPEN.to_vec(),
+            ..case
+        })
         .collect()
 }
 

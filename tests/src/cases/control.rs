@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use rustix::process::Signal;
 
 use super::{expect, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
@@ -23,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.stats", 30, stats),
         Case::new("control.policy", 30, policy),
         Case::new("control.half-a-request", 30, half_a_request),
+        Case::new("control.engine-killed", 30, engine_killed),
     ]
     .into_iter()
     .map(Case::pontoon_only)
@@ -83,6 +85,8 @@ fn stats(context: &Context) -> Result<()> {
         ("v1/stats", "\"workers\":[{"),
         ("v1/openapi.json", "\"openapi\": \"3.1.0\""),
         ("metrics", "pontoon_tcp_opened_total{worker=\"0\"} 1\n"),
+        ("metrics", "pontoon_sandbox_layer{layer=\"seccomp\"} 1\n"),
+        ("metrics", "pontoon_sandbox_refused_total{worker=\"0\"} 0\n"),
     ] {
         let url = format!("http://pontoon/{path}");
         let text =
@@ -145,6 +149,25 @@ fn half_a_request(context: &Context) -> Result<()> {
         "stats took {:?}",
         start.elapsed()
     );
+    ensure!(scene.reaches()?, "the server is not reached");
+    Ok(())
+}
+
+/// Another engine answers, and judges by the rules that the one before it was told.
+fn engine_killed(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let rule = scene.server.ip().to_string();
+    std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
+    std::fs::write("/run/open.toml", "")?;
+    ensure!(scene.reaches()?, "the server is not reached");
+    scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
+    context.program.engine()?.signal(Signal::KILL)?;
+    let json = scene.ctl(&["stats", "--json"])?;
+    ensure!(json.contains("\"tcp_opened\":0"), "{json}");
+    ensure!(!scene.reaches()?, "the server is reached");
+    let text = scene.ctl(&["policy"])?;
+    expect(text.trim_start(), &format!("1 deny {rule}"))?;
+    scene.ctl(&["policy", "--load", "/run/open.toml"])?;
     ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }

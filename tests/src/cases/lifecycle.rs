@@ -1,14 +1,17 @@
 //! Beginning and end.
 
+use std::io::{ErrorKind, Read};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::{expect, icmp, talk, tcp_server};
 use crate::case::{Caller, Case, Context, Family, Outcome};
+use crate::guest::tcp;
 use crate::network::Network;
 use crate::process::{self, Process};
 use crate::run::Running;
@@ -24,11 +27,23 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("lifecycle.orphans-end-with-the-command", 20, orphans),
         Case::new("lifecycle.supervisor-killed", 20, supervisor_killed),
         Case::new("lifecycle.init-killed", 20, init_killed),
-        Case::new("lifecycle.engine-killed", 20, engine_killed),
-        Case::new("lifecycle.attach-by-pid", 30, |context| attach(context, false)),
-        Case::new("lifecycle.attach-by-path", 30, |context| attach(context, true)),
+        Case::new(
+            "lifecycle.engine-killed",
+            30 + 6 * u64::from(kills()),
+            engine_killed,
+        ),
+        Case::new("lifecycle.engine-killed-three-times", 20, engine_killed_often),
     ]
     .into_iter()
+    .chain(Case::both(
+        "lifecycle.engine-killed-and-the-guest-listens",
+        20,
+        engine_killed_idle,
+    ))
+    .chain([
+        Case::new("lifecycle.attach-by-pid", 30, |context| attach(context, false)),
+        Case::new("lifecycle.attach-by-path", 30, |context| attach(context, true)),
+    ])
     .map(Case::pontoon_only)
     .collect()
 }
@@ -137,50 +152,134 @@ fn supervisor_killed(context: &Context) -> Result<()> {
 fn init_killed(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let mut running = with_orphan(&network, &talk()?)?;
-    roles(context, &running)?.init.signal(Signal::KILL)?;
+    init(context, &running)?.signal(Signal::KILL)?;
     let status = ended(&mut running, Duration::from_secs(2))?;
     ensure!(status != Some(0), "success, with its init killed");
     nothing_left()
 }
 
-/// One line, a status that is not 0 within a second, and nothing left.
+/// How often the engine is killed: `PONTOON_KILLS`, or twice.
+fn kills() -> u32 {
+    let wanted = std::env::var("PONTOON_KILLS").ok();
+    wanted.and_then(|kills| kills.parse().ok()).unwrap_or(2)
+}
+
+/// From one death to the next, so that no three come in ten seconds.
+const BETWEEN_KILLS: Duration = Duration::from_millis(5_100);
+
+/// How long nobody may have to wait for another engine.
+const REPLACED: Duration = Duration::from_millis(200);
+
+/// Another engine takes its place, for new flows and for the clients of published ports, which nobody refuses meanwhile.
+/// The flows that it had end. All the while the guest keeps it busy.
 fn engine_killed(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let inside = SocketAddr::new(Family::V4.unspecified(), 80);
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
+    let connect = format!("{} guest tcp {server} connects 1", crate::run::own_path());
+    let line = format!(
+        "$E2E guest tcp {server} survive 1000000 1048576 >&2 & $E2E guest serve tcp:{inside} & exec sh"
+    );
+    let run = network.run().options(["--publish", "8080:80"]);
+    let mut running = run.shell(&line).spawn()?.listening()?;
+    expect(&running.ask(&connect)?, "ok")?;
+    let mut slowest = [Duration::ZERO; 2];
+    for _ in 0..kills() {
+        let mut held = network
+            .server()
+            .enter(|| tcp::request(published, "hold engine-killed"))?;
+        held.read_exact(&mut [0; 5])?;
+        let engine = context.program.engine()?;
+        let killed = Instant::now();
+        engine.signal(Signal::KILL)?;
+        network
+            .server()
+            .enter(|| tcp::command(published, &["connects", "1"]))?;
+        slowest[0] = slowest[0].max(killed.elapsed());
+        let asked = Instant::now();
+        expect(&running.ask(&connect)?, "ok")?;
+        slowest[1] = slowest[1].max(asked.elapsed());
+        held.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let end = held.read(&mut [0]);
+        ensure!(
+            matches!(&end, Ok(0)) || matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset),
+            "the flow that it had: {end:?}"
+        );
+        ensure!(context.program.engine()? != engine, "the engine lives");
+        std::thread::sleep(BETWEEN_KILLS.saturating_sub(killed.elapsed()));
+    }
+    eprintln!(
+        "{} deaths: a published port answered within {:?}, a new flow stood and ended within {:?}",
+        kills(),
+        slowest[0],
+        slowest[1]
+    );
+    ensure!(slowest.iter().all(|took| *took <= REPLACED), "{slowest:?}");
+    drop(running);
+    nothing_left()
+}
+
+/// A guest that has nothing to send hears that its flow is gone, too.
+fn engine_killed_idle(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?.to_string();
+    let mut running = network.run().guest(["tcp", &server, "waits"]).spawn()?;
+    expect(&running.line()?, "waiting")?;
+    context.program.engine()?.signal(Signal::KILL)?;
+    let killed = Instant::now();
+    expect(&running.line()?, "reset")?;
+    eprintln!("reset after {:?}", killed.elapsed());
+    running.finish()?;
+    Ok(())
+}
+
+/// The third death within ten seconds is the last: one line that says why, a status that is not 0, and nothing left.
+fn engine_killed_often(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     // Nothing else to talk about.
     icmp::open_ping(context)?;
     let talk = talk()?;
     let mut running = with_orphan(&network, &talk)?;
-    roles(context, &running)?.engine.signal(Signal::KILL)?;
+    for _ in 0..3 {
+        let mut engine = None;
+        process::wait_until("there is an engine", Duration::from_secs(1), || {
+            engine = context.program.engine().ok();
+            Ok(engine.is_some())
+        })?;
+        let engine = engine.context("no engine")?;
+        engine.signal(Signal::KILL)?;
+        process::wait_until("it is dead", Duration::from_secs(1), || {
+            Ok(!process::living().contains(&engine))
+        })?;
+    }
     let status = ended(&mut running, Duration::from_secs(1))?;
     ensure!(status != Some(0), "success, with its engine killed");
     let text = std::fs::read_to_string(&talk)?;
-    ensure!(text.lines().count() == 1, "not one line:\n{text}");
+    let (errors, warnings): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with("error: "));
+    ensure!(
+        errors.len() == 1 && errors[0].contains("signal 9"),
+        "not one line:\n{text}"
+    );
+    ensure!(
+        warnings.len() == 2 && warnings.iter().all(|line| line.contains("another one")),
+        "not a line for each that was replaced:\n{text}"
+    );
     nothing_left()
 }
 
-struct Roles {
-    init: Process,
-    engine: Process,
-}
-
-/// Who of our processes does what: the init is the command's parent, the engine is what else there is.
-fn roles(context: &Context, running: &Running) -> Result<Roles> {
+/// The guest's init: the one of our processes that is the command's parent.
+fn init(context: &Context, running: &Running) -> Result<Process> {
     let ours = context.program.processes();
-    let others = || {
-        ours.iter()
-            .copied()
-            .filter(|process| process.id() != running.id())
-    };
     let parents: Vec<u32> = process::living()
         .into_iter()
         .filter(|process| !ours.contains(process))
         .filter_map(Process::parent)
         .collect();
-    let init = others()
+    let mut others = ours.into_iter().filter(|process| process.id() != running.id());
+    others
         .find(|process| parents.contains(&process.id()))
-        .context("no init")?;
-    let engine = others().find(|process| *process != init).context("no engine")?;
-    Ok(Roles { init, engine })
+        .context("no init")
 }
 
 /// Its exit status, once it ended.

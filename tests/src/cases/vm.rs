@@ -1,6 +1,7 @@
 //! `pontoon vm`: a namespace whose tap is carried over a socket, in the place of a machine.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io::{ErrorKind, Read as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::machine::{self, DIRECTORY, Guest, Vm};
 use crate::network::Network;
 use crate::process;
 use crate::server;
+use crate::sys;
 
 const GIB: u64 = 1 << 30;
 
@@ -48,11 +50,14 @@ pub(super) fn cases() -> Vec<Case> {
                 case("one-off", 20, one_off),
                 case("pontoon-restarts", 40, restarts),
                 case("handed-over-socket", 30, handed_over),
+                case("engine-killed", 30, engine_killed),
+                case("handed-over-and-engine-killed", 30, handed_over_and_killed),
             ]
         })
         .collect();
     cases.push(Case::new("vm.stream.lossy-link", 120, lossy).alone());
     cases.push(Case::new("vm.vhost-user.two-queues", 60, two_queues));
+    cases.push(Case::new("vm.vhost-user.datagrams-in-one-frame", 30, segments));
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
@@ -200,7 +205,7 @@ fn one_after_the_other(context: &Context, framing: Framing) -> Result<()> {
         ensure!(matches!(read, Ok((_, 0))), "a second guest reads {read:?}");
         let held = guest.namespace.enter(|| {
             let mut held = tcp::request(server, &format!("hold {name}"))?;
-            std::io::Read::read_exact(&mut held, &mut [0; 5])?;
+            held.read_exact(&mut [0; 5])?;
             expect(&tcp::command(server, &["put", "0", "51", "10000000"])?, "ok")?;
             Ok(held)
         })?;
@@ -310,8 +315,118 @@ fn two_queues(context: &Context) -> Result<()> {
     let counters = Counters::read(&machine::talk())?;
     let count = counters.count("handed_over");
     ensure!(count >= 1000, "{count} frames were handed over");
-    counters.expect("tcp_unknown", 0)?;
     counters.expect("link_malformed", 0)
+}
+
+/// Datagrams of one size that leave by one call cross the link in one frame, and arrive by one call, both ways.
+fn segments(context: &Context) -> Result<()> {
+    const SIZE: u16 = 1200;
+    const TOGETHER: usize = 40;
+    const ROUNDS: usize = 10;
+    let (network, mut vm) = start(context, Framing::VhostUser(1), &[counters::LOGGED])?;
+    let guest = guest(&vm, Faults::NONE)?;
+    for family in [Family::V4, Family::V6] {
+        let address = SocketAddr::new(network.server_address(family), 7001);
+        let server = network.server().enter(|| Ok(UdpSocket::bind(address)?))?;
+        let client = guest.namespace.enter(|| {
+            let socket = UdpSocket::bind(SocketAddr::new(family.unspecified(), 0))?;
+            socket.connect(address)?;
+            Ok(socket)
+        })?;
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+            sys::segment_sends(socket, SIZE)?;
+            sys::coalesce_receives(socket)?;
+        }
+        for round in 0..ROUNDS {
+            let sent: Vec<u8> = (0..TOGETHER * usize::from(SIZE))
+                .map(|at| (at / 7 + round) as u8)
+                .collect();
+            client.send(&sent)?;
+            let from = arrives(&server, &sent)?;
+            server.send_to(&sent, from)?;
+            arrives(&client, &sent)?;
+        }
+    }
+    vm.signal(Signal::TERM)?;
+    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    let counters = Counters::read(&machine::talk())?;
+    let datagrams = (2 * ROUNDS * TOGETHER) as u64;
+    for name in ["frames_up", "frames_down"] {
+        let frames = counters.count(name);
+        ensure!(
+            frames < datagrams / 2,
+            "{frames} {name} for {datagrams} datagrams"
+        );
+    }
+    Ok(())
+}
+
+/// Receives what was sent, some of it together. From whom it came.
+fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut came = Vec::new();
+    let mut calls = 0;
+    loop {
+        let (len, from) = socket.recv_from(&mut buffer)?;
+        came.extend_from_slice(&buffer[..len]);
+        calls += 1;
+        if came.len() >= sent.len() {
+            ensure!(came == sent, "something else arrived");
+            ensure!(calls <= 4, "it arrived by {calls} calls");
+            return Ok(from);
+        }
+    }
+}
+
+/// Who waits for the machine to say something, and the machine itself, have a network again from another engine; the
+/// connection on which the machine only listens is reset.
+fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = start(context, framing, &["--require-sandbox", "-p", "8080:80"])?;
+    let server = tcp_server(&network, Family::V4)?;
+    let guest = guest(&vm, Faults::NONE)?;
+    let mut held = guest.namespace.enter(|| {
+        server::tcp::start(SocketAddr::new(Family::V4.unspecified(), 80))?;
+        let mut held = tcp::request(server, "hold engine-killed")?;
+        held.read_exact(&mut [0; 5])?;
+        Ok(held)
+    })?;
+    context.program.engine()?.signal(Signal::KILL)?;
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
+    let words = ["put", "0", "91", "10000000"];
+    expect(&network.server().enter(|| tcp::command(published, &words))?, "ok")?;
+    held.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let end = held.read(&mut [0]);
+    ensure!(
+        matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset),
+        "the connection that it had: {end:?}"
+    );
+    let words = ["fetch", "0", "92", "10000000"];
+    expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")
+}
+
+/// Messages go on over the same socket. A stream does not, as nobody knows where its next frame begins, nor does vhost-user,
+/// where nobody else knows the memory.
+fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
+    let network = prepare(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let family = rustix::net::AddressFamily::UNIX;
+    let (ours, theirs) = socketpair(family, framing.socket_type(), SocketFlags::CLOEXEC, None)?;
+    let mut vm = Vm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
+    let guest = Guest::at(theirs, framing)?;
+    expect(&guest.dhcp4()?, DHCP4)?;
+    context.program.engine()?.signal(Signal::KILL)?;
+    match framing {
+        Framing::Packet => {
+            let words = ["put", "0", "93", "10000000"];
+            expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+        }
+        Framing::Stream | Framing::VhostUser(_) => {
+            let status = vm.wait()?;
+            ensure!(status.code() == Some(1), "pontoon vm: {status}");
+        }
+    }
+    Ok(())
 }
 
 /// Frames are lost, doubled and swapped both ways, and nothing of what they carry.

@@ -1,6 +1,6 @@
 //! A guest that builds its frames itself.
 
-mod packet;
+pub(crate) mod packet;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,16 +39,16 @@ fn family(word: &str) -> Result<Family> {
 }
 
 /// The guest's link, spoken to in frames.
-struct Wire {
+pub(crate) struct Wire {
     socket: OwnedFd,
     /// Destination, source, EtherType.
     header: [u8; 14],
-    source: IpAddr,
+    pub(crate) source: IpAddr,
     gateway: IpAddr,
 }
 
 impl Wire {
-    fn open(family: Family) -> Result<Self> {
+    pub(crate) fn open(family: Family) -> Result<Self> {
         let route = routes::default(family)?;
         let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
         let index = rustix::net::netdevice::name_to_index(&any, &route.interface)?;
@@ -71,8 +71,32 @@ impl Wire {
     }
 
     fn send(&self, packet: &[u8]) -> Result<()> {
-        let frame = [&self.header, packet].concat();
-        rustix::io::write(&self.socket, &frame)?;
+        Ok(self.write(&self.frame(packet))?)
+    }
+
+    /// A packet with its Ethernet header.
+    pub(crate) fn frame(&self, packet: &[u8]) -> Vec<u8> {
+        [&self.header, packet].concat()
+    }
+
+    /// A frame that asks for the gateway's Ethernet address (RFC 826), which an IPv4 guest does.
+    pub(crate) fn arp(&self) -> Result<Vec<u8>> {
+        let (IpAddr::V4(source), IpAddr::V4(gateway)) = (self.source, self.gateway) else {
+            bail!("ARP is IPv4's");
+        };
+        let mut frame = vec![0xff; 6];
+        frame.extend(&self.header[6..12]);
+        frame.extend([0x08, 0x06, 0, 1, 0x08, 0x00, 6, 4, 0, 1]);
+        frame.extend(&self.header[6..12]);
+        frame.extend(source.octets());
+        frame.extend([0; 6]);
+        frame.extend(gateway.octets());
+        Ok(frame)
+    }
+
+    /// Sends a frame as it is.
+    pub(crate) fn write(&self, frame: &[u8]) -> std::io::Result<()> {
+        rustix::io::write(&self.socket, frame)?;
         Ok(())
     }
 

@@ -19,6 +19,10 @@ pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
         ["half-theirs", seed, len] => half_theirs(server, seed.parse()?, len.parse()?),
         ["reset-ours"] => reset_ours(server),
         ["reset-theirs"] => reset_theirs(server),
+        ["waits"] => waits(server),
+        ["survive", count, len] => survive(server, count.parse()?, len.parse()?),
+        ["crowd", count] => crowd(server, count.parse()?),
+        ["unreachable"] => unreachable(server),
         ["refused"] => refused(server),
         ["peer"] => rest(request(server, "peer")?),
         ["connects", count] => {
@@ -99,6 +103,67 @@ fn reset_theirs(server: SocketAddr) -> Result<String> {
     let mut stream = request(server, "reset")?;
     match stream.read(&mut [0]) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok("ok".to_string()),
+        other => bail!("{other:?} instead of a reset"),
+    }
+}
+
+/// Has `len` bytes go there and back on one connection after the other. A connection may break; none may lose a byte and
+/// say nothing.
+fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
+    let pattern = Pattern::of(2);
+    let there_and_back = || -> Result<u64> {
+        let mut stream = request(server, &format!("swap 2 {len}"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        send(&mut stream, &pattern, len)?;
+        stream.shutdown(Shutdown::Write)?;
+        receive(&mut stream, &pattern)
+    };
+    let (mut whole, mut broken) = (0, 0);
+    for _ in 0..count {
+        match there_and_back() {
+            Ok(got) if got == len => whole += 1,
+            Ok(got) => bail!("{got} bytes of {len}, and then the end"),
+            Err(error) if error.chain().any(|cause| cause.is::<std::io::Error>()) => broken += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(format!("whole {whole}, broken {broken}"))
+}
+
+/// Opens `count` connections and keeps them; those that stand are used. Says how many stand, and how many were refused.
+fn crowd(server: SocketAddr, count: u32) -> Result<String> {
+    let mut standing = Vec::new();
+    let mut refused = 0;
+    for _ in 0..count {
+        match TcpStream::connect_timeout(&server, Duration::from_secs(5)) {
+            Ok(stream) => standing.push(stream),
+            Err(_) => refused += 1,
+        }
+    }
+    for stream in &mut standing {
+        stream.write_all(b"echo\nx")?;
+        stream.read_exact(&mut [0])?;
+    }
+    Ok(format!("{} {refused}", standing.len()))
+}
+
+/// Milliseconds until a connect fails, for whatever reason.
+fn unreachable(server: SocketAddr) -> Result<String> {
+    let start = Instant::now();
+    match TcpStream::connect_timeout(&server, Duration::from_secs(5)) {
+        Err(_) => Ok(start.elapsed().as_millis().to_string()),
+        Ok(_) => bail!("connected"),
+    }
+}
+
+/// Says that it waits, for a word that does not come, and then how that ended.
+fn waits(server: SocketAddr) -> Result<String> {
+    let mut stream = request(server, "late 600")?;
+    // The server has it.
+    round(server)?;
+    super::say("waiting")?;
+    match stream.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok("reset".to_string()),
         other => bail!("{other:?} instead of a reset"),
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn command(words: &[&str]) -> Result<String> {
         ["fragmented", server, count] => fragmented(server.parse()?, count.parse()?),
         ["listen", stun] => listen(stun.parse()?),
         ["peer", server] => echo_of(server.parse()?),
+        ["survive", server, count] => survive(server.parse()?, count.parse()?),
         _ => bail!("unknown UDP command {}", words.join(" ")),
     }
 }
@@ -249,6 +250,27 @@ fn listen(server: SocketAddr) -> Result<String> {
         }
         say(&text)?;
     }
+}
+
+/// One datagram there and back from each of `count` ports. It may be lost or refused; none may come back as another.
+fn survive(server: SocketAddr, count: usize) -> Result<String> {
+    const WAIT: Duration = Duration::from_millis(100);
+    let pattern = Pattern::of(SEED);
+    let (mut whole, mut lost) = (0, 0);
+    for len in (1..=count).map(|number| number * 20) {
+        let socket = socket(server)?;
+        socket.set_read_timeout(Some(WAIT))?;
+        let mut buffer = vec![0; 1 << 16];
+        let answer = send(&socket, pattern.prefix(len), server).map(|()| socket.recv(&mut buffer));
+        let Ok(Ok(got)) = answer else {
+            lost += 1;
+            continue;
+        };
+        ensure!(got == len, "{got} bytes instead of {len}");
+        pattern.check(0, &buffer[..got])?;
+        whole += 1;
+    }
+    Ok(format!("whole {whole}, lost {lost}"))
 }
 
 /// One short datagram there and back on a connected socket: only the address that was asked may answer.

@@ -9,6 +9,7 @@
 
 mod connection;
 mod down;
+mod lost;
 mod open;
 mod recovery;
 mod reorder;
@@ -32,7 +33,7 @@ use vm_memory::VolatileSlice;
 use self::connection::{Connection, Key, State};
 use self::segment::Verdict;
 use self::table::Table;
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Net};
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
@@ -49,6 +50,13 @@ const BURST: usize = 256;
 #[derive(Debug, Default)]
 pub struct Burst<'a> {
     parts: ArrayVec<(u32, VolatileSlice<'a>), BURST>,
+}
+
+impl Burst<'_> {
+    /// Data of a connection that is no more.
+    pub(crate) fn forget(&mut self, index: u32) {
+        self.parts.retain(|&mut (of, _)| of != index);
+    }
 }
 
 /// Why a connection is over.
@@ -129,6 +137,7 @@ impl<S> Tcp<S> {
         if burst.parts.remaining_capacity() < frame.parts.len() {
             self.handle_burst(burst, ctx);
         }
+        ctx.net.at_hand = Some(self.id(index, ctx.net));
         match self
             .connections
             .at_mut(index)
@@ -139,7 +148,7 @@ impl<S> Tcp<S> {
             Verdict::Unacceptable => open::reply_reset(ip, segment, ctx),
             Verdict::Reset => {
                 ctx.net.counters.tcp_reset_by_guest += 1;
-                burst.parts.retain(|&mut (of, _)| of != index);
+                burst.forget(index);
                 if let Some(socket) = self.connections.at_mut(index).socket.take() {
                     ctx.host.abort(socket);
                 }
@@ -170,7 +179,11 @@ impl<S> Tcp<S> {
                 .filter(|(of, _)| *of == index)
                 .map(|(_, part)| *part)
                 .collect();
-            self.settle(index, &parts, ctx);
+            let id = self.id(index, ctx.net);
+            // One flow's panic is not to keep the others' data back.
+            if !ctx.survives(|ctx| self.settle(index, &parts, ctx)) {
+                self.close(id, ctx);
+            }
         }
         burst.parts.clear();
         self.dirty = dirty;
@@ -314,7 +327,8 @@ impl<S> Tcp<S> {
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
+        let id = self.id(index, ctx.net);
+        ctx.net.at_hand = Some(id);
         let connection = self.connections.at_mut(index);
         match connection.settle(id, parts, ctx) {
             Ok(()) => connection.arm(id, ctx),
@@ -323,7 +337,7 @@ impl<S> Tcp<S> {
     }
 
     fn end<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ended: Ended, ctx: &mut Ctx<'_, H, T>) {
-        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
+        let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
         let socket = connection.socket.take();
         match ended {
@@ -366,13 +380,18 @@ impl<S> Tcp<S> {
         if open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx) {
             return self.remove(index, ctx);
         }
-        let id = ctx.net.flow(Kind::Tcp, index, self.connections.generation(index));
+        let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
         connection.state = State::Failed;
         connection.release(&mut ctx.net.pool);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.park(id, ctx.net);
         self.feed(ctx);
+    }
+
+    /// The name of a connection.
+    fn id(&self, index: u32, net: &Net) -> FlowId {
+        net.flow(Kind::Tcp, index, self.connections.generation(index))
     }
 
     fn mark(&mut self, index: u32) {
@@ -404,6 +423,9 @@ impl<S> Tcp<S> {
         let connections = &self.connections;
         self.table.insert(&key, index, |other| connections.at(other).key);
         ctx.net.opened();
+        if let Some(ledger) = &ctx.net.ledger {
+            ledger.enter(index, key.into());
+        }
         index
     }
 
@@ -422,6 +444,9 @@ impl<S> Tcp<S> {
             ctx.host.close(socket);
         }
         ctx.net.closed();
+        if let Some(ledger) = &ctx.net.ledger {
+            ledger.strike(index);
+        }
         // Places of connections that left TIME_WAIT early (by reset or reuse) are not kept for ever.
         while let Some(old) = self.waiting.front() {
             if self.connections.get(old.index, old.generation).is_some() {

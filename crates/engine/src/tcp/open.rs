@@ -328,6 +328,18 @@ pub(super) fn send_reset<H, T: Transmit>(
     flags: Flags,
     ctx: &mut Ctx<'_, H, T>,
 ) -> bool {
+    debug_assert!(flags.has(Flags::RST), "a reset");
+    send_stray(key, seq, ack, flags, ctx)
+}
+
+/// Sends a segment of no connection of ours to the guest. False: the link has no room.
+pub(super) fn send_stray<H, T: Transmit>(
+    key: &Key,
+    seq: u32,
+    ack: u32,
+    flags: Flags,
+    ctx: &mut Ctx<'_, H, T>,
+) -> bool {
     let head = emit::tcp(
         ctx.net.ether(),
         super::ip(key.remote, key.guest),

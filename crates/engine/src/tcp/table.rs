@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use hashbrown::HashTable;
 
 use super::connection::Key;
+use crate::ledger::Ends;
 use crate::peers::FlowKey;
 use crate::table::Secret;
 
@@ -50,6 +51,12 @@ impl Table {
 impl From<Key> for FlowKey {
     fn from(Key { guest, remote }: Key) -> Self {
         Self::Tcp { guest, remote }
+    }
+}
+
+impl From<Key> for Ends {
+    fn from(Key { guest, remote }: Key) -> Self {
+        Self { guest, remote }
     }
 }
 

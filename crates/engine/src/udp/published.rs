@@ -28,22 +28,32 @@ impl<S> Udp<S> {
             };
             let guest = SocketAddr::new(guest, published.guest_port);
             let nth = (0..u8::MAX).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
-            let nth = nth.ok_or(Failure::Invalid)?;
-            if nth == 0 {
-                let claimed = ctx.net.claim(&FlowKey::Udp(guest));
-                debug_assert!(claimed.is_ok(), "no packet has come yet");
-            }
-            let (index, generation) = self.endpoints.vacant();
-            let flow = ctx.net.flow(Kind::Udp, index, generation);
-            let socket = ctx.host.udp_published(place, flow)?;
-            let endpoint = Endpoint {
-                published: Some(place),
-                ..Endpoint::new(socket, true, ctx.now)
-            };
-            ctx.net.opened();
-            let index = self.endpoints.insert((guest, nth), endpoint);
-            self.endpoints.pin(index);
+            self.open_door(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)?;
         }
+        Ok(())
+    }
+
+    /// Takes over the socket of the published port at `place`, as the endpoint's by that key.
+    pub(super) fn open_door<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        place: u32,
+        key: (SocketAddr, u8),
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Failure> {
+        if let (guest, 0) = key {
+            let claimed = ctx.net.claim(&FlowKey::Udp(guest));
+            debug_assert!(claimed.is_ok(), "it is claimed before any packet is looked at");
+        }
+        let (index, generation) = self.endpoints.vacant();
+        let flow = ctx.net.flow(Kind::Udp, index, generation);
+        let socket = ctx.host.udp_published(place, flow)?;
+        let endpoint = Endpoint {
+            published: Some(place),
+            ..Endpoint::new(socket, true, ctx.now)
+        };
+        ctx.net.opened();
+        let index = self.endpoints.insert(key, endpoint);
+        self.endpoints.pin(index);
         Ok(())
     }
 

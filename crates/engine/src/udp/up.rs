@@ -66,8 +66,15 @@ impl<S> Udp<S> {
         gather: &mut Gather<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if let Some(run) = gather.run.take() {
-            self.send(&run, &gather.parts, ctx);
+        let Some(run) = gather.run.take() else {
+            return;
+        };
+        // They may be another flow's than the one at hand.
+        if !ctx.survives(|ctx| self.send(&run, &gather.parts, ctx)) {
+            let Route {
+                index, generation, ..
+            } = run.route;
+            self.close(ctx.net.flow(Kind::Udp, index, generation), ctx);
         }
     }
 
@@ -141,6 +148,7 @@ impl<S> Udp<S> {
             Some(index) => index,
             None => self.open(guest, packet.frame, ctx)?,
         };
+        ctx.net.at_hand = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
         let via = peer.map_or_else(|| self.way_out(index, remote, ctx.net), |(_, peer)| peer.via);
         let owner = self.owner(index);
         let endpoint = self.endpoints.at_mut(index);

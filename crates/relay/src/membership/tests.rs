@@ -91,6 +91,18 @@ fn somebody_who_stays_keeps_it() {
     assert_eq!(wanted(&querier, 200), ["239.1.1.1"]);
 }
 
+/// Who waits for the next turn sleeps, whatever has run out.
+#[test]
+fn the_next_turn_is_yet_to_come() {
+    let mut querier = querier();
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.hear(report("239.1.1.1", from(&["10.0.0.1"], false)), at(100));
+    for second in 0..600 {
+        querier.tick(at(second));
+        assert!(querier.next_tick() > at(second), "{second}");
+    }
+}
+
 #[test]
 fn senders_come_and_go_one_by_one() {
     let mut querier = querier();

@@ -111,6 +111,10 @@ impl<F: Framing> Link for Socket<F> {
         Ok(())
     }
 
+    fn has_guest(&self) -> bool {
+        self.seat.guest().is_some()
+    }
+
     fn take_full(&mut self) -> Result<bool, Gone> {
         self.transmitter.take_full()
     }

@@ -143,6 +143,10 @@ impl Link for VhostUser {
         }
     }
 
+    fn has_guest(&self) -> bool {
+        self.transmitter.is_serving()
+    }
+
     fn take_full(&mut self) -> Result<bool, Gone> {
         Ok(self.transmitter.take_full())
     }

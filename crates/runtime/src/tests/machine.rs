@@ -28,14 +28,14 @@ fn streams_go_through_a_machines_memory() {
 }
 
 fn transfer(features: u64) {
-    let (mut setup, supervisor) = setup(Pacing::Hybrid);
+    let (mut setup, ours, supervisor) = setup(Pacing::Hybrid, 1);
     setup.config.host_loopback = vec![GATEWAY.into()];
-    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (socket, theirs) = UnixStream::pair().unwrap();
     let attachment = Attachment::VhostUser {
-        source: Source::Connected(ours.into()),
+        source: Source::Connected(socket.into()),
         workers: 1,
     };
-    let engine = thread::spawn(move || run(setup, attachment));
+    let engine = thread::spawn(move || run(setup, attachment, SANDBOX, ours));
     until_ready(&supervisor);
 
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_runtime::ledger::Shared;
 use pontoon_runtime::messages::Report;
 use pontoon_runtime::{Attachment, Pacing, Setup, TapOffload};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
@@ -83,9 +85,9 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
         owned: Vec::new(),
         published: Vec::new(),
         raw_icmp: [None, None],
-        supervisor: ours,
         pacing: Pacing::Hybrid,
         outbound: None,
+        ledger: Shared::new(1, 1024).unwrap(),
     };
     let attachment = Attachment::Tap {
         queues: tap.queues,
@@ -93,7 +95,12 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
     };
     let worker = thread::spawn(move || {
         counting::judge_this_thread();
-        pontoon_runtime::run(setup, attachment)
+        let sandbox = Sandbox {
+            role: Role::Engine,
+            born_in: Namespaces::NONE,
+            required: false,
+        };
+        pontoon_runtime::run(setup, attachment, sandbox, ours)
     });
     let mut buffer = [0; 64];
     let message = seqpacket::receive(&supervisor, &mut buffer).unwrap().unwrap();

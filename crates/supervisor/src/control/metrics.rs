@@ -44,15 +44,21 @@ const GAUGES: [Gauge; 2] = [
     ),
 ];
 
-/// Counted at the link, before the engine.
-const LINK: [(&str, &str); 1] = [(
-    "link_malformed",
-    "Frames that the link dropped for meaningless offload metadata.",
-)];
+/// Counted beside the engine.
+const BESIDE: [(&str, &str); 2] = [
+    (
+        "link_malformed",
+        "Frames that the link dropped for meaningless offload metadata.",
+    ),
+    ("sandbox_refused", "System calls that the sandbox refused."),
+];
+
+/// What the names of a sandbox's layers begin with.
+const LAYER: &str = "sandbox_layer_";
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (name, help) in Counters::describe().chain(LINK) {
+        for (name, help) in Counters::describe().chain(BESIDE) {
             let mut metric = encoder.encode_descriptor(name, help.trim(), None, MetricType::Counter)?;
             for stats in &self.workers {
                 let counted = stats.counters.iter().find(|(counter, _)| counter == name);
@@ -69,6 +75,13 @@ impl Collector for Snapshot {
             for stats in &self.workers {
                 let labels = [("worker", stats.worker.to_string())];
                 metric.encode_family(&labels)?.encode_gauge(&of(stats))?;
+            }
+        }
+        let help = "Whether a layer of the sandbox stands.";
+        let mut metric = encoder.encode_descriptor("sandbox_layer", help, None, MetricType::Gauge)?;
+        for (name, stands) in self.workers.iter().flat_map(|stats| &stats.counters) {
+            if let Some(layer) = name.strip_prefix(LAYER) {
+                metric.encode_family(&[("layer", layer)])?.encode_gauge(stands)?;
             }
         }
         let help = "Packets that an egress rule was about.";
@@ -96,8 +109,11 @@ mod tests {
             counters: vec![("frames_up".to_owned(), count), ("link_malformed".to_owned(), 0)],
             ..Stats::default()
         };
+        let mut first = stats(0, 7);
+        let layer = |name: &str, stands| (format!("{LAYER}{name}"), stands);
+        first.counters.extend([layer("root", 1), layer("landlock", 0)]);
         let rules = [("deny 10.0.0.0/8".to_owned(), 4), ("no rule".to_owned(), 0)];
-        render(vec![stats(0, 7), stats(1, 8)], rules.into_iter().collect()).unwrap()
+        render(vec![first, stats(1, 8)], rules.into_iter().collect()).unwrap()
     }
 
     #[test]
@@ -110,6 +126,8 @@ mod tests {
             "pontoon_frames_up_total{worker=\"1\"} 8",
             "# TYPE pontoon_flows gauge",
             "pontoon_flows{worker=\"1\"} 3",
+            "pontoon_sandbox_layer{layer=\"root\"} 1",
+            "pontoon_sandbox_layer{layer=\"landlock\"} 0",
             "pontoon_egress_hits_total{rule=\"deny 10.0.0.0/8\"} 4",
         ] {
             assert!(
@@ -142,7 +160,7 @@ mod tests {
                 "{name}: {help}"
             );
         }
-        let all = Counters::describe().count() + LINK.len() + GAUGES.len() + 1;
+        let all = Counters::describe().count() + BESIDE.len() + GAUGES.len() + 2;
         assert_eq!(seen.len(), all);
     }
 }

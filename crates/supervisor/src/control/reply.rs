@@ -13,7 +13,7 @@ pub struct Stats {
     pub total: Worker,
 }
 
-/// What happened in a worker since its start, and what it has now.
+/// What happened in a worker since its engine's start, and what it has now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
     /// Flows that there are.

@@ -3,22 +3,34 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use pontoon_relay::counters::{Row, WorkerStats};
+use pontoon_relay::counters::{OfWorker, Row, WorkerStats};
 use pontoon_relay_worker::Counters;
-use pontoon_relay_worker::messages::{Message, Settings};
+use pontoon_relay_worker::messages::{Message, READY, Settings};
+use pontoon_sandbox::{Role, Sandbox};
+use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Context as _, Error};
-use crate::signals;
 use crate::spawn::{self, Child};
-use crate::stdio;
+use crate::{panics, signals, stdio};
 
 /// Processes that move packets.
 #[derive(Debug)]
 pub(super) struct Crew {
-    settings: Settings,
+    birth: Birth,
     members: Vec<Member>,
+}
+
+/// What every worker is born with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Birth {
+    /// What it is told first.
+    pub(super) settings: Settings,
+    /// A layer of the sandbox that the host refuses is an error.
+    pub(super) require_sandbox: bool,
+    /// What it does without, for tests.
+    pub(super) disabled: Disabled,
 }
 
 /// A worker's place; what it counts outlives it.
@@ -47,6 +59,15 @@ const YOUNG: Duration = Duration::from_millis(50);
 /// ... has a successor only after this long, so that one that cannot live does not take the whole machine.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long one may take to say that it works; it takes a few milliseconds.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
+/// Room for what one says: a line of text.
+const LINE: usize = 4096;
+
 /// How long one may take to end when asked to.
 const GRACE: Timespec = Timespec {
     tv_sec: 0,
@@ -58,7 +79,7 @@ impl Crew {
     ///
     /// # Errors
     /// Out of descriptors or memory.
-    pub(super) fn new(count: u8, settings: Settings) -> Result<Self, Error> {
+    pub(super) fn new(count: u8, birth: Birth) -> Result<Self, Error> {
         let member = |_| {
             let memory = Counters::create().context("cannot make memory for counters")?;
             let counters = Counters::map(&memory).context("cannot map memory for counters")?;
@@ -70,7 +91,7 @@ impl Crew {
             })
         };
         Ok(Self {
-            settings,
+            birth,
             members: (0..count).map(member).collect::<Result<_, Error>>()?,
         })
     }
@@ -100,7 +121,12 @@ impl Crew {
     /// Buries the dead.
     pub(super) fn reap(&mut self) {
         for (number, member) in self.members.iter_mut().enumerate() {
-            let Life::Alive { child, since, .. } = &member.life else {
+            let Life::Alive {
+                child,
+                control,
+                since,
+            } = &member.life
+            else {
                 continue;
             };
             let fd = child.fd();
@@ -113,9 +139,12 @@ impl Crew {
             } else {
                 Duration::ZERO
             };
-            match child.wait() {
-                status @ 129.. => tracing::error!("worker {number} was killed by signal {}", status - 128),
-                status => tracing::error!("worker {number} died with status {status}"),
+            match (child.wait(), word(control)) {
+                (status @ 129.., _) => {
+                    tracing::error!("worker {number} was killed by signal {}", status - 128);
+                }
+                (_, Some(why)) => tracing::error!("worker {number}: {why}"),
+                (status, None) => tracing::error!("worker {number} died with status {status}"),
             }
             member.restarts += 1;
             member.life = Life::Dead(now + pause);
@@ -123,17 +152,18 @@ impl Crew {
     }
 
     /// Starts those that are due. Each has to be told everything, by its number.
-    pub(super) fn start_due(&mut self) -> Vec<usize> {
+    ///
+    /// # Errors
+    /// One could not start that is nobody's successor: so would be the next.
+    pub(super) fn start_due(&mut self) -> Result<Vec<usize>, Error> {
         let now = Instant::now();
         let mut started = Vec::new();
         for (number, member) in self.members.iter_mut().enumerate() {
             if !matches!(member.life, Life::Dead(due) if due <= now) {
                 continue;
             }
-            match start() {
+            match start(&self.birth, &member.memory) {
                 Ok((child, control)) => {
-                    let begin = Message::Begin(self.settings);
-                    send(&control, &begin, Some(member.memory.as_fd()));
                     member.life = Life::Alive {
                         child,
                         control,
@@ -141,13 +171,14 @@ impl Crew {
                     };
                     started.push(number);
                 }
+                Err(error) if member.restarts == 0 => return Err(error),
                 Err(error) => {
                     tracing::error!("{error}");
                     member.life = Life::Dead(now + PAUSE);
                 }
             }
         }
-        started
+        Ok(started)
     }
 
     /// Tells one.
@@ -191,6 +222,7 @@ impl Crew {
                 Life::Dead(_) => 0,
             },
             restarts: member.restarts,
+            sandbox_refused: member.counters.read(Counters::OF_WORKER)[OfWorker::Refusals as usize],
         };
         self.members.iter().map(stats).collect()
     }
@@ -211,25 +243,66 @@ impl Drop for Crew {
     }
 }
 
-fn start() -> Result<(Child, OwnedFd), Error> {
+/// Forks a worker that counts in `memory`, and waits until it works.
+fn start(birth: &Birth, memory: &OwnedFd) -> Result<(Child, OwnedFd), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
-    let child = spawn::fork(|| {
-        let prepared = spawn::close_all_but(&[theirs.as_fd()])
-            .and_then(|()| stdio::leave_to_the_command())
-            .and_then(|()| signals::unblock_all());
-        let result = prepared
-            .and_then(|()| theirs.try_clone())
-            .and_then(pontoon_relay_worker::run);
-        match result {
-            Ok(()) => 0,
-            Err(error) => {
-                tracing::error!("worker: {error}");
-                1
-            }
+    let child = spawn::sandboxed(&birth.disabled, |born_in| {
+        let sandbox = Sandbox {
+            role: Role::Relay,
+            born_in,
+            required: birth.require_sandbox,
+        };
+        become_worker(&theirs, sandbox, &birth.disabled)
+    });
+    let child = child.context("cannot fork a worker")?;
+    drop(theirs);
+    send(&ours, &Message::Begin(birth.settings), Some(memory.as_fd()));
+    match first_word(&ours) {
+        Ok(()) => Ok((child, ours)),
+        Err(error) => {
+            child.kill();
+            let _ = child.wait();
+            Err(error)
         }
-    })
-    .context("cannot fork a worker")?;
-    Ok((child, ours))
+    }
+}
+
+fn first_word(control: &OwnedFd) -> Result<(), Error> {
+    let mut fds = [PollFd::new(control, PollFlags::IN)];
+    if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for a worker")? == 0 {
+        return Err(Error::new("a worker does not answer"));
+    }
+    match word(control).as_deref() {
+        Some(READY) => Ok(()),
+        Some(why) => Err(Error::new(format!("a worker: {why}"))),
+        None => Err(Error::new("a worker died as it began")),
+    }
+}
+
+/// What a worker says, or said before it died.
+fn word(control: &OwnedFd) -> Option<String> {
+    let mut buffer = [0; LINE];
+    let message = seqpacket::receive(control, &mut buffer).ok()??;
+    Some(String::from_utf8_lossy(&buffer[..message.len]).into_owned())
+}
+
+/// A worker's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
+fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
+    panics::log_them();
+    let prepared = spawn::close_all_but(&[control.as_fd()])
+        .and_then(|()| stdio::leave_to_the_command())
+        .and_then(|()| signals::unblock_all());
+    let result = prepared
+        .and_then(|()| control.try_clone())
+        .and_then(|own| pontoon_relay_worker::run(own, sandbox, disabled));
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            let words = error.to_string();
+            let _ = seqpacket::send(control, &words.as_bytes()[..words.len().min(LINE)], &[]);
+            1
+        }
+    }
 }
 
 /// A worker that is dead hears nothing; its successor will be told everything.

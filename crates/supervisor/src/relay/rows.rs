@@ -11,7 +11,7 @@ pub(super) struct Rows(VecDeque<u32>);
 
 impl Rows {
     pub(super) fn new() -> Self {
-        Self((0..Counters::ROWS).collect())
+        Self((Counters::OF_WORKER + 1..Counters::ROWS).collect())
     }
 
     /// A row; none when all are taken.

@@ -8,12 +8,12 @@ use pontoon_relay::Rule;
 use pontoon_relay::command::{Command, Reply, Rules};
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
 use pontoon_relay::rule::Input;
-use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message, Settings};
+use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
 use rustc_hash::FxHashMap;
 
-use super::crew::Crew;
+use super::crew::{Birth, Crew};
 use super::groups::{Groups, Membership};
 use super::inputs::{Door, Engine, Inputs};
 use super::links::{self, Links};
@@ -45,26 +45,21 @@ impl Relay {
     /// Starts workers, which have no rules yet.
     ///
     /// # Errors
-    /// No memory for them.
-    pub(super) fn start(
-        links: Links,
-        workers: u8,
-        settings: Settings,
-        disabled: &Disabled,
-    ) -> Result<Self, Error> {
+    /// No memory for them; one that cannot start.
+    pub(super) fn start(links: Links, workers: u8, birth: Birth) -> Result<Self, Error> {
         let mut relay = Self {
             own: Rules::default(),
             mirrored: Vec::new(),
             rules: Rules::default(),
             installed: FxHashMap::default(),
             links,
-            inputs: Inputs::new(engine(disabled)),
+            inputs: Inputs::new(engine(&birth.disabled)),
             outputs: Outputs::default(),
             groups: Groups::default(),
             rows: Rows::new(),
-            crew: Crew::new(workers, settings)?,
+            crew: Crew::new(workers, birth)?,
         };
-        relay.look_after_workers();
+        relay.look_after_workers()?;
         Ok(relay)
     }
 
@@ -196,9 +191,12 @@ impl Relay {
     }
 
     /// Buries the dead, and tells whoever takes their place everything.
-    pub(super) fn look_after_workers(&mut self) {
+    ///
+    /// # Errors
+    /// The first one could not start.
+    pub(super) fn look_after_workers(&mut self) -> Result<(), Error> {
         self.crew.reap();
-        for number in self.crew.start_due() {
+        for number in self.crew.start_due()? {
             self.outputs.brief(number, &self.crew);
             for entry in self.installed.values() {
                 self.crew
@@ -207,6 +205,7 @@ impl Relay {
             self.crew.tell(number, &Message::Commit, None);
             self.inputs.brief(number, &self.crew);
         }
+        Ok(())
     }
 
     /// Everything that was counted.

@@ -5,6 +5,7 @@ mod datagrams;
 mod link;
 mod oddities;
 mod opening;
+mod panics;
 mod windows;
 mod workers;
 

@@ -6,9 +6,14 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{Relay, Row, command};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
+use crate::cases::sandbox;
+#[cfg(target_arch = "x86_64")]
+use crate::inject::{Answer, Puppet};
+#[cfg(target_arch = "x86_64")]
+use crate::process::Process;
 
 pub(super) fn cases() -> Vec<Case> {
     let both = [
@@ -16,8 +21,13 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("relay.several-workers", 30, several),
         Case::both("relay.overload-adds-up", 30, overload),
     ];
-    let one = Case::new("relay.workers-hold-nothing", 20, nothing);
-    both.into_iter().flatten().chain([one]).collect()
+    let one = [
+        Case::new("relay.workers-hold-nothing", 20, nothing),
+        #[cfg(target_arch = "x86_64")]
+        Case::new("relay.workers-may-open-nothing", 20, refused),
+        Case::new("relay.require-sandbox", 20, required),
+    ];
+    both.into_iter().flatten().chain(one).collect()
 }
 
 fn worker(relay: &mut Relay) -> Result<Pid> {
@@ -116,23 +126,79 @@ fn overload(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// No capability, no way to gain one, and few system calls.
+/// No capability, no way to gain one, no file, and few system calls.
 fn nothing(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
     let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
     let pid = worker(&mut relay)?.as_raw_nonzero();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    for line in [
-        "CapInh:\t0000000000000000",
-        "CapPrm:\t0000000000000000",
-        "CapEff:\t0000000000000000",
-        "CapBnd:\t0000000000000000",
-        "CapAmb:\t0000000000000000",
-        "NoNewPrivs:\t1",
-        "Seccomp:\t2",
-    ] {
-        ensure!(status.contains(line), "no {line:?} in {status}");
+    sandbox::given_up(pid.get().unsigned_abs())?;
+    relay.stats()?.expect("/workers/0/sandbox_refused", 0)
+}
+
+/// Whoever takes a worker over can open nothing, not even what an engine may. It is counted, and the worker goes on.
+#[cfg(target_arch = "x86_64")]
+fn refused(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let pid = worker(&mut relay)?.as_raw_nonzero().get().unsigned_abs();
+    let mut puppet = Puppet::take(Process::of(pid))?;
+    let (text, here) = (puppet.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
+    let internet = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0];
+    let attempts: [(libc::c_long, &[u64], &str); 6] = [
+        (libc::SYS_openat, &[here, text, 0], "/etc/passwd"),
+        (libc::SYS_socket, &internet, ""),
+        (libc::SYS_connect, &[3, text, 16], ""),
+        (libc::SYS_bind, &[3, text, 16], ""),
+        (libc::SYS_clone, &[libc::CLONE_THREAD as u64], ""),
+        (libc::SYS_kill, &[u64::MAX, libc::SIGTERM as u64], ""),
+    ];
+    for (number, arguments, text) in attempts {
+        let answer = puppet.call(number, arguments, text)?;
+        ensure!(
+            answer == Answer::Result(-i64::from(libc::EPERM)),
+            "call {number}: {answer:?}"
+        );
     }
-    Ok(())
+    puppet.release()?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
+    receiver.expect(0..MANY, usual)?;
+    relay.stats_when("refusals are counted", |stats| {
+        stats.number("/workers/0/sandbox_refused") == attempts.len() as u64
+    })?;
+    relay.stats()?.expect("/workers/0/restarts", 0)
+}
+
+/// Where the sandbox is required and the host refuses a layer, one line says so, and nothing is said to stand.
+fn required(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
+    for layer in ["namespaces", "landlock", "seccomp"] {
+        let mut command = command(context)?;
+        command
+            .env("PONTOON_DISABLE", layer)
+            .args(["relay", "--rule", &rule, "--require-sandbox", "--pid-file"])
+            .arg("/mnt/never");
+        let output = row.relay(0).enter(|| Ok(command.output()?))?;
+        let said = String::from_utf8(output.stderr)?;
+        ensure!(
+            output.status.code() == Some(1),
+            "without {layer}: {}\n{said}",
+            output.status
+        );
+        let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+        ensure!(
+            errors.len() == 1 && errors[0].contains("sandbox") && errors[0].contains(layer),
+            "not one line:\n{said}"
+        );
+        ensure!(
+            !std::path::Path::new("/mnt/never").exists(),
+            "it said that it stands"
+        );
+    }
+    let options = ["--rule", &rule, "--require-sandbox"];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    relay.stats()?.expect("/workers/0/restarts", 0)
 }

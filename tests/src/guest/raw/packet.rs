@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 /// What is probed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Transport {
+pub(crate) enum Transport {
     Tcp,
     Udp,
     Icmp,
 }
 
 impl Transport {
-    pub(super) const ALL: [(&'static str, Self); 3] =
+    pub(crate) const ALL: [(&'static str, Self); 3] =
         [("tcp", Self::Tcp), ("udp", Self::Udp), ("icmp", Self::Icmp)];
 
     fn number(self, to: IpAddr) -> u8 {
@@ -26,7 +26,7 @@ impl Transport {
 
 /// An IPv6 extension header (RFC 8200 section 4).
 #[derive(Clone, Copy)]
-pub(super) enum Extension {
+pub(crate) enum Extension {
     HopByHop,
     Destination,
     /// A fragment header of a datagram that is whole (RFC 6946).
@@ -52,7 +52,7 @@ impl Extension {
 }
 
 /// A packet to be.
-pub(super) struct Packet<'a> {
+pub(crate) struct Packet<'a> {
     from: IpAddr,
     to: IpAddr,
     transport: Transport,
@@ -64,7 +64,7 @@ pub(super) struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    pub(super) fn new(from: IpAddr, to: IpAddr, transport: Transport, id: u16, port: u16) -> Self {
+    pub(crate) fn new(from: IpAddr, to: IpAddr, transport: Transport, id: u16, port: u16) -> Self {
         Self {
             from,
             to,
@@ -76,18 +76,18 @@ impl<'a> Packet<'a> {
         }
     }
 
-    pub(super) fn payload(mut self, payload: &'a [u8]) -> Self {
+    pub(crate) fn payload(mut self, payload: &'a [u8]) -> Self {
         self.payload = payload;
         self
     }
 
-    pub(super) fn extensions(mut self, extensions: &'a [Extension]) -> Self {
+    pub(crate) fn extensions(mut self, extensions: &'a [Extension]) -> Self {
         self.extensions = extensions;
         self
     }
 
     /// The whole packet, without an Ethernet header.
-    pub(super) fn build(&self) -> Vec<u8> {
+    pub(crate) fn build(&self) -> Vec<u8> {
         let mut next = self.transport.number(self.to);
         let mut body = self.segment();
         for extension in self.extensions.iter().rev() {
@@ -98,7 +98,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The packet in fragments of at most `size` bytes of payload.
-    pub(super) fn fragments(&self, size: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn fragments(&self, size: usize) -> Vec<Vec<u8>> {
         let segment = self.segment();
         let count = segment.len().div_ceil(size);
         let cut =
@@ -107,7 +107,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Fragments of which one begins inside the one before it (RFC 5722 section 4: all are dropped).
-    pub(super) fn overlapping(&self, size: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn overlapping(&self, size: usize) -> Vec<Vec<u8>> {
         let segment = self.segment();
         let second = size - 16;
         vec![
@@ -205,14 +205,14 @@ impl<'a> Packet<'a> {
 
 /// What a packet to us says about a probe.
 #[derive(Clone, Copy)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// SYN-ACK, datagram or echo reply; not RST.
-    pub(super) open: bool,
+    pub(crate) open: bool,
 }
 
 impl Answer {
     /// The probe that `packet` answers, by source port or echo id.
-    pub(super) fn parse(packet: &[u8]) -> Option<(u16, Self)> {
+    pub(crate) fn parse(packet: &[u8]) -> Option<(u16, Self)> {
         let (protocol, body) = match packet.first()? >> 4 {
             // The first fragment alone has ports, and is answer enough.
             4 if packet.get(6..8)?[0] & 0x1f == 0 && packet[7] == 0 => (packet[9], packet.get(20..)?),

@@ -25,6 +25,18 @@ pub enum Source {
     },
 }
 
+impl Source {
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Connected(socket) => Self::Connected(socket.try_clone()?),
+            Self::Listening { listener, one_off } => Self::Listening {
+                listener: listener.try_clone()?,
+                one_off: *one_off,
+            },
+        })
+    }
+}
+
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -51,8 +63,8 @@ struct Guest {
 }
 
 impl Guest {
+    /// `socket` does not block.
     fn new(socket: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
             room: socket.try_clone()?,
             socket: Arc::new(socket),
@@ -78,11 +90,14 @@ impl Guest {
 impl Seat {
     pub(super) fn new(source: Source) -> io::Result<Self> {
         Ok(match source {
-            Source::Connected(socket) => Self {
-                guest: Some(Guest::new(socket)?),
-                listener: None,
-                one_off: true,
-            },
+            Source::Connected(socket) => {
+                rustix::io::ioctl_fionbio(&socket, true)?;
+                Self {
+                    guest: Some(Guest::new(socket)?),
+                    listener: None,
+                    one_off: true,
+                }
+            }
             Source::Listening { listener, one_off } => {
                 rustix::io::ioctl_fionbio(&listener, true)?;
                 Self {

@@ -19,6 +19,9 @@ const STRIDE: usize = 66 << 10;
 /// Bytes of a message whose sender waits for the answer rather than sends another: more of them are a stream.
 const SHORT: usize = 4096;
 
+/// Reads that fail one after the other, for a reason that is not known to be the end, until it is taken for that.
+const MOST_FAILURES: u32 = 1000;
+
 /// The receiving half.
 #[derive(Debug)]
 pub struct Receiver {
@@ -26,6 +29,8 @@ pub struct Receiver {
     header_len: usize,
     frames: Vec<u8>,
     heads: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
+    /// Reads that failed, one after the other.
+    failures: u32,
 }
 
 impl Receiver {
@@ -35,6 +40,7 @@ impl Receiver {
             header_len: if vnet_hdr { vnet::LEN } else { 0 },
             frames: vec![0; BURST * STRIDE],
             heads: Box::new([[0; vnet::LEN + HEAD]; BURST]),
+            failures: 0,
         }
     }
 }
@@ -64,11 +70,23 @@ impl Receive for Receiver {
                     break;
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => {
+                // The device is detached, or being removed (`tun_get`, `tun_ring_recv`). Anything else may pass.
+                Err(error @ (Errno::BADFD | Errno::FAULT | Errno::BADF)) => {
                     rest = Rest::Gone(Gone::Interface(error));
                     break;
                 }
+                Err(error) => {
+                    self.failures += 1;
+                    rest = match self.failures {
+                        MOST_FAILURES.. => Rest::Gone(Gone::Interface(error)),
+                        _ => Rest::Drained,
+                    };
+                    break;
+                }
             }
+        }
+        if !taken.is_empty() {
+            self.failures = 0;
         }
         let frames: ArrayVec<Frame<'_>, BURST> = taken.iter().map(Taken::frame).collect();
         if !frames.is_empty() {

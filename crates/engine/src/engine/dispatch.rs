@@ -1,0 +1,158 @@
+//! From a frame to the protocol that it concerns.
+
+use pontoon_wire::frame::{self, Body, Malformed, Transport};
+use pontoon_wire::{Mac, emit};
+
+use super::{Gathered, Protocols};
+use crate::ctx::{Ctx, Net};
+use crate::fragment::Reassembly;
+use crate::local::{self, Handled};
+use crate::peers::{self, Handed, Origin};
+use crate::{Frame, Host, Transmit, policy};
+
+/// Takes a frame from the guest.
+pub(super) fn take_frame<'a, H: Host, T: Transmit>(
+    reassembly: &mut Reassembly,
+    protocols: &mut Protocols<H::Socket>,
+    frame: &Frame<'a>,
+    gathered: &mut Gathered<'a>,
+    ctx: &mut Ctx<'_, H, T>,
+) {
+    ctx.net.counters.frames_up += 1;
+    match frame::parse(frame.head, frame.len) {
+        Ok(parsed) => {
+            if is_unicast(parsed.source) {
+                ctx.net.hear_from(parsed.source);
+            }
+            if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
+                take_fragment(reassembly, protocols, &parsed, ip, frame, ctx);
+            } else {
+                protocols.take(&parsed, frame, gathered, ctx);
+            }
+        }
+        Err(Malformed::EtherType(_)) => ctx.net.counters.unknown_protocol += 1,
+        Err(_) => ctx.net.counters.malformed += 1,
+    }
+}
+
+/// Takes a frame that another worker handed over, and has counted and found that it can be parsed.
+pub(super) fn take_handed<'a, H: Host, T: Transmit>(
+    reassembly: &mut Reassembly,
+    protocols: &mut Protocols<H::Socket>,
+    Handed { frame, reassembled }: &Handed<'a>,
+    gathered: &mut Gathered<'a>,
+    ctx: &mut Ctx<'_, H, T>,
+) {
+    let Ok(mut parsed) = frame::parse(frame.head, frame.len) else {
+        return;
+    };
+    match &mut parsed.body {
+        Body::Ip(ip, Transport::Fragment) => {
+            let ip = *ip;
+            return take_fragment(reassembly, protocols, &parsed, &ip, frame, ctx);
+        }
+        Body::Ip(ip, _) if *reassembled => ip.dont_fragment = false,
+        Body::Ip(..) | Body::Arp => {}
+    }
+    protocols.take(&parsed, frame, gathered, ctx);
+}
+
+impl<S> Protocols<S> {
+    /// Hands a packet to whom it concerns.
+    fn take<'a, H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        parsed: &frame::Frame,
+        frame: &Frame<'a>,
+        gathered: &mut Gathered<'a>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if local::handle(frame, parsed, ctx.net, ctx.link) == Handled::Yes {
+            return;
+        }
+        let Body::Ip(ip, transport) = &parsed.body else {
+            return;
+        };
+        if !policy::may_send(ip.source) {
+            ctx.net.counters.bad_source += 1;
+            return;
+        }
+        match transport {
+            Transport::Tcp(segment) => {
+                let dns = self.dns.current_resolver(ctx.now);
+                self.tcp
+                    .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
+            }
+            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => {
+                if !ctx.net.is_of(peers::FIRST, frame) {
+                    self.dns.handle_query(frame, ip, udp, ctx);
+                }
+            }
+            Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
+            Transport::Icmp(icmp) => {
+                if !ctx.net.is_of(peers::FIRST, frame) {
+                    self.icmp.handle_message(frame, ip, icmp, ctx);
+                }
+            }
+            Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
+        }
+    }
+
+    /// As [`Self::take`], for a packet whose memory is its own.
+    fn take_alone<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        parsed: &frame::Frame,
+        frame: &Frame<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let mut gathered = Gathered::default();
+        self.take(parsed, frame, &mut gathered, ctx);
+        self.finish(&mut gathered, ctx);
+    }
+
+    /// The burst is over.
+    pub(super) fn finish<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        gathered: &mut Gathered<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        self.udp.flush(&mut gathered.udp, ctx);
+        self.tcp.handle_burst(&mut gathered.tcp, ctx);
+    }
+}
+
+/// Takes a fragment, and the datagram that it completes, unless another worker puts that together.
+fn take_fragment<H: Host, T: Transmit>(
+    reassembly: &mut Reassembly,
+    protocols: &mut Protocols<H::Socket>,
+    parsed: &frame::Frame,
+    ip: &frame::Ip,
+    frame: &Frame<'_>,
+    ctx: &mut Ctx<'_, H, T>,
+) {
+    if let (Some(peers), Some(fragment)) = (&ctx.net.peers, ip.fragment) {
+        let keeper = peers.keeper(ip.source, ip.destination, fragment.id);
+        if ctx.net.is_of(keeper, frame) {
+            return;
+        }
+    }
+    let ether = emit::Ether {
+        source: parsed.source,
+        destination: parsed.destination,
+    };
+    let Some(mut whole) = reassembly.add(ether, ip, frame, &mut ctx.net.counters, ctx.now) else {
+        return;
+    };
+    let origin = core::mem::replace(&mut ctx.net.origin, Origin::Fragments);
+    let taken = whole.open(|parsed, frame| protocols.take_alone(&parsed, frame, ctx));
+    ctx.net.origin = origin;
+    ctx.net.counters.malformed += u64::from(taken.is_err());
+}
+
+/// Whether a datagram is for the DNS forwarder.
+fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
+    udp.destination_port == 53 && net.config.addresses.is_dns(ip.destination)
+}
+
+fn is_unicast(mac: Mac) -> bool {
+    mac.0[0] & 1 == 0
+}

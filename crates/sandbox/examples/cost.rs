@@ -1,0 +1,64 @@
+//! What the list of system calls costs each call: `cargo run --release -p pontoon-sandbox --example cost`.
+//!
+//! Two calls that do next to nothing: one that the list allows whatever its arguments, for which the kernel keeps a bit
+//! (Linux 5.11 and later), and one whose arguments the filter looks at each time.
+
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
+use pontoon_sys::disabled::Disabled;
+
+const CALLS: u32 = 2_000_000;
+const ROUNDS: usize = 9;
+
+fn main() -> io::Result<()> {
+    let without = [median(any_argument), median(some_arguments)];
+    let sandbox = Sandbox {
+        role: Role::Engine,
+        born_in: Namespaces::NONE,
+        required: false,
+    };
+    let disabled = Disabled {
+        namespaces: true,
+        landlock: true,
+        ..Disabled::default()
+    };
+    let layers = sandbox.enter(&disabled)?;
+    let with = [median(any_argument), median(some_arguments)];
+    let mut out = io::stdout();
+    writeln!(out, "{layers}")?;
+    for (what, (without, with)) in ["any argument", "some arguments"]
+        .iter()
+        .zip(without.iter().zip(with))
+    {
+        writeln!(out, "{what}: {without:.0} ns, then {with:.0} ns a call")?;
+    }
+    Ok(())
+}
+
+/// Nanoseconds of one call.
+fn median(call: fn()) -> f64 {
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            (0..CALLS).for_each(|_| call());
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+        })
+        .collect();
+    rounds.sort_unstable_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+/// close(2) of no descriptor.
+fn any_argument() {
+    // SAFETY: there is no such descriptor, so it closes none.
+    black_box(unsafe { libc::close(-1) });
+}
+
+/// mprotect(2) of no memory.
+fn some_arguments() {
+    // SAFETY: it changes no page.
+    black_box(unsafe { libc::mprotect(std::ptr::null_mut(), 0, libc::PROT_READ) });
+}

@@ -1,0 +1,129 @@
+//! Which layers stand.
+
+use std::fmt;
+
+/// One layer of the sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// It stands; the text says in what form.
+    Active(String),
+    /// The host does not have it, or not all of it; the text says why.
+    Refused(String),
+    /// Switched off for a test (`PONTOON_DISABLE`).
+    Disabled,
+}
+
+/// The layers that a host may refuse. No capability, `no_new_privs` and not being dumpable are never missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layers {
+    /// Namespaces of its own.
+    pub namespaces: Layer,
+    /// An empty root.
+    pub root: Layer,
+    /// Landlock, for files, signals and abstract sockets.
+    pub landlock: Layer,
+    /// The list of system calls.
+    pub seccomp: Layer,
+}
+
+impl Layers {
+    /// Each layer by its name, in the order in which they are entered.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Layer)> {
+        [
+            ("namespaces", &self.namespaces),
+            ("root", &self.root),
+            ("landlock", &self.landlock),
+            ("seccomp", &self.seccomp),
+        ]
+        .into_iter()
+    }
+
+    /// Each layer under a name to count it by: 1 where it stands.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("sandbox_layer_namespaces", &self.namespaces),
+            ("sandbox_layer_root", &self.root),
+            ("sandbox_layer_landlock", &self.landlock),
+            ("sandbox_layer_seccomp", &self.seccomp),
+        ]
+        .into_iter()
+        .map(|(name, layer)| (name, u64::from(matches!(layer, Layer::Active(_)))))
+    }
+
+    /// Whether every layer stands.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.missing().is_empty()
+    }
+
+    /// Whether the host refused a layer.
+    #[must_use]
+    pub fn any_refused(&self) -> bool {
+        self.iter().any(|(_, layer)| matches!(layer, Layer::Refused(_)))
+    }
+
+    /// The layers that do not stand, and why not; empty where all do.
+    #[must_use]
+    pub fn missing(&self) -> String {
+        let missing = self
+            .iter()
+            .filter(|(_, layer)| !matches!(layer, Layer::Active(_)));
+        let named: Vec<String> = missing.map(|(name, layer)| format!("{name}: {layer}")).collect();
+        named.join("; ")
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Active(form) => f.write_str(form),
+            Self::Refused(why) => write!(f, "refused, {why}"),
+            Self::Disabled => f.write_str("disabled"),
+        }
+    }
+}
+
+impl fmt::Display for Layers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (name, layer)) in self.iter().enumerate() {
+            let separator = if place == 0 { "" } else { "; " };
+            write!(f, "{separator}{name}: {layer}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_stands_and_what_was_refused() {
+        let active = |form: &str| Layer::Active(form.to_owned());
+        let mut layers = Layers {
+            namespaces: active("user, mount"),
+            root: active("empty"),
+            landlock: active("version 7"),
+            seccomp: active("60 calls"),
+        };
+        assert!(layers.complete() && !layers.any_refused());
+        assert!(layers.counts().all(|(_, stands)| stands == 1));
+        layers.landlock = Layer::Refused("no such system call".to_owned());
+        assert!(!layers.complete() && layers.any_refused());
+        let named = layers.counts().zip(layers.iter());
+        assert!(named.into_iter().all(|((name, stands), (layer, _))| name
+            == format!("sandbox_layer_{layer}")
+            && (stands == 1) == (layer != "landlock")));
+        layers.seccomp = Layer::Disabled;
+        assert_eq!(
+            layers.to_string(),
+            "namespaces: user, mount; root: empty; landlock: refused, no such system call; seccomp: disabled"
+        );
+        assert_eq!(
+            layers.missing(),
+            "landlock: refused, no such system call; seccomp: disabled"
+        );
+        layers.landlock = active("version 7");
+        assert!(!layers.complete() && !layers.any_refused());
+    }
+}

@@ -1,0 +1,85 @@
+//! Edge: what a process that moves packets gives up before it sees the first one.
+//!
+//! Layers, each of which holds where the others fail: namespaces of its own with an empty root ([`namespaces`]),
+//! Landlock ([`landlock`](mod@landlock)), no capability and none to be had, not dumpable, and a list of the system
+//! calls that it may make ([`seccomp`]). A layer that the host refuses is named in [`Layers`] and left out, unless the
+//! caller insists. The network namespace stays the host's: its sockets are what the process is there for.
+//!
+//! [`namespaces::choices`] says what to `clone` the process with; [`Sandbox::enter`] does the rest.
+
+use std::io;
+
+use pontoon_sys::caps;
+use pontoon_sys::disabled::Disabled;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+pub mod landlock;
+pub mod layers;
+pub mod namespaces;
+mod nobody;
+pub mod seccomp;
+pub mod trap;
+
+pub use layers::{Layer, Layers};
+pub use namespaces::Namespaces;
+pub use seccomp::Role;
+
+/// What a process is to give up.
+#[derive(Clone, Copy, Debug)]
+pub struct Sandbox {
+    /// What it will do.
+    pub role: Role,
+    /// The namespaces that it was born in.
+    pub born_in: Namespaces,
+    /// A layer that the host refuses is an error (`--require-sandbox`).
+    pub required: bool,
+}
+
+impl Sandbox {
+    /// Gives up everything that moving packets does not need, for good. Call it before the process has a second
+    /// thread, and after the last file was opened.
+    ///
+    /// # Errors
+    /// Capabilities are left; or, where the sandbox is required, a layer is refused.
+    pub fn enter(&self, disabled: &Disabled) -> io::Result<Layers> {
+        let layers = Layers {
+            namespaces: self.born_in.layer(disabled),
+            root: match disabled.namespaces {
+                true => Layer::Disabled,
+                false => self.born_in.empty_root(),
+            },
+            landlock: match disabled.landlock {
+                true => Layer::Disabled,
+                false => landlock::restrict(),
+            },
+            // Not active yet: the list does not have what comes before it.
+            seccomp: Layer::Disabled,
+        };
+        // The engine's sockets are the user's own, as others tell them apart by that; a relay is handed its sockets.
+        if self.role == Role::Relay {
+            nobody::become_one().map_err(|error| say("cannot become nobody", &error))?;
+        }
+        caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(|error| say("cannot forbid core dumps", &error.into()))?;
+        let layers = Layers {
+            seccomp: match disabled.seccomp {
+                true => Layer::Disabled,
+                false => seccomp::restrict(self.role),
+            },
+            ..layers
+        };
+        if self.required && !layers.complete() {
+            let text = format!(
+                "the sandbox is incomplete: {} (try: without --require-sandbox)",
+                layers.missing()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(layers)
+    }
+}
+
+fn say(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}

@@ -1,0 +1,226 @@
+//! The system calls that the process may make. The list is data: [`common`], what each role needs beside it ([`engine`],
+//! [`relay`]), and what one architecture has.
+//!
+//! What is on no list answers EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
+//! not the network. What no library of ours ever calls and an intruder wants first is [`deadly`]: it kills.
+
+use std::collections::BTreeMap;
+
+use libc::{ENOSYS, SYS_clone3};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+#[cfg(target_arch = "aarch64")]
+#[path = "seccomp/aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "seccomp/x86_64.rs"]
+mod arch;
+mod common;
+mod deadly;
+mod engine;
+mod relay;
+
+use crate::layers::Layer;
+use crate::trap;
+
+/// Whose list it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The engine's, which opens sockets.
+    Engine,
+    /// A relay's worker's, which is given everything.
+    Relay,
+}
+
+/// One allowed call.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its number on this architecture.
+    pub call: libc::c_long,
+    /// Where not every use is allowed: what must hold, all of it.
+    pub only: &'static [Only],
+    /// Who needs it, and what for.
+    pub reason: &'static str,
+}
+
+/// What an argument must be: any of `values`, in the bits of `mask`. Arguments are compared as 32 bits, as the kernel
+/// reads those that are looked at here.
+#[derive(Clone, Copy, Debug)]
+pub struct Only {
+    /// Which one, from 0.
+    pub argument: u8,
+    /// The bits that are compared.
+    pub mask: u32,
+    /// What they may be.
+    pub values: &'static [u32],
+}
+
+/// All bits of an argument.
+const WHOLE: u32 = u32::MAX;
+
+/// Memory that code runs in is not made after the start.
+const NOT_EXECUTABLE: Only = Only {
+    argument: 2,
+    mask: libc::PROT_EXEC as u32,
+    values: &[0],
+};
+
+const fn call(call: libc::c_long, reason: &'static str) -> Entry {
+    Entry {
+        call,
+        only: &[],
+        reason,
+    }
+}
+
+const fn only(call: libc::c_long, only: &'static [Only], reason: &'static str) -> Entry {
+    Entry { call, only, reason }
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "aarch64")]
+const ARCH: TargetArch = TargetArch::aarch64;
+
+/// Applies it to the calling thread and those that it will start.
+pub(crate) fn restrict(role: Role) -> Layer {
+    let programs = match programs(role) {
+        Ok(programs) => programs,
+        Err(error) => return Layer::Refused(error.to_string()),
+    };
+    if let Err(error) = trap::install() {
+        return Layer::Refused(error.to_string());
+    }
+    for program in &programs {
+        if let Err(error) = seccompiler::apply_filter(program) {
+            return Layer::Refused(error.to_string());
+        }
+    }
+    Layer::Active(format!("{} calls", allowed(role).count()))
+}
+
+/// Every entry of a role, on this architecture.
+pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
+    let own = match role {
+        Role::Engine => engine::ALLOWED,
+        Role::Relay => relay::ALLOWED,
+    };
+    common::ALLOWED.iter().chain(own).chain(arch::ALLOWED)
+}
+
+/// The filters. The kernel asks all of them and takes the sternest answer (seccomp(2)).
+fn programs(role: Role) -> Result<[BpfProgram; 3], BackendError> {
+    let deadly = deadly::CALLS.iter().map(|call| (*call, Vec::new()));
+    let mut listed = BTreeMap::from([(SYS_clone3, Vec::new())]);
+    for entry in allowed(role) {
+        listed.insert(entry.call, rules(entry.only)?);
+    }
+    // Its flags are in memory, where no filter sees them. glibc then takes clone(2), whose flags are in a register.
+    let clone3 = BTreeMap::from([(SYS_clone3, Vec::new())]);
+    Ok([
+        program(deadly.collect(), SeccompAction::Allow, SeccompAction::KillProcess)?,
+        program(
+            clone3,
+            SeccompAction::Allow,
+            SeccompAction::Errno(ENOSYS.unsigned_abs()),
+        )?,
+        program(listed, SeccompAction::Trap, SeccompAction::Allow)?,
+    ])
+}
+
+fn program(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, BackendError> {
+    SeccompFilter::new(rules, otherwise, matched, ARCH)?.try_into()
+}
+
+/// A rule for each combination of values that is allowed; none at all allows everything.
+fn rules(only: &[Only]) -> Result<Vec<SeccompRule>, BackendError> {
+    let mut rules: Vec<Vec<SeccompCondition>> = vec![Vec::new()];
+    for Only {
+        argument,
+        mask,
+        values,
+    } in only
+    {
+        let mut longer = Vec::new();
+        for (rule, value) in rules
+            .iter()
+            .flat_map(|rule| values.iter().map(move |value| (rule, *value)))
+        {
+            let equal = SeccompCmpOp::MaskedEq((*mask).into());
+            let condition = SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, equal, value.into())?;
+            longer.push([rule.as_slice(), &[condition]].concat());
+        }
+        rules = longer;
+    }
+    let conditional = rules.into_iter().filter(|rule| !rule.is_empty());
+    conditional.map(SeccompRule::new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROLES: [Role; 2] = [Role::Engine, Role::Relay];
+
+    #[test]
+    fn every_entry_is_there_once_and_has_a_reason() {
+        for role in ROLES {
+            let mut calls = std::collections::BTreeSet::new();
+            for entry in allowed(role) {
+                assert!(calls.insert(entry.call), "twice: {}", entry.call);
+                assert!(!entry.reason.is_empty(), "no reason: {}", entry.call);
+            }
+            for call in deadly::CALLS {
+                assert!(!calls.contains(call), "allowed and deadly: {call}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_relay_opens_no_socket() {
+        let opening = [
+            libc::SYS_socket,
+            libc::SYS_bind,
+            libc::SYS_connect,
+            libc::SYS_accept4,
+        ];
+        assert!(!allowed(Role::Relay).any(|entry| opening.contains(&entry.call)));
+    }
+
+    #[test]
+    fn no_condition_is_empty_or_can_never_hold() {
+        for entry in ROLES.into_iter().flat_map(allowed) {
+            for only in entry.only {
+                assert!(!only.values.is_empty(), "{}", entry.reason);
+                let inside = only.values.iter().all(|value| value & !only.mask == 0);
+                assert!(inside, "{}", entry.reason);
+            }
+        }
+    }
+
+    #[test]
+    fn conditions_multiply() {
+        let two = Only {
+            argument: 0,
+            mask: 0xff,
+            values: &[1, 2],
+        };
+        assert_eq!(rules(&[]).unwrap().len(), 0);
+        assert_eq!(rules(&[two]).unwrap().len(), 2);
+        assert_eq!(rules(&[two, two, two]).unwrap().len(), 8);
+    }
+
+    #[test]
+    fn compiles() {
+        for programs in ROLES.map(|role| programs(role).unwrap()) {
+            assert!(programs.iter().all(|program| program.len() > 4));
+        }
+    }
+}

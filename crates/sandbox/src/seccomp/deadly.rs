@@ -1,0 +1,43 @@
+//! Calls that end the process: none of them has an innocent caller here.
+
+use libc::*;
+
+pub(super) const CALLS: &[c_long] = &[
+    // Another program.
+    SYS_execve,
+    SYS_execveat,
+    // Other processes' memory and descriptors.
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_pidfd_getfd,
+    SYS_kcmp,
+    // Other namespaces and roots.
+    SYS_setns,
+    SYS_unshare,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_fsopen,
+    SYS_fsmount,
+    SYS_move_mount,
+    SYS_open_tree,
+    SYS_mount_setattr,
+    SYS_open_by_handle_at,
+    // The kernel.
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_io_uring_setup,
+    SYS_io_uring_enter,
+    SYS_io_uring_register,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_reboot,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+];

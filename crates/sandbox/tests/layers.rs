@@ -1,0 +1,202 @@
+//! What each layer refuses when it is the only one: a way around one is not a way out.
+//!
+//! Without the test harness, as its threads cannot be in a user namespace: each attempt is made in a child of the one
+//! thread of this program, which becomes what a sandboxed process is.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::ExitCode;
+
+use pontoon_sandbox::{Layer, Namespaces, Role, Sandbox, namespaces, trap};
+use pontoon_sys::disabled::Disabled;
+
+/// A layer that is on, alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Only {
+    /// What no host refuses: no capability, `no_new_privs`, not dumpable.
+    Nothing,
+    Namespaces,
+    Landlock,
+    Seccomp,
+}
+
+/// What is tried: the system's error, or 0 where it succeeded.
+type Attempt = fn() -> i32;
+
+const ABSTRACT: &str = "pontoon-sandbox-layers";
+
+fn main() -> ExitCode {
+    // For as long as the attempts last.
+    let _listener =
+        SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
+    let attempts: [(&str, Only, Attempt, i32); 13] = [
+        ("mount", Only::Nothing, mount, libc::EPERM),
+        ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
+        ("open a file", Only::Namespaces, open, libc::ENOENT),
+        ("signal the parent", Only::Namespaces, signal, libc::ESRCH),
+        ("mount", Only::Namespaces, mount, libc::EPERM),
+        ("open a file", Only::Landlock, open, libc::EACCES),
+        ("trace the parent", Only::Landlock, trace, libc::EPERM),
+        ("signal the parent", Only::Landlock, signal, libc::EPERM),
+        ("speak to an abstract socket", Only::Landlock, speak, libc::EPERM),
+        ("open a file", Only::Seccomp, open, libc::EPERM),
+        ("signal the parent", Only::Seccomp, signal, libc::EPERM),
+        ("speak to an abstract socket", Only::Seccomp, speak, libc::EPERM),
+        ("refusals are counted", Only::Seccomp, counted, 0),
+    ];
+    let mut failed = false;
+    for (what, only, attempt, wanted) in attempts {
+        let verdict = match tried(only, attempt) {
+            Tried::Answered(errno) if errno == wanted => "ok".to_owned(),
+            Tried::Answered(errno) => {
+                failed = true;
+                format!("FAILED: errno {errno} instead of {wanted}")
+            }
+            Tried::Refused => "SKIPPED: the host does not have the layer".to_owned(),
+            Tried::Killed(status) => {
+                failed = true;
+                format!("FAILED: wait status {status:#x}")
+            }
+        };
+        eprintln!("{what}, {}: {verdict}", name(only));
+    }
+    match failed {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    }
+}
+
+fn name(only: Only) -> &'static str {
+    match only {
+        Only::Nothing => "no capability alone",
+        Only::Namespaces => "namespaces alone",
+        Only::Landlock => "Landlock alone",
+        Only::Seccomp => "seccomp alone",
+    }
+}
+
+enum Tried {
+    Answered(i32),
+    Refused,
+    Killed(i32),
+}
+
+/// Exit status of a child whose layer the host does not have.
+const REFUSED: i32 = 255;
+
+fn tried(only: Only, attempt: Attempt) -> Tried {
+    let disabled = Disabled {
+        namespaces: only != Only::Namespaces,
+        landlock: only != Only::Landlock,
+        seccomp: only != Only::Seccomp,
+        ..Disabled::default()
+    };
+    let status = namespaces::choices(&disabled)
+        .into_iter()
+        .find_map(|born_in| child(born_in, &disabled, attempt));
+    match status {
+        None => Tried::Refused,
+        Some(status) if libc::WIFEXITED(status) => match libc::WEXITSTATUS(status) {
+            REFUSED => Tried::Refused,
+            errno => Tried::Answered(errno),
+        },
+        Some(status) => Tried::Killed(status),
+    }
+}
+
+/// The wait status of a child that enters the sandbox and makes the attempt; none where it cannot be born.
+fn child(born_in: Namespaces, disabled: &Disabled, attempt: Attempt) -> Option<i32> {
+    let flags = born_in.flags() | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM this is fork(2), by the only thread of this program; the pointers are unused.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    if pid == 0 {
+        let sandbox = Sandbox {
+            role: Role::Engine,
+            born_in,
+            required: false,
+        };
+        let code = match sandbox.enter(disabled) {
+            Ok(layers) if layers.iter().all(|(_, layer)| stands(layer)) => attempt(),
+            Ok(_) | Err(_) => REFUSED,
+        };
+        // SAFETY: it ends the process; nothing of the parent's runs here.
+        unsafe { libc::_exit(code) };
+    }
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    let mut status = 0;
+    // SAFETY: `status` is a live int that the call writes.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    (waited == pid).then_some(status)
+}
+
+/// Whether it is there, or off; Landlock's in a version that knows signals and abstract sockets (Linux 6.12).
+fn stands(layer: &Layer) -> bool {
+    match layer {
+        Layer::Active(form) => form
+            .strip_prefix("version ")
+            .is_none_or(|version| version.parse().is_ok_and(|version: u32| version >= 6)),
+        Layer::Refused(_) => false,
+        Layer::Disabled => true,
+    }
+}
+
+fn errno(result: i64) -> i32 {
+    match result {
+        -1 => io::Error::last_os_error().raw_os_error().unwrap_or(-1),
+        _ => 0,
+    }
+}
+
+fn open() -> i32 {
+    // SAFETY: the path is a C string; a descriptor that it opens ends with the process.
+    errno(unsafe { libc::open(c"/etc/passwd".as_ptr(), libc::O_RDONLY) }.into())
+}
+
+fn mount() -> i32 {
+    let (kind, place) = (c"tmpfs".as_ptr(), c"/".as_ptr());
+    // SAFETY: both are C strings, and the data may be null.
+    errno(unsafe { libc::mount(kind, place, kind, 0, std::ptr::null()) }.into())
+}
+
+/// The network namespace is the host's own, which the process is in already: what is refused is to enter any.
+fn setns() -> i32 {
+    // SAFETY: it touches no memory. Descriptor 0 need not be a namespace: that would be EINVAL.
+    let opened = unsafe { libc::open(c"/proc/self/ns/uts".as_ptr(), libc::O_RDONLY) };
+    // SAFETY: as above.
+    errno(unsafe { libc::setns(opened, libc::CLONE_NEWUTS) }.into())
+}
+
+fn trace() -> i32 {
+    // SAFETY: attaching touches no memory of ours.
+    errno(unsafe { libc::ptrace(libc::PTRACE_ATTACH, libc::getppid(), 0, 0) })
+}
+
+fn signal() -> i32 {
+    // In a pid namespace of its own the parent has no number there; this one is as good as any.
+    // SAFETY: signal 0 is no signal, but asks whether one might be sent.
+    let parent = match unsafe { libc::getppid() } {
+        0 => 2,
+        parent => parent,
+    };
+    // SAFETY: as above.
+    errno(unsafe { libc::kill(parent, 0) }.into())
+}
+
+fn speak() -> i32 {
+    let spoken =
+        SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixStream::connect_addr(&address));
+    spoken.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0)
+}
+
+fn counted() -> i32 {
+    let before = trap::refused();
+    open();
+    let refused = trap::refused() - before;
+    i32::from(refused != 1 || !is_open(trap::last()))
+}
+
+/// Whether it is the number of the call that the C library opens files with.
+fn is_open(call: u64) -> bool {
+    i64::try_from(call) == Ok(libc::SYS_openat)
+}

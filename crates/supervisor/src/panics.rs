@@ -1,0 +1,28 @@
+//! What is said of an engine's panics: a line each, and no more than some, as whoever finds a way to cause one may cause
+//! many.
+
+use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tracing::error;
+
+/// Lines that are said in all; the counter `panics` goes on.
+const MOST: u32 = 20;
+
+/// From here on, a panic of any thread is a line of the log.
+pub(crate) fn log_them() {
+    static SAID: AtomicU32 = AtomicU32::new(0);
+    std::panic::set_hook(Box::new(|panic| {
+        if SAID.fetch_add(1, Ordering::Relaxed) < MOST {
+            error!("{}", line(panic));
+        }
+    }));
+}
+
+fn line(panic: &PanicHookInfo<'_>) -> String {
+    let what = panic.payload_as_str().unwrap_or("no message");
+    match panic.location() {
+        Some(place) => format!("a bug of ours at {place}: {what} (please report it)"),
+        None => format!("a bug of ours: {what} (please report it)"),
+    }
+}

@@ -1,0 +1,58 @@
+//! An engine between a guest and a host that do what bytes say: those of the property tester, and those that the fuzzer
+//! has gathered.
+
+// A test has no better answer to an error.
+#![allow(clippy::unwrap_used)]
+
+mod engine;
+mod frame;
+mod guest;
+mod host;
+#[path = "../../../ring/tests/ring/script.rs"]
+mod script;
+
+use std::path::Path;
+
+use pontoon_testkit::rng::Rng;
+
+/// Scripts of chance, a few dozen steps each: what the fuzzer builds upon.
+#[test]
+fn the_engine_keeps_its_bounds() {
+    chance(3_000, 400, engine::play);
+}
+
+#[test]
+fn frames_are_parsed_or_refused() {
+    chance(20_000, 200, frame::play);
+}
+
+#[test]
+fn the_engine_stands_the_corpus() {
+    replay("engine", engine::play);
+}
+
+#[test]
+fn the_parser_stands_the_corpus() {
+    replay("frame", frame::play);
+}
+
+/// Plays `count` scripts of up to `longest` bytes.
+fn chance(count: u64, longest: usize, play: fn(&[u8])) {
+    for seed in 0..count {
+        let mut rng = Rng::new(seed);
+        let len = rng.size(0..=longest);
+        let script: Vec<u8> = (0..len).map(|_| rng.number() as u8).collect();
+        play(&script);
+    }
+}
+
+fn replay(target: &str, play: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(target);
+    let scripts: Vec<_> = std::fs::read_dir(corpus).unwrap().collect();
+    assert!(scripts.len() > 50, "{} scripts", scripts.len());
+    for script in scripts {
+        play(&std::fs::read(script.unwrap().path()).unwrap());
+    }
+}

@@ -1,0 +1,32 @@
+//! A clock that jumps, as when a machine was suspended: every timer is due at once, and none ends what stands.
+
+use super::*;
+
+/// Longer than any timer of ours, shorter than applications wait.
+const NAP: Duration = Duration::from_secs(5 * 60);
+
+#[test]
+fn a_connection_with_nothing_under_way_stands() {
+    let mut given = Given::open(Script::SINK);
+    given.jump(NAP);
+    given.quiet();
+    given.up(up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 100)));
+    given.down(down(ACK, 1, 1101));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
+#[test]
+fn what_was_under_way_is_sent_once_more() {
+    let mut given = Given::open(Script::sending(100));
+    given.pass(millis(1));
+    let data = down(ACK, 1, 1001).carrying(Given::server_bytes(0, 100));
+    given.down(data.clone());
+    given.quiet();
+    given.jump(NAP);
+    given.down(data);
+    given.quiet();
+    given.up(up(ACK, 1001, 101));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}

@@ -1,0 +1,90 @@
+//! Connections that an engine had which is no more.
+
+use std::sync::{Arc, Mutex};
+
+use pontoon_engine::Ledger;
+use pontoon_engine::ledger::Ends;
+use pontoon_wire::Mac;
+
+use super::*;
+
+/// What is written down, in order.
+#[derive(Clone, Debug, Default)]
+struct Book(Arc<Mutex<Lines>>);
+
+/// Slots, and what was entered there; nothing where it was struck.
+type Lines = Vec<(u32, Option<Ends>)>;
+
+impl Book {
+    fn take(&self) -> Lines {
+        core::mem::take(&mut *self.0.lock().expect("no panic"))
+    }
+}
+
+impl Ledger for Book {
+    fn enter(&self, slot: u32, ends: Ends) {
+        self.0.lock().expect("no panic").push((slot, Some(ends)));
+    }
+
+    fn strike(&self, slot: u32) {
+        self.0.lock().expect("no panic").push((slot, None));
+    }
+
+    fn guest_moved(&self, _: Mac) {}
+}
+
+const ENDS: Ends = Ends {
+    guest: GUEST,
+    remote: SERVER,
+};
+
+#[test]
+fn connections_are_written_down_while_they_last() {
+    let mut given = Given::serving(Script::SINK);
+    let book = Book::default();
+    given.engine.keep_ledger(Box::new(book.clone()));
+    given.up(syn());
+    assert_eq!(book.take(), [(0, Some(ENDS))]);
+    given.down(syn_ack());
+    given.up(up(ACK, 1001, 1));
+    assert!(book.take().is_empty());
+    given.up(up(RST, 1001, 0));
+    assert_eq!(book.take(), [(0, None)]);
+}
+
+/// A guest in ESTABLISHED answers what is out of its window by an acknowledgement; the answer is a reset that it takes.
+#[test]
+fn a_guest_that_only_listens_hears_of_it() {
+    let mut given = Given::server();
+    given.engine.ask_about(vec![ENDS]);
+    given.pass(Duration::ZERO);
+    let probes = [0, 1 << 31].map(|seq| {
+        Packet::Tcp(Segment {
+            window: 0,
+            ..down(ACK, seq, 0)
+        })
+    });
+    assert_eq!(given.take(), probes);
+    given.up(up(ACK, 5000, 7000));
+    let reset = given.take_one();
+    assert_eq!((reset.flags, reset.seq), (RST, 7000));
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.frames_down += 3;
+        counters.tcp_unknown += 1;
+    });
+}
+
+#[test]
+fn many_are_asked_a_few_at_a_time() {
+    let mut given = Given::server();
+    let orphans = (0..1000).map(|port| Ends {
+        guest: (GUEST_V4, 10_000 + port).into(),
+        remote: SERVER,
+    });
+    given.engine.ask_about(orphans.collect());
+    let more = given.engine.handle_ready(&mut given.link, &mut given.host, START);
+    assert!(more);
+    assert_eq!(given.engine.counters().frames_down, 128);
+}

@@ -1,0 +1,188 @@
+//! What whoever takes the engine over can do with it: system calls from inside, one by one.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::sandbox::idle;
+use super::{expect, talk, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::counters::Counters;
+use crate::inject::{Answer, Puppet};
+use crate::network::Network;
+use crate::process;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("escapes.refused", 30, escapes),
+        Case::new("escapes.deadly", 60, deadly),
+    ]
+    .into_iter()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+/// An attempt: name, call, arguments, text.
+type Attempt = (&'static str, libc::c_long, Vec<u64>, &'static str);
+
+const EPERM: Answer = Answer::Result(-(libc::EPERM as i64));
+
+fn escapes(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let talk = talk()?;
+    let (mut running, engine) = idle(&network, context, &talk)?;
+    let mut puppet = Puppet::take(engine)?;
+    let text = puppet.text();
+    let here = i64::from(libc::AT_FDCWD).cast_unsigned();
+    let socket = |family: libc::c_int| vec![family.unsigned_abs().into(), libc::SOCK_DGRAM as u64, 0];
+    let signal = libc::SIGTERM as u64;
+    let attempts: Vec<Attempt> = vec![
+        (
+            "open the root",
+            libc::SYS_openat,
+            vec![here, text, libc::O_DIRECTORY as u64],
+            "/",
+        ),
+        (
+            "open a file",
+            libc::SYS_openat,
+            vec![here, text, 0],
+            "/etc/passwd",
+        ),
+        (
+            "open its own status",
+            libc::SYS_openat,
+            vec![here, text, 0],
+            "/proc/self/status",
+        ),
+        (
+            "open, as it once was",
+            libc::SYS_open,
+            vec![text, 0],
+            "/etc/passwd",
+        ),
+        (
+            "make a directory",
+            libc::SYS_mkdirat,
+            vec![here, text, 0o777],
+            "/here",
+        ),
+        (
+            "look at a file",
+            libc::SYS_newfstatat,
+            vec![here, text, text, 0],
+            "/etc/passwd",
+        ),
+        ("socket: unix", libc::SYS_socket, socket(libc::AF_UNIX), ""),
+        ("socket: netlink", libc::SYS_socket, socket(libc::AF_NETLINK), ""),
+        ("socket: packet", libc::SYS_socket, socket(libc::AF_PACKET), ""),
+        ("socket: vsock", libc::SYS_socket, socket(libc::AF_VSOCK), ""),
+        ("socket: alg", libc::SYS_socket, socket(libc::AF_ALG), ""),
+        (
+            "socket: raw",
+            libc::SYS_socket,
+            vec![
+                libc::AF_INET as u64,
+                libc::SOCK_RAW as u64,
+                libc::IPPROTO_ICMP as u64,
+            ],
+            "",
+        ),
+        (
+            "socket: sctp",
+            libc::SYS_socket,
+            vec![
+                libc::AF_INET as u64,
+                libc::SOCK_STREAM as u64,
+                libc::IPPROTO_SCTP as u64,
+            ],
+            "",
+        ),
+        (
+            "socket pair",
+            libc::SYS_socketpair,
+            vec![libc::AF_UNIX as u64, libc::SOCK_STREAM as u64, 0, text],
+            "",
+        ),
+        ("kill everybody", libc::SYS_kill, vec![u64::MAX, signal], ""),
+        ("kill process 2", libc::SYS_kill, vec![2, signal], ""),
+        ("signal a thread", libc::SYS_tgkill, vec![2, 2, signal], ""),
+        ("open a process", libc::SYS_pidfd_open, vec![1, 0], ""),
+        ("fork", libc::SYS_fork, vec![], ""),
+        ("clone a process", libc::SYS_clone, vec![libc::SIGCHLD as u64], ""),
+        (
+            "clone into a user namespace",
+            libc::SYS_clone,
+            vec![(libc::CLONE_NEWUSER | libc::CLONE_THREAD) as u64],
+            "",
+        ),
+        (
+            "executable memory",
+            libc::SYS_mmap,
+            vec![0, 4096, 7, 0x22, u64::MAX, 0],
+            "",
+        ),
+        (
+            "become dumpable",
+            libc::SYS_prctl,
+            vec![libc::PR_SET_DUMPABLE as u64, 1],
+            "",
+        ),
+        (
+            "another filter",
+            libc::SYS_seccomp,
+            vec![libc::SECCOMP_SET_MODE_FILTER.into(), 0, text],
+            "",
+        ),
+        ("set capabilities", libc::SYS_capset, vec![text, text], ""),
+        ("become root", libc::SYS_setuid, vec![0], ""),
+        ("a call that is none", 9999, vec![], ""),
+    ];
+    for (name, number, arguments, text) in &attempts {
+        let answer = puppet.call(*number, arguments, text)?;
+        eprintln!("{name}: {answer:?}");
+        ensure!(answer == EPERM, "{name}: {answer:?}");
+    }
+    let answer = puppet.call(libc::SYS_clone3, &[text, 64], "")?;
+    ensure!(
+        answer == Answer::Result(-i64::from(libc::ENOSYS)),
+        "clone3: {answer:?}"
+    );
+    puppet.release()?;
+    // It went on as if nothing had happened, and has counted.
+    let server = tcp_server(&network, Family::V4)?;
+    let round = format!("{} guest tcp {server} connects 1", crate::run::own_path());
+    expect(&running.ask(&round)?, "ok")?;
+    running.tell("exit")?;
+    running.finish()?;
+    Counters::read(&talk)?.expect("sandbox_refused", attempts.len() as u64)
+}
+
+/// Each ends the engine, and another one takes its place.
+fn deadly(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let attempts: [Attempt; 9] = [
+        ("execve", libc::SYS_execve, vec![], "/bin/sh"),
+        ("ptrace", libc::SYS_ptrace, vec![], ""),
+        ("setns", libc::SYS_setns, vec![3, 0], ""),
+        ("unshare", libc::SYS_unshare, vec![libc::CLONE_NEWUSER as u64], ""),
+        ("mount", libc::SYS_mount, vec![], "tmpfs"),
+        ("chroot", libc::SYS_chroot, vec![], "/"),
+        ("process_vm_readv", libc::SYS_process_vm_readv, vec![1], ""),
+        ("io_uring_setup", libc::SYS_io_uring_setup, vec![1], ""),
+        ("bpf", libc::SYS_bpf, vec![], ""),
+    ];
+    for (name, number, arguments, text) in attempts {
+        let (mut running, engine) = idle(&network, context, &talk()?)?;
+        let mut puppet = Puppet::take(engine)?;
+        let answer = puppet.call(number, &arguments, text)?;
+        eprintln!("{name}: {answer:?}");
+        ensure!(answer == Answer::Killed(libc::SIGSYS), "{name}: {answer:?}");
+        process::wait_until("another engine is there", Duration::from_secs(1), || {
+            Ok(context.program.engine().is_ok_and(|other| other != engine))
+        })?;
+        running.tell("exit")?;
+        running.finish()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! A host that fails: system calls, descriptors, ports, interfaces, and time in which nobody runs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+
+use super::{expect, tcp_server, udp_server};
+use crate::case::{Case, Context, Family};
+use crate::guest::tcp;
+use crate::network::{self, Network};
+use crate::process::{self, Process};
+use crate::run::{Running, own_path};
+use crate::strace::{self, Strace};
+
+/// What goes on while calls fail.
+#[derive(Clone, Copy)]
+enum Traffic {
+    /// Connections of the guest's.
+    Connections,
+    /// Connections to a published port.
+    Published,
+    /// Datagrams of the guest's, each from a port of its own.
+    Datagrams,
+}
+
+use Traffic::{Connections, Datagrams, Published};
+
+/// Calls of the packet path, what a kernel may answer to them, and what makes them. A socket that says EAGAIN or EINTR
+/// where it need not would never tell of its readiness, which no kernel does.
+const CALLS: [(&str, &[&str], Traffic); 17] = [
+    ("socket", &["EMFILE", "ENFILE", "ENOBUFS", "EACCES"], Connections),
+    (
+        "connect",
+        &["ENETUNREACH", "EADDRNOTAVAIL", "EPERM", "ENOBUFS"],
+        Connections,
+    ),
+    ("setsockopt", &["EINVAL", "ENOPROTOOPT", "ENOMEM"], Connections),
+    ("getsockopt", &["EINVAL", "ENOPROTOOPT"], Connections),
+    ("epoll_ctl", &["ENOMEM", "ENOSPC"], Connections),
+    ("epoll_wait,epoll_pwait,epoll_pwait2", &["EINTR"], Connections),
+    ("sendmsg", &["ENOBUFS", "ENOMEM", "EPERM", "EPIPE"], Connections),
+    ("recvmsg", &["ENOMEM", "ECONNRESET"], Connections),
+    ("recvfrom", &["ENOMEM"], Connections),
+    ("shutdown", &["ENOTCONN", "ENOBUFS"], Connections),
+    ("read,readv", &["EAGAIN", "EINTR", "EIO"], Connections),
+    (
+        "write,writev",
+        &["EAGAIN", "EINTR", "EIO", "ENOBUFS"],
+        Connections,
+    ),
+    (
+        "accept4",
+        &["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM"],
+        Published,
+    ),
+    ("socket", &["EMFILE", "ENOBUFS", "EACCES"], Datagrams),
+    (
+        "connect,bind",
+        &["EADDRINUSE", "ENETUNREACH", "ENOBUFS"],
+        Datagrams,
+    ),
+    (
+        "sendmsg",
+        &["ENOBUFS", "EPERM", "ENETUNREACH", "EMSGSIZE"],
+        Datagrams,
+    ),
+    ("recvmmsg,recvmsg", &["ENOMEM", "ECONNREFUSED"], Datagrams),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = CALLS
+        .into_iter()
+        .map(|(calls, errors, traffic)| {
+            let name = calls.split(',').next().unwrap_or(calls);
+            let of = match traffic {
+                Connections => "",
+                Published => "published-",
+                Datagrams => "udp-",
+            };
+            let mut case = Case::new(&format!("faults.{of}{name}-fails"), 120, move |context| {
+                call_fails(context, calls, errors, traffic)
+            });
+            case.environment = strace::OPEN.to_vec();
+            case
+        })
+        .collect();
+    cases.extend([
+        Case::new("faults.engine-stopped-10-s", 60, stopped),
+        Case::new("faults.out-of-descriptors", 60, out_of_descriptors),
+        Case::new("faults.out-of-ports", 60, out_of_ports),
+        Case::new("faults.guest-interface-down-and-up", 30, guest_interface),
+        Case::new("faults.host-interface-down-and-up", 30, host_interface),
+    ]);
+    cases.into_iter().map(Case::pontoon_only).collect()
+}
+
+/// A guest with a shell, its engine, and a server.
+struct Setting {
+    guest: Running,
+    engine: Process,
+    server: SocketAddr,
+}
+
+impl Setting {
+    fn new(context: &Context, network: &Network<'_>, options: &[&str]) -> Result<Self> {
+        let server = tcp_server(network, Family::V4)?;
+        let mut guest = network.run().options(options).command(["sh"]).spawn()?;
+        expect(&guest.ask("echo ready")?, "ready")?;
+        let engine = context.program.engine()?;
+        let mut setting = Self {
+            guest,
+            engine,
+            server,
+        };
+        setting.works("before")?;
+        Ok(setting)
+    }
+
+    /// Has the guest do what `words` say with the server.
+    fn ask(&mut self, words: &str) -> Result<String> {
+        let line = format!("{} guest tcp {} {words}", own_path(), self.server);
+        self.guest.ask(&line)
+    }
+
+    /// New connections work, content arrives as it was sent, and it is still the same engine.
+    fn works(&mut self, when: &str) -> Result<()> {
+        expect(&self.ask("connects 5")?, "ok").with_context(|| when.to_owned())?;
+        expect(&self.ask("put 0 8 4194304")?, "ok").with_context(|| when.to_owned())?;
+        expect(&self.ask("fetch 0 9 4194304")?, "ok").with_context(|| when.to_owned())
+    }
+}
+
+/// Every few calls one fails: connections may be reset and datagrams lost, but no byte of the others is, the engine lives,
+/// and nothing is left open.
+fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic) -> Result<()> {
+    let network = Network::new(context)?;
+    let datagrams = udp_server(&network, Family::V4)?;
+    let mut setting = Setting::new(context, &network, &["--io", "event", "--publish", "8080:80"])?;
+    let serve = format!("{} guest serve tcp:0.0.0.0:80 &", own_path());
+    expect(&setting.guest.ask(&serve)?, "listening")?;
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
+    super::tmpfs(Path::new("/mnt"))?;
+    let before = setting.engine.descriptors()?;
+    for error in errors {
+        let trace = format!("trace={calls}");
+        // Not the first one, which may be the loop's own wait, and not all.
+        let inject = format!("inject={calls}:error={error}:when=3+7");
+        let options = ["-e", trace.as_str(), "-e", inject.as_str()];
+        let strace = Strace::attach(setting.engine, &options, Path::new("/mnt/calls"))?;
+        let survived = match traffic {
+            Connections => setting.ask("survive 60 65536")?,
+            Published => {
+                let survive = ["survive", "60", "65536"];
+                network.server().enter(|| tcp::command(published, &survive))?
+            }
+            Datagrams => setting
+                .guest
+                .ask(&format!("{} guest udp survive {datagrams} 60", own_path()))?,
+        };
+        let written = strace.finish()?;
+        let injected = written.matches("(INJECTED)").count();
+        eprintln!("{calls}: {error}, {injected} times: {survived}");
+        ensure!(injected > 0, "{calls} was not called");
+        ensure!(survived.starts_with("whole "), "{survived}");
+        setting.works(error)?;
+        ensure!(
+            context.program.engine()? == setting.engine,
+            "the engine died of {error}"
+        );
+    }
+    // Endpoints that were used in the last two minutes are there.
+    let endpoints = match traffic {
+        Datagrams => 60 * errors.len(),
+        Connections | Published => 0,
+    };
+    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
+        Ok(setting.engine.descriptors()? <= before + endpoints)
+    })?;
+    Ok(())
+}
+
+/// As when a machine is suspended, or nobody has time for the engine.
+fn stopped(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut setting = Setting::new(context, &network, &[])?;
+    let engine = setting.engine;
+    let stopping = std::thread::spawn(move || -> Result<()> {
+        std::thread::sleep(Duration::from_millis(100));
+        engine.signal(Signal::STOP)?;
+        std::thread::sleep(Duration::from_secs(10));
+        engine.signal(Signal::CONT)
+    });
+    // More than goes through in the time before.
+    let start = Instant::now();
+    expect(&setting.ask("put 0 5 1073741824")?, "ok")?;
+    let took = start.elapsed();
+    process::join(stopping)?;
+    ensure!(took >= Duration::from_secs(10), "it was over after {took:?}");
+    setting.works("afterwards")
+}
+
+/// Connects that find no descriptor are refused; a connection that stands goes on, and when there are descriptors again
+/// all is as before.
+fn out_of_descriptors(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut setting = Setting::new(context, &network, &["--io", "event"])?;
+    let pid = Pid::from_raw(setting.engine.id().cast_signed()).context("no engine")?;
+    let few = setting.engine.descriptors()? as u64 + 8;
+    let own = getrlimit(Resource::Nofile);
+    let limit = |current| Rlimit {
+        current,
+        maximum: own.maximum,
+    };
+    prlimit(Some(pid), Resource::Nofile, limit(Some(few)))?;
+    let said = setting.ask("crowd 40")?;
+    eprintln!("40 at once with 8 descriptors: {said}");
+    let (stood, refused) = said.split_once(' ').context("not two numbers")?;
+    let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
+    ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{said}");
+    prlimit(Some(pid), Resource::Nofile, limit(own.maximum))?;
+    setting.works("with descriptors")?;
+    ensure!(context.program.engine()? == setting.engine, "the engine died");
+    Ok(())
+}
+
+/// The same for ports of the host's.
+fn out_of_ports(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    network::sysctl("net/ipv4/ip_local_port_range", "40000 40019")?;
+    let mut setting = Setting::new(context, &network, &["--io", "event"])?;
+    let said = setting.ask("crowd 40")?;
+    eprintln!("40 at once with 20 ports: {said}");
+    let (stood, refused) = said.split_once(' ').context("not two numbers")?;
+    let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
+    ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{said}");
+    network::sysctl("net/ipv4/ip_local_port_range", "32768 60999")?;
+    setting.works("with ports")
+}
+
+fn guest_interface(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut setting = Setting::new(context, &network, &[])?;
+    let line = "ip route show default >/tmp/route.$$; ip link set tap0 down && sleep 1 && ip link set tap0 up && \
+                ip route add $(cat /tmp/route.$$); rm /tmp/route.$$; echo up";
+    expect(&setting.guest.ask(line)?, "up")?;
+    setting.works("up again")?;
+    ensure!(context.program.engine()? == setting.engine, "the engine died");
+    Ok(())
+}
+
+fn host_interface(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut setting = Setting::new(context, &network, &[])?;
+    network::ip("link set net0 down")?;
+    let millis: u64 = setting.ask("unreachable")?.parse()?;
+    ensure!(millis < 1000, "unreachable after {millis} ms");
+    network::ip("link set net0 up")?;
+    network::ip("route add default via 198.51.100.2")?;
+    setting.works("up again")?;
+    ensure!(context.program.engine()? == setting.engine, "the engine died");
+    Ok(())
+}

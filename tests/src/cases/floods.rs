@@ -1,0 +1,127 @@
+//! Floods: each is bounded and counted, and no other flow breaks.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{expect, talk, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
+use crate::guest::tcp;
+use crate::network::Network;
+use crate::{process, server};
+
+/// What the guest sends, over what, and a counter that says that it was taken note of.
+const FLOODS: [(&str, Family, &str); 7] = [
+    ("refused", Family::V4, "tcp_connect_failed"),
+    ("pending", Family::V6, "frames_up"),
+    ("sweep", Family::V6, "udp_up"),
+    ("sources", Family::V4, "udp_up"),
+    ("fragments", Family::V6, "fragments_dropped"),
+    ("queries", Family::V4, "dns_queries"),
+    ("neighbours", Family::V4, "frames_up"),
+];
+
+/// All processes together: slots of as many flows as there may be, pools, and the program.
+const RSS_LIMIT_KIB: u64 = 192 * 1024;
+
+/// Below this, times of a machine with two cores differ anyway.
+const NOISE_MICROS: u64 = 1000;
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = FLOODS
+        .into_iter()
+        .map(|(kind, family, counter)| {
+            Case::new(&format!("floods.{kind}"), 60, move |context| {
+                flood(context, family, kind, counter)
+            })
+        })
+        .collect();
+    cases.extend(Case::both("floods.slow-clients", 60, slow_clients));
+    cases
+        .into_iter()
+        .map(Case::alone)
+        .map(Case::pontoon_only)
+        .collect()
+}
+
+/// Thousands of clients of a published port that begin a request and never end it: others are served as before.
+fn slow_clients(context: &Context, family: Family) -> Result<()> {
+    const CLIENTS: usize = 3000;
+    let network = Network::new(context)?;
+    let inside = SocketAddr::new(family.unspecified(), 80);
+    let published = SocketAddr::new(network.host_address(family), 8080);
+    let run = network.run().options(["--publish", "8080:80"]);
+    let _guest = run
+        .guest(["serve", &format!("tcp:{inside}")])
+        .spawn()?
+        .listening()?;
+    let ask = |words: &[&str]| network.server().enter(|| tcp::command(published, words));
+    expect(&ask(&["connects", "5"])?, "ok")?;
+    let engine = context.program.engine()?;
+    let before = engine.descriptors()?;
+    let slow = network.server().enter(|| {
+        let begin = |_| -> Result<TcpStream> {
+            let mut stream = TcpStream::connect(published)?;
+            stream.write_all(b"ech")?;
+            Ok(stream)
+        };
+        (0..CLIENTS).map(begin).collect::<Result<Vec<_>>>()
+    })?;
+    expect(&ask(&["connects", "50"])?, "ok")?;
+    expect(&ask(&["put", "0", "31", "16777216"])?, "ok")?;
+    let resident = engine.number("status", "VmRSS")?;
+    eprintln!("{CLIENTS} slow clients: the engine has {resident} KiB");
+    ensure!(resident <= RSS_LIMIT_KIB, "{resident} KiB resident");
+    drop(slow);
+    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
+        Ok(engine.descriptors()? <= before)
+    })?;
+    Ok(())
+}
+
+fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result<()> {
+    let network = Network::new(context)?;
+    let talk = talk()?;
+    let server = tcp_server(&network, family)?;
+    let resolver = SocketAddr::new(server.ip(), 53);
+    network.server().enter(|| server::dns::start(resolver))?;
+    // The far end does not forward: what is sent through it is never answered.
+    let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
+    let run = network
+        .run()
+        .options([counters::LOGGED, "--dns", &resolver.ip().to_string()])
+        .talk_to(&talk);
+    let line = format!("$E2E guest flood {kind} {server} {nowhere} && read end");
+    let mut running = run.shell(&line).spawn()?;
+    let said = running.line()?;
+    let resident: u64 = context
+        .program
+        .processes()
+        .iter()
+        .map(|process| process.number("status", "VmRSS"))
+        .sum::<Result<u64>>()?;
+    eprintln!("{kind}: {said} (p99 in us), resident {resident} KiB");
+    running.tell("end")?;
+    running.finish()?;
+    ensure!(resident <= RSS_LIMIT_KIB, "{resident} KiB resident");
+    let counters = Counters::read(&talk)?;
+    ensure!(counters.count(counter) > 0, "{counter} did not move");
+    counters.expect("panics", 0)?;
+    counters.expect("sandbox_refused", 0)?;
+    let p99 = |name: &str| -> Result<u64> {
+        let mut words = said.split(' ').skip_while(|word| *word != name);
+        Ok(words.nth(1).with_context(|| format!("no {name}"))?.parse()?)
+    };
+    let quiet = p99("quiet")?;
+    for when in ["settled", "tenth"] {
+        let now = p99(when)?;
+        ensure!(
+            now <= 2 * quiet + NOISE_MICROS,
+            "round trip p99 went from {quiet} to {now} us: {when}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! What the engine has given up.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use super::{expect, talk, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
+use crate::network::Network;
+use crate::process::{Process, Program};
+use crate::run::Running;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("sandbox.status", 20, status),
+        Case::new("sandbox.nothing-needed-is-refused", 60, nothing_needed),
+        Case::new("sandbox.refusals-are-said", 60, refusals),
+        Case::new("sandbox.start-costs-little", 60, start).alone(),
+    ]
+    .into_iter()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+/// A guest that does nothing, and its engine asleep.
+pub(super) fn idle(network: &Network<'_>, context: &Context, talk: &Path) -> Result<(Running, Process)> {
+    let run = network.run().options(["--io", "event", counters::LOGGED]);
+    let mut running = run.talk_to(talk).command(["sh"]).spawn()?;
+    expect(&running.ask("echo ready")?, "ready")?;
+    Ok((running, context.program.engine()?))
+}
+
+fn status(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let (_running, engine) = idle(&network, context, &talk()?)?;
+    given_up(engine.id())?;
+    let own = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net"));
+    let (theirs, ours) = (own(&engine.id().to_string())?, own("self")?);
+    ensure!(theirs == ours, "net: {} and {}", theirs.display(), ours.display());
+    Ok(())
+}
+
+/// No capability and none to be had, a list of system calls, namespaces of its own but for the network, and a root with
+/// nothing in it.
+pub(super) fn given_up(pid: u32) -> Result<()> {
+    let file = |name: &str| format!("/proc/{pid}/{name}");
+    let status = std::fs::read_to_string(file("status"))?;
+    for line in [
+        "CapInh:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "CapAmb:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
+        eprintln!("{line}");
+        ensure!(
+            status.lines().any(|have| have == line),
+            "no {line:?} in\n{status}"
+        );
+    }
+    for name in ["user", "mnt", "pid", "ipc", "uts", "cgroup"] {
+        let theirs = std::fs::read_link(file(&format!("ns/{name}")))?;
+        let ours = std::fs::read_link(format!("/proc/self/ns/{name}"))?;
+        eprintln!("its own {}, ours {}", theirs.display(), ours.display());
+        ensure!(theirs != ours, "{name}: {} of both", theirs.display());
+    }
+    let mounts = std::fs::read_to_string(file("mountinfo"))?;
+    eprint!("{mounts}");
+    ensure!(
+        mounts.lines().count() == 1,
+        "more than the root is mounted:\n{mounts}"
+    );
+    let entries = std::fs::read_dir(file("root"))?.count();
+    ensure!(entries == 0, "{entries} entries in its root");
+    // Not dumpable: its files belong to the root of its memory's user namespace, whoever runs it.
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("environ"))?);
+    let runner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("."))?);
+    eprintln!("owner of its files in /proc: {owner}, of its directory: {runner}");
+    Ok(())
+}
+
+/// The list has everything that moving packets takes.
+fn nothing_needed(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V6)?;
+    for workers in ["1", "4"] {
+        let talk = talk()?;
+        let line = format!(
+            "$E2E guest tcp {server} connects 50 && $E2E guest tcp {server} put 0 3 16777216 && \
+             $E2E guest tcp {server} fetch 0 4 16777216"
+        );
+        let run = network.run().options([counters::LOGGED, "--workers", workers]);
+        run.talk_to(&talk).shell(&line).text()?;
+        Counters::read(&talk)?.expect("sandbox_refused", 0)?;
+    }
+    Ok(())
+}
+
+/// Without a layer it runs and says so where the host has refused it; where the sandbox is required, it does not run.
+fn refusals(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let required = network.run().options(["--require-sandbox"]).command(["true"]);
+    let output = required.output()?;
+    ensure!(
+        output.status.success(),
+        "the whole sandbox is not enough: {}",
+        output.status
+    );
+    for layer in ["namespaces", "landlock", "seccomp"] {
+        let mut program = context.program.clone();
+        program.environment.push(("PONTOON_DISABLE", layer));
+        let with = |options: &[&str]| -> Result<(Option<i32>, String)> {
+            let mut command = program.command()?;
+            let output = command.arg("run").args(options).args(["--", "true"]).output()?;
+            Ok((output.status.code(), String::from_utf8(output.stderr)?))
+        };
+        let (status, said) = with(&[])?;
+        ensure!(status == Some(0), "without {layer}: {status:?}\n{said}");
+        let (status, said) = with(&["--require-sandbox"])?;
+        ensure!(status == Some(1), "without {layer}: {status:?} instead of 1");
+        let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+        let [line] = errors.as_slice() else {
+            bail!("not one line:\n{said}")
+        };
+        ensure!(line.contains("sandbox") && line.contains(layer), "{line}");
+    }
+    Ok(())
+}
+
+/// What the sandbox may add to the time that a command takes.
+const START_COST: Duration = Duration::from_millis(10);
+
+/// A command that does nothing, with the sandbox and without, in turn.
+fn start(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut open = context.program.clone();
+    open.environment
+        .push(("PONTOON_DISABLE", "namespaces,landlock,seccomp"));
+    let took = |program: &Program| -> Result<Duration> {
+        let start = Instant::now();
+        let status = program.command()?.args(["run", "--", "true"]).status()?;
+        ensure!(status.success(), "{status}");
+        Ok(start.elapsed())
+    };
+    // Once for the caches.
+    took(&open)?;
+    let pairs = (0..25).map(|_| Ok([took(&open)?, took(&context.program)?]));
+    let pairs = pairs.collect::<Result<Vec<_>>>()?;
+    let [without, with] = [0, 1].map(|which| {
+        let mut times: Vec<Duration> = pairs.iter().map(|pair| pair[which]).collect();
+        times.sort_unstable();
+        times[times.len() / 2]
+    });
+    eprintln!("a command that does nothing: {without:?}, with the sandbox {with:?}");
+    ensure!(with <= without + START_COST, "{without:?}, then {with:?}");
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! A guest that floods its link, and what another flow of its feels of that.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::raw::Wire;
+use super::raw::packet::{Packet, Transport};
+use super::{say, tcp};
+use crate::case::Family;
+
+/// How long a flood lasts.
+const TIME: Duration = Duration::from_secs(3);
+
+/// When round trips must be as they were, after the flood's end.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Rounds of a measurement without a flood.
+const ROUNDS: usize = 4000;
+
+/// What floods: the frames' makers, from a running number.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// SYNs to ports where nobody listens.
+    Refused,
+    /// SYNs to a host that does not answer.
+    Pending,
+    /// Datagrams from one port to every port of a host.
+    Sweep,
+    /// Datagrams from every port.
+    Sources,
+    /// First fragments, whose others never come.
+    Fragments,
+    /// ARP for the gateway.
+    Neighbours,
+    /// DNS queries, each of its own port and id.
+    Queries,
+}
+
+impl Kind {
+    fn parse(word: &str) -> Result<Self> {
+        Ok(match word {
+            "refused" => Self::Refused,
+            "pending" => Self::Pending,
+            "sweep" => Self::Sweep,
+            "sources" => Self::Sources,
+            "fragments" => Self::Fragments,
+            "neighbours" => Self::Neighbours,
+            "queries" => Self::Queries,
+            _ => bail!("not a flood: {word}"),
+        })
+    }
+}
+
+/// A flood to be.
+struct Flood {
+    wire: Wire,
+    kind: Kind,
+    server: IpAddr,
+    nowhere: IpAddr,
+    /// The guest's resolver.
+    dns: IpAddr,
+}
+
+/// `KIND SERVER NOWHERE`: says `quiet P99 flat P99 settled P99 tenth P99 sent FRAMES`, times in microseconds. Round trips
+/// of one connection go on all the while, and their bytes come back as they were.
+pub(crate) fn command(words: &[&str]) -> Result<()> {
+    let [kind, server, nowhere] = words else {
+        bail!("usage: flood KIND SERVER NOWHERE");
+    };
+    let server: SocketAddr = server.parse()?;
+    let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
+    let flood = Flood {
+        wire: Wire::open(family)?,
+        kind: Kind::parse(kind)?,
+        server: server.ip(),
+        nowhere: nowhere.parse()?,
+        dns: resolver(family)?,
+    };
+    let mut flow = Flow::open(server)?;
+    flow.rounds(ROUNDS)?;
+    let quiet = p99(flow.rounds(ROUNDS)?);
+    let (flat, sent) = flow.beside(&flood, None)?;
+    std::thread::sleep(SETTLED);
+    let settled = p99(flow.rounds(ROUNDS)?);
+    let tenth = sent / TIME.as_secs() / 10;
+    let (tenth, _) = flow.beside(&flood, Some(tenth.max(1)))?;
+    say(&format!(
+        "quiet {quiet} flat {} settled {settled} tenth {} sent {sent}",
+        p99(flat),
+        p99(tenth)
+    ))
+}
+
+/// A connection whose every byte is another one than the last.
+struct Flow {
+    stream: std::net::TcpStream,
+    next: u8,
+}
+
+impl Flow {
+    fn open(server: SocketAddr) -> Result<Self> {
+        let stream = tcp::request(server, "echo")?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(Self { stream, next: 0 })
+    }
+
+    fn round(&mut self) -> Result<Duration> {
+        let start = Instant::now();
+        self.stream.write_all(&[self.next])?;
+        let mut got = [0];
+        self.stream.read_exact(&mut got).context("the other flow")?;
+        ensure!(got[0] == self.next, "{} came back as {}", self.next, got[0]);
+        self.next = self.next.wrapping_add(1);
+        Ok(start.elapsed())
+    }
+
+    fn rounds(&mut self, count: usize) -> Result<Vec<Duration>> {
+        (0..count).map(|_| self.round()).collect()
+    }
+
+    /// Round trips while the flood lasts, and the frames that it had.
+    fn beside(&mut self, flood: &Flood, rate: Option<u64>) -> Result<(Vec<Duration>, u64)> {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let flooding = scope.spawn(|| {
+                let sent = flood.run(rate);
+                over.store(true, Ordering::Relaxed);
+                sent
+            });
+            let mut times = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                times.push(self.round()?);
+            }
+            let sent = flooding.join().unwrap_or_else(|_| bail!("the flood panicked"))?;
+            Ok((times, sent))
+        })
+    }
+}
+
+/// In microseconds.
+fn p99(mut times: Vec<Duration>) -> u128 {
+    times.sort_unstable();
+    let place = (times.len() * 99 / 100).min(times.len().saturating_sub(1));
+    times.get(place).map_or(0, Duration::as_micros)
+}
+
+impl Flood {
+    /// Sends for [`TIME`], `rate` frames a second or as many as the link takes; returns how many that were.
+    fn run(&self, rate: Option<u64>) -> Result<u64> {
+        let start = Instant::now();
+        let mut sent = 0;
+        while start.elapsed() < TIME {
+            let due = rate.map_or(sent + 64, |rate| {
+                rate * start.elapsed().as_micros() as u64 / 1_000_000
+            });
+            while sent < due {
+                match self.wire.write(&self.frame(sent)?) {
+                    Ok(()) => sent += 1,
+                    // The guest's own queue is full: what a flood is about.
+                    Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Other) => break,
+                    Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
+                    Err(error) => return Err(error).context("flooding"),
+                }
+            }
+            if rate.is_some() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        Ok(sent)
+    }
+
+    /// The frame of that number.
+    fn frame(&self, number: u64) -> Result<Vec<u8>> {
+        // Ports that the guest's kernel does not use itself (`ip_local_port_range` begins with 32768).
+        let source = 1024 + (number % 30_000) as u16;
+        let port = 1024 + (number % 60_000) as u16;
+        let tcp = |to, port| Packet::new(self.wire.source, to, Transport::Tcp, source, port).build();
+        let udp = |to, source, port, payload: &[u8]| {
+            let packet = Packet::new(self.wire.source, to, Transport::Udp, source, port);
+            packet.payload(payload).build()
+        };
+        Ok(match self.kind {
+            Kind::Refused => self.wire.frame(&tcp(self.server, port.max(8000))),
+            Kind::Pending => self.wire.frame(&tcp(self.nowhere, 80)),
+            Kind::Sweep => self.wire.frame(&udp(self.server, 1024, port.max(8000), b"sweep")),
+            Kind::Sources => self.wire.frame(&udp(self.server, source, 8000, b"sources")),
+            Kind::Fragments => {
+                let packet = Packet::new(self.wire.source, self.server, Transport::Udp, source, 8000);
+                let fragments = packet.payload(&[0x5a; 2000]).fragments(1000);
+                self.wire.frame(&fragments[0])
+            }
+            Kind::Neighbours => self.wire.arp()?,
+            Kind::Queries => self.wire.frame(&udp(self.dns, source, 53, &query(number))),
+        })
+    }
+}
+
+/// The resolver of that family in the guest's resolv.conf.
+fn resolver(family: Family) -> Result<IpAddr> {
+    let text = std::fs::read_to_string("/etc/resolv.conf")?;
+    let mut servers = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("nameserver ")?.parse().ok());
+    servers
+        .find(|server: &IpAddr| server.is_ipv4() == (family == Family::V4))
+        .context("no resolver")
+}
+
+/// A question for a name of its own.
+fn query(number: u64) -> Vec<u8> {
+    let name = format!("n{number}");
+    let mut query = vec![(number >> 8) as u8, number as u8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    query.push(name.len() as u8);
+    query.extend(name.as_bytes());
+    query.extend([4, b't', b'e', b's', b't', 0, 0, 1, 0, 1]);
+    query
+}
