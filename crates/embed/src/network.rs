@@ -45,7 +45,9 @@ impl Network {
         let mtu = options.config.mtu;
         let mac = options.config.guest_mac;
         let (control, link) = vhost_user::in_process(mtu)?;
-        let network = Self::attach(options, Attachment::InProcess(Box::new(link)))?;
+        let network = Self::new(options, |setup, supervisor| {
+            pontoon_runtime::carry_in_process(setup, link, supervisor)
+        })?;
         Ok((network, Device { control, mac, mtu }))
     }
 
@@ -54,6 +56,15 @@ impl Network {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn attach(options: Options, attachment: Attachment) -> io::Result<Self> {
+        Self::new(options, |setup, supervisor| {
+            pontoon_runtime::carry(setup, attachment, supervisor)
+        })
+    }
+
+    fn new(
+        options: Options,
+        carry: impl FnOnce(Setup, OwnedFd) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
         let (channel, supervisor) = seqpacket::pair()?;
         let ledger = ledger::Shared::new(1, options.config.max_flows)?;
         let setup = Setup {
@@ -67,7 +78,7 @@ impl Network {
         };
         let thread = thread::Builder::new()
             .name("pontoon".to_owned())
-            .spawn(move || pontoon_runtime::carry(setup, attachment, supervisor))?;
+            .spawn(move || carry(setup, supervisor))?;
         let mut network = Self {
             channel: Some(channel),
             thread: Some(thread),

@@ -34,6 +34,7 @@ pub use pontoon_sys::tun::TapOffload;
 use link::Link;
 use link::socket::{Framing, Packet, Socket, Stream};
 use link::tap::Tap;
+use link::vhost_user::VhostUser;
 use messages::Report;
 
 /// Where the host side sends from (`--outbound`).
@@ -110,6 +111,14 @@ pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::R
     start(setup, attachment, None, supervisor)
 }
 
+/// As [`carry`], for the guest of a VMM in this process.
+///
+/// # Errors
+/// As [`run`].
+pub fn carry_in_process(setup: Setup, link: VhostUser, supervisor: OwnedFd) -> io::Result<()> {
+    serve(setup, vec![link], None, supervisor)
+}
+
 fn start(
     setup: Setup,
     attachment: Attachment,
@@ -131,7 +140,6 @@ fn start(
                 .map_err(|error| say("cannot take over the guest's socket", &error))?;
             serve(setup, links, sandbox, supervisor)
         }
-        Attachment::InProcess(link) => serve(setup, vec![*link], sandbox, supervisor),
     }
 }
 

@@ -48,8 +48,6 @@ pub enum Attachment {
         /// How many workers there are: so many pairs of queues are offered.
         workers: u8,
     },
-    /// A device of a VMM in this process.
-    InProcess(Box<vhost_user::VhostUser>),
 }
 
 impl Attachment {
@@ -61,7 +59,6 @@ impl Attachment {
             Self::Stream(source) | Self::Packet(source) | Self::VhostUser { source, .. } => {
                 vec![source.as_fd()]
             }
-            Self::InProcess(_) => Vec::new(),
         }
     }
 
