@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::link::vhost_user;
 use pontoon_runtime::messages::{MAX_LEN, Report, Stats, Update};
-use pontoon_runtime::{Attachment, Setup, ledger};
+use pontoon_runtime::{Attachment, Setup, ledger, pacing};
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{Inactive, Queue};
 use pontoon_wire::Mac;
@@ -72,7 +72,7 @@ impl Network {
             owned: options.owned,
             published: options.published,
             raw_icmp: options.raw_icmp,
-            pacing: options.pacing,
+            pacing: pacing::here(options.pacing, 1),
             outbound: options.outbound,
             ledger,
         };

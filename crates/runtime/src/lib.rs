@@ -21,7 +21,7 @@ mod mesh;
 pub mod messages;
 #[cfg(test)]
 mod namespace;
-mod pacing;
+pub mod pacing;
 mod worker;
 mod workers;
 

@@ -9,6 +9,30 @@ use std::time::Duration;
 use pontoon_engine::Instant;
 pub use pontoon_ring::pacing::Pacing;
 use pontoon_ring::pacing::{WINDOW, Waits};
+use tracing::debug;
+
+use crate::cpus;
+
+/// What a pacing comes to for `workers` threads of a process that may use as many CPUs as the caller. To be asked outside of
+/// the sandbox: its cgroup namespace hides the quota (cgroup_namespaces(7)).
+#[must_use]
+pub fn here(wanted: Pacing, workers: u8) -> Pacing {
+    // While one spins, the others and who they wait for want CPUs too.
+    let cpus = cpus::available() - f64::from(workers.saturating_sub(1));
+    let pacing = on(wanted, cpus);
+    if pacing != wanted {
+        debug!("no spinning: {cpus} CPUs for a worker and whom it waits for");
+    }
+    pacing
+}
+
+/// With fewer than 2 CPUs, spinning would take the CPU from the very work that is waited for.
+fn on(wanted: Pacing, cpus: f64) -> Pacing {
+    match wanted {
+        Pacing::Hybrid if cpus < 2.0 => Pacing::Event,
+        pacing => pacing,
+    }
+}
 
 /// Over this long ...
 const PERIOD: Duration = Duration::from_millis(100);
@@ -66,14 +90,8 @@ enum Spin {
 }
 
 impl Pacer {
-    /// `cpus` is how many may run us at one time: with fewer than 2, spinning would take the CPU from the very work
-    /// that is waited for.
     #[must_use]
-    pub(crate) fn new(pacing: Pacing, cpus: f64, now: Instant) -> Self {
-        let pacing = match pacing {
-            Pacing::Hybrid if cpus < 2.0 => Pacing::Event,
-            pacing => pacing,
-        };
+    pub(crate) fn new(pacing: Pacing, now: Instant) -> Self {
         Self {
             pacing,
             waiting: None,

@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 
 use pontoon_engine::config::{Addresses, V6};
-use pontoon_runtime::{Attachment, Setup, ledger};
+use pontoon_runtime::{Attachment, Setup, ledger, pacing};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -155,7 +155,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         owned,
         published: sockets.sockets,
         raw_icmp,
-        pacing: options.pacing,
+        pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
     };
