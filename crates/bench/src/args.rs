@@ -22,6 +22,8 @@ const HELP: &str = "\
   pontoon bench crr --against qemu-pontoon,qemu-passt     a virtual machine in the place of a namespace
   pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
+  pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
+  pontoon bench exits                                     how often a guest leaves its virtual machine
 
 {usage-heading} {usage}
 
@@ -54,6 +56,10 @@ pub(crate) enum Verb {
     Compare(Compare),
     /// List scenarios, cells, and stacks found here
     List(List),
+    /// What a frame costs a guest, by a call for each and in shared memory
+    Shm(Shm),
+    /// How often a guest leaves its virtual machine, for a packet and for a connection
+    Exits(crate::exits::Exits),
 }
 
 #[derive(Args, Debug)]
@@ -120,6 +126,16 @@ pub(crate) struct Compare {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) stacks: Stacks,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Shm {
+    /// Times that each row is measured; its figures are medians
+    #[arg(long, value_name = "N", default_value = "5", value_parser = value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Seconds of a measurement
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
+    pub(crate) duration: f64,
 }
 
 /// `bench-server`: the one server.

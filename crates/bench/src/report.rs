@@ -11,7 +11,7 @@ mod json;
 mod label;
 pub(crate) mod machine;
 mod markdown;
-mod number;
+pub(crate) mod number;
 mod plot;
 mod summary;
 mod void_box;

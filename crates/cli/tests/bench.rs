@@ -362,3 +362,24 @@ fn two_builds_of_pontoon_are_compared_round_by_round() {
         complaint(&unknown)
     );
 }
+
+#[test]
+fn a_guest_in_shared_memory_is_measured() {
+    let place = Place::new();
+    let output = run(&mut place.bench("shm --rounds 1 --duration 0.1"));
+    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.ends_with("% |"))
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), 17, "{text}");
+    for row in &rows {
+        let moved = row[3]
+            .replace(',', "")
+            .parse()
+            .is_ok_and(|rate: f64| rate > 1000.0);
+        assert_eq!(moved, row[1] != "idle", "{row:?}");
+    }
+}

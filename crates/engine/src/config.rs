@@ -9,6 +9,12 @@ use pontoon_wire::Mac;
 
 use crate::egress::Egress;
 
+/// Our Ethernet address, usually: locally administered, "Pont" in ASCII.
+pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
+
+/// The guest's Ethernet address, usually.
+pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
+
 /// Everything that is decided before the first packet.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -121,6 +127,42 @@ pub enum UdpFilter {
     Address,
     /// An address and port that the guest sent to in the last 120 s.
     AddressPort,
+}
+
+impl V4 {
+    /// The usual subnet.
+    pub const USUAL: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 2, 0), 24);
+
+    /// The usual addresses in `subnet`, which has 27 bits of prefix at most.
+    #[must_use]
+    pub fn of(subnet: Ipv4Net) -> Self {
+        let nth = |n: u32| Ipv4Addr::from_bits(subnet.network().to_bits() + n);
+        Self {
+            subnet,
+            gateway: nth(2),
+            dns: nth(3),
+            guest: nth(15),
+        }
+    }
+}
+
+impl V6 {
+    /// The usual subnet: "ponto" in ASCII, behind fd.
+    pub const USUAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 0), 64);
+
+    /// The usual addresses in `subnet`, a /64.
+    #[must_use]
+    pub fn of(subnet: Ipv6Net, default_route: bool) -> Self {
+        let nth = |n: u128| Ipv6Addr::from_bits(subnet.network().to_bits() + n);
+        Self {
+            subnet,
+            gateway: nth(2),
+            router: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
+            dns: nth(3),
+            guest: nth(0x15),
+            default_route,
+        }
+    }
 }
 
 impl Addresses {

@@ -26,6 +26,7 @@ const _: () = assert!(size_of::<Pontoon>() <= STORAGE && align_of::<Pontoon>() <
 #[derive(Clone, Copy, Debug)]
 pub struct Platform {
     context: *mut c_void,
+    // SAFETY: all three may be called with the context, as `pontoon_create`'s caller promises.
     now: Option<unsafe extern "C" fn(*mut c_void) -> u64>,
     notify: Option<unsafe extern "C" fn(*mut c_void, c_int)>,
     sleep: Option<unsafe extern "C" fn(*mut c_void, u64) -> c_int>,
@@ -129,6 +130,7 @@ impl From<Layout> for Rings {
 #[derive(Debug)]
 pub(crate) struct Callbacks {
     context: *mut c_void,
+    // SAFETY: all three may be called with the context, as `pontoon_create`'s caller promises.
     now: unsafe extern "C" fn(*mut c_void) -> u64,
     notify: unsafe extern "C" fn(*mut c_void, c_int),
     sleep: unsafe extern "C" fn(*mut c_void, u64) -> c_int,

@@ -93,7 +93,7 @@ pub use attach::{AttachError, Attached, Mapping, Options, Process, attach};
 pub use error::{Error, QueueError};
 pub use interface::{Counters, Interface, Ready};
 pub use map::{HEADER, Map};
-pub use pacing::Pacing;
 #[cfg(feature = "smoltcp")]
 pub use phy::Phy;
 pub use platform::{Gone, Platform, Ring};
+pub use pontoon_ring::pacing::Pacing;

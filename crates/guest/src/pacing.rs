@@ -2,32 +2,13 @@
 
 use core::time::Duration;
 
-/// How an interface waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pacing {
-    /// Sleep at once.
-    Event,
-    /// Look around while that pays, then sleep.
-    Hybrid,
-    /// Never sleep.
-    Poll,
-}
-
-/// How long to look around before sleeping: about what it costs to be woken.
-const WINDOW: Duration = Duration::from_micros(50);
-
-/// A wait that looking around would have ended, had it not been for the sleep: waking up takes as long again.
-const SHORT: Duration = Duration::from_micros(100);
-
-/// Of the last eight waits this many have to have been short for the next to be worth a look around.
-const ENOUGH: u32 = 4;
+use pontoon_ring::pacing::{Pacing, WINDOW, Waits};
 
 /// An interface's memory of how long it waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     pacing: Pacing,
-    /// The last eight waits, the newest in the lowest bit; a set bit is a short one.
-    short: u8,
+    waits: Waits,
 }
 
 /// How long to look around.
@@ -43,14 +24,14 @@ impl Pacer {
     pub(crate) const fn new(pacing: Pacing) -> Self {
         Self {
             pacing,
-            short: u8::MAX,
+            waits: Waits::new(),
         }
     }
 
     /// How long to look around in the wait that begins.
     pub(crate) fn look(&self) -> Look {
         match self.pacing {
-            Pacing::Hybrid if self.short.count_ones() >= ENOUGH => Look::For(WINDOW),
+            Pacing::Hybrid if self.waits.pays() => Look::For(WINDOW),
             Pacing::Hybrid | Pacing::Event => Look::For(Duration::ZERO),
             Pacing::Poll => Look::On,
         }
@@ -59,9 +40,9 @@ impl Pacer {
     /// A wait is over, after `waited`, because there was something or (not `found`) because its time was up. In the latter
     /// case a short one says nothing about the device.
     pub(crate) fn waited(&mut self, waited: Duration, found: bool) {
-        let is_short = waited < SHORT;
+        let is_short = Waits::is_short(waited);
         if found || !is_short {
-            self.short = self.short << 1 | u8::from(is_short);
+            self.waits.note(is_short);
         }
     }
 }

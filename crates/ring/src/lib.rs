@@ -7,6 +7,7 @@
 //!   own virtio-net device stand on.
 //! - [`driver`] owns a queue: offers buffers, takes them back. What a vhost-net link and a guest stand on.
 //! - [`memory`] is how both see memory: behind a pointer, in rust-vmm's guest memory, in a model or a model checker.
+//! - [`pacing`] is how either waits for the other.
 //!
 //! # The peer is hostile
 //!
@@ -101,6 +102,7 @@ mod half;
 mod index;
 mod layout;
 pub mod memory;
+pub mod pacing;
 
 pub use descriptor::Access;
 pub use layout::{Features, Layout, LayoutError, Part};

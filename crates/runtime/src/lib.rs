@@ -21,7 +21,7 @@ mod mesh;
 pub mod messages;
 #[cfg(test)]
 mod namespace;
-mod pacing;
+pub mod pacing;
 mod worker;
 mod workers;
 
@@ -35,6 +35,7 @@ use link::Link;
 use link::socket::{Framing, Packet, Socket, Stream};
 use link::tap::Tap;
 use link::vhost_net::{self, VhostNet};
+use link::vhost_user::VhostUser;
 use messages::Report;
 
 /// Where the host side sends from (`--outbound`).
@@ -100,6 +101,31 @@ impl Setup {
 /// The engine could not start, or not go on; the text says what failed.
 pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
     raise_descriptor_limit();
+    start(setup, attachment, Some(sandbox), supervisor)
+}
+
+/// The same without a sandbox, in a thread of somebody else's, whose process stays as it is.
+///
+/// # Errors
+/// As [`run`].
+pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::Result<()> {
+    start(setup, attachment, None, supervisor)
+}
+
+/// As [`carry`], for the guest of a VMM in this process.
+///
+/// # Errors
+/// As [`run`].
+pub fn carry_in_process(setup: Setup, link: VhostUser, supervisor: OwnedFd) -> io::Result<()> {
+    serve(setup, vec![link], None, supervisor)
+}
+
+fn start(
+    setup: Setup,
+    attachment: Attachment,
+    sandbox: Option<Sandbox>,
+    supervisor: OwnedFd,
+) -> io::Result<()> {
     let mtu = setup.config.mtu;
     match attachment {
         Attachment::Tap {
@@ -148,17 +174,24 @@ fn socket<F: Framing>(source: Source, mtu: u16) -> io::Result<Socket<F>> {
 }
 
 /// Runs a worker on each of `links`.
-fn serve<L: Link>(setup: Setup, links: Vec<L>, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
+fn serve<L: Link>(
+    setup: Setup,
+    links: Vec<L>,
+    sandbox: Option<Sandbox>,
+    supervisor: OwnedFd,
+) -> io::Result<()> {
     let disabled = Disabled::from_env()?;
     let voice = supervisor.try_clone()?;
     let mut workers = workers::build(setup, links, &disabled, supervisor)?;
-    let layers = sandbox.enter(&disabled)?;
-    match layers.any_refused() {
-        true => warn!("the sandbox is incomplete: {}", layers.missing()),
-        false => debug!("sandbox: {layers}"),
-    }
-    if let Some(first) = workers.first_mut() {
-        first.sandbox = Some(layers);
+    if let Some(sandbox) = sandbox {
+        let layers = sandbox.enter(&disabled)?;
+        match layers.any_refused() {
+            true => warn!("the sandbox is incomplete: {}", layers.missing()),
+            false => debug!("sandbox: {layers}"),
+        }
+        if let Some(first) = workers.first_mut() {
+            first.sandbox = Some(layers);
+        }
     }
     seqpacket::send(&voice, &Report::Ready.encode(), &[])
         .map_err(|error| say("cannot tell the supervisor", &error))?;

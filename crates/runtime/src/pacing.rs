@@ -7,60 +7,38 @@
 use std::time::Duration;
 
 use pontoon_engine::Instant;
+pub use pontoon_ring::pacing::Pacing;
+use pontoon_ring::pacing::{WINDOW, Waits};
 use tracing::debug;
 
 use crate::cpus;
 
-/// How a worker waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pacing {
-    /// Sleep at once.
-    Event,
-    /// Spin while it pays, then sleep.
-    Hybrid,
-    /// Never sleep.
-    Poll,
+/// What a pacing comes to for `workers` threads of a process that may use as many CPUs as the caller. To be asked outside of
+/// the sandbox: its cgroup namespace hides the quota (cgroup_namespaces(7)).
+#[must_use]
+pub fn here(wanted: Pacing, workers: u8) -> Pacing {
+    // While one spins, the others and who they wait for want CPUs too.
+    let cpus = cpus::available() - f64::from(workers.saturating_sub(1));
+    let pacing = on(wanted, cpus);
+    if pacing != wanted {
+        debug!("no spinning: {cpus} CPUs for a worker and whom it waits for");
+    }
+    pacing
 }
 
-impl Pacing {
-    /// What this pacing comes to for `workers` threads of a process that may use as many CPUs as the caller. To be asked
-    /// outside of the sandbox: its cgroup namespace hides the quota (cgroup_namespaces(7)).
-    #[must_use]
-    pub fn here(self, workers: u8) -> Self {
-        // While one spins, the others and who they wait for want CPUs too.
-        let cpus = cpus::available() - f64::from(workers.saturating_sub(1));
-        let pacing = self.on(cpus);
-        if pacing != self {
-            debug!("no spinning: {cpus} CPUs for a worker and whom it waits for");
-        }
-        pacing
-    }
-
-    /// With fewer than 2 CPUs, spinning would take the CPU from the very work that is waited for.
-    fn on(self, cpus: f64) -> Self {
-        match self {
-            Self::Hybrid if cpus < 2.0 => Self::Event,
-            pacing => pacing,
-        }
+/// With fewer than 2 CPUs, spinning would take the CPU from the very work that is waited for.
+fn on(wanted: Pacing, cpus: f64) -> Pacing {
+    match wanted {
+        Pacing::Hybrid if cpus < 2.0 => Pacing::Event,
+        pacing => pacing,
     }
 }
-
-/// How long to look around after the last work.
-const WINDOW: Duration = Duration::from_micros(50);
-
-/// A wait that would have been within the window had nobody slept: waking up takes up to as long again.
-const SHORT: Duration = Duration::from_micros(100);
 
 /// Over this long ...
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// ... at most this is spun away in vain.
 const ALLOWANCE: Duration = Duration::from_millis(20);
-
-/// Of the last eight waits, this many have to have been short for the next to be worth a spin. (With one ration for all
-/// spins, a single miss meant sleeping for up to 80 ms: the 99th percentile of round trips was 117 us and is 59. Medians
-/// of 9 interleaved, 2026-11-21.)
-const ENOUGH: u32 = 4;
 
 /// What to do until there is work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +65,9 @@ pub(crate) struct Pacer {
     pacing: Pacing,
     /// The wait under way.
     waiting: Option<Waiting>,
-    /// The last eight waits after work of each side, newest in the lowest bit; a set bit is a short one.
-    short: [u8; 2],
+    /// After work of each side. (With one ration for all spins, a single miss meant sleeping for up to 80 ms: the 99th
+    /// percentile of round trips was 117 us and is 59. Medians of 9 interleaved, 2026-11-21.)
+    waits: [Waits; 2],
     period: Instant,
     /// Spun in vain since `period` began.
     spun: Duration,
@@ -116,7 +95,7 @@ impl Pacer {
         Self {
             pacing,
             waiting: None,
-            short: [u8::MAX; 2],
+            waits: [Waits::new(); 2],
             period: now,
             spun: Duration::ZERO,
         }
@@ -144,9 +123,8 @@ impl Pacer {
             Pacing::Event => Wait::Sleep,
             Pacing::Hybrid => {
                 if let Some(over) = self.waiting {
-                    let is_short = over.spin != Spin::InVain && begin.since(over.since) < SHORT;
-                    let short = &mut self.short[over.after as usize];
-                    *short = *short << 1 | u8::from(is_short);
+                    let is_short = over.spin != Spin::InVain && Waits::is_short(begin.since(over.since));
+                    self.waits[over.after as usize].note(is_short);
                 }
                 // Bulk: a wake-up is little beside such a turn, and the sender and the receiver need the CPUs. With BBR
                 // at both ends, TCP up went from 17.0 to 20.0 Gbit/s (medians of 9 interleaved, 2 cores, 2026-11-21);
@@ -172,7 +150,7 @@ impl Pacer {
             self.period = now;
             self.spun = Duration::ZERO;
         }
-        self.spun < ALLOWANCE && self.short[from as usize].count_ones() >= ENOUGH
+        self.spun < ALLOWANCE && self.waits[from as usize].pays()
     }
 
     /// Goes on with a spin that is under way. Without one, the worker was woken for nothing of ours, say a timer.

@@ -3,19 +3,13 @@
 use std::net::IpAddr;
 
 use pontoon_engine::config::{Addresses, Published};
+pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 use pontoon_engine::{Config, Egress};
-use pontoon_wire::Mac;
 use rustix::process::Rlimit;
 
 use crate::host;
 use crate::options::{Guest, Loopback, Options, Resolvers};
 use crate::resolv::{Resolv, render};
-
-/// Our Ethernet address: locally administered, "Pont" in ASCII.
-pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
-
-/// The guest's Ethernet address, unless `--mac` says otherwise.
-pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
 
 /// The engine's configuration.
 #[must_use]

@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 
 use pontoon_engine::config::{Addresses, V6};
-use pontoon_runtime::{Attachment, Setup, Vhost, ledger};
+use pontoon_runtime::{Attachment, Setup, Vhost, ledger, pacing};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 
@@ -174,7 +174,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         owned,
         published,
         raw_icmp,
-        pacing: options.pacing.here(options.workers),
+        pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
     };

@@ -1,7 +1,5 @@
 //! Which subnets the guest gets: the defaults, or the next that the host does not use.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_engine::config::{Addresses, V4, V6};
 
@@ -87,8 +85,8 @@ pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> R
         }
     };
     let addresses = Addresses {
-        v4: addresses_v4(v4),
-        v6: v6.map(|subnet| addresses_v6(subnet, host.ipv6_default)),
+        v4: V4::of(v4),
+        v6: v6.map(|subnet| V6::of(subnet, host.ipv6_default)),
     };
     Ok(Choice { addresses, moved })
 }
@@ -150,28 +148,6 @@ fn check_v6(subnet: Ipv6Net) -> Result<Ipv6Net, Error> {
         .advise("a /64 of fd00::/8"));
     }
     Ok(subnet)
-}
-
-fn addresses_v4(subnet: Ipv4Net) -> V4 {
-    let nth = |n: u32| Ipv4Addr::from_bits(subnet.network().to_bits() + n);
-    V4 {
-        subnet,
-        gateway: nth(2),
-        dns: nth(3),
-        guest: nth(15),
-    }
-}
-
-fn addresses_v6(subnet: Ipv6Net, default_route: bool) -> V6 {
-    let nth = |n: u128| Ipv6Addr::from_bits(subnet.network().to_bits() + n);
-    V6 {
-        subnet,
-        gateway: nth(2),
-        router: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
-        dns: nth(3),
-        guest: nth(0x15),
-        default_route,
-    }
 }
 
 #[cfg(test)]

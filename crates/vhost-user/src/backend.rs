@@ -140,10 +140,9 @@ impl Backend {
         let mut rings = Vec::new();
         let mut halves = Vec::new();
         for _ in 0..pairs {
-            let mailboxes = [Mailbox::new(bell.clone())?, Mailbox::new(bell.clone())?].map(Arc::new);
-            rings.extend(mailboxes.clone().map(Ring::new));
-            let [to_guest, from_guest] = mailboxes;
-            halves.push((Receiver::new(from_guest)?, Transmitter::new(to_guest, mtu)?));
+            let (pair, both) = pair(&bell, mtu)?;
+            rings.extend(pair);
+            halves.push(both);
         }
         let backend = Self {
             rings,
@@ -271,6 +270,17 @@ impl Backend {
         }
         true
     }
+}
+
+/// A pair of rings, the receive queue first, and the halves of the link that work on them and then ring `bell`.
+pub(crate) fn pair(bell: &Arc<OwnedFd>, mtu: usize) -> io::Result<([Ring; 2], (Receiver, Transmitter))> {
+    let mailboxes = [Mailbox::new(bell.clone())?, Mailbox::new(bell.clone())?].map(Arc::new);
+    let rings = mailboxes.clone().map(Ring::new);
+    let [to_guest, from_guest] = mailboxes;
+    Ok((
+        rings,
+        (Receiver::new(from_guest)?, Transmitter::new(to_guest, mtu)?),
+    ))
 }
 
 impl AsFd for Backend {

@@ -55,6 +55,11 @@ impl Features {
             | multiqueue
     }
 
+    /// What this device can do for a VMM in the same process, where there is one pair of queues.
+    pub(crate) fn offered_in_process() -> Self {
+        Self(Self::offered(1).0 & !(Self::LOG_ALL | Self::PROTOCOL).0)
+    }
+
     /// Whether all of `other` are in here.
     pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0

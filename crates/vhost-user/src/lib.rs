@@ -2,7 +2,7 @@
 //!
 //! An edge. [`Backend`] talks to the front-end; a [`Receiver`] and a [`Transmitter`] for each pair of queues move frames,
 //! each pair in whatever thread. Payload is not copied: a frame that is received, and room for one to be sent, are slices
-//! of the guest's memory.
+//! of the guest's memory. [`Device`] is for a VMM in this process, and takes the place of [`Backend`].
 //!
 //! # Threads
 //!
@@ -35,6 +35,7 @@ mod channel;
 mod features;
 mod guard;
 mod half;
+mod in_process;
 mod log;
 mod mailbox;
 mod memory;
@@ -45,5 +46,6 @@ mod ring;
 mod transmit;
 
 pub use backend::{Backend, Ended, MAX_PAIRS};
+pub use in_process::{Device, Inactive, Queue};
 pub use receive::{BURST, Burst, MAX_PARTS, Receiver};
 pub use transmit::{Reservation, Transmitter};

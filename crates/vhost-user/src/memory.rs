@@ -6,7 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pontoon_ring::memory::Memory;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+use vm_memory::{
+    Address, FileOffset, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MmapRegion, VolatileMemory,
+    VolatileSlice,
+};
 
 use crate::guard::Watch;
 use crate::message::Region;
@@ -58,6 +61,33 @@ impl Table {
             .try_fold(Self::default(), |table, (region, file)| table.with(region, file))
     }
 
+    /// Memory that is mapped already, by a VMM in this process. Nobody cuts it off.
+    ///
+    /// # Errors
+    /// It is in too many regions.
+    pub(crate) fn in_process(memory: &GuestMemoryMmap) -> Result<Self, Refused> {
+        if memory.num_regions() > MAX_REGIONS {
+            return Err(Refused::TooMany);
+        }
+        let mapped = |region: &vm_memory::GuestRegionMmap| {
+            let guest = region.start_addr().raw_value();
+            let described = Region {
+                guest,
+                size: region.len(),
+                user: guest,
+                offset: 0,
+            };
+            Arc::new(Mapped {
+                region: described,
+                watch: None,
+                map: region.get_mmap(),
+                begin: 0,
+            })
+        };
+        let regions = memory.iter().map(mapped).collect();
+        Ok(Self { regions })
+    }
+
     /// This memory and `region`, which is mapped from `file`.
     ///
     /// # Errors
@@ -106,7 +136,10 @@ impl Table {
 
     /// Whether a part of it has been lost.
     pub(crate) fn is_broken(&self) -> bool {
-        self.regions.iter().any(|mapped| mapped.watch.is_broken())
+        self.regions
+            .iter()
+            .filter_map(|mapped| mapped.watch.as_ref())
+            .any(Watch::is_broken)
     }
 }
 
@@ -132,8 +165,8 @@ impl<'m> Memory for &'m Table {
 struct Mapped {
     region: Region,
     /// First: it ends before the mapping does.
-    watch: Watch,
-    map: MmapRegion,
+    watch: Option<Watch>,
+    map: Arc<MmapRegion>,
     /// Where in the mapping the region begins.
     begin: usize,
 }
@@ -161,8 +194,8 @@ impl Mapped {
         let watch = Watch::new(&map).map_err(failed)?;
         Ok(Self {
             region,
-            watch,
-            map,
+            watch: Some(watch),
+            map: Arc::new(map),
             begin,
         })
     }

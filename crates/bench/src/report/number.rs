@@ -3,7 +3,7 @@
 use crate::stats::Interval;
 
 /// Three significant digits, thousands in groups: `21,200`, `3.07`, `0.0123`.
-pub(super) fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
     }

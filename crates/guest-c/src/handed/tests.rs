@@ -25,6 +25,7 @@ struct World {
     gone: bool,
 }
 
+// SAFETY: it is called with the context of `Program::config`, as are the next two.
 unsafe extern "C" fn now(context: *mut c_void) -> u64 {
     // SAFETY: the context is the test's `World`, which nobody else uses meanwhile.
     let world = unsafe { &mut *context.cast::<World>() };
@@ -32,6 +33,7 @@ unsafe extern "C" fn now(context: *mut c_void) -> u64 {
     world.now
 }
 
+// SAFETY: see `now`.
 unsafe extern "C" fn notify(context: *mut c_void, ring: c_int) {
     // SAFETY: as for `now`.
     unsafe { &mut *context.cast::<World>() }.notified.push(ring);

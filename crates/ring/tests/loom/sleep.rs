@@ -2,35 +2,13 @@
 
 use std::sync::Arc;
 
-use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use pontoon_ring::Features;
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 
+use crate::doorbell::Doorbell;
 use crate::memory::{LAYOUT, SIZE, buffer, memory};
-
-/// An eventfd.
-#[derive(Default)]
-struct Doorbell {
-    rung: Mutex<bool>,
-    bell: Condvar,
-}
-
-impl Doorbell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
-        self.bell.notify_one();
-    }
-
-    fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.bell.wait(rung).unwrap();
-        }
-        *rung = false;
-    }
-}
 
 const BY_EVENT: Features = Features {
     event_idx: true,

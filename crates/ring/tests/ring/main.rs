@@ -5,6 +5,7 @@
 
 mod cases;
 mod conversation;
+mod doorbell;
 mod forge;
 mod ghost;
 mod guest;

@@ -1,42 +1,16 @@
 //! A driver and a device in two threads, asleep whenever there is nothing to do.
 
-use std::sync::{Condvar, Mutex};
-use std::time::Duration;
-
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
 use pontoon_ring::{Features, Layout};
 
+use crate::doorbell::Doorbell;
 use crate::shared::{ORIGIN, Shared};
 
 const SIZE: u16 = 16;
 const FRAME: u64 = 24;
 const CHAINS: u32 = if cfg!(miri) { 150 } else { 100_000 };
-
-/// What an eventfd is to a process: rung any number of times, it wakes once.
-#[derive(Default)]
-struct Doorbell {
-    rung: Mutex<bool>,
-    bell: Condvar,
-}
-
-impl Doorbell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
-        self.bell.notify_one();
-    }
-
-    fn wait(&self) {
-        let rung = self.rung.lock().unwrap();
-        let (mut rung, timeout) = self
-            .bell
-            .wait_timeout_while(rung, Duration::from_secs(60), |rung| !*rung)
-            .unwrap();
-        assert!(!timeout.timed_out(), "a notification was lost");
-        *rung = false;
-    }
-}
 
 #[test]
 fn no_notification_is_lost_by_event_index() {

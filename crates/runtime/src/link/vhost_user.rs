@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pontoon_engine::Frame;
-use pontoon_vhost_user::{Backend, Receiver, Transmitter};
+use pontoon_vhost_user::{Backend, Device, Inactive, Queue, Receiver, Transmitter};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
+use vm_memory::GuestMemoryMmap;
 
 use super::socket::Source;
 use super::{Burst, Gone, Link, Receive, Rest, Until};
@@ -41,27 +42,75 @@ pub struct VhostUser {
 /// Out of descriptors, or one cannot be made non-blocking.
 pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>> {
     let (backend, halves) = Backend::new(workers.into(), mtu.into())?;
-    let bells = halves.iter().map(|_| {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Arc::new(eventfd(0, flags)?))
-    });
-    let bells: Vec<Arc<OwnedFd>> = bells.collect::<io::Result<_>>()?;
-    let departures = Arc::new(Departures {
-        count: AtomicU64::new(0),
-        bells: bells.clone(),
-    });
+    let departures = Arc::new(Departures::new(halves.len())?);
     let mut door = Some(Door::new(source, backend)?);
-    let links = halves.into_iter().zip(bells);
+    let links = halves.into_iter().zip(&departures.bells);
     Ok(links
-        .map(|((receiver, transmitter), bell)| VhostUser {
+        .map(|(halves, bell)| VhostUser::new(halves, door.take(), &departures, bell))
+        .collect())
+}
+
+/// A link to the guest of a VMM in this process, whose interface has this MTU, and what the VMM controls it by.
+///
+/// # Errors
+/// Out of descriptors.
+pub fn in_process(mtu: u16) -> io::Result<(Control, VhostUser)> {
+    let (device, receiver, transmitter) = Device::new(mtu.into())?;
+    let departures = Arc::new(Departures::new(1)?);
+    let link = VhostUser::new((receiver, transmitter), None, &departures, &departures.bells[0]);
+    Ok((Control { device, departures }, link))
+}
+
+/// The control side of a device whose VMM is in this process.
+#[derive(Debug)]
+pub struct Control {
+    device: Device,
+    departures: Arc<Departures>,
+}
+
+impl Control {
+    /// See [`Device::features`].
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.device.features()
+    }
+
+    /// See [`Device::activate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn activate(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        features: u64,
+        queues: [Queue; 2],
+    ) -> Result<(), Inactive> {
+        self.device.activate(memory, features, queues)
+    }
+
+    /// See [`Device::reset`]. The guest's flows end.
+    pub fn reset(&mut self) {
+        self.device.reset();
+        self.departures.announce();
+    }
+}
+
+impl VhostUser {
+    fn new(
+        (receiver, transmitter): (Receiver, Transmitter),
+        door: Option<Door>,
+        departures: &Arc<Departures>,
+        bell: &Arc<OwnedFd>,
+    ) -> Self {
+        Self {
             receiver,
             transmitter,
-            door: door.take(),
+            door,
             departures: departures.clone(),
             known: 0,
-            bell,
-        })
-        .collect())
+            bell: bell.clone(),
+        }
+    }
 }
 
 impl Link for VhostUser {
@@ -139,6 +188,15 @@ struct Departures {
 }
 
 impl Departures {
+    fn new(workers: usize) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bells = (0..workers).map(|_| Ok(Arc::new(eventfd(0, flags)?)));
+        Ok(Self {
+            count: AtomicU64::new(0),
+            bells: bells.collect::<io::Result<_>>()?,
+        })
+    }
+
     /// Tells all workers of one more, and how many that makes.
     fn announce(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Release) + 1;

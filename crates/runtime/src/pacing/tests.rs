@@ -12,7 +12,7 @@ struct Clocked {
 impl Clocked {
     fn new(pacing: Pacing, cpus: f64) -> Self {
         Self {
-            pacer: Pacer::new(pacing.on(cpus), Instant(0)),
+            pacer: Pacer::new(on(pacing, cpus), Instant(0)),
             now: 0,
             spun: 0,
         }

@@ -1,10 +1,10 @@
 //! An interface and a device that echoes, in two threads, each asleep whenever it has nothing to do.
 
-use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 use pontoon_ring::memory::{Raw, Window};
 
+use super::doorbell::Doorbell;
 use super::peer::{MAP, Peer, Shared};
 use super::*;
 use crate::Gone;
@@ -13,30 +13,6 @@ const FRAMES: u32 = if cfg!(miri) { 64 } else { 100_000 };
 
 /// Frames under way at once.
 const WINDOW: u32 = 8;
-
-/// What an eventfd is to a process: rung any number of times, it wakes once.
-#[derive(Default)]
-struct Doorbell {
-    rung: Mutex<bool>,
-    bell: Condvar,
-}
-
-impl Doorbell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
-        self.bell.notify_one();
-    }
-
-    fn wait(&self) {
-        let rung = self.rung.lock().unwrap();
-        let (mut rung, timeout) = self
-            .bell
-            .wait_timeout_while(rung, Duration::from_secs(60), |rung| !*rung)
-            .unwrap();
-        assert!(!timeout.timed_out(), "a notification was lost");
-        *rung = false;
-    }
-}
 
 struct Thread<'d> {
     begin: Instant,

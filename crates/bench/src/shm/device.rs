@@ -1,0 +1,183 @@
+//! The device's side of shared memory: a generator, and a sink.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use pontoon_guest::{HEADER, Pacing};
+use pontoon_ring::device::{self, State};
+use pontoon_ring::memory::{Area, Raw, Window};
+use pontoon_ring::{Features, Layout};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::Task;
+use super::process::{Guest, Outcome, Watch};
+
+/// Frames that are shown at once.
+const BURST: usize = 64;
+
+/// How long to look around before sleeping.
+const WINDOW: Duration = Duration::from_micros(50);
+
+/// Turns after which to look whether the guest is done.
+const TURNS: u32 = 256;
+
+/// A device between its two rings.
+pub(super) struct Device<'m> {
+    memory: Window<Raw<'m>>,
+    to_guest: device::Device,
+    from_guest: device::Device,
+    kicks: [OwnedFd; 2],
+    calls: [OwnedFd; 2],
+    pacing: Pacing,
+    called: u64,
+    frames: u64,
+    scratch: Box<[u8]>,
+}
+
+impl<'m> Device<'m> {
+    pub(super) fn new(
+        memory: Window<Raw<'m>>,
+        [receive, transmit]: [Layout; 2],
+        features: Features,
+        kicks: [OwnedFd; 2],
+        calls: [OwnedFd; 2],
+        pacing: Pacing,
+    ) -> Result<Self> {
+        Ok(Self {
+            memory,
+            to_guest: device::Device::new(receive, features, State::default())?,
+            from_guest: device::Device::new(transmit, features, State::default())?,
+            kicks,
+            calls,
+            pacing,
+            called: 0,
+            frames: 0,
+            scratch: vec![0; 2048].into(),
+        })
+    }
+
+    /// Serves a guest until it is done.
+    pub(super) fn serve(&mut self, task: Task, guest: &Guest) -> Result<Outcome> {
+        let mut frame = vec![0x55; HEADER + task.frame()];
+        frame[..HEADER].fill(0);
+        // num_buffers
+        frame[HEADER - 2] = 1;
+        let watch = Watch::start();
+        let mut idle: Option<Instant> = None;
+        let mut turn = 0_u32;
+        loop {
+            let made = if task.generates() {
+                self.generate(&frame)?
+            } else {
+                0
+            };
+            let moved = made + self.sink()?;
+            turn = turn.wrapping_add(1);
+            if turn.is_multiple_of(TURNS) && is_done(guest)? {
+                break;
+            }
+            if moved > 0 {
+                idle = None;
+                continue;
+            }
+            let since = *idle.get_or_insert_with(Instant::now);
+            let sleeps = match self.pacing {
+                Pacing::Event => true,
+                Pacing::Hybrid => since.elapsed() > WINDOW,
+                Pacing::Poll => false,
+            };
+            if !sleeps {
+                std::hint::spin_loop();
+            } else if !self.rearm(task)? {
+                self.sleep(guest)?;
+                idle = None;
+                if is_done(guest)? {
+                    break;
+                }
+            }
+        }
+        Ok(watch.stop(self.frames, self.called))
+    }
+
+    /// Fills buffers of the guest's, a burst of them at most.
+    fn generate(&mut self, frame: &[u8]) -> Result<usize> {
+        let mut ring = self.to_guest.attach(self.memory)?;
+        ring.suppress();
+        ring.poll()?;
+        let mut made = 0;
+        while made < BURST
+            && let Some(chain) = ring.pop(|piece| piece.area.copy_in(0, frame))?
+        {
+            ring.put(chain, frame.len() as u32);
+            made += 1;
+        }
+        if ring.publish() {
+            self.call(0)?;
+        }
+        self.frames += made as u64;
+        Ok(made)
+    }
+
+    /// Reads the guest's frames, a burst of them at most.
+    fn sink(&mut self) -> Result<usize> {
+        let mut ring = self.from_guest.attach(self.memory)?;
+        ring.suppress();
+        ring.poll()?;
+        let mut taken = 0;
+        while taken < BURST {
+            let scratch = &mut self.scratch;
+            let popped = ring.pop(|piece| {
+                let len = piece.area.len().min(scratch.len());
+                piece.area.copy_out(0, &mut scratch[..len]);
+            })?;
+            let Some(chain) = popped else { break };
+            ring.put(chain, 0);
+            taken += 1;
+        }
+        if ring.publish() {
+            self.call(1)?;
+        }
+        self.frames += taken as u64;
+        Ok(taken)
+    }
+
+    /// Asks to be notified, and says whether there is something by now.
+    fn rearm(&mut self, task: Task) -> Result<bool> {
+        let sent = self.from_guest.attach(self.memory)?.rearm()?;
+        let room = match task.generates() {
+            true => self.to_guest.attach(self.memory)?.rearm()?,
+            false => 0,
+        };
+        Ok(sent + room > 0)
+    }
+
+    /// Sleeps until a kick, or until the guest is done.
+    fn sleep(&mut self, guest: &Guest) -> Result<()> {
+        let [receive, transmit] = &self.kicks;
+        let mut fds = [receive.as_fd(), transmit.as_fd(), guest.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for (kick, fd) in self.kicks.iter().zip(&fds) {
+            if fd.revents().contains(PollFlags::IN) {
+                rustix::io::read(kick, &mut [0; 8])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, ring: usize) -> Result<()> {
+        self.called += 1;
+        rustix::io::write(&self.calls[ring], &1_u64.to_ne_bytes())?;
+        Ok(())
+    }
+}
+
+fn is_done(guest: &Guest) -> Result<bool> {
+    let mut fds = [PollFd::new(guest, PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
+}

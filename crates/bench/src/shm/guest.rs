@@ -1,0 +1,81 @@
+//! What the guest does with frames in shared memory.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use pontoon_guest::{Interface, Platform, Process, QueueError};
+use pontoon_ring::memory::{Raw, Window};
+
+use super::Task;
+use super::process::{Outcome, Watch};
+
+/// Frames each way.
+pub(super) const SIZE: usize = 256;
+
+pub(super) type Net<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
+
+/// Frames after which the clock is looked at, where they do not stop coming.
+const TURN: usize = 1024;
+
+/// Moves frames for so long.
+pub(super) fn work(net: &mut Net<'_>, task: Task, duration: Duration) -> Result<Outcome> {
+    net.start();
+    let watch = Watch::start();
+    let end = net.platform().now() + duration;
+    let rung = net.counters().doorbells;
+    while watch.elapsed() < duration {
+        match task {
+            Task::Receive | Task::Echo | Task::Idle => {
+                net.poll(Some(end))?;
+                take(net, task == Task::Echo, end)?;
+            }
+            Task::Send(batch) => send(net, batch, end)?,
+        }
+    }
+    let counters = net.counters();
+    let frames = match task {
+        Task::Receive | Task::Echo | Task::Idle => counters.received,
+        Task::Send(_) => counters.sent,
+    };
+    Ok(watch.stop(frames, counters.doorbells - rung))
+}
+
+/// Takes frames while there are any, but no more than a turn of them.
+fn take(net: &mut Net<'_>, echo: bool, end: Duration) -> Result<()> {
+    let mut frame = [0; 1514];
+    for _ in 0..TURN {
+        let Some(len) = net.read(&mut frame)? else { break };
+        if echo {
+            queue(net, &frame[..len], end)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends a turn of frames.
+fn send(net: &mut Net<'_>, batch: usize, end: Duration) -> Result<()> {
+    let frame = [0x55; 64];
+    for _ in 0..TURN / batch {
+        for _ in 0..batch {
+            queue(net, &frame, end)?;
+        }
+        net.flush()?;
+    }
+    Ok(())
+}
+
+/// Queues a frame, as soon as there is room for it.
+fn queue(net: &mut Net<'_>, frame: &[u8], end: Duration) -> Result<()> {
+    loop {
+        match net.queue(frame) {
+            Ok(()) => return Ok(()),
+            Err(QueueError::Full) => {
+                net.poll(Some(end))?;
+                if net.platform().now() >= end {
+                    return Ok(());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A measurement in shared memory.
+
+use std::io;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use anyhow::Result;
+use pontoon_guest::{Map, Pacing, Process};
+use pontoon_ring::Features;
+use pontoon_ring::memory::{Raw, Window};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::Task;
+use super::device::Device;
+use super::guest::{self, Net, SIZE};
+use super::process::{Guest, Outcome};
+
+const MAP: Map<SIZE> = Map::new(ORIGIN, 1514);
+const ORIGIN: u64 = 1 << 20;
+const FEATURES: Features = Features {
+    event_idx: true,
+    indirect: false,
+};
+
+/// What the guest and the device found.
+pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<(Outcome, Outcome)> {
+    let shared = Shared::new(MAP.bytes())?;
+    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let (connection, ours) = io::pipe()?;
+    let process = Process {
+        kicks: [event()?, event()?],
+        calls: [event()?, event()?],
+        connection: connection.into(),
+    };
+    let [kicks, calls] =
+        [&process.kicks, &process.calls].map(|pair| pair.each_ref().map(|fd| fd.try_clone()));
+    let ([kick0, kick1], [call0, call1]) = (kicks, calls);
+    let mut device = Device::new(
+        shared.window(),
+        [MAP.receive(), MAP.transmit()],
+        FEATURES,
+        [kick0?, kick1?],
+        [call0?, call1?],
+        pacing,
+    )?;
+    let mut net = Net::new(shared.window(), MAP, FEATURES, process, pacing)?;
+    let guest = Guest::new(|| guest::work(&mut net, task, duration))?;
+    let served = device.serve(task, &guest)?;
+    drop(ours);
+    Ok((guest.outcome()?, served))
+}
+
+/// Memory of both processes.
+struct Shared {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Shared {
+    fn new(len: usize) -> io::Result<Self> {
+        // SAFETY: the kernel chooses a place where nothing is.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len })
+    }
+
+    fn window(&self) -> Window<Raw<'_>> {
+        // SAFETY: the mapping is there as long as `self` is borrowed, and nothing but `Raw`s accesses it: the pointer is
+        // private. Each process has one thread.
+        let raw = unsafe { Raw::new(self.base, self.len) };
+        Window::new(raw, ORIGIN)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and nobody borrows it any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

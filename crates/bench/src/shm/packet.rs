@@ -1,0 +1,116 @@
+//! A measurement over a SOCK_SEQPACKET socket: each side makes a call for each frame.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
+};
+
+use super::Task;
+use super::process::{Guest, Outcome, Watch};
+
+/// Frames in one direction before the other one has its turn.
+const BURST: u64 = 64;
+
+/// How long the guest waits for a frame before it looks at the clock.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What the guest and the device found.
+pub(super) fn measure(task: Task, duration: Duration) -> Result<(Outcome, Outcome)> {
+    let flags = SocketFlags::CLOEXEC;
+    let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Recv, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Send, Some(PATIENCE))?;
+    let guest = Guest::new(|| work(&theirs, task, duration))?;
+    drop(theirs);
+    let served = serve(&ours, task, &guest)?;
+    Ok((guest.outcome()?, served))
+}
+
+/// The guest.
+fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<Outcome> {
+    let mut frame = [0; 2048];
+    let mut frames = 0;
+    let watch = Watch::start();
+    while watch.elapsed() < duration {
+        for _ in 0..BURST {
+            let len = match task {
+                Task::Send(_) => task.frame(),
+                Task::Receive | Task::Echo | Task::Idle => {
+                    match recv(socket, &mut frame[..], RecvFlags::empty()) {
+                        Ok((len, _)) => len,
+                        Err(Errno::AGAIN) => break,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            };
+            if matches!(task, Task::Echo | Task::Send(_)) {
+                match send(socket, &frame[..len], SendFlags::NOSIGNAL) {
+                    Ok(_) => {}
+                    Err(Errno::AGAIN) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            frames += 1;
+        }
+    }
+    Ok(watch.stop(frames, 0))
+}
+
+/// The device: a generator, and a sink.
+fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<Outcome> {
+    let frame = vec![0x55; task.frame()];
+    let mut buffer = [0; 2048];
+    let mut frames = 0;
+    let watch = Watch::start();
+    loop {
+        let made = match task.generates() {
+            true => burst(|| send(socket, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?,
+            false => Some(0),
+        };
+        let taken = match task {
+            Task::Echo | Task::Send(_) => {
+                burst(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).map(|(len, _)| len))?
+            }
+            Task::Receive | Task::Idle => Some(0),
+        };
+        let (Some(made), Some(taken)) = (made, taken) else {
+            return Ok(watch.stop(frames, 0));
+        };
+        frames += made + taken;
+        if made + taken == 0 {
+            wait(socket, task, guest)?;
+        }
+    }
+}
+
+/// Moves frames, a burst of them at most, and says how many. `None`: the guest has closed its end.
+fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
+    for moved in 0..BURST {
+        match one() {
+            Ok(1..) => {}
+            Err(Errno::AGAIN) => return Ok(Some(moved)),
+            Ok(0) | Err(Errno::PIPE | Errno::CONNRESET) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Some(BURST))
+}
+
+/// Until there is something to do, or the guest is done.
+fn wait(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<()> {
+    let mut flags = PollFlags::IN;
+    flags.set(PollFlags::OUT, task.generates());
+    let mut fds = [
+        PollFd::from_borrowed_fd(socket.as_fd(), flags),
+        PollFd::from_borrowed_fd(guest.as_fd(), PollFlags::IN),
+    ];
+    match poll(&mut fds, None) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

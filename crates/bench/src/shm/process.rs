@@ -1,0 +1,187 @@
+//! The guest's process: forked, locked in, and heard once.
+
+use std::collections::BTreeMap;
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
+use rustix::time::{ClockId, clock_gettime};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+/// What one side has to say about a measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Frames that it moved.
+    pub(super) frames: u64,
+    /// Times that it notified the other side.
+    pub(super) notifications: u64,
+    /// Nanoseconds that it took.
+    pub(super) wall: u64,
+    /// Nanoseconds of CPU time that it took.
+    pub(super) cpu: u64,
+}
+
+/// A watch on the time that this process takes.
+pub(super) struct Watch {
+    begin: Instant,
+    cpu: Duration,
+}
+
+/// A guest at work. It dies with us.
+pub(super) struct Guest {
+    pid: Pid,
+    result: PipeReader,
+}
+
+impl Guest {
+    /// Runs `body` in a process that may make only the system calls that frames, clocks and sleep take: what it borrows is
+    /// closed by the end of that process.
+    ///
+    /// # Errors
+    /// Out of processes or descriptors, or there is more than one thread.
+    pub(super) fn new(body: impl FnOnce() -> Result<Outcome>) -> Result<Self> {
+        let threads = std::fs::read_dir("/proc/self/task")?.count();
+        if threads != 1 {
+            bail!("{threads} threads where there must be one");
+        }
+        let filter = filter()?;
+        // The first look at a clock finds the vDSO, by a call that the guest may not make.
+        Watch::start();
+        let (result, mut ours) = io::pipe()?;
+        // SAFETY: there is one thread, so that the child's copy of memory holds no lock that nobody will release.
+        match unsafe { libc::fork() } {
+            0 => {
+                // Nothing of the parent's that is further up the stack may run in the child.
+                let done = catch_unwind(AssertUnwindSafe(|| -> Result<()> {
+                    set_parent_process_death_signal(Some(Signal::KILL))?;
+                    seccompiler::apply_filter(&filter)?;
+                    Ok(ours.write_all(&body()?.bytes())?)
+                }));
+                let status = match done {
+                    Ok(Ok(())) => 0,
+                    Ok(Err(error)) => {
+                        eprintln!("the guest: {error:#}");
+                        1
+                    }
+                    Err(_) => 1,
+                };
+                // SAFETY: ends the process at once, without what else is to be done at its exit, which is the parent's.
+                unsafe { libc::_exit(status) }
+            }
+            pid => {
+                let pid = Pid::from_raw(pid).filter(|pid| !pid.as_raw_nonzero().get().is_negative());
+                let pid = pid.ok_or_else(io::Error::last_os_error).context("cannot fork")?;
+                Ok(Self { pid, result })
+            }
+        }
+    }
+
+    /// What the guest found, for which this waits.
+    ///
+    /// # Errors
+    /// It died.
+    pub(super) fn outcome(mut self) -> Result<Outcome> {
+        let mut bytes = [0; Outcome::BYTES];
+        self.result
+            .read_exact(&mut bytes)
+            .context("the guest's process died")?;
+        Ok(Outcome::from_bytes(bytes))
+    }
+}
+
+impl AsFd for Guest {
+    /// Readable when the guest is done, or dead.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.result.as_fd()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It cannot be another's id before it is waited for.
+        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = waitpid(Some(self.pid), WaitOptions::empty());
+    }
+}
+
+impl Watch {
+    pub(super) fn start() -> Self {
+        Self {
+            begin: Instant::now(),
+            cpu: cpu(),
+        }
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    /// What came of it until now.
+    pub(super) fn stop(&self, frames: u64, notifications: u64) -> Outcome {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Outcome {
+            frames,
+            notifications,
+            wall: nanoseconds(self.elapsed()),
+            cpu: nanoseconds(cpu().saturating_sub(self.cpu)),
+        }
+    }
+}
+
+/// CPU time of this process.
+fn cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
+impl Outcome {
+    const BYTES: usize = 32;
+
+    pub(super) fn seconds(&self) -> f64 {
+        Duration::from_nanos(self.wall).as_secs_f64()
+    }
+
+    /// CPUs busy.
+    pub(super) fn load(&self) -> f64 {
+        self.cpu as f64 / self.wall as f64
+    }
+
+    fn bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words = [self.frames, self.notifications, self.wall, self.cpu];
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_ne_bytes();
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        let mut next = || words.next().unwrap_or_default();
+        Self {
+            frames: next(),
+            notifications: next(),
+            wall: next(),
+            cpu: next(),
+        }
+    }
+}
+
+/// Kills whoever makes any other call.
+fn filter() -> Result<BpfProgram> {
+    let calls = [
+        libc::SYS_read,
+        libc::SYS_write,
+        libc::SYS_recvfrom,
+        libc::SYS_sendto,
+        libc::SYS_ppoll,
+        libc::SYS_clock_gettime,
+        libc::SYS_exit_group,
+    ];
+    let rules: BTreeMap<_, _> = calls.into_iter().map(|call| (call, Vec::new())).collect();
+    let arch = std::env::consts::ARCH.try_into()?;
+    let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch)?;
+    Ok(filter.try_into()?)
+}

@@ -1,0 +1,205 @@
+//! An engine in a thread.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::thread::{self, JoinHandle};
+
+use pontoon_engine::egress::Rule;
+use pontoon_runtime::link::vhost_user;
+use pontoon_runtime::messages::{MAX_LEN, Report, Stats, Update};
+use pontoon_runtime::{Attachment, Setup, ledger, pacing};
+use pontoon_sys::seqpacket;
+use pontoon_vhost_user::{Inactive, Queue};
+use pontoon_wire::Mac;
+use vm_memory::GuestMemoryMmap;
+
+use crate::Options;
+
+/// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
+const F_MAC: u64 = 1 << 5;
+
+/// An engine at work. It stops when this is dropped.
+#[derive(Debug)]
+pub struct Network {
+    /// Its end is the engine's.
+    channel: Option<OwnedFd>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    asked: u64,
+}
+
+/// A guest's network device, as far as it is not the VMM's. It may outlive its network, and then does nothing.
+#[derive(Debug)]
+pub struct Device {
+    control: vhost_user::Control,
+    mac: Mac,
+    mtu: u16,
+}
+
+impl Network {
+    /// Starts an engine, for the guest behind a device.
+    ///
+    /// # Errors
+    /// Out of descriptors, memory or threads; or a socket that was handed over is none of those that it has to be.
+    pub fn start(options: Options) -> io::Result<(Self, Device)> {
+        let mtu = options.config.mtu;
+        let mac = options.config.guest_mac;
+        let (control, link) = vhost_user::in_process(mtu)?;
+        let network = Self::new(options, |setup, supervisor| {
+            pontoon_runtime::carry_in_process(setup, link, supervisor)
+        })?;
+        Ok((network, Device { control, mac, mtu }))
+    }
+
+    /// Starts an engine, for the guest behind `attachment`.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn attach(options: Options, attachment: Attachment) -> io::Result<Self> {
+        Self::new(options, |setup, supervisor| {
+            pontoon_runtime::carry(setup, attachment, supervisor)
+        })
+    }
+
+    fn new(
+        options: Options,
+        carry: impl FnOnce(Setup, OwnedFd) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (channel, supervisor) = seqpacket::pair()?;
+        let ledger = ledger::Shared::new(1, options.config.max_flows)?;
+        let setup = Setup {
+            config: options.config,
+            owned: options.owned,
+            published: options.published,
+            raw_icmp: options.raw_icmp,
+            pacing: pacing::here(options.pacing, 1),
+            outbound: options.outbound,
+            ledger,
+        };
+        let thread = thread::Builder::new()
+            .name("pontoon".to_owned())
+            .spawn(move || carry(setup, supervisor))?;
+        let mut network = Self {
+            channel: Some(channel),
+            thread: Some(thread),
+            asked: 0,
+        };
+        match network.hear()? {
+            Report::Ready => Ok(network),
+            Report::Stats(_) | Report::Flows(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The resolvers behind the DNS forwarder are these now.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) -> io::Result<()> {
+        self.tell(&Update::Resolvers(resolvers))
+    }
+
+    /// The host's own addresses are these now.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn set_owned(&mut self, addresses: Vec<IpAddr>) -> io::Result<()> {
+        self.tell(&Update::Owned(addresses))
+    }
+
+    /// Whom the guest may reach is what these say now. Flows that they forbid end.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn set_rules(&mut self, rules: Vec<Rule>) -> io::Result<()> {
+        self.tell(&Update::Rules(rules))
+    }
+
+    /// What the engine has counted.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn stats(&mut self) -> io::Result<Stats> {
+        self.asked += 1;
+        self.tell(&Update::Ask(self.asked))?;
+        match self.hear()? {
+            Report::Stats(stats) => Ok(stats),
+            Report::Ready | Report::Flows(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Stops the engine: its flows end.
+    ///
+    /// # Errors
+    /// It had failed before; the error says of what.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn tell(&self, update: &Update) -> io::Result<()> {
+        let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        seqpacket::send(channel, &update.encode(), &[])
+    }
+
+    /// The engine's next message. Without one it has failed, and says why.
+    fn hear(&mut self) -> io::Result<Report> {
+        let mut buffer = vec![0; MAX_LEN];
+        let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        match seqpacket::receive(channel, &mut buffer)? {
+            Some(message) => Report::decode(&buffer[..message.len]),
+            None => Err(self.end().err().unwrap_or(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.channel = None;
+        let panicked = |_| Err(io::Error::other("the engine panicked"));
+        match self.thread.take() {
+            Some(thread) => thread.join().unwrap_or_else(panicked),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // Who wants to know asks `stop`.
+        let _ = self.end();
+    }
+}
+
+impl Device {
+    /// Features to offer to the driver (virtio 1.2, sections 5.1.3 and 6).
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.control.features() | F_MAC
+    }
+
+    /// The configuration space (5.1.4): the guest's Ethernet address, and its MTU.
+    #[must_use]
+    pub fn config(&self) -> [u8; 12] {
+        let mut space = [0; 12];
+        space[..6].copy_from_slice(&self.mac.0);
+        space[10..].copy_from_slice(&self.mtu.to_le_bytes());
+        space
+    }
+
+    /// Serves `queues`, the receive queue and the transmit queue, from now on: the driver has set DRIVER_OK, and accepted
+    /// `features`. Queues of before are let go of first.
+    ///
+    /// # Errors
+    /// Features were not offered, or a queue cannot be where it is said to be. No queue is served then.
+    pub fn activate(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        features: u64,
+        queues: [Queue; 2],
+    ) -> Result<(), Inactive> {
+        self.control.activate(memory, features & !F_MAC, queues)
+    }
+
+    /// Lets go of the queues, and of the guest's flows: the driver has reset the device. When this returns, nobody accesses
+    /// the guest's memory any more.
+    pub fn reset(&mut self) {
+        self.control.reset();
+    }
+}

@@ -1,0 +1,59 @@
+//! What a network is like.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use pontoon_engine::config::{Addresses, GUEST_MAC, OUR_MAC, UdpFilter, V4, V6};
+use pontoon_engine::{Config, Egress};
+use pontoon_runtime::{Outbound, Pacing};
+
+/// What a network is like.
+#[derive(Debug)]
+pub struct Options {
+    /// What the engine is told: addresses, resolvers, whom the guest may reach, limits.
+    pub config: Config,
+    /// Addresses that the host owns.
+    pub owned: Vec<IpAddr>,
+    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP).
+    pub published: Vec<OwnedFd>,
+    /// Raw ICMP and ICMPv6 sockets. Without them the guest pings as far as the host lets this process (`ping_group_range`).
+    pub raw_icmp: [Option<OwnedFd>; 2],
+    /// How the engine waits.
+    pub pacing: Pacing,
+    /// Where the host side sends from.
+    pub outbound: Option<Outbound>,
+}
+
+impl Default for Options {
+    /// 10.0.2.0/24 and fd70:6f6e:746f::/64, an MTU of 1,500, no resolvers, nothing published, 1,000 flows, hybrid pacing.
+    fn default() -> Self {
+        let config = Config {
+            addresses: Addresses {
+                v4: V4::of(V4::USUAL),
+                v6: Some(V6::of(V6::USUAL, false)),
+            },
+            our_mac: OUR_MAC,
+            guest_mac: GUEST_MAC,
+            mtu: 1500,
+            hostname: None,
+            search: Vec::new(),
+            resolvers: Vec::new(),
+            host_loopback: Vec::new(),
+            host_addresses: false,
+            egress: Egress::default(),
+            published: Vec::new(),
+            connect_timeout: None,
+            udp_filter: UdpFilter::Address,
+            max_flows: 1000,
+            max_flow_rate: None,
+        };
+        Self {
+            config,
+            owned: Vec::new(),
+            published: Vec::new(),
+            raw_icmp: [None, None],
+            pacing: Pacing::Hybrid,
+            outbound: None,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! An engine in a thread of this process.
+
+// A test has no better answer to an error.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
+
+/// An ARP request (RFC 826) for the gateway, behind its length.
+fn question() -> Vec<u8> {
+    let mut frame = vec![0, 0, 0, 42];
+    frame.extend([0xff; 6]);
+    frame.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend([2, 0, 0, 0, 0, 1, 10, 0, 2, 15]);
+    frame.extend([0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
+    frame
+}
+
+#[test]
+fn a_guest_behind_a_socket_is_answered() {
+    for pacing in [Pacing::Event, Pacing::Hybrid, Pacing::Poll] {
+        let (mut guest, ours) = UnixStream::pair().unwrap();
+        let options = Options {
+            pacing,
+            ..Options::default()
+        };
+        let link = Attachment::Stream(Source::Connected(OwnedFd::from(ours)));
+        let mut network = Network::attach(options, link).unwrap();
+        guest.write_all(&question()).unwrap();
+        let mut answer = [0; 46];
+        guest.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[24..26], [0, 2], "an ARP reply");
+
+        let stats = network.stats().unwrap();
+        assert_eq!((stats.worker, stats.flows), (0, 0));
+        assert!(stats.counters.iter().any(|(_, count)| *count > 0), "{stats:?}");
+        network.set_resolvers(Vec::new()).unwrap();
+        network
+            .set_owned(vec![Ipv4Addr::new(192, 0, 2, 1).into()])
+            .unwrap();
+        network.set_rules(Vec::new()).unwrap();
+        network.stop().unwrap();
+    }
+}
+
+#[test]
+fn many_live_in_one_process_and_end_alone() {
+    let networks: Vec<_> = (0..8)
+        .map(|_| Network::start(Options::default()).unwrap())
+        .collect();
+    for (mut network, mut device) in networks {
+        assert_eq!(network.stats().unwrap().round, 1);
+        assert_eq!(device.config()[10..], 1500_u16.to_le_bytes());
+        drop(network);
+        device.reset();
+    }
+}
