@@ -205,13 +205,20 @@ pub(crate) struct Network {
     /// New flows per second [default: any]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flow_rate: Option<u32>,
-    /// Write a line to descriptor N when the network stands
-    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
-    pub(crate) ready_fd: Option<i32>,
     /// Listen for `pontoon ctl` on a Unix socket
     #[arg(long, value_name = "PATH", hide = true)]
     pub(crate) control: Option<PathBuf>,
-    /// Write our process id when the network stands
+    #[command(flatten)]
+    pub(crate) report: Report,
+}
+
+/// How those who started us hear of us: the same for every verb that stays.
+#[derive(Args, Debug)]
+pub(crate) struct Report {
+    /// Write a line to descriptor N when all stands
+    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) ready_fd: Option<i32>,
+    /// Write our process id when all stands
     #[arg(long, value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
     /// Say nothing but errors
@@ -297,27 +304,8 @@ pub(crate) struct Relay {
     /// Fail where the host refuses a layer of the sandbox
     #[arg(long)]
     pub(crate) require_sandbox: bool,
-    /// Write a line to descriptor N when the relay stands
-    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
-    pub(crate) ready_fd: Option<i32>,
-    /// Write our process id when the relay stands
-    #[arg(long, value_name = "FILE")]
-    pub(crate) pid_file: Option<PathBuf>,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-    /// Say more; twice, everything
-    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
-    pub(crate) verbose: u8,
-    /// Form of what is said: text or json
-    #[arg(
-        long,
-        value_name = "FORM",
-        default_value = "text",
-        value_enum,
-        hide_possible_values = true
-    )]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) report: Report,
 }
 
 /// A value of `--dns`.

@@ -9,8 +9,8 @@ use crate::log;
 
 pub(crate) fn run(arguments: Relay) -> ExitCode {
     log::start(
-        arguments.log_format,
-        log::level(arguments.quiet, arguments.verbose),
+        arguments.report.log_format,
+        log::level(arguments.report.quiet, arguments.report.verbose),
     );
     let options = Options {
         rules: arguments.rules,
@@ -20,8 +20,8 @@ pub(crate) fn run(arguments: Relay) -> ExitCode {
         require_sandbox: arguments.require_sandbox,
         proxies: arguments.proxies,
         follow_kernel_routes: arguments.follow_kernel_routes,
-        ready_fd: arguments.ready_fd,
-        pid_file: arguments.pid_file,
+        ready_fd: arguments.report.ready_fd,
+        pid_file: arguments.report.pid_file,
     };
     match pontoon_supervisor::relay::run(&options) {
         Ok(status) => status.into(),

@@ -36,8 +36,8 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
 /// Gives `guest` its network, and returns its status.
 pub(crate) fn serve(arguments: Network, guest: Guest) -> ExitCode {
     log::start(
-        arguments.log_format,
-        log::level(arguments.quiet, arguments.verbose),
+        arguments.report.log_format,
+        log::level(arguments.report.quiet, arguments.report.verbose),
     );
     let options = match options(arguments, guest) {
         Ok(options) => options,
@@ -104,9 +104,9 @@ fn options(arguments: Network, guest: Guest) -> Result<Options, Error> {
         },
         max_flows: arguments.max_flows,
         max_flow_rate: arguments.max_flow_rate,
-        ready_fd: arguments.ready_fd,
+        ready_fd: arguments.report.ready_fd,
         control: arguments.control,
-        pid_file: arguments.pid_file,
+        pid_file: arguments.report.pid_file,
     })
 }
 

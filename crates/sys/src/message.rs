@@ -3,7 +3,7 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
@@ -65,21 +65,8 @@ pub fn send(
 ) -> Result<usize, Errno> {
     let mut iovecs = Iovecs::new();
     fill(&mut iovecs, parts)?;
-    let mut name = to.map(RawAddress::from);
-    let mut header = header(&mut iovecs);
-    if let Some(name) = &mut name {
-        header.msg_name = name.bytes.as_mut_ptr().cast();
-        header.msg_namelen = name.len as libc::socklen_t;
-    }
-    if !control.is_empty() {
-        header.msg_control = control.as_ptr().cast_mut().cast();
-        header.msg_controllen = control.len();
-    }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `header` names `name`, `control` and the memory of `parts`, all of which outlive the call; sendmsg only
-    // reads them. A `VolatileSlice` covers memory that stays mapped for its lifetime.
-    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags) };
-    usize::try_from(sent).map_err(|_| last_error())
+    // SAFETY: the iovecs name the memory of `parts`. A `VolatileSlice` covers memory that stays mapped for its lifetime.
+    unsafe { send_iovecs(socket.as_fd(), iovecs.as_ptr(), iovecs.len(), to, control) }
 }
 
 /// Sends bytes that are ours as one message, without waiting and without SIGPIPE.
@@ -92,12 +79,23 @@ pub fn send_slices(
     to: Option<SocketAddr>,
     control: &[u8],
 ) -> Result<usize, Errno> {
+    // SAFETY: `IoSlice` has the layout of `iovec`, as the standard library promises, and borrows what it names.
+    unsafe { send_iovecs(socket.as_fd(), parts.as_ptr().cast(), parts.len(), to, control) }
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// `iovecs` points to `count` of them, and each names memory that stays mapped until this returns.
+unsafe fn send_iovecs(
+    socket: BorrowedFd<'_>,
+    iovecs: *const libc::iovec,
+    count: usize,
+    to: Option<SocketAddr>,
+    control: &[u8],
+) -> Result<usize, Errno> {
     let mut name = to.map(RawAddress::from);
-    // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    // `IoSlice` has the layout of `iovec`, as the standard library promises.
-    header.msg_iov = parts.as_ptr().cast_mut().cast();
-    header.msg_iovlen = parts.len();
+    let mut header = header(iovecs, count);
     if let Some(name) = &mut name {
         header.msg_name = name.bytes.as_mut_ptr().cast();
         header.msg_namelen = name.len as libc::socklen_t;
@@ -107,9 +105,9 @@ pub fn send_slices(
         header.msg_controllen = control.len();
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `header` names `name`, `control`, `parts` and what these borrow, all of which outlive the call; sendmsg
+    // SAFETY: `header` names `name`, `control` and what the caller vouches for, all of which outlive the call; sendmsg
     // only reads them.
-    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags) };
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
     usize::try_from(sent).map_err(|_| last_error())
 }
 
@@ -126,7 +124,7 @@ pub fn receive(
     let mut iovecs = Iovecs::new();
     fill(&mut iovecs, into)?;
     let mut name = RawAddress::EMPTY;
-    let mut header = header(&mut iovecs);
+    let mut header = header(iovecs.as_ptr(), iovecs.len());
     header.msg_name = name.bytes.as_mut_ptr().cast();
     header.msg_namelen = name.len as libc::socklen_t;
     if !control.is_empty() {
@@ -177,11 +175,11 @@ pub fn write(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> 
 }
 
 /// A header that names only the parts.
-fn header(iovecs: &mut Iovecs) -> libc::msghdr {
+fn header(iovecs: *const libc::iovec, count: usize) -> libc::msghdr {
     // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = iovecs.as_mut_ptr();
-    header.msg_iovlen = iovecs.len();
+    header.msg_iov = iovecs.cast_mut();
+    header.msg_iovlen = count;
     header
 }
 

@@ -106,18 +106,12 @@ pub(super) fn facts(report: &Report) -> Vec<(String, String)> {
     facts
 }
 
-/// `2026-11-21`, UTC. Days to a date by the algorithm of Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms"
-/// (civil_from_days), which counts years from March so that leap days come last.
+/// `2026-11-21`, UTC.
 fn date(seconds: u64) -> String {
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
+    i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
+        .map_or_else(|| "no date".to_owned(), |time| time.strftime("%F").to_string())
 }
 
 #[cfg(test)]

@@ -29,6 +29,16 @@ fn on_loopback(size: Size, port: u16) -> Option<OwnedFd> {
     Some(socket)
 }
 
+/// A socket that sends, the one that receives, and the ring that sees what goes from one to the other.
+fn between(size: Size) -> Option<(UdpSocket, UdpSocket, OwnedFd)> {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = receiver.local_addr().unwrap();
+    let ring = on_loopback(size, to.port())?;
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(to).unwrap();
+    Some((sender, receiver, ring))
+}
+
 fn wait_for(ring: &Ring, ahead: u32) -> Packet<'_> {
     let begin = Instant::now();
     loop {
@@ -59,21 +69,18 @@ fn sizes_are_what_the_kernel_takes() {
 
 #[test]
 fn packets_come_in_order_and_slots_come_back() {
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let to = receiver.local_addr().unwrap();
     let size = Size::new(32, 1514);
-    let Some(socket) = on_loopback(size, to.port()) else {
+    let Some((sender, _receiver, socket)) = between(size) else {
         return;
     };
     let mut ring = Ring::map(&socket, size, 7).unwrap();
     assert!(ring.packet(0).is_none());
     // We were told 7, and the kernel begins at 0.
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-    sender.send_to(&[0; 3], to).unwrap();
+    sender.send(&[0; 3]).unwrap();
     ring.find();
     assert_eq!(ring.position(), 0);
     for number in 1..100_u8 {
-        sender.send_to(&[number; 3], to).unwrap();
+        sender.send(&[number; 3]).unwrap();
         assert_eq!(payload(&wait_for(&ring, 0)), [number - 1; 3]);
         assert_eq!(payload(&wait_for(&ring, 1)), [number; 3]);
         assert_eq!(wait_for(&ring, 1).vnet.len(), VNET_HDR_LEN);
@@ -86,15 +93,12 @@ fn packets_come_in_order_and_slots_come_back() {
 
 #[test]
 fn a_full_ring_drops_and_says_so() {
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let to = receiver.local_addr().unwrap();
     let size = Size::new(32, 1514);
-    let Some(socket) = on_loopback(size, to.port()) else {
+    let Some((sender, _receiver, socket)) = between(size) else {
         return;
     };
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     for number in 0..40_u8 {
-        sender.send_to(&[number], to).unwrap();
+        sender.send(&[number]).unwrap();
     }
     let ring = Ring::map(&socket, size, 0).unwrap();
     assert_eq!(payload(&wait_for(&ring, 31)), [31]);
@@ -103,16 +107,13 @@ fn a_full_ring_drops_and_says_so() {
 
 #[test]
 fn what_is_long_is_kept_whole() {
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let to = receiver.local_addr().unwrap();
     let size = Size::new(32, 1514);
-    let Some(socket) = on_loopback(size, to.port()) else {
+    let Some((sender, _receiver, socket)) = between(size) else {
         return;
     };
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let long: Vec<u8> = (0..30_000_u32).map(|index| index as u8).collect();
-    sender.send_to(&[1], to).unwrap();
-    sender.send_to(&long, to).unwrap();
+    sender.send(&[1]).unwrap();
+    sender.send(&long).unwrap();
     let ring = Ring::map(&socket, size, 0).unwrap();
     let packet = wait_for(&ring, 1);
     assert!(packet.kept && packet.len == 30_028 && packet.bytes.len() < 2048);
