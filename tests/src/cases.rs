@@ -16,6 +16,7 @@ mod iperf;
 mod lifecycle;
 mod limits;
 mod load;
+mod pacing;
 mod policy;
 mod publish;
 mod reach;
@@ -58,6 +59,7 @@ pub(crate) fn all() -> Vec<Case> {
         lifecycle::cases,
         limits::cases,
         load::cases,
+        pacing::cases,
         policy::cases,
         publish::cases,
         reach::cases,
