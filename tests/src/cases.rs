@@ -24,6 +24,7 @@ mod reach;
 mod registry;
 mod relay;
 mod sandbox;
+mod soak;
 mod solo5;
 mod tcp;
 mod transfer;
@@ -71,6 +72,7 @@ pub(crate) fn all() -> Vec<Case> {
         relay::cases,
         sandbox::cases,
         solo5::cases,
+        soak::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,
