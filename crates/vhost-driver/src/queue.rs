@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pontoon_ring::driver::{self, Driver, Slot};
 use pontoon_ring::memory::{Area, Guest, Memory};
@@ -78,17 +78,27 @@ impl Queue {
     /// # Errors
     /// The device broke the protocol, or the descriptor cannot be waited for.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
-        if self.open()?.rearm()? > 0 {
-            return Ok(true);
+        let begin = Instant::now();
+        loop {
+            if self.open()?.rearm()? > 0 {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            let patience = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut fds = [PollFd::new(&self.call, PollFlags::IN)];
+            match poll(&mut fds, Some(&patience)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+            // It may have called for what was seen without it.
+            self.take_calls();
+            if self.open()?.poll()? > 0 {
+                return Ok(true);
+            }
+            if left.is_zero() {
+                return Ok(false);
+            }
         }
-        let mut fds = [PollFd::new(&self.call, PollFlags::IN)];
-        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(io::Error::from(errno).into()),
-        }
-        self.take_calls();
-        Ok(self.open()?.poll()? > 0)
     }
 
     pub(crate) fn open(&mut self) -> Result<Open<'_>, LayoutError> {
