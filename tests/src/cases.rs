@@ -23,6 +23,7 @@ mod reach;
 mod registry;
 mod relay;
 mod sandbox;
+mod soak;
 mod tcp;
 mod transfer;
 mod udp;
@@ -66,6 +67,7 @@ pub(crate) fn all() -> Vec<Case> {
         registry::cases,
         relay::cases,
         sandbox::cases,
+        soak::cases,
         tcp::cases,
         transfer::cases,
         udp::cases,

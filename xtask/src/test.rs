@@ -19,6 +19,9 @@ const UNIT: Duration = Duration::from_secs(4 * 60);
 const RING: Duration = Duration::from_secs(5 * 60);
 const LIST: Duration = Duration::from_secs(8 * 60);
 
+/// Five minutes of everything at once, of which the list itself has some seconds.
+const SOAK: [&str; 2] = ["PONTOON_SOAK=300", "soak."];
+
 /// What the closing line says.
 #[derive(Default)]
 struct Tally {
@@ -106,41 +109,47 @@ fn publish() -> Result<PathBuf> {
 
 fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        return list(
-            tally,
-            "end to end as this user",
-            Command::new("env"),
-            programs,
-            &std::env::var("HOME")?,
-        );
+        let home = std::env::var("HOME")?;
+        let env = || Command::new("env");
+        list(tally, "end to end as this user", env(), programs, &home, &[])?;
+        return list(tally, "soak as this user", env(), programs, &home, &SOAK);
     }
-    list(
-        tally,
-        "end to end as root",
-        Command::new("env"),
-        programs,
-        "/root",
-    )?;
+    let env = Command::new("env");
+    list(tally, "end to end as root", env, programs, "/root", &[])?;
     let home = home_of_user()?;
-    let mut become_user = Command::new("setpriv");
-    become_user.args([
-        &format!("--reuid={USER}"),
-        &format!("--regid={USER}"),
-        "--init-groups",
-        "--inh-caps=-all",
-        "env",
-    ]);
+    let as_user = || {
+        let mut become_user = Command::new("setpriv");
+        become_user.args([
+            &format!("--reuid={USER}"),
+            &format!("--regid={USER}"),
+            "--init-groups",
+            "--inh-caps=-all",
+            "env",
+        ]);
+        become_user
+    };
+    let name = "end to end as an unprivileged user";
+    list(tally, name, as_user(), programs, &home, &[])?;
     list(
         tally,
-        "end to end as an unprivileged user",
-        become_user,
+        "soak as an unprivileged user",
+        as_user(),
         programs,
         &home,
+        &SOAK,
     )
 }
 
-/// Runs the list through `env`, with a clean environment.
-fn list(tally: &mut Tally, name: &str, mut env: Command, programs: &Path, home: &str) -> Result<()> {
+/// Runs the list through `env`, with a clean environment. `options` are variables of that, and filters of the list.
+fn list(
+    tally: &mut Tally,
+    name: &str,
+    mut env: Command,
+    programs: &Path,
+    home: &str,
+    options: &[&str],
+) -> Result<()> {
+    let (variables, filters): (Vec<&str>, Vec<&str>) = options.iter().partition(|word| word.contains('='));
     env.args([
         "-i",
         &format!("PATH={}", need::PATH),
@@ -148,9 +157,11 @@ fn list(tally: &mut Tally, name: &str, mut env: Command, programs: &Path, home: 
         "LC_ALL=C.UTF-8",
         "TERM=dumb",
     ])
+    .args(variables)
     .arg(programs.join("pontoon-e2e"))
     .arg("--binary")
     .arg(programs.join("pontoon"))
+    .args(filters)
     .current_dir("/");
     let mut closed = false;
     let passed = step::lines(name, &mut env, LIST, |line| match closing_line(line) {

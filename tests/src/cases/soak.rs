@@ -1,0 +1,163 @@
+//! Everything at once, for as long as there is time: nothing fails, and memory and descriptors stay as they are.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{expect, tcp_server, tmpfs, udp_server};
+use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
+use crate::guest::{tcp, udp};
+use crate::network::Network;
+use crate::process;
+
+/// The control socket, and rules that forbid nothing that anybody does here.
+const CONTROL: &str = "/mnt/control";
+const RULES: [(&str, &str); 2] = [
+    ("/mnt/one.toml", "deny = [\"192.0.2.0/24\"]\n"),
+    (
+        "/mnt/other.toml",
+        "deny = [\"203.0.113.0/24\", \"*.example.org\"]\n",
+    ),
+];
+
+/// A UDP endpoint is there for 120 s after its last datagram, and one a second comes up.
+const ENDPOINTS: u64 = 150;
+
+/// What pools and the allocator may have taken later than in the first third, in KiB.
+const SETTLING_KIB: u64 = 8 * 1024;
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = Case::new("soak.mixed-traffic", 90 + seconds(), soak);
+    vec![case.alone().pontoon_only()]
+}
+
+/// Seconds of traffic: `PONTOON_SOAK`, or a few.
+fn seconds() -> u64 {
+    let wanted = std::env::var("PONTOON_SOAK").ok();
+    wanted.and_then(|seconds| seconds.parse().ok()).unwrap_or(15)
+}
+
+fn soak(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    tmpfs(Path::new("/mnt"))?;
+    for (file, text) in RULES {
+        std::fs::write(file, text)?;
+    }
+    let talk = Path::new("/mnt/talk");
+    let [v4, v6] = [Family::V4, Family::V6].map(|family| tcp_server(&network, family));
+    let (v4, v6, datagrams) = (v4?, v6?, udp_server(&network, Family::V4)?);
+    let guest = network
+        .run()
+        .options([counters::LOGGED, "--control", CONTROL])
+        .options(["--publish", "8080:80", "--publish", "8081:81/udp"])
+        .talk_to(talk)
+        .shell(&format!(
+            "again() {{ while [ $(date +%s) -lt $end ]; do \"$@\" >/dev/null || echo failed: \"$@\"; done; }}; \
+             go() {{ again $E2E guest \"$@\" & going=\"$going $!\"; }}; \
+             now_and_then() {{ $E2E guest udp sizes {datagrams} && sleep 1; }}; \
+             $E2E guest serve tcp:0.0.0.0:80 udp:0.0.0.0:81 & served=$!; \
+             end=$(($(date +%s) + {seconds})); \
+             go tcp {v4} connects 200; go tcp {v6} connects 200; \
+             go tcp {v4} put 0 1 67108864; go tcp {v6} fetch 0 2 67108864; \
+             go tcp {v6} half-ours 3 8388608; go tcp {v4} half-theirs 4 1048576; \
+             go tcp {v4} reset-ours; go tcp {v6} reset-theirs; \
+             again now_and_then & wait $going $!; echo done; read end; kill $served",
+            seconds = seconds()
+        ));
+    let mut guest = guest.spawn()?.listening()?;
+    let end = Instant::now() + Duration::from_secs(seconds());
+    let samples = std::thread::scope(|scope| {
+        let clients = scope.spawn(|| clients(&network, end));
+        let samples = watch(context, end);
+        clients
+            .join()
+            .unwrap_or_else(|_| anyhow::bail!("a client panicked"))?;
+        samples
+    })?;
+    expect(&guest.line()?, "done")?;
+    guest.tell("end")?;
+    guest.finish()?;
+    let counters = Counters::read(talk)?;
+    counters.expect("panics", 0)?;
+    counters.expect("sandbox_refused", 0)?;
+    flat(&samples)
+}
+
+/// Clients of the published ports, until then.
+fn clients(network: &Network<'_>, end: Instant) -> Result<()> {
+    let address = |port| SocketAddr::new(network.host_address(Family::V4), port);
+    let mut rounds = 0;
+    while Instant::now() < end {
+        network.server().enter(|| {
+            expect(&tcp::command(address(8080), &["connects", "20"])?, "ok")?;
+            expect(&tcp::command(address(8080), &["put", "0", "5", "4194304"])?, "ok")?;
+            expect(&udp::command(&["peer", &address(8081).to_string()])?, "ok")
+        })?;
+        rounds += 1;
+    }
+    eprintln!("clients of published ports: {rounds} rounds");
+    Ok(())
+}
+
+/// What all processes of the program have.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    resident_kib: u64,
+    descriptors: u64,
+}
+
+/// Changes the rules each second, asks for the counters, and looks at the processes, until then.
+fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
+    let ctl = |words: &[&str]| {
+        let mut command: Command = context.program.command()?;
+        process::output(command.args(["ctl", "--control", CONTROL]).args(words))
+    };
+    let engine = context.program.engine()?;
+    let mut samples = Vec::new();
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_secs(1));
+        let (rules, _) = RULES[samples.len() % RULES.len()];
+        ctl(&["policy", "--load", rules])?;
+        ctl(&["stats", "--json"])?;
+        let of_all = |what: fn(process::Process) -> Result<u64>| -> Result<u64> {
+            context.program.processes().into_iter().map(what).sum()
+        };
+        samples.push(Sample {
+            resident_kib: of_all(|process| process.number("status", "VmRSS"))?,
+            descriptors: of_all(|process| Ok(process.descriptors()? as u64))?,
+        });
+        ensure!(context.program.engine()? == engine, "the engine died");
+    }
+    Ok(samples)
+}
+
+/// The last third is as the first.
+fn flat(samples: &[Sample]) -> Result<()> {
+    let third = samples.len() / 3;
+    let most = |samples: &[Sample], of: fn(&Sample) -> u64| samples.iter().map(of).max();
+    let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
+    let of_thirds = |of| Some((most(first, of)?, most(last, of)?));
+    let resident = of_thirds(|sample| sample.resident_kib).context("no time")?;
+    let descriptors = of_thirds(|sample| sample.descriptors).context("no time")?;
+    eprintln!(
+        "{} s: resident {resident:?} KiB, descriptors {descriptors:?}",
+        samples.len()
+    );
+    ensure!(
+        resident.1 <= resident.0 + SETTLING_KIB,
+        "resident memory went from {} to {} KiB",
+        resident.0,
+        resident.1
+    );
+    ensure!(
+        descriptors.1 <= descriptors.0 + ENDPOINTS,
+        "descriptors went from {} to {}",
+        descriptors.0,
+        descriptors.1
+    );
+    Ok(())
+}
