@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use pontoon_vhost_driver::{Machine, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, readv, writev};
 use rustix::net::{
@@ -20,21 +22,23 @@ use rustix::net::{
 
 use crate::faults::{Faults, Faulty};
 
-/// How frames are told apart on the socket.
+/// How frames are told apart on the socket, or go without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// Each behind its length.
     Stream,
     /// Each in a message of its own.
     Packet,
+    /// In so many pairs of queues in memory, which a driver at native speed works on.
+    VhostUser(usize),
 }
 
 impl Framing {
-    pub(crate) const ALL: [Self; 2] = [Self::Stream, Self::Packet];
+    pub(crate) const ALL: [Self; 3] = [Self::Stream, Self::Packet, Self::VhostUser(1)];
 
     pub(crate) fn socket_type(self) -> SocketType {
         match self {
-            Self::Stream => SocketType::STREAM,
+            Self::Stream | Self::VhostUser(_) => SocketType::STREAM,
             Self::Packet => SocketType::SEQPACKET,
         }
     }
@@ -45,6 +49,7 @@ impl fmt::Display for Framing {
         to.write_str(match self {
             Self::Stream => "stream",
             Self::Packet => "packet",
+            Self::VhostUser(_) => "vhost-user",
         })
     }
 }
@@ -100,6 +105,10 @@ impl Carrier {
         let thread = std::thread::spawn(move || {
             let mut faults = [0, 1].map(|direction| Faulty::new(faults, direction));
             while let Some(socket) = next(&told) {
+                if let Framing::VhostUser(pairs) = framing {
+                    say(carry_queues(&tap, socket, pairs, &told));
+                    continue;
+                }
                 let over = AtomicBool::new(false);
                 let [up, down] = &mut faults;
                 std::thread::scope(|scope| {
@@ -146,6 +155,20 @@ pub(crate) fn dial(path: &Path, framing: Framing) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Between the tap and a machine's queues, until the socket is closed.
+fn carry_queues(tap: &OwnedFd, socket: OwnedFd, pairs: usize, stop: &AtomicBool) -> Result<()> {
+    let socket = UnixStream::from(socket);
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let options = Options {
+        features: u64::MAX,
+        pairs,
+        queue_size: 256,
+        buffer: 70_000,
+    };
+    let (machine, pairs) = Machine::connect(socket, &options)?;
+    Ok(pontoon_vhost_driver::carry(tap, &machine, pairs, stop)?)
+}
+
 /// From the tap to the socket, until the socket is closed.
 fn carry_up(
     tap: &OwnedFd,
@@ -171,7 +194,7 @@ fn carry_up(
                         buffer[..PREFIX].copy_from_slice(&(len as u32).to_be_bytes());
                         0
                     }
-                    Framing::Packet => PREFIX,
+                    Framing::Packet | Framing::VhostUser(_) => PREFIX,
                 };
                 faults.pass(&buffer[begin..PREFIX + len], put)
             }

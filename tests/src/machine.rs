@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::carrier::{Carrier, Framing};
 use crate::case::Family;
+use crate::counters;
 use crate::faults::Faults;
 use crate::guest::routes;
 use crate::network::{self, Namespace};
@@ -18,6 +19,11 @@ use crate::sys;
 
 /// Where a case's files are, on a file system of its own.
 pub(crate) const DIRECTORY: &str = "/mnt";
+
+/// Where `pontoon vm` talks to, if it is to log what it counts.
+pub(crate) fn talk() -> PathBuf {
+    Path::new(DIRECTORY).join("talk")
+}
 
 /// Scripts for the DHCP clients, which print what they were given.
 pub(crate) const UDHCPC: &str = include_str!("machine/udhcpc.sh");
@@ -65,6 +71,9 @@ impl Vm {
             .args(["--protocol", &framing.to_string(), "--pid-file"])
             .arg(&ready)
             .args(options);
+        if options.iter().any(|option| option == counters::LOGGED) {
+            command.stderr(std::fs::File::create(talk())?);
+        }
         eprintln!("+ {command:?}");
         let child = command.spawn().context("cannot run pontoon vm")?;
         let mut vm = Self {

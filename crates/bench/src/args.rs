@@ -1,5 +1,6 @@
 //! What can be said behind `pontoon bench`. Parsing performs no work.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -136,6 +137,22 @@ pub struct Client {
     pub(crate) server: IpAddr,
     /// A [`crate::job::Order`] as JSON.
     pub(crate) order: String,
+}
+
+/// `bench-machine`: a machine at native speed behind a vhost-user device.
+#[derive(Args, Debug)]
+pub struct Machine {
+    /// Of its interface.
+    #[arg(long)]
+    pub(crate) mtu: u16,
+    /// Without checksum and segmentation offload.
+    #[arg(long)]
+    pub(crate) bare: bool,
+    /// The device's.
+    pub(crate) socket: PathBuf,
+    /// What to run in it.
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `bench-touch`: one byte there and back.

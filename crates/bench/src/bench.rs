@@ -6,14 +6,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::{Bench, Client, Compare, List, Measure, Server, Stacks, Touch, Verb};
+use crate::args::{Bench, Client, Compare, List, Machine, Measure, Server, Stacks, Touch, Verb};
 use crate::enclosure::{Enclosure, enclosed};
 use crate::job::Word;
 use crate::report::Completeness;
 use crate::run::{self, Run};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{load, machine, network, report, stack};
+use crate::{load, native, network, report, stack};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -86,7 +86,7 @@ fn plan(arguments: &Measure) -> Run {
             scenarios: arguments.scenarios.clone(),
             stacks: entries.iter().map(|entry| entry.described.name.clone()).collect(),
         },
-        machine: machine::describe(),
+        machine: crate::machine::describe(),
         calibration: load::calibrate(),
         stacks: entries.iter().map(|entry| entry.described.clone()).collect(),
         cells: questions.iter().map(|question| question.cell.clone()).collect(),
@@ -235,6 +235,18 @@ pub fn client(arguments: &Client) -> Result<u8> {
     }
     load::work(arguments.server, order)?;
     Ok(0)
+}
+
+/// `pontoon bench-machine`: ends as the command in it does.
+///
+/// # Errors
+/// As [`native::run`].
+pub fn machine(arguments: &Machine) -> Result<u8> {
+    let status = native::run(arguments)?;
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(1))
 }
 
 /// `pontoon bench-touch`: says a line when a byte came back.

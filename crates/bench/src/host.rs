@@ -17,6 +17,7 @@ use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
 pub(crate) const SERVER: &str = "bench-server";
 pub(crate) const CLIENT: &str = "bench-client";
 pub(crate) const TOUCH: &str = "bench-touch";
+pub(crate) const MACHINE: &str = "bench-machine";
 
 /// Ports to publish: for users, and below those from which the host's kernel chooses.
 const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;

@@ -13,6 +13,7 @@ mod host;
 pub mod job;
 pub mod load;
 mod machine;
+mod native;
 mod network;
 mod relay;
 pub mod report;
@@ -22,4 +23,4 @@ pub mod schema;
 mod stack;
 pub mod stats;
 
-pub use bench::{bench, client, server, touch};
+pub use bench::{bench, client, machine, server, touch};

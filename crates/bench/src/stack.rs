@@ -15,6 +15,7 @@ use crate::host::Host;
 use crate::schema::{self, Role};
 
 mod direct;
+mod driver;
 mod machine;
 mod pasta;
 mod pontoon;
@@ -31,6 +32,10 @@ const KINDS: &[Kind] = &[
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
+    driver::PONTOON,
+    driver::PASST,
+    driver::BARE_PONTOON,
+    driver::BARE_PASST,
     qemu_pontoon::KIND,
     qemu_passt::KIND,
     qemu_libslirp::KIND,
@@ -200,7 +205,10 @@ fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
         .map(|directory| directory.join(usual))
         .find(|program| program.is_file())
         .with_context(|| {
-            format!("{usual} is not on PATH (try: install {package}, or --against {usual}=/path)")
+            format!(
+                "{usual} is not on PATH (try: install {package}, or --against {}=/path)",
+                wanted.name
+            )
         })
 }
 

@@ -44,6 +44,8 @@ pub(crate) enum Verb {
     #[command(hide = true)]
     BenchClient(pontoon_bench::args::Client),
     #[command(hide = true)]
+    BenchMachine(pontoon_bench::args::Machine),
+    #[command(hide = true)]
     BenchTouch(pontoon_bench::args::Touch),
 }
 

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         args::Verb::Bench(arguments) => end(pontoon_bench::bench(*arguments)),
         args::Verb::BenchServer(arguments) => end(pontoon_bench::server(&arguments)),
         args::Verb::BenchClient(arguments) => end(pontoon_bench::client(&arguments)),
+        args::Verb::BenchMachine(arguments) => end(pontoon_bench::machine(&arguments)),
         args::Verb::BenchTouch(arguments) => end(pontoon_bench::touch(&arguments)),
     }
 }

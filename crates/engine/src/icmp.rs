@@ -266,7 +266,7 @@ impl<S> Icmp<S> {
         }
         let mut quantum = QUANTUM;
         while quantum > 0 {
-            if ctx.link.reserve(1, 0).is_none() {
+            if ctx.link.reserve(1, 0, 0).is_none() {
                 self.echoes.at_mut(index).queued = true;
                 ctx.net.parked.push(flow);
                 return;

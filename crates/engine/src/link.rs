@@ -91,9 +91,9 @@ pub trait Transmit {
     /// The frame was not sent.
     fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused>;
 
-    /// Room for up to `frames` frames of up to `payload` bytes of data each. It may be less than asked for; `None`
-    /// means that there is none now: come back when the link is ready for writing.
-    fn reserve(&mut self, frames: usize, payload: usize) -> Option<Self::Room<'_>>;
+    /// Room for up to `frames` frames of `head` bytes of headers and up to `payload` bytes of data each: fewer frames
+    /// where there is less room. `None` means that there is none now: come back when the link is ready for writing.
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Self::Room<'_>>;
 
     /// Ends a burst: whatever was sent or committed is on its way when this returns.
     fn flush(&mut self);
@@ -101,10 +101,12 @@ pub trait Transmit {
 
 /// Reserved frames. Dropping it gives back what was not committed.
 pub trait Room {
-    /// Payload room of each frame not yet committed, in order.
+    /// Payload room of the frames not yet committed, in order: as many bytes for each as were asked for, in one slice or
+    /// in several.
     fn payloads(&self) -> &[VolatileSlice<'_>];
 
-    /// Sends the next frame: `head`, then the first `len` bytes of its payload room.
+    /// Sends the next frame: `head`, of the length that was asked for, then the first `len` bytes of its payload room.
+    /// With a frame that does not fill its room the link may end the reservation.
     ///
     /// # Errors
     /// The frame was not sent. Its place is used up.

@@ -116,9 +116,10 @@ impl Cursor {
         }
     }
 
-    /// Asks the peer to notify of its next entry. The caller has to look at the peer's index after this.
+    /// Asks the peer to notify of its next entry, after those that are known of. The caller has to look at the peer's
+    /// index after this.
     pub(crate) fn rearm<A: Area>(&mut self, own: &Half<A>) {
-        let wish = if self.event_idx { self.consumed.get() } else { 0 };
+        let wish = if self.event_idx { self.seen.get() } else { 0 };
         self.wish(own, wish);
         // The peer's index is read after our wish can be seen (the note in 2.7.14).
         A::fence();

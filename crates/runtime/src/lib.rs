@@ -109,6 +109,11 @@ pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: O
         }
         Attachment::Stream(source) => serve(setup, vec![socket::<Stream>(source, mtu)?], sandbox, supervisor),
         Attachment::Packet(source) => serve(setup, vec![socket::<Packet>(source, mtu)?], sandbox, supervisor),
+        Attachment::VhostUser { source, workers } => {
+            let links = link::vhost_user::open(source, workers, mtu)
+                .map_err(|error| say("cannot take over the guest's socket", &error))?;
+            serve(setup, links, sandbox, supervisor)
+        }
     }
 }
 

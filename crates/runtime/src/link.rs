@@ -17,6 +17,7 @@ use socket::Source;
 mod conformance;
 pub mod socket;
 pub mod tap;
+pub mod vhost_user;
 
 /// Frames of one burst. TCP up, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 32,000 Mbit/s with 4,
 /// 40,600 with 16, 35,300 with 32, whose buffers no longer stay in the cache.
@@ -40,6 +41,13 @@ pub enum Attachment {
     Stream(Source),
     /// A SOCK_SEQPACKET or SOCK_DGRAM socket.
     Packet(Source),
+    /// A SOCK_STREAM socket on which a front-end speaks vhost-user.
+    VhostUser {
+        /// The socket.
+        source: Source,
+        /// How many workers there are: so many pairs of queues are offered.
+        workers: u8,
+    },
 }
 
 impl Attachment {
@@ -48,7 +56,9 @@ impl Attachment {
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tap { queues, .. } => queues.iter().map(AsFd::as_fd).collect(),
-            Self::Stream(source) | Self::Packet(source) => vec![source.as_fd()],
+            Self::Stream(source) | Self::Packet(source) | Self::VhostUser { source, .. } => {
+                vec![source.as_fd()]
+            }
         }
     }
 
@@ -64,14 +74,26 @@ impl Attachment {
             },
             Self::Stream(source) => Self::Stream(source.try_clone()?),
             Self::Packet(source) => Self::Packet(source.try_clone()?),
+            Self::VhostUser { source, workers } => Self::VhostUser {
+                source: source.try_clone()?,
+                workers: *workers,
+            },
         })
     }
 
     /// Whether another engine can take up what one that died has left. A connection that was accepted ends with the engine,
-    /// and the guest comes again; of a stream that was handed over, nobody knows where the next frame begins.
+    /// and the guest comes again; of a stream that was handed over, nobody knows where the next frame begins, and of a
+    /// machine's memory, where it is.
     #[must_use]
     pub fn outlives_engine(&self) -> bool {
-        !matches!(self, Self::Stream(Source::Connected(_)))
+        !matches!(
+            self,
+            Self::Stream(Source::Connected(_))
+                | Self::VhostUser {
+                    source: Source::Connected(_),
+                    ..
+                }
+        )
     }
 }
 
@@ -117,6 +139,11 @@ pub trait Link: Send {
     /// # Errors
     /// The guest is gone, as sending found out.
     fn take_full(&mut self) -> Result<bool, Gone>;
+
+    /// Whether there are frames that no event tells of while the worker is awake. Asked in every turn.
+    fn has_frames(&mut self) -> bool {
+        false
+    }
 
     /// The worker is about to sleep, `full` if something waits for room: how long it may, at most. `None`: until some
     /// event tells of what it needs to know.

@@ -12,6 +12,7 @@ use pontoon_wire::Mac;
 use super::*;
 use crate::namespace::{self, ip};
 
+mod machine;
 /// As far as a thread can be in one.
 const SANDBOX: Sandbox = Sandbox {
     role: Role::Engine,

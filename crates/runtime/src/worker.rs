@@ -190,6 +190,7 @@ impl<L: Link> Worker<L> {
 
             // What needs doing at some time is best done now that all is on its way.
             self.host.prepare();
+            left.frames |= self.link.has_frames();
 
             // Wait.
             let wait = match worked {

@@ -28,17 +28,13 @@ pub(crate) struct SocketFile {
 /// Opens the link, and says where the guest is awaited.
 ///
 /// # Errors
-/// The protocol is not to be had, the file is not ours to make or another's, the descriptor is no such socket.
+/// The file is not ours to make or another's, the descriptor is no such socket, the protocol has one queue.
 pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
-    let (kinds, attach): (&[SocketType], fn(Source) -> Attachment) = match machine.protocol {
-        Protocol::VhostUser => {
-            return Err(Error::new("--protocol vhost-user is not available in this build")
-                .advise("--protocol stream"));
-        }
-        Protocol::Stream => (&[SocketType::STREAM], Attachment::Stream),
-        Protocol::Packet => (&[SocketType::SEQPACKET, SocketType::DGRAM], Attachment::Packet),
+    let kinds: &[SocketType] = match machine.protocol {
+        Protocol::VhostUser | Protocol::Stream => &[SocketType::STREAM],
+        Protocol::Packet => &[SocketType::SEQPACKET, SocketType::DGRAM],
     };
-    if workers > 1 {
+    if workers > 1 && machine.protocol != Protocol::VhostUser {
         let wrong = format!("--workers {workers}: a socket of this protocol is one queue");
         return Err(Error::new(wrong).advise("--workers 1").with_status(2));
     }
@@ -51,7 +47,12 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
         }
         Seat::Descriptor(number) => (handed_over(*number, kinds, one_off)?, None),
     };
-    Ok((attach(source), file))
+    let attachment = match machine.protocol {
+        Protocol::VhostUser => Attachment::VhostUser { source, workers },
+        Protocol::Stream => Attachment::Stream(source),
+        Protocol::Packet => Attachment::Packet(source),
+    };
+    Ok((attachment, file))
 }
 
 /// Listens on a new socket file. One that nobody listens on any more is taken for an earlier run's, and replaced.

@@ -157,7 +157,7 @@ impl Transmit for SimLink {
         Ok(())
     }
 
-    fn reserve(&mut self, frames: usize, payload: usize) -> Option<SimRoom<'_>> {
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<SimRoom<'_>> {
         if frames == 0 || payload > 0xffff {
             self.wrong
                 .push(format!("reserves {frames} frames of {payload} bytes"));
@@ -178,13 +178,29 @@ impl Transmit for SimLink {
         self.memory.clear();
         self.memory.resize(frames * payload, 0xdb);
         let reject = self.rejects().then(|| self.rng.size(0..=frames - 1));
+        let mut slices = Vec::new();
+        let mut starts = Vec::new();
+        for mut rest in self.memory.chunks_mut(payload) {
+            starts.push(slices.len());
+            // A guest's buffers may be smaller than a frame.
+            while self.rng.chance(300) && rest.len() > 1 {
+                let (slice, later) = rest.split_at_mut(self.rng.size(1..=rest.len() - 1));
+                slices.push(VolatileSlice::from(slice));
+                rest = later;
+            }
+            slices.push(VolatileSlice::from(rest));
+        }
+        starts.push(slices.len());
         Some(SimRoom {
             reject,
             refuse: self
                 .rng
                 .chance(self.plan.refusals)
                 .then(|| self.rng.size(0..=frames - 1)),
-            slices: self.memory.chunks_mut(payload).map(VolatileSlice::from).collect(),
+            head,
+            payload,
+            slices,
+            starts,
             used: 0,
             out: &mut self.out,
             limits: self.plan.limits,
@@ -202,7 +218,13 @@ impl Transmit for SimLink {
 /// Reserved frames.
 #[derive(Debug)]
 pub struct SimRoom<'a> {
+    /// Bytes of each frame's headers, and of its payload.
+    head: usize,
+    payload: usize,
     slices: Vec<VolatileSlice<'a>>,
+    /// Where each frame's slices begin, and where the last one's end.
+    starts: Vec<usize>,
+    /// Frames committed.
     used: usize,
     /// The commit that will be refused.
     refuse: Option<usize>,
@@ -219,18 +241,23 @@ pub struct SimRoom<'a> {
 
 impl Room for SimRoom<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
-        &self.slices[self.used..]
+        &self.slices[self.starts[self.used]..]
     }
 
     fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
-        let Some(slice) = self.slices.get(self.used).filter(|slice| len <= slice.len()) else {
+        if self.used + 1 == self.starts.len() || len > self.payload || head.len() != self.head {
+            let head = head.len();
             self.wrong
-                .push(format!("commits {len} bytes beyond what was reserved"));
+                .push(format!("commits {head} and {len} bytes beyond what was reserved"));
             return Err(Refused::Rejected);
-        };
+        }
         let mut frame = head.to_vec();
         frame.resize(head.len() + len, 0);
-        slice.copy_to(&mut frame[head.len()..]);
+        let mut left = &mut frame[head.len()..];
+        for slice in &self.slices[self.starts[self.used]..self.starts[self.used + 1]] {
+            let copied = slice.copy_to(left);
+            left = &mut left[copied..];
+        }
         self.used += 1;
         check(&self.limits, offload, frame.len(), head.len(), self.wrong)?;
         if self.refuse == Some(self.used - 1) {

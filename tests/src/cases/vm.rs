@@ -1,7 +1,7 @@
 //! `pontoon vm`: a namespace whose tap is carried over a socket, in the place of a machine.
 
 use std::io::{ErrorKind, Read as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,12 +13,14 @@ use rustix::process::Signal;
 use super::{expect, tcp_server, udp_server};
 use crate::carrier::{Framing, dial};
 use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
 use crate::faults::Faults;
 use crate::guest::{tcp, udp};
-use crate::machine::{DIRECTORY, Guest, Vm};
+use crate::machine::{self, DIRECTORY, Guest, Vm};
 use crate::network::Network;
 use crate::process;
 use crate::server;
+use crate::sys;
 
 const GIB: u64 = 1 << 30;
 
@@ -54,7 +56,8 @@ pub(super) fn cases() -> Vec<Case> {
         })
         .collect();
     cases.push(Case::new("vm.stream.lossy-link", 120, lossy).alone());
-    cases.push(Case::new("vm.vhost-user-is-not-here", 10, not_here));
+    cases.push(Case::new("vm.vhost-user.two-queues", 60, two_queues));
+    cases.push(Case::new("vm.vhost-user.datagrams-in-one-frame", 30, segments));
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
@@ -272,6 +275,109 @@ fn handed_over(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
+/// Each burst of the machine's takes the other queue, so that most frames arrive at a worker that does not own their flow.
+fn two_queues(context: &Context) -> Result<()> {
+    let framing = Framing::VhostUser(2);
+    let (network, mut vm) = start(
+        context,
+        framing,
+        &["--workers", "2", "-p", "8080:80", counters::LOGGED],
+    )?;
+    let guest = guest(&vm, Faults::NONE)?;
+    for family in [Family::V4, Family::V6] {
+        let server = tcp_server(&network, family)?;
+        for words in [
+            &["put", "0", "91", "100000000"][..],
+            &["fetch", "0", "92", "100000000"],
+            &["connects", "1000"],
+        ] {
+            expect(&guest.namespace.enter(|| tcp::command(server, words))?, "ok")?;
+        }
+        let server = udp_server(&network, family)?.to_string();
+        expect(
+            &guest.namespace.enter(|| udp::command(&["sizes", &server]))?,
+            "ok",
+        )?;
+    }
+    guest
+        .namespace
+        .enter(|| server::tcp::start(SocketAddr::new(Family::V4.unspecified(), 80)))?;
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
+    expect(
+        &network
+            .server()
+            .enter(|| tcp::command(published, &["put", "0", "93", "30000000"]))?,
+        "ok",
+    )?;
+    vm.signal(Signal::TERM)?;
+    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    let counters = Counters::read(&machine::talk())?;
+    let count = counters.count("handed_over");
+    ensure!(count >= 1000, "{count} frames were handed over");
+    counters.expect("link_malformed", 0)
+}
+
+/// Datagrams of one size that leave by one call cross the link in one frame, and arrive by one call, both ways.
+fn segments(context: &Context) -> Result<()> {
+    const SIZE: u16 = 1200;
+    const TOGETHER: usize = 40;
+    const ROUNDS: usize = 10;
+    let (network, mut vm) = start(context, Framing::VhostUser(1), &[counters::LOGGED])?;
+    let guest = guest(&vm, Faults::NONE)?;
+    for family in [Family::V4, Family::V6] {
+        let address = SocketAddr::new(network.server_address(family), 7001);
+        let server = network.server().enter(|| Ok(UdpSocket::bind(address)?))?;
+        let client = guest.namespace.enter(|| {
+            let socket = UdpSocket::bind(SocketAddr::new(family.unspecified(), 0))?;
+            socket.connect(address)?;
+            Ok(socket)
+        })?;
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+            sys::segment_sends(socket, SIZE)?;
+            sys::coalesce_receives(socket)?;
+        }
+        for round in 0..ROUNDS {
+            let sent: Vec<u8> = (0..TOGETHER * usize::from(SIZE))
+                .map(|at| (at / 7 + round) as u8)
+                .collect();
+            client.send(&sent)?;
+            let from = arrives(&server, &sent)?;
+            server.send_to(&sent, from)?;
+            arrives(&client, &sent)?;
+        }
+    }
+    vm.signal(Signal::TERM)?;
+    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    let counters = Counters::read(&machine::talk())?;
+    let datagrams = (2 * ROUNDS * TOGETHER) as u64;
+    for name in ["frames_up", "frames_down"] {
+        let frames = counters.count(name);
+        ensure!(
+            frames < datagrams / 2,
+            "{frames} {name} for {datagrams} datagrams"
+        );
+    }
+    Ok(())
+}
+
+/// Receives what was sent, some of it together. From whom it came.
+fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut came = Vec::new();
+    let mut calls = 0;
+    loop {
+        let (len, from) = socket.recv_from(&mut buffer)?;
+        came.extend_from_slice(&buffer[..len]);
+        calls += 1;
+        if came.len() >= sent.len() {
+            ensure!(came == sent, "something else arrived");
+            ensure!(calls <= 4, "it arrived by {calls} calls");
+            return Ok(from);
+        }
+    }
+}
+
 /// Who waits for the machine to say something, and the machine itself, have a network again from another engine; the
 /// connection on which the machine only listens is reset.
 fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
@@ -298,7 +404,8 @@ fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
     expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")
 }
 
-/// Messages go on over the same socket. A stream does not, as nobody knows where its next frame begins.
+/// Messages go on over the same socket. A stream does not, as nobody knows where its next frame begins, nor does vhost-user,
+/// where nobody else knows the memory.
 fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
     let network = prepare(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -313,7 +420,7 @@ fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
             let words = ["put", "0", "93", "10000000"];
             expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
         }
-        Framing::Stream => {
+        Framing::Stream | Framing::VhostUser(_) => {
             let status = vm.wait()?;
             ensure!(status.code() == Some(1), "pontoon vm: {status}");
         }
@@ -336,17 +443,4 @@ fn lossy(context: &Context) -> Result<()> {
         eprintln!("{word}: {gbit:.2} Gbit/s");
     }
     Ok(())
-}
-
-fn not_here(context: &Context) -> Result<()> {
-    let output = context
-        .program
-        .command()?
-        .args(["vm", "--socket", "/tmp/never", "--protocol", "vhost-user"])
-        .output()?;
-    ensure!(output.status.code() == Some(1), "{}", output.status);
-    expect(
-        &String::from_utf8_lossy(&output.stderr),
-        "error: --protocol vhost-user is not available in this build (try: --protocol stream)",
-    )
 }

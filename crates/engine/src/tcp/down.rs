@@ -20,6 +20,8 @@ use crate::{Failure, FlowId, Host, Transmit};
 pub(super) const QUANTUM: u32 = 64 << 10;
 /// Frames filled by one peek.
 const FRAMES: usize = 64;
+/// Slices filled by one peek: eleven of the largest frames in receive buffers of 1,536 bytes.
+const SLICES: usize = 512;
 /// In flight at most where the host cannot peek at an offset: each peek copies what is in flight once more.
 const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
@@ -268,14 +270,18 @@ impl<S> Connection<S> {
         let mss = self.down.mss;
         let frame = frame_payload(&ctx.link.limits(), mss, self.key.guest.is_ipv4()).min(len);
         let frames = (len.div_ceil(frame) as usize).min(FRAMES);
-        let Some(mut room) = ctx.link.reserve(frames, frame as usize) else {
+        let head = HEAD + if self.key.guest.is_ipv4() { 20 } else { 40 };
+        let Some(mut room) = ctx.link.reserve(frames, head, frame as usize) else {
             self.park(id, ctx.net);
             return Ok(Sent::Full);
         };
         let mut asked = 0;
-        let mut slices = ArrayVec::<_, FRAMES>::new();
-        for slice in room.payloads().iter().take(FRAMES) {
-            let take = slice.len().min(frame as usize).min(len as usize - asked);
+        let mut slices = ArrayVec::<_, SLICES>::new();
+        for slice in room.payloads().iter().take(SLICES) {
+            let take = slice.len().min(len as usize - asked);
+            if take == 0 {
+                break;
+            }
             slices.push(slice.subslice(0, take).expect("take is within the slice"));
             asked += take;
         }
@@ -388,6 +394,9 @@ impl<S> Connection<S> {
         Ok(())
     }
 }
+
+/// Bytes of the Ethernet and TCP headers of a segment with data, which has no options.
+const HEAD: usize = 14 + 20;
 
 /// Timeouts in a row after which the guest is taken for gone: with the shortest timeout this is after 280 s (RFC 9293
 /// section 3.8.3 asks for at least 100 s).

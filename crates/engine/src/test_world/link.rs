@@ -67,7 +67,7 @@ impl Transmit for FakeLink {
         Ok(())
     }
 
-    fn reserve(&mut self, _: usize, payload: usize) -> Option<FakeRoom<'_>> {
+    fn reserve(&mut self, _: usize, _: usize, payload: usize) -> Option<FakeRoom<'_>> {
         let slice = VolatileSlice::from(&mut self.memory[..payload]);
         (self.room > 0).then_some(FakeRoom {
             frames: &mut self.frames,

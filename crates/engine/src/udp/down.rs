@@ -76,13 +76,16 @@ impl<S> Udp<S> {
     /// One receive: into the link's room where what comes may stay together, else by way of the scratch.
     fn receive<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) -> Step {
         let limits = ctx.link.limits();
-        let Some(mut room) = ctx.link.reserve(1, if limits.uso { LONGEST } else { 0 }) else {
+        let guest = self.endpoints.key(index).0;
+        let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
+        let payload = if limits.uso { LONGEST } else { 0 };
+        let Some(mut room) = ctx.link.reserve(1, ETHERNET + headers, payload) else {
             return Step::Full;
         };
-        let straight = limits.uso && room.payloads().first().is_some_and(|room| room.len() >= LONGEST);
+        let straight = limits.uso;
         let socket = &mut self.endpoints.at_mut(index).socket;
         let outcome = match straight {
-            true => ctx.host.udp_receive(socket, &room.payloads()[..1]),
+            true => ctx.host.udp_receive(socket, room.payloads()),
             false => ctx
                 .host
                 .udp_receive(socket, &[VolatileSlice::from(&mut *self.scratch)]),
@@ -99,9 +102,7 @@ impl<S> Udp<S> {
             ctx.net.counters.udp_unsolicited += count as u64;
             return Step::Took(received.len.max(LEAST_COST));
         };
-        let guest = self.endpoints.key(index).0;
         let meta = received.meta;
-        let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
         let stride = match received.stride {
             0 => received.len,
             stride => stride.min(received.len),
@@ -127,7 +128,11 @@ impl<S> Udp<S> {
             return Step::Took(received.len.max(LEAST_COST));
         }
         if straight {
-            room.payloads()[0].copy_to(&mut self.scratch[..received.len]);
+            let mut left = &mut self.scratch[..received.len];
+            for slice in room.payloads() {
+                let copied = slice.copy_to(left);
+                left = &mut left[copied..];
+            }
         }
         drop(room);
         let mut left = &self.scratch[..received.len];
@@ -195,6 +200,9 @@ impl<S> Udp<S> {
 
 /// Bytes that one flow may receive before others have their turn.
 const QUANTUM: usize = 64 << 10;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
 
 /// What a receive costs at least: a call takes its time however little it brings.
 const LEAST_COST: usize = 512;

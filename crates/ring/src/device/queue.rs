@@ -99,7 +99,8 @@ impl<M: Memory> Queue<'_, M> {
         self.device.cursor.publish(&self.used, &self.available)
     }
 
-    /// Asks to be notified of the next chain, and then looks once more how many wait. Sleep only if none does.
+    /// Asks to be notified of the next chain after those that the last [`poll`](Self::poll) saw, and then looks once more
+    /// how many wait. Sleep only if none does, or if no more do than are too few.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).

@@ -83,8 +83,8 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
         Ok(Some(Used { tag: chain.tag, len }))
     }
 
-    /// Asks to be notified of the next chain that comes back, and then looks once more how many wait. Sleep only if none
-    /// does.
+    /// Asks to be notified of the next chain that comes back after those that the last [`poll`](Self::poll) saw, and then
+    /// looks once more how many wait. Sleep only if none does.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).

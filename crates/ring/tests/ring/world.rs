@@ -73,6 +73,9 @@ pub(crate) struct World<'m> {
     returned: VecDeque<Returned>,
     driver_wish: Wish,
     device_wish: Wish,
+    /// What each side was shown and has not looked at.
+    driver_news: usize,
+    device_news: usize,
 }
 
 impl<'m> World<'m> {
@@ -106,6 +109,8 @@ impl<'m> World<'m> {
             returned: VecDeque::new(),
             driver_wish: Wish::Asleep,
             device_wish: Wish::Asleep,
+            driver_news: 0,
+            device_news: 0,
         }
     }
 
@@ -153,6 +158,7 @@ impl<'m> World<'m> {
     pub(crate) fn driver_publish(&mut self) {
         let fresh = !self.added.is_empty();
         let rings = self.driver.attach(&self.memory).unwrap().publish();
+        self.device_news += self.added.len();
         self.published.append(&mut self.added);
         check_ring(rings, fresh, &mut self.device_wish, self.features.event_idx);
     }
@@ -161,6 +167,7 @@ impl<'m> World<'m> {
     pub(crate) fn pop(&mut self, most: usize) {
         let mut queue = self.device.attach(&self.memory).unwrap();
         assert_eq!(queue.poll(), Ok(self.published.len() as u16));
+        self.device_news = 0;
         for _ in 0..most {
             let mut pieces = Vec::new();
             let Some(chain) = queue.pop(|piece| pieces.push(piece)).unwrap() else {
@@ -242,6 +249,7 @@ impl<'m> World<'m> {
     pub(crate) fn device_publish(&mut self) {
         let fresh = !self.put.is_empty();
         let rings = self.device.attach(&self.memory).unwrap().publish();
+        self.driver_news += self.put.len();
         self.returned.append(&mut self.put);
         check_ring(rings, fresh, &mut self.driver_wish, self.features.event_idx);
     }
@@ -250,6 +258,7 @@ impl<'m> World<'m> {
     pub(crate) fn reap(&mut self, most: usize) {
         let mut queue = self.driver.attach(&self.memory).unwrap();
         assert_eq!(queue.poll(), Ok(self.returned.len() as u16));
+        self.driver_news = 0;
         for _ in 0..most {
             let Some(used) = queue.reap().unwrap() else {
                 assert!(self.returned.is_empty());
@@ -272,13 +281,13 @@ impl<'m> World<'m> {
     pub(crate) fn driver_sleep(&mut self) {
         let waiting = self.driver.attach(&self.memory).unwrap().rearm().unwrap();
         assert_eq!(usize::from(waiting), self.returned.len());
-        self.driver_wish = if waiting == 0 { Wish::Asleep } else { Wish::Awake };
+        self.driver_wish = asleep_without(std::mem::take(&mut self.driver_news));
     }
 
     pub(crate) fn device_sleep(&mut self) {
         let waiting = self.device.attach(&self.memory).unwrap().rearm().unwrap();
         assert_eq!(usize::from(waiting), self.published.len());
-        self.device_wish = if waiting == 0 { Wish::Asleep } else { Wish::Awake };
+        self.device_wish = asleep_without(std::mem::take(&mut self.device_news));
     }
 
     pub(crate) fn driver_suppress(&mut self) {
@@ -299,6 +308,7 @@ impl<'m> World<'m> {
         assert_eq!(state.used, used);
         assert_eq!(usize::from(self.device.taken()), self.taken.len());
         self.device = Device::new(self.layout, self.features, state).unwrap();
+        self.device_news = self.published.len();
         let mut queue = self.device.attach(&self.memory).unwrap();
         for taken in &self.taken {
             assert_eq!(queue.chain(taken.chain.head, |_| ()), Ok(taken.chain));
@@ -335,6 +345,14 @@ impl<'m> World<'m> {
     /// Tag of the first chain not shown to the device.
     fn next_unpublished(&self) -> u32 {
         self.added.front().map_or(self.next_tag, |added| added.tag)
+    }
+}
+
+/// Whoever finds news stays awake. What it has known of does not wake it, however much that is.
+fn asleep_without(news: usize) -> Wish {
+    match news {
+        0 => Wish::Asleep,
+        _ => Wish::Awake,
     }
 }
 

@@ -21,8 +21,8 @@ use super::{KernelHost, index};
 /// Bytes in flight towards the guest, at most, on kernels that cannot peek at an offset: what is set aside at each peek.
 pub(super) const ASIDE: usize = 256 << 10;
 
-/// Slices of one peek.
-const MAX_INTO: usize = 64;
+/// Slices of one peek at most: what the engine asks for. With fewer, bytes that were not asked for would look like none.
+const MAX_INTO: usize = 512;
 
 /// A connection.
 #[derive(Debug)]

@@ -1,20 +1,23 @@
 //! What every link does, whatever carries its frames: one list of tests, which each link's tests take over by [`suite`].
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use pontoon_engine::Frame;
 use pontoon_engine::Transmit;
 use pontoon_engine::link::{Refused, Room};
-use pontoon_wire::frame::{Body, Transport, parse};
+use pontoon_wire::checksum::Sum;
+use pontoon_wire::frame::{Body, HEAD, Transport, parse};
 use pontoon_wire::vnet::{Offload, Segmentation};
-use pontoon_wire::{Mac, emit};
+use pontoon_wire::{Mac, emit, protocol};
 
 use super::{BURST, Link, Receive, Rest, Until};
+use crate::host::event::{Edge, Epoll, Events};
 
 /// The guest's Ethernet address.
-pub(super) const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 /// The gateway's.
-pub(super) const OURS: Mac = Mac([0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55]);
+const OURS: Mac = Mac([0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55]);
 
 /// Two addresses of one family.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +74,7 @@ macro_rules! suite {
         $crate::link::conformance::suite! { $guest:
             carries_datagrams_of_every_size
             bursts_are_bounded_and_say_what_is_left
+            wakes_who_sleeps
             reservations_are_used_in_order_and_undone
             refuses_what_its_limits_exclude
             says_when_the_guest_is_gone
@@ -103,8 +107,8 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
             let head = head(pair, len);
             let transmitter = link.transmitter();
             transmitter.send(whole(&head), head.bytes(), &data).unwrap();
-            let mut room = transmitter.reserve(1, len).unwrap();
-            room.payloads()[0].copy_from(&data);
+            let mut room = transmitter.reserve(1, head.bytes().len(), len).unwrap();
+            fill(&room, &data);
             room.commit(whole(&head), head.bytes(), len).unwrap();
             drop(room);
             transmitter.flush();
@@ -139,15 +143,41 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
 
+/// Whoever sleeps is told of the next frame, and of one that came just before.
+pub(super) fn wakes_who_sleeps<G: Guest>() {
+    let (mut link, mut guest) = G::open(1500);
+    let epoll = Epoll::new().unwrap();
+    link.watch(&epoll).unwrap();
+    let mut events = Events::new();
+    let mut told = |patience| {
+        epoll.wait(&mut events, Some(patience)).unwrap();
+        events.edges().any(|(edge, _)| edge == Edge::Link)
+    };
+    for before in [false, true, false] {
+        drain(&mut link);
+        while told(Duration::ZERO) {}
+        assert!(!link.has_frames());
+        if before {
+            guest.say(PAIRS[0], b"before");
+        }
+        assert_eq!(link.sleep(&epoll, false), None);
+        if !before {
+            guest.say(PAIRS[0], b"behind");
+        }
+        assert!(told(Duration::from_secs(2)), "before: {before}");
+        assert_eq!(drain(&mut link).0.len(), 1);
+    }
+}
+
 pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let transmitter = link.transmitter();
-    let mut room = transmitter.reserve(3, 100).unwrap();
+    let head = head(PAIRS[0], 50);
+    let mut room = transmitter.reserve(3, head.bytes().len(), 100).unwrap();
     let sizes: Vec<usize> = room.payloads().iter().map(|room| room.len()).collect();
     assert_eq!(sizes, [100; 3]);
-    let head = head(PAIRS[0], 50);
     for nth in [1_u8, 2] {
-        room.payloads()[0].copy_from(&[nth; 100]);
+        fill(&room, &[nth; 100]);
         room.commit(whole(&head), head.bytes(), 50).unwrap();
     }
     assert_eq!(room.payloads().len(), 1);
@@ -160,9 +190,9 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
 
     // As much as fits, and never more than 64.
     let transmitter = link.transmitter();
-    assert_eq!(transmitter.reserve(1000, 0).unwrap().payloads().len(), 64);
-    assert!((1..64).contains(&transmitter.reserve(64, 65_535).unwrap().payloads().len()));
-    assert!(transmitter.reserve(0, 100).is_none());
+    assert_eq!(transmitter.reserve(1000, 54, 1).unwrap().payloads().len(), 64);
+    assert!((1..=64).contains(&transmitter.reserve(64, 54, 65_000).unwrap().payloads().len()));
+    assert!(transmitter.reserve(0, 54, 100).is_none());
 }
 
 /// Whatever a link cannot carry is refused for good, and leaves no trace.
@@ -180,20 +210,22 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
             transmitter.send(offload, long.bytes(), &data),
             Err(Refused::Rejected)
         );
-        let mut room = transmitter.reserve(1, data.len()).unwrap();
+        let mut room = transmitter.reserve(1, long.bytes().len(), data.len()).unwrap();
         assert_eq!(
             room.commit(offload, long.bytes(), data.len()),
             Err(Refused::Rejected)
         );
     }
-    let mut room = transmitter.reserve(2, 1).unwrap();
+    let mut room = transmitter.reserve(1, long.bytes().len(), 1).unwrap();
     assert_eq!(
         room.commit(whole(&long), long.bytes(), data.len()),
         Err(Refused::Rejected),
         "more than its room"
     );
+    drop(room);
     let short = head(PAIRS[0], 1);
-    room.payloads()[0].copy_from(&[7_u8]);
+    let mut room = transmitter.reserve(1, short.bytes().len(), 1).unwrap();
+    fill(&room, &[7]);
     room.commit(whole(&short), short.bytes(), 1).unwrap();
     assert_eq!(
         room.commit(whole(&short), short.bytes(), 1),
@@ -213,7 +245,11 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     guest.say(PAIRS[0], b"last words");
     guest.leave();
     let mut heard = Vec::new();
+    let epoll = Epoll::new().unwrap();
     let how = (0..10).find_map(|_| {
+        if let Err(how) = link.control(&epoll) {
+            return Some(how);
+        }
         let (receiver, _) = link.halves();
         let burst = receiver.receive(BURST, Until::Empty, |frames| {
             heard.extend(frames.iter().filter_map(datagram));
@@ -232,6 +268,16 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     assert!(sent.is_err() || link.take_full().is_err());
 }
 
+/// Writes the next frame's data into its room, which may be several slices.
+fn fill(room: &impl Room, mut data: &[u8]) {
+    for slice in room.payloads() {
+        let (here, later) = data.split_at(slice.len().min(data.len()));
+        slice.copy_from(here);
+        data = later;
+    }
+    assert!(data.is_empty(), "{} bytes have no room", data.len());
+}
+
 /// A datagram from the gateway to the guest, up to its data.
 pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
     let ether = emit::Ether {
@@ -241,8 +287,34 @@ pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
     emit::udp(ether, ip(pair.gateway, pair.guest), PORTS.1, PORTS.0, len)
 }
 
+/// A datagram from the guest, up to its data.
+pub(super) fn head_up(pair: Pair, len: usize) -> emit::Head {
+    let ether = emit::Ether {
+        source: GUEST,
+        destination: OURS,
+    };
+    emit::udp(ether, ip(pair.guest, pair.gateway), PORTS.0, PORTS.1, len)
+}
+
+/// The data of a frame that is a datagram to the guest, with nothing wrong.
+#[track_caller]
+pub(super) fn checked(frame: &[u8], pair: Pair) -> Vec<u8> {
+    let parsed = parse(&frame[..frame.len().min(HEAD)], frame.len()).unwrap();
+    let Body::Ip(ip, Transport::Udp(udp)) = parsed.body else {
+        panic!("{parsed:?}")
+    };
+    let at = |text: &str| text.parse::<IpAddr>().unwrap();
+    assert_eq!((ip.source, ip.destination), (at(pair.gateway), at(pair.guest)));
+    assert_eq!((udp.source_port, udp.destination_port), (PORTS.1, PORTS.0));
+    let data = &frame[udp.payload_offset..][..udp.payload_len];
+    let whole = &frame[udp.payload_offset - 8..];
+    let sum = Sum::pseudo(ip.source, ip.destination, protocol::UDP, whole.len());
+    assert_eq!(sum.add(whole).finish(), 0, "the checksum is complete");
+    data.to_vec()
+}
+
 /// IP fields of what goes from one address to another.
-pub(super) fn ip(from: &str, to: &str) -> emit::Ip {
+fn ip(from: &str, to: &str) -> emit::Ip {
     emit::Ip {
         source: from.parse().unwrap(),
         destination: to.parse().unwrap(),

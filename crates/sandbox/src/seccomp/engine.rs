@@ -21,6 +21,7 @@ pub(super) const ALLOWED: &[Entry] = &[
         "links over sockets: a second registration of a guest's; standard library, built with assertions: what is closed \
          is open",
     ),
+    call(SYS_fstat, "vhost-user: how long a file of the guest's memory is"),
     // Sockets.
     only(
         SYS_socket,

@@ -100,6 +100,7 @@ fn a_descriptor_is_what_the_protocol_needs() {
     let handed = |socket: OwnedFd| Seat::Descriptor(socket.into_raw_fd());
 
     for (kind, protocol) in [
+        (SocketType::STREAM, Protocol::VhostUser),
         (SocketType::STREAM, Protocol::Stream),
         (SocketType::SEQPACKET, Protocol::Packet),
         (SocketType::DGRAM, Protocol::Packet),
@@ -109,7 +110,11 @@ fn a_descriptor_is_what_the_protocol_needs() {
         assert!(file.is_none());
         assert!(matches!(
             attachment,
-            Attachment::Stream(Source::Connected(_)) | Attachment::Packet(Source::Connected(_))
+            Attachment::VhostUser {
+                source: Source::Connected(_),
+                workers: 1
+            } | Attachment::Stream(Source::Connected(_))
+                | Attachment::Packet(Source::Connected(_))
         ));
     }
     let listening = socket(SocketType::STREAM).unwrap();
@@ -134,14 +139,15 @@ fn a_descriptor_is_what_the_protocol_needs() {
 }
 
 #[test]
-fn what_is_not_there_is_said_in_one_line() {
-    let said = line(Seat::Path("/tmp/x".into()), Protocol::VhostUser);
-    assert_eq!(
-        said,
-        "--protocol vhost-user is not available in this build (try: --protocol stream)"
-    );
-    let seat = Seat::Path("/tmp/x".into());
-    let refused = open(&machine(seat, Protocol::Stream), 2).unwrap_err();
-    assert_eq!(refused.status(), 2);
-    assert!(refused.to_string().starts_with("--workers 2: "));
+fn several_workers_need_several_queues() {
+    for protocol in [Protocol::Stream, Protocol::Packet] {
+        let seat = Seat::Path("/tmp/x".into());
+        let refused = open(&machine(seat, protocol), 2).unwrap_err();
+        assert_eq!(refused.status(), 2);
+        assert!(refused.to_string().starts_with("--workers 2: "));
+    }
+    let path = path("queues");
+    let (attachment, _file) = open(&machine(Seat::Path(path.clone()), Protocol::VhostUser), 2).unwrap();
+    assert!(matches!(attachment, Attachment::VhostUser { workers: 2, .. }));
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }

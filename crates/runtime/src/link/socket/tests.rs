@@ -1,20 +1,17 @@
 use std::io::{ErrorKind, Read, Write};
 use std::marker::PhantomData;
-use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use pontoon_engine::link::Refused;
 use pontoon_engine::{Frame, Transmit};
-use pontoon_wire::checksum::{self, Sum};
-use pontoon_wire::frame::{Body, Transport, parse};
+use pontoon_wire::checksum;
 use pontoon_wire::vnet::Offload;
-use pontoon_wire::{emit, protocol};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::host::event::{Edge, Events};
-use crate::link::conformance::{self, GUEST, OURS, PAIRS, PORTS, Pair, datagram, drain, head, suite, whole};
+use crate::link::conformance::{self, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole};
 use crate::link::{BURST, Burst, Rest, Until};
 
 mod guests;
@@ -132,33 +129,6 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
     fn leave(self) {}
 }
 
-/// A datagram from the guest, up to its data.
-fn head_up(pair: Pair, len: usize) -> emit::Head {
-    let ether = emit::Ether {
-        source: GUEST,
-        destination: OURS,
-    };
-    let ip = conformance::ip(pair.guest, pair.gateway);
-    emit::udp(ether, ip, PORTS.0, PORTS.1, len)
-}
-
-/// The data of a frame that is a datagram to the guest, with nothing wrong.
-#[track_caller]
-fn checked(frame: &[u8], pair: Pair) -> Vec<u8> {
-    let parsed = parse(&frame[..frame.len().min(pontoon_wire::frame::HEAD)], frame.len()).unwrap();
-    let Body::Ip(ip, Transport::Udp(udp)) = parsed.body else {
-        panic!("{parsed:?}")
-    };
-    let at = |text: &str| text.parse::<IpAddr>().unwrap();
-    assert_eq!((ip.source, ip.destination), (at(pair.gateway), at(pair.guest)));
-    assert_eq!((udp.source_port, udp.destination_port), (PORTS.1, PORTS.0));
-    let data = &frame[udp.payload_offset..][..udp.payload_len];
-    let whole = &frame[udp.payload_offset - 8..];
-    let sum = Sum::pseudo(ip.source, ip.destination, protocol::UDP, whole.len());
-    assert_eq!(sum.add(whole).finish(), 0, "the checksum is complete");
-    data.to_vec()
-}
-
 /// One burst.
 fn burst<F: Framing>(link: &mut Socket<F>, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
     link.halves().0.receive(BURST, Until::Empty, sink)
@@ -186,7 +156,7 @@ fn pushes_back<F: Speaks>() {
     link.watch(&epoll).unwrap();
     let taken = fill(&mut link);
     assert!(taken > 100, "{taken}");
-    assert!(link.transmitter().reserve(1, 1000).is_none());
+    assert!(link.transmitter().reserve(1, 42, 1000).is_none());
     assert_eq!(link.take_full(), Ok(true));
     assert_eq!(link.sleep(&epoll, true), None, "an event will tell");
     let mut events = Events::new();
@@ -208,7 +178,7 @@ fn pushes_back<F: Speaks>() {
     }
     assert_eq!(link.take_full(), Ok(false));
     assert!(!conformance::Guest::hears(&mut guest, PAIRS[0]));
-    assert!(link.transmitter().reserve(1, 1000).is_some());
+    assert!(link.transmitter().reserve(1, 42, 1000).is_some());
 }
 
 #[test]

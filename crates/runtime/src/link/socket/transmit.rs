@@ -129,7 +129,7 @@ impl<F: Framing> Transmit for Transmitter<F> {
         Ok(())
     }
 
-    fn reserve(&mut self, frames: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<Reservation<'_>> {
         let payload = payload.min(MAX_FRAME);
         let stride = HEADROOM + payload;
         if frames == 0 || !self.has_room(stride) {

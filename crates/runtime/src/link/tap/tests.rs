@@ -147,7 +147,7 @@ fn a_super_frame_arrives_as_datagrams() {
                 checksum: head.checksum,
                 segmentation,
             };
-            let mut room = transmitter.reserve(1, 2500).unwrap();
+            let mut room = transmitter.reserve(1, head.bytes().len(), 2500).unwrap();
             room.payloads()[0].copy_from(&[7; 2500]);
             room.commit(offload, head.bytes(), 2500).unwrap();
             let mut got = [0; 2000];

@@ -64,7 +64,7 @@ impl Transmit for Transmitter {
         self.writer.send(offload, head, payload)
     }
 
-    fn reserve(&mut self, frames: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<Reservation<'_>> {
         let payload = payload.min(MAX_PACKET);
         let stride = HEADROOM + payload;
         let frames = frames.min(MAX_FRAMES).min(self.room.len() / stride);

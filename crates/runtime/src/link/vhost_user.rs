@@ -1,0 +1,241 @@
+//! The vhost-user link: a virtual machine's own memory.
+//!
+//! `pontoon-vhost-user` is the device; here it is joined to the workers. Each has a pair of queues, and the first one
+//! hears the front-end too.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pontoon_engine::Frame;
+use pontoon_vhost_user::{Backend, Receiver, Transmitter};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use tracing::{info, warn};
+
+use super::socket::Source;
+use super::{Burst, Gone, Link, Receive, Rest, Until};
+use crate::host::event::{Edge, Epoll};
+
+/// One worker's part of the link.
+#[derive(Debug)]
+pub struct VhostUser {
+    receiver: Receiver,
+    transmitter: Transmitter,
+    /// Where the front-end is heard: by the first worker.
+    door: Option<Door>,
+    departures: Arc<Departures>,
+    /// Departures that this worker knows of.
+    known: u64,
+    /// Rung when there is one more.
+    bell: Arc<OwnedFd>,
+}
+
+/// A link for each of `workers` workers to guests from `source`, whose interface has this MTU unless the front-end says
+/// otherwise.
+///
+/// # Errors
+/// Out of descriptors, or one cannot be made non-blocking.
+pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>> {
+    let (backend, halves) = Backend::new(workers.into(), mtu.into())?;
+    let bells = halves.iter().map(|_| {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Arc::new(eventfd(0, flags)?))
+    });
+    let bells: Vec<Arc<OwnedFd>> = bells.collect::<io::Result<_>>()?;
+    let departures = Arc::new(Departures {
+        count: AtomicU64::new(0),
+        bells: bells.clone(),
+    });
+    let mut door = Some(Door::new(source, backend)?);
+    let links = halves.into_iter().zip(bells);
+    Ok(links
+        .map(|((receiver, transmitter), bell)| VhostUser {
+            receiver,
+            transmitter,
+            door: door.take(),
+            departures: departures.clone(),
+            known: 0,
+            bell,
+        })
+        .collect())
+}
+
+impl Link for VhostUser {
+    type Receiver = Receiver;
+    type Transmitter = Transmitter;
+
+    fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
+        (&mut self.receiver, &mut self.transmitter)
+    }
+
+    fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
+        epoll.add(&self.receiver, Edge::Link.token())?;
+        epoll.add(&self.transmitter, Edge::Room.token())?;
+        epoll.add(&*self.bell, Edge::Control.token())?;
+        match &self.door {
+            Some(door) => door.watch(epoll),
+            None => Ok(()),
+        }
+    }
+
+    fn control(&mut self, _: &Epoll) -> Result<(), Gone> {
+        if let Some(Err(how)) = self.door.as_mut().map(Door::answer) {
+            self.known = self.departures.announce();
+            return Err(how);
+        }
+        let count = self.departures.count.load(Ordering::Acquire);
+        match std::mem::replace(&mut self.known, count) == count {
+            true => Ok(()),
+            false => Err(Gone::Closed),
+        }
+    }
+
+    fn has_guest(&self) -> bool {
+        self.transmitter.is_serving()
+    }
+
+    fn take_full(&mut self) -> Result<bool, Gone> {
+        Ok(self.transmitter.take_full())
+    }
+
+    fn has_frames(&mut self) -> bool {
+        self.receiver.has_frames()
+    }
+
+    fn sleep(&mut self, _: &Epoll, _: bool) -> Option<Duration> {
+        self.receiver.rearm();
+        None
+    }
+
+    fn part(&mut self, epoll: &Epoll) -> bool {
+        self.door.as_ref().is_none_or(|door| door.await_next(epoll))
+    }
+}
+
+impl Receive for Receiver {
+    /// The next frame is in memory: looking for it costs nothing.
+    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+        let burst = Self::receive(self, max, sink);
+        Burst {
+            frames: burst.frames,
+            malformed: burst.malformed,
+            rest: match burst.more {
+                true => Rest::More,
+                false => Rest::Drained,
+            },
+        }
+    }
+}
+
+/// Guests that have gone: each worker forgets its flows.
+#[derive(Debug)]
+struct Departures {
+    count: AtomicU64,
+    bells: Vec<Arc<OwnedFd>>,
+}
+
+impl Departures {
+    /// Tells all workers of one more, and how many that makes.
+    fn announce(&self) -> u64 {
+        let count = self.count.fetch_add(1, Ordering::Release) + 1;
+        for bell in &self.bells {
+            // It fails when 2^64 - 2 rings have not been heard.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+        count
+    }
+}
+
+/// Where guests come in, one at a time.
+#[derive(Debug)]
+struct Door {
+    backend: Backend,
+    listener: Option<OwnedFd>,
+    one_off: bool,
+}
+
+impl Door {
+    fn new(source: Source, mut backend: Backend) -> io::Result<Self> {
+        Ok(match source {
+            Source::Connected(socket) => {
+                rustix::io::ioctl_fionbio(&socket, true)?;
+                backend.connect(socket)?;
+                Self {
+                    backend,
+                    listener: None,
+                    one_off: true,
+                }
+            }
+            Source::Listening { listener, one_off } => {
+                rustix::io::ioctl_fionbio(&listener, true)?;
+                Self {
+                    backend,
+                    listener: Some(listener),
+                    one_off,
+                }
+            }
+        })
+    }
+
+    fn watch(&self, epoll: &Epoll) -> io::Result<()> {
+        epoll.add(&self.backend, Edge::Control.token())?;
+        if let Some(listener) = &self.listener {
+            epoll.add(listener, Edge::Control.token())?;
+        }
+        Ok(())
+    }
+
+    /// Hears the guest that is there, then takes whoever has come; who comes while there is a guest is turned away.
+    fn answer(&mut self) -> Result<(), Gone> {
+        self.backend.handle().map_err(|ended| match ended.is_orderly() {
+            true => Gone::Closed,
+            false => {
+                warn!("the guest's front-end: {ended}");
+                Gone::Protocol("see the line above")
+            }
+        })?;
+        self.admit();
+        Ok(())
+    }
+
+    fn admit(&mut self) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    warn!("cannot take a guest's connection: {error}");
+                    return;
+                }
+            };
+            if self.backend.is_connected() {
+                info!("a second guest was turned away: there is one already");
+                continue;
+            }
+            match self.backend.connect(socket) {
+                Ok(()) => info!("the guest has connected"),
+                Err(error) => warn!("cannot take a guest's connection over: {error}"),
+            }
+        }
+    }
+
+    /// Whether another one may come; `Edge::Control` then tells also of one that has come already.
+    fn await_next(&self, epoll: &Epoll) -> bool {
+        match &self.listener {
+            Some(listener) if !self.one_off => epoll.rename(listener.as_fd(), Edge::Control.token()).is_ok(),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

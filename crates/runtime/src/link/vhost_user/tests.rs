@@ -1,0 +1,162 @@
+use std::collections::VecDeque;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+
+use pontoon_vhost_driver::{Machine, Options, Pair as Queues};
+use pontoon_wire::checksum;
+use pontoon_wire::vnet::Segmentation;
+
+use super::*;
+use crate::host::event::Events;
+use crate::link::BURST;
+use crate::link::conformance::{self, Pair, checked, head_up, suite, whole};
+
+suite!(Guest);
+
+/// Receive buffers that hold any frame, as the suite fills the one slice of its room.
+const OPTIONS: Options = Options {
+    features: u64::MAX,
+    pairs: 1,
+    queue_size: 256,
+    buffer: 70_000,
+};
+
+/// A guest that is a driver in this process.
+struct Guest {
+    _machine: Machine,
+    queues: Queues,
+    heard: VecDeque<Vec<u8>>,
+}
+
+impl Guest {
+    /// Connects while the link's worker is awake.
+    fn connect(link: &mut VhostUser, socket: UnixStream, epoll: &Epoll) -> Self {
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let (machine, mut queues) = thread::scope(|scope| {
+            let guest = scope.spawn(|| Machine::connect(socket, &OPTIONS).unwrap());
+            while !guest.is_finished() {
+                turn(link, epoll).unwrap();
+                thread::yield_now();
+            }
+            guest.join().unwrap()
+        });
+        Self {
+            _machine: machine,
+            queues: queues.remove(0),
+            heard: VecDeque::new(),
+        }
+    }
+
+    /// Takes what has come, as a guest does that completes checksums.
+    fn listen(&mut self) {
+        self.queues
+            .rx
+            .receive(|frame| {
+                assert_eq!(frame.offload.segmentation, Segmentation::Whole);
+                let mut bytes = frame.bytes.to_vec();
+                checksum::complete(&mut bytes, frame.offload.checksum, []).unwrap();
+                self.heard.push_back(bytes);
+            })
+            .unwrap();
+    }
+}
+
+/// What a worker does but for frames, which are dropped.
+fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Gone> {
+    Receive::receive(&mut link.receiver, BURST, Until::Empty, |_| {});
+    pontoon_engine::Transmit::flush(&mut link.transmitter);
+    link.control(epoll)
+}
+
+impl conformance::Guest for Guest {
+    type Link = VhostUser;
+
+    fn open(mtu: u16) -> (VhostUser, Self) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut link = open(Source::Connected(ours.into()), 1, mtu).unwrap().remove(0);
+        let guest = Self::connect(&mut link, theirs, &Epoll::new().unwrap());
+        (link, guest)
+    }
+
+    fn say(&mut self, pair: Pair, data: &[u8]) {
+        let head = head_up(pair, data.len());
+        let frame = [head.bytes(), data].concat();
+        let tx = &mut self.queues.tx;
+        assert!(tx.send(whole(&head), head.bytes().len(), &frame).unwrap());
+        tx.flush().unwrap();
+    }
+
+    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        if !self.hears(pair) {
+            self.queues.rx.queue.wait(Duration::from_secs(2)).unwrap();
+            self.listen();
+        }
+        self.heard.pop_front().map(|frame| checked(&frame, pair))
+    }
+
+    fn hears(&mut self, _: Pair) -> bool {
+        self.listen();
+        !self.heard.is_empty()
+    }
+
+    fn leave(self) {}
+}
+
+#[test]
+fn guests_come_one_after_the_other_and_one_at_a_time() {
+    let path = std::env::temp_dir().join(format!("pontoon-vhost-user-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    let source = Source::Listening {
+        listener: listener.into(),
+        one_off: false,
+    };
+    let mut links = open(source, 2, 1500).unwrap();
+    let [first, second] = &mut links[..] else {
+        panic!("two workers have two links")
+    };
+    let epolls = [(); 2].map(|()| Epoll::new().unwrap());
+    first.watch(&epolls[0]).unwrap();
+    second.watch(&epolls[1]).unwrap();
+    let mut events = Events::new();
+    for _ in 0..2 {
+        epolls[1].wait(&mut events, Some(Duration::ZERO)).unwrap();
+        let guest = Guest::connect(first, UnixStream::connect(&path).unwrap(), &epolls[0]);
+        // One more is turned away.
+        let another = UnixStream::connect(&path).unwrap();
+        another.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        turn(first, &epolls[0]).unwrap();
+        assert_eq!(std::io::Read::read(&mut &another, &mut [0]).unwrap(), 0);
+        assert_eq!(second.control(&epolls[1]), Ok(()));
+
+        // Each worker is told, once, that the guest is gone.
+        drop(guest);
+        let gone = (0..100).find_map(|_| {
+            let gone = turn(first, &epolls[0]).err();
+            if gone.is_none() {
+                thread::sleep(Duration::from_millis(10));
+            }
+            gone
+        });
+        assert_eq!(gone, Some(Gone::Closed));
+        assert!(first.part(&epolls[0]));
+        assert_eq!(turn(first, &epolls[0]), Ok(()));
+        epolls[1].wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert!(events.edges().any(|(edge, _)| edge == Edge::Control));
+        assert_eq!(turn(second, &epolls[1]), Err(Gone::Closed));
+        assert!(second.part(&epolls[1]));
+        assert_eq!(turn(second, &epolls[1]), Ok(()));
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// A guest that was there from the start is the only one.
+#[test]
+fn a_connected_guest_is_the_last() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut links = open(Source::Connected(ours.into()), 1, 1500).unwrap();
+    drop(theirs);
+    let epoll = Epoll::new().unwrap();
+    links[0].watch(&epoll).unwrap();
+    assert_eq!(turn(&mut links[0], &epoll), Err(Gone::Closed));
+    assert!(!links[0].part(&epoll));
+}

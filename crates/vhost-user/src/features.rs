@@ -1,0 +1,170 @@
+//! Feature bits, and what they mean for frames.
+
+use std::ops::BitOr;
+
+use pontoon_engine::Limits;
+
+/// A set of virtio features (virtio 1.2, sections 5.1.3 and 6), with the two bits that vhost-user has among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Features(pub(crate) u64);
+
+impl Features {
+    pub(crate) const CSUM: Self = Self::bit(0);
+    pub(crate) const GUEST_CSUM: Self = Self::bit(1);
+    pub(crate) const MTU: Self = Self::bit(3);
+    pub(crate) const GUEST_TSO4: Self = Self::bit(7);
+    pub(crate) const GUEST_TSO6: Self = Self::bit(8);
+    pub(crate) const HOST_TSO4: Self = Self::bit(11);
+    pub(crate) const HOST_TSO6: Self = Self::bit(12);
+    pub(crate) const MRG_RXBUF: Self = Self::bit(15);
+    pub(crate) const MQ: Self = Self::bit(22);
+    /// VHOST_F_LOG_ALL: what is written to the guest's memory is marked in the log.
+    pub(crate) const LOG_ALL: Self = Self::bit(26);
+    pub(crate) const INDIRECT_DESC: Self = Self::bit(28);
+    pub(crate) const EVENT_IDX: Self = Self::bit(29);
+    /// VHOST_USER_F_PROTOCOL_FEATURES.
+    pub(crate) const PROTOCOL: Self = Self::bit(30);
+    pub(crate) const VERSION_1: Self = Self::bit(32);
+    pub(crate) const GUEST_USO4: Self = Self::bit(54);
+    pub(crate) const GUEST_USO6: Self = Self::bit(55);
+    pub(crate) const HOST_USO: Self = Self::bit(56);
+
+    const fn bit(bit: u32) -> Self {
+        Self(1 << bit)
+    }
+
+    /// What this device can do.
+    pub(crate) fn offered(queue_pairs: usize) -> Self {
+        let multiqueue = if queue_pairs > 1 { Self::MQ } else { Self(0) };
+        Self::CSUM
+            | Self::GUEST_CSUM
+            | Self::MTU
+            | Self::GUEST_TSO4
+            | Self::GUEST_TSO6
+            | Self::HOST_TSO4
+            | Self::HOST_TSO6
+            | Self::MRG_RXBUF
+            | Self::LOG_ALL
+            | Self::INDIRECT_DESC
+            | Self::EVENT_IDX
+            | Self::PROTOCOL
+            | Self::VERSION_1
+            | Self::GUEST_USO4
+            | Self::GUEST_USO6
+            | Self::HOST_USO
+            | multiqueue
+    }
+
+    /// Whether all of `other` are in here.
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    pub(crate) fn ring(self) -> pontoon_ring::Features {
+        pontoon_ring::Features {
+            event_idx: self.has(Self::EVENT_IDX),
+            indirect: self.has(Self::INDIRECT_DESC),
+        }
+    }
+
+    /// Bytes in front of each frame: `num_buffers` is there always, or in the legacy interface with mergeable buffers
+    /// only (5.1.6.1).
+    pub(crate) fn header_len(self) -> usize {
+        if self.has(Self::VERSION_1) || self.has(Self::MRG_RXBUF) {
+            12
+        } else {
+            10
+        }
+    }
+
+    /// What a guest with these features takes, in receive buffers that a queue of `size` offers.
+    pub(crate) fn limits(self, mtu: usize, size: u16) -> Limits {
+        // 5.1.3.1: none of these without GUEST_CSUM.
+        let takes = |feature| self.has(Self::GUEST_CSUM | feature);
+        Limits {
+            mtu,
+            max_gso: (usize::from(size) / 2 * BUFFER).clamp(mtu, MAX_PACKET),
+            tso4: takes(Self::GUEST_TSO4),
+            tso6: takes(Self::GUEST_TSO6),
+            uso: takes(Self::GUEST_USO4 | Self::GUEST_USO6),
+        }
+    }
+}
+
+impl BitOr for Features {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A set of vhost-user's own features ("Protocol features" in its specification).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Protocol(pub(crate) u64);
+
+impl Protocol {
+    pub(crate) const MQ: Self = Self(1);
+    pub(crate) const LOG_SHMFD: Self = Self(1 << 1);
+    pub(crate) const REPLY_ACK: Self = Self(1 << 3);
+    pub(crate) const NET_MTU: Self = Self(1 << 4);
+    pub(crate) const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
+
+    /// What this device can do.
+    ///
+    /// MQ is not offered for one pair of queues: QEMU and DPDK take the answer to GET_QUEUE_NUM for pairs, Cloud
+    /// Hypervisor for single queues, of which it wants two.
+    pub(crate) fn offered(queue_pairs: usize) -> Self {
+        let multiqueue = if queue_pairs > 1 { Self::MQ.0 } else { 0 };
+        Self(
+            Self::LOG_SHMFD.0
+                | Self::REPLY_ACK.0
+                | Self::NET_MTU.0
+                | Self::CONFIGURE_MEM_SLOTS.0
+                | multiqueue,
+        )
+    }
+
+    /// Whether all of `other` are in here.
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// Bytes of the largest IP packet, segmented or not.
+pub(crate) const MAX_PACKET: usize = 65_535;
+
+/// Bytes of the smallest receive buffer that drivers offer. A frame takes half of the queue at most: one that needed
+/// more than there is would wait for ever.
+const BUFFER: usize = 1536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segmentation_needs_checksums() {
+        let all = Features::offered(1);
+        let limits = all.limits(1500, 256);
+        assert!(limits.tso4 && limits.tso6 && limits.uso);
+        assert_eq!((limits.mtu, limits.max_gso), (1500, 65_535));
+
+        let limits = Features(all.0 & !Features::GUEST_CSUM.0).limits(1500, 256);
+        assert!(!limits.tso4 && !limits.tso6 && !limits.uso);
+        let limits = Features(all.0 & !Features::GUEST_USO6.0).limits(1500, 256);
+        assert!(limits.tso4 && !limits.uso);
+    }
+
+    #[test]
+    fn frames_fit_small_queues() {
+        let limits = |size| Features::offered(1).limits(1500, size).max_gso;
+        assert_eq!([1, 16, 64, 128].map(limits), [1500, 12_288, 49_152, 65_535]);
+    }
+
+    #[test]
+    fn header_grows_with_the_version() {
+        assert_eq!(Features(0).header_len(), 10);
+        assert_eq!(Features::MRG_RXBUF.header_len(), 12);
+        assert_eq!(Features::VERSION_1.header_len(), 12);
+    }
+}

@@ -1,0 +1,247 @@
+//! What a front-end changes while frames flow.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::os::fd::AsRawFd;
+use std::thread;
+
+use pontoon_engine::link::{Refused, Transmit as _};
+use pontoon_ring::memory::{Area, Guest, Memory};
+use pontoon_vhost_driver::{Pair, Queue};
+use pontoon_wire::vnet::Offload;
+use vhost::vhost_user::VhostUserFrontend as _;
+use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo};
+use vm_memory::{MmapRegion, VolatileMemory as _};
+
+use crate::device::{ALL, Device, How, OPTIONS, TSO, bytes};
+use crate::hostile::Raw;
+use crate::messages::{memory, message};
+
+/// Frames go both ways.
+#[track_caller]
+pub(crate) fn carries(device: &mut Device, pair: &mut Pair) {
+    assert!(pair.tx.send(Offload::NONE, 0, &bytes(1000)).unwrap());
+    pair.tx.flush().unwrap();
+    assert_eq!(device.drain(), (vec![(Offload::NONE, bytes(1000))], 0));
+    device
+        .send(How::Reserved, Offload::NONE, 54, &bytes(5000))
+        .unwrap();
+    device.transmitter().flush();
+    let count = pair.rx.receive(|frame| assert!(frame.bytes == bytes(5000)));
+    assert_eq!(count.unwrap(), 1);
+}
+
+#[test]
+fn a_queue_stops_where_it_says_and_goes_on_there() {
+    let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
+    for len in 1..=5 {
+        assert!(pair.tx.send(Offload::NONE, 0, &bytes(len)).unwrap());
+    }
+    pair.tx.flush().unwrap();
+    assert_eq!(device.drain().0.len(), 5);
+    for _ in 0..3 {
+        // Not flushed: what was sent is shown all the same when the queue stops.
+        device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
+    }
+    let bases = device.during(|| [0, 1].map(|ring| machine.stop(ring).unwrap()));
+    assert_eq!(bases, [3, 5]);
+    assert_eq!(pair.rx.receive(|_| {}).unwrap(), 3);
+
+    assert!(pair.tx.send(Offload::NONE, 0, &bytes(7)).unwrap());
+    pair.tx.flush().unwrap();
+    pair.tx.queue.kick();
+    assert!(device.drain().0.is_empty());
+    assert_eq!(
+        device.send(How::Copied, Offload::NONE, 54, &bytes(60)),
+        Err(Refused::Full)
+    );
+    assert!(device.transmitter().take_full());
+
+    device.during(|| {
+        machine.start(0, &pair.rx.queue, 3).unwrap();
+        machine.start(1, &pair.tx.queue, 5).unwrap();
+    });
+    // `during` takes frames and drops them.
+    assert_eq!(pair.tx.outstanding().unwrap(), 0);
+    carries(&mut device, &mut pair);
+}
+
+#[test]
+fn a_queue_that_is_not_enabled_gets_nothing_and_drops_what_it_has() {
+    let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
+    let enable = |device: &mut Device, machine: &mut pontoon_vhost_driver::Machine, enable| {
+        device.during(|| {
+            for ring in 0..2 {
+                machine.frontend().set_vring_enable(ring, enable).unwrap();
+            }
+        });
+    };
+    enable(&mut device, &mut machine, false);
+    assert!(pair.tx.send(Offload::NONE, 0, &bytes(60)).unwrap());
+    pair.tx.flush().unwrap();
+    assert!(device.drain().0.is_empty());
+    assert_eq!(pair.tx.outstanding().unwrap(), 0);
+    assert_eq!(
+        device.send(How::Reserved, Offload::NONE, 54, &bytes(60)),
+        Err(Refused::Full)
+    );
+    enable(&mut device, &mut machine, true);
+    carries(&mut device, &mut pair);
+}
+
+#[test]
+fn guests_come_one_after_the_other() {
+    let mut device = Device::new(1);
+    for round in 0..3 {
+        let (machine, mut pairs) = device.meet(&OPTIONS);
+        assert!(device.backend.is_connected());
+        for _ in 0..=round {
+            carries(&mut device, &mut pairs[0]);
+        }
+        drop((machine, pairs));
+        let ended = loop {
+            match device.turn() {
+                Ok(()) => thread::yield_now(),
+                Err(ended) => break ended,
+            }
+        };
+        assert!(ended.is_orderly(), "{ended}");
+        assert!(!device.backend.is_connected());
+        assert_eq!(
+            device.send(How::Copied, Offload::NONE, 54, &bytes(60)),
+            Err(Refused::Full)
+        );
+    }
+}
+
+/// A session that takes the place of one that is under way begins from nothing.
+#[test]
+fn a_session_takes_anothers_place() {
+    let (mut device, mut first, mut pair) = Device::pair(ALL, 1536);
+    carries(&mut device, &mut pair);
+    let (_second, mut pairs) = device.meet(&OPTIONS);
+    carries(&mut device, &mut pairs[0]);
+    assert!(first.frontend().get_features().is_err());
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_the_session_goes_on() {
+    let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
+    device.during(|| {
+        let features = machine.features();
+        let frontend = machine.frontend();
+        frontend.set_vring_num(1, 128).unwrap_err();
+        frontend.set_vring_base(0, 1).unwrap_err();
+        frontend.set_features(features | 1 << 5).unwrap_err();
+        frontend.set_features(features).unwrap();
+    });
+    carries(&mut device, &mut pair);
+}
+
+#[test]
+fn the_front_end_says_the_mtu() {
+    let mut device = Device::new(1);
+    let mut socket = device.accept();
+    socket
+        .write_all(&message(20, 1, &9000_u64.to_ne_bytes()))
+        .unwrap();
+    let options = OPTIONS;
+    let _guest = device.during(|| pontoon_vhost_driver::Machine::connect(socket, &options).unwrap());
+    assert_eq!(device.transmitter().limits().mtu, 9000);
+}
+
+#[test]
+fn memory_comes_and_goes() {
+    const AT: u64 = 1 << 40;
+    let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
+    let file = memory(1 << 20);
+    let region = VhostUserMemoryRegionInfo {
+        guest_phys_addr: AT,
+        memory_size: 1 << 16,
+        userspace_addr: 1 << 44,
+        mmap_offset: 1 << 16,
+        mmap_handle: file.as_raw_fd(),
+    };
+    device.during(|| {
+        let frontend = machine.frontend();
+        assert_eq!(frontend.get_max_mem_slots().unwrap(), 64);
+        frontend.add_mem_region(&region).unwrap();
+        frontend.add_mem_region(&region).unwrap_err();
+    });
+    rustix::io::pwrite(&file, &[7; 112], 1 << 16).unwrap();
+    rustix::io::pwrite(&file, &[0; 12], 1 << 16).unwrap();
+    let mut raw = Raw::new(machine.memory(), pair.tx.queue.layout());
+    raw.descriptor(0, AT, 112, 0, 0);
+    raw.offer(0);
+    assert_eq!(device.drain(), (vec![(Offload::NONE, vec![7; 100])], 0));
+
+    device.during(|| {
+        machine.frontend().remove_mem_region(&region).unwrap();
+        machine.frontend().remove_mem_region(&region).unwrap_err();
+    });
+    device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
+    device.transmitter().flush();
+    assert_eq!(pair.rx.receive(|_| {}).unwrap(), 1);
+    let mut raw = Raw::new(machine.memory(), pair.tx.queue.layout());
+    raw.offer(0);
+    assert!(device.drain().0.is_empty());
+    device.receiver().receive(32, |_| panic!("its memory is gone"));
+    assert_eq!(device.receiver().faults(), 1);
+}
+
+/// Every page that the device writes is marked, and no other.
+#[test]
+fn the_log_has_the_pages_that_were_written() {
+    let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
+    let log = device.during(|| {
+        let rings = [(0, &pair.rx.queue), (1, &pair.tx.queue)];
+        machine.log(&rings).unwrap()
+    });
+    take_marks(&log);
+    device.send(How::Reserved, TSO, 54, &bytes(9000)).unwrap();
+    device.transmitter().flush();
+    let mut expected = used_pages(&pair.rx.queue);
+    let guest = Guest::new(machine.memory());
+    let mut left = 12 + 9000;
+    for descriptor in 0..6 {
+        let table = pair.rx.queue.layout().descriptors;
+        let address = guest.area(table + 16 * descriptor, 16).unwrap().load_u64(0);
+        let written = 1536.min(left);
+        expected.extend(address / 4096..=(address + written - 1) / 4096);
+        left -= written;
+    }
+    assert_eq!(left, 0);
+    assert_eq!(take_marks(&log), expected);
+    assert_eq!(pair.rx.receive(|_| {}).unwrap(), 1);
+
+    assert!(pair.tx.send(Offload::NONE, 0, &bytes(60)).unwrap());
+    pair.tx.flush().unwrap();
+    assert_eq!(device.drain().0.len(), 1);
+    assert_eq!(take_marks(&log), used_pages(&pair.tx.queue));
+
+    device.during(|| {
+        let features = machine.features() & !(1 << 26);
+        machine.frontend().set_features(features).unwrap();
+    });
+    take_marks(&log);
+    carries(&mut device, &mut pair);
+    assert_eq!(take_marks(&log), BTreeSet::new());
+}
+
+/// The pages that are marked, which are not marked any more.
+fn take_marks(log: &MmapRegion) -> BTreeSet<u64> {
+    let slice = log.as_volatile_slice();
+    let mut marks = vec![0_u8; slice.len()];
+    slice.copy_to(&mut marks);
+    slice.copy_from(&vec![0_u8; marks.len()]);
+    let pages = 0..8 * marks.len() as u64;
+    pages
+        .filter(|page| marks[(page / 8) as usize] >> (page % 8) & 1 == 1)
+        .collect()
+}
+
+fn used_pages(queue: &Queue) -> BTreeSet<u64> {
+    let layout = queue.layout();
+    let last = layout.used + 6 + 8 * u64::from(layout.size) - 1;
+    (layout.used / 4096..=last / 4096).collect()
+}

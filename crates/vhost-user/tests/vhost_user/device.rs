@@ -1,0 +1,224 @@
+//! A device, worked on in the test's own thread.
+
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use pontoon_engine::Frame;
+use pontoon_engine::link::{Refused, Room, Transmit as _};
+use pontoon_vhost_driver::{Machine, Options, Pair};
+use pontoon_vhost_user::{BURST, Backend, Burst, Ended, Receiver, Transmitter};
+use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
+use rustix::event::Timespec;
+use rustix::event::epoll;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bits of virtio-net's features.
+pub(crate) const GUEST_CSUM: u64 = 1 << 1;
+pub(crate) const GUEST_TSO4: u64 = 1 << 7;
+pub(crate) const MRG_RXBUF: u64 = 1 << 15;
+pub(crate) const EVENT_IDX: u64 = 1 << 29;
+pub(crate) const VERSION_1: u64 = 1 << 32;
+
+/// All of them, but for the log.
+pub(crate) const ALL: u64 = !(1 << 26);
+
+pub(crate) const OPTIONS: Options = Options {
+    features: ALL,
+    pairs: 1,
+    queue_size: 256,
+    buffer: 1536,
+};
+
+/// A TCP segment to be cut, whose checksum is to be completed.
+pub(crate) const TSO: Offload = Offload {
+    checksum: Checksum::Partial {
+        start: 34,
+        offset: 16,
+    },
+    segmentation: Segmentation::Tcp4 { mss: 1448 },
+};
+
+pub(crate) struct Device {
+    pub(crate) backend: Backend,
+    pub(crate) halves: Vec<(Receiver, Transmitter)>,
+}
+
+/// A frame that came.
+pub(crate) type Came = (Offload, Vec<u8>);
+
+impl Device {
+    pub(crate) fn new(pairs: usize) -> Self {
+        let (backend, halves) = Backend::new(pairs, 1500).unwrap();
+        Self { backend, halves }
+    }
+
+    /// A device and a machine that are connected.
+    pub(crate) fn with(options: &Options) -> (Self, Machine, Vec<Pair>) {
+        let mut device = Self::new(options.pairs);
+        let (machine, pairs) = device.meet(options);
+        (device, machine, pairs)
+    }
+
+    /// With one pair of queues.
+    pub(crate) fn pair(features: u64, buffer: u32) -> (Self, Machine, Pair) {
+        let options = Options {
+            features,
+            buffer,
+            ..OPTIONS
+        };
+        let (device, machine, mut pairs) = Self::with(&options);
+        (device, machine, pairs.remove(0))
+    }
+
+    /// Connects another machine.
+    pub(crate) fn meet(&mut self, options: &Options) -> (Machine, Vec<Pair>) {
+        let socket = self.accept();
+        self.during(|| Machine::connect(socket, options).unwrap())
+    }
+
+    /// The other end of a new session.
+    pub(crate) fn accept(&mut self) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        self.backend.connect(ours.into()).unwrap();
+        theirs
+    }
+
+    /// Does what there is to do, but for frames, which are dropped.
+    pub(crate) fn turn(&mut self) -> Result<(), Ended> {
+        for (receiver, transmitter) in &mut self.halves {
+            receiver.receive(BURST, |_| {});
+            transmitter.flush();
+        }
+        self.backend.handle()
+    }
+
+    /// Does so while the other side does something that waits for answers.
+    pub(crate) fn during<T: Send>(&mut self, what: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let other = scope.spawn(what);
+            while !other.is_finished() {
+                self.turn().unwrap();
+                thread::yield_now();
+            }
+            other.join().unwrap()
+        })
+    }
+
+    pub(crate) fn receiver(&mut self) -> &mut Receiver {
+        &mut self.halves[0].0
+    }
+
+    pub(crate) fn transmitter(&mut self) -> &mut Transmitter {
+        &mut self.halves[0].1
+    }
+
+    /// One burst from the first pair.
+    pub(crate) fn burst(&mut self) -> (Vec<Came>, Burst) {
+        let mut came = Vec::new();
+        let burst = self.receiver().receive(BURST, |frames| {
+            assert!(!frames.is_empty());
+            came.extend(frames.iter().map(copy));
+        });
+        assert_eq!(burst.frames, came.len());
+        (came, burst)
+    }
+
+    /// All that there is from the first pair, and how many frames were malformed. The device then sleeps.
+    pub(crate) fn drain(&mut self) -> (Vec<Came>, u64) {
+        let mut came = Vec::new();
+        let mut malformed = 0;
+        loop {
+            let (frames, burst) = self.burst();
+            came.extend(frames);
+            malformed += burst.malformed;
+            if !burst.more {
+                assert!(!self.receiver().has_frames());
+                self.receiver().rearm();
+                return (came, malformed);
+            }
+        }
+    }
+
+    /// Sends one frame in whatever way.
+    pub(crate) fn send(
+        &mut self,
+        how: How,
+        offload: Offload,
+        head: usize,
+        frame: &[u8],
+    ) -> Result<(), Refused> {
+        let (head, payload) = frame.split_at(head.min(frame.len()));
+        let transmitter = self.transmitter();
+        match how {
+            How::Copied => transmitter.send(offload, head, payload),
+            How::Reserved => {
+                let mut room = transmitter
+                    .reserve(1, head.len(), payload.len())
+                    .ok_or(Refused::Full)?;
+                fill(&room, payload);
+                room.commit(offload, head, payload.len())
+            }
+        }
+    }
+}
+
+/// A frame as a whole.
+pub(crate) fn copy(frame: &Frame<'_>) -> Came {
+    let mut bytes = vec![0; frame.len];
+    assert_eq!(frame.copy(0, &mut bytes), frame.len);
+    assert_eq!(frame.head, &bytes[..frame.head.len()]);
+    assert_eq!(frame.head.len(), frame.len.min(pontoon_wire::frame::HEAD));
+    (frame.offload, bytes)
+}
+
+/// Writes the next payload into its room.
+pub(crate) fn fill(room: &impl Room, payload: &[u8]) {
+    let mut left = payload;
+    for slice in room.payloads() {
+        let (here, later) = left.split_at(slice.len().min(left.len()));
+        slice.copy_from(here);
+        left = later;
+    }
+    assert!(left.is_empty(), "{} bytes have no room", left.len());
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum How {
+    Copied,
+    Reserved,
+}
+
+/// Bytes that tell where they are.
+pub(crate) fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 256 + len) as u8).collect()
+}
+
+/// What waits for a descriptor as a worker does.
+pub(crate) struct Waiter(OwnedFd);
+
+impl Waiter {
+    pub(crate) fn new<'a>(sources: impl IntoIterator<Item = &'a dyn AsFd>) -> Self {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        for source in sources {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&epoll, source.as_fd(), epoll::EventData::new_u64(0), flags).unwrap();
+        }
+        Self(epoll)
+    }
+
+    /// Whether something has happened since this was last asked.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); 4];
+        let timeout = Timespec::try_from(timeout).unwrap();
+        let (events, _) = epoll::wait(&self.0, &mut events, Some(&timeout)).unwrap();
+        !events.is_empty()
+    }
+
+    pub(crate) fn has(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+}

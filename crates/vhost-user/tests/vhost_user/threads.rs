@@ -1,0 +1,132 @@
+//! Workers, drivers and the front-end, each in a thread of its own, asleep when there is nothing to do.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pontoon_engine::link::{Refused, Transmit as _};
+use pontoon_vhost_driver::{Machine, Options, Pair};
+use pontoon_vhost_user::{BURST, Receiver, Transmitter};
+use pontoon_wire::vnet::Offload;
+
+use crate::device::{Device, OPTIONS, TSO, Waiter, bytes, copy};
+
+/// Frames of each pair.
+const FRAMES: usize = 5000;
+
+/// Every frame comes back, from both pairs at a time, while the front-end changes where writes are logged.
+#[test]
+fn everything_sent_is_echoed_by_two_workers() {
+    let options = Options {
+        pairs: 2,
+        queue_size: 64,
+        buffer: 2048,
+        ..OPTIONS
+    };
+    let Device { mut backend, halves } = Device::new(2);
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    backend.connect(ours.into()).unwrap();
+    let over = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(over);
+        for (receiver, transmitter) in halves {
+            scope.spawn(move || echo(receiver, transmitter, over));
+        }
+        scope.spawn(move || {
+            let waiter = Waiter::new([&backend as _]);
+            while !over.load(Ordering::Relaxed) {
+                backend.handle().unwrap();
+                waiter.wait(Duration::from_millis(100));
+            }
+        });
+        let (mut machine, pairs) = Machine::connect(theirs, &options).unwrap();
+        let drivers: Vec<_> = pairs
+            .into_iter()
+            .map(|pair| scope.spawn(move || exchange(pair)))
+            .collect();
+        let mut rounds = 0;
+        while drivers.iter().any(|driver| !driver.is_finished()) {
+            machine.log(&[]).unwrap();
+            rounds += 1;
+        }
+        assert!(rounds > 0);
+        for driver in drivers {
+            driver.join().unwrap();
+        }
+    });
+}
+
+/// Ends the threads, also when the test has failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool) {
+    let waiter = Waiter::new([&receiver as _, &transmitter as _]);
+    let mut waiting = VecDeque::new();
+    while !over.load(Ordering::Relaxed) {
+        let mut more = false;
+        if waiting.len() < 100 {
+            let burst = receiver.receive(BURST, |frames| waiting.extend(frames.iter().map(copy)));
+            assert_eq!(burst.malformed, 0);
+            more = burst.more;
+        }
+        while let Some((offload, frame)) = waiting.front() {
+            let (head, payload) = frame.split_at(frame.len().min(54));
+            match transmitter.send(*offload, head, payload) {
+                Ok(()) => drop(waiting.pop_front()),
+                Err(Refused::Full) => break,
+                Err(Refused::Rejected) => panic!("{} bytes are too many", frame.len()),
+            }
+        }
+        transmitter.flush();
+        if !more && (waiting.is_empty() || transmitter.take_full()) {
+            receiver.rearm();
+            // Longer than the driver waits for an answer: a wake-up that is lost is a failure.
+            waiter.wait(Duration::from_secs(5));
+        }
+    }
+    assert_eq!((receiver.faults(), transmitter.faults()), (0, 0));
+}
+
+fn exchange(mut pair: Pair) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // Of every kind: many that are short, some that are cut by nobody and some that someone has to cut.
+    let frame = |nth: usize| match nth % 10 {
+        0 => (TSO, bytes(20_000 + nth)),
+        1 => (Offload::NONE, bytes(5000 + nth % 100)),
+        _ => (Offload::NONE, bytes(60 + nth % 1400)),
+    };
+    let (mut sent, mut heard) = (0, 0);
+    while heard < FRAMES {
+        assert!(Instant::now() < deadline, "{heard} of {sent} came back");
+        while sent < FRAMES && sent - heard < 100 {
+            let (offload, bytes) = frame(sent);
+            if !pair.tx.send(offload, 54, &bytes).unwrap() {
+                break;
+            }
+            sent += 1;
+        }
+        pair.tx.flush().unwrap();
+        let before = heard;
+        pair.rx
+            .receive(|came| {
+                let (offload, bytes) = frame(heard);
+                assert_eq!(came.offload, offload);
+                assert!(came.bytes == bytes, "frame {heard}");
+                heard += 1;
+            })
+            .unwrap();
+        if heard == before {
+            let more = pair.rx.queue.wait(Duration::from_secs(4)).unwrap();
+            assert!(more, "{heard} of {sent} came back, and no more");
+        }
+    }
+}
