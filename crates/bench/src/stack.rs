@@ -36,8 +36,10 @@ const KINDS: &[Kind] = &[
     driver::PASST,
     driver::BARE_PONTOON,
     driver::BARE_PASST,
-    qemu_pontoon::KIND,
-    qemu_passt::KIND,
+    qemu_pontoon::STREAM,
+    qemu_passt::STREAM,
+    qemu_pontoon::VHOST_USER,
+    qemu_passt::VHOST_USER,
     qemu_libslirp::KIND,
 ];
 
