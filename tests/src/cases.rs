@@ -16,6 +16,7 @@ mod iperf;
 mod lifecycle;
 mod limits;
 mod load;
+mod pacing;
 mod policy;
 mod publish;
 mod qemu;
@@ -60,6 +61,7 @@ pub(crate) fn all() -> Vec<Case> {
         lifecycle::cases,
         limits::cases,
         load::cases,
+        pacing::cases,
         policy::cases,
         publish::cases,
         qemu::cases,

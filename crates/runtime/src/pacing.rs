@@ -7,6 +7,9 @@
 use std::time::Duration;
 
 use pontoon_engine::Instant;
+use tracing::debug;
+
+use crate::cpus;
 
 /// How a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,29 @@ pub enum Pacing {
     Hybrid,
     /// Never sleep.
     Poll,
+}
+
+impl Pacing {
+    /// What this pacing comes to for `workers` threads of a process that may use as many CPUs as the caller. To be asked
+    /// outside of the sandbox: its cgroup namespace hides the quota (cgroup_namespaces(7)).
+    #[must_use]
+    pub fn here(self, workers: u8) -> Self {
+        // While one spins, the others and who they wait for want CPUs too.
+        let cpus = cpus::available() - f64::from(workers.saturating_sub(1));
+        let pacing = self.on(cpus);
+        if pacing != self {
+            debug!("no spinning: {cpus} CPUs for a worker and whom it waits for");
+        }
+        pacing
+    }
+
+    /// With fewer than 2 CPUs, spinning would take the CPU from the very work that is waited for.
+    fn on(self, cpus: f64) -> Self {
+        match self {
+            Self::Hybrid if cpus < 2.0 => Self::Event,
+            pacing => pacing,
+        }
+    }
 }
 
 /// How long to look around after the last work.
@@ -85,14 +111,8 @@ enum Spin {
 }
 
 impl Pacer {
-    /// `cpus` is how many may run us at one time: with fewer than 2, spinning would take the CPU from the very work
-    /// that is waited for.
     #[must_use]
-    pub(crate) fn new(pacing: Pacing, cpus: f64, now: Instant) -> Self {
-        let pacing = match pacing {
-            Pacing::Hybrid if cpus < 2.0 => Pacing::Event,
-            pacing => pacing,
-        };
+    pub(crate) fn new(pacing: Pacing, now: Instant) -> Self {
         Self {
             pacing,
             waiting: None,

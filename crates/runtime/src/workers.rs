@@ -16,7 +16,7 @@ use crate::link::Link;
 use crate::mesh::{self, Member};
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Tally, Worker};
-use crate::{Setup, cpus, say};
+use crate::{Setup, say};
 
 /// Builds a worker for each of the links, which are one guest's.
 pub(crate) fn build<L: Link>(
@@ -38,8 +38,6 @@ pub(crate) fn build<L: Link>(
             .map(Some)
             .collect(),
     };
-    // While one spins, the others and who they wait for want CPUs too.
-    let cpus = cpus::available() - f64::from(count - 1);
     let mut published = shares(setup.published, &setup.config.published, count)?.into_iter();
     let mut raw_icmp = setup.raw_icmp;
     let voice = supervisor.try_clone()?;
@@ -63,7 +61,7 @@ pub(crate) fn build<L: Link>(
             voice: voice.try_clone()?,
             member,
             limits: Limits::new(&setup.config),
-            pacer: Pacer::new(setup.pacing, cpus, worker::now()),
+            pacer: Pacer::new(setup.pacing, worker::now()),
             malformed: 0,
             orphans: ledger.take(),
             sandbox: None,

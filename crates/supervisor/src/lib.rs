@@ -155,7 +155,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         owned,
         published: sockets.sockets,
         raw_icmp,
-        pacing: options.pacing,
+        pacing: options.pacing.here(options.workers),
         outbound: options.outbound.clone(),
         ledger,
     };

@@ -12,7 +12,7 @@ struct Clocked {
 impl Clocked {
     fn new(pacing: Pacing, cpus: f64) -> Self {
         Self {
-            pacer: Pacer::new(pacing, cpus, Instant(0)),
+            pacer: Pacer::new(pacing.on(cpus), Instant(0)),
             now: 0,
             spun: 0,
         }
@@ -63,7 +63,7 @@ fn event_sleeps_and_poll_does_not() {
 #[test]
 fn hybrid_sleeps_after_a_long_turn() {
     let after = |micros: u64| {
-        Pacer::new(Pacing::Hybrid, 2.0, Instant(0)).worked(Side::Host, Instant(0), Instant(micros * MICRO))
+        Pacer::new(Pacing::Hybrid, Instant(0)).worked(Side::Host, Instant(0), Instant(micros * MICRO))
     };
     assert_eq!(after(50), Wait::No);
     assert_eq!(after(51), Wait::Sleep);
@@ -143,7 +143,7 @@ fn long_waits_end_the_spinning_and_short_ones_bring_it_back() {
 
 #[test]
 fn each_side_has_waits_of_its_own() {
-    let mut pacer = Pacer::new(Pacing::Hybrid, 2.0, Instant(0));
+    let mut pacer = Pacer::new(Pacing::Hybrid, Instant(0));
     let mut now = 0;
     let mut waits = Vec::new();
     // A guest that asks a hundred times a second, and is answered after 20 us.

@@ -1,0 +1,74 @@
+//! Whether waiting takes from others what they need.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::case::{Case, Context, Outcome};
+use crate::process;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::may_skip("pacing.no-spinning-under-a-quota", 20, quota)
+            .on_machine()
+            .pontoon_only(),
+    ]
+}
+
+/// A control group of our own with a quota, gone when this is.
+struct Group(PathBuf);
+
+impl Group {
+    /// With the CPU time of one CPU, in whichever version of control groups the machine has; none where we may not.
+    fn of_one_cpu() -> Option<Self> {
+        let [v1, v2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
+        let name = format!("pontoon-e2e-{}", std::process::id());
+        let (root, limits) = match v1.is_dir() {
+            true => (
+                v1,
+                &[("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "100000")][..],
+            ),
+            false => (v2, &[("cpu.max", "100000 100000")][..]),
+        };
+        let group = Self(root.join(name));
+        std::fs::create_dir(&group.0).ok()?;
+        for (file, limit) in limits {
+            std::fs::write(group.0.join(file), limit).ok()?;
+        }
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It fails while somebody is in it, who then has it.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// The quota is seen from wherever the engine runs.
+fn quota(context: &Context) -> Result<Outcome> {
+    let says = |line: &str| -> Result<bool> {
+        let mut command = context.program.command()?;
+        let output = command.args(["run", "-vv", "--", "sh", "-c", line]).output()?;
+        let talk = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{talk}");
+        Ok(talk.contains("no spinning"))
+    };
+    let cpus: u32 = process::output(std::process::Command::new("nproc").arg("--all"))?
+        .trim()
+        .parse()?;
+    if cpus < 2 {
+        return Ok(Outcome::Skipped("one CPU: nobody spins anyway".to_owned()));
+    }
+    ensure!(!says("true")?, "no spinning on {cpus} CPUs");
+    let Some(group) = Group::of_one_cpu() else {
+        return Ok(Outcome::Skipped("may not make a control group".to_owned()));
+    };
+    std::fs::write(group.0.join("cgroup.procs"), std::process::id().to_string())?;
+    let seen = says("true");
+    let above = group.0.with_file_name("cgroup.procs");
+    std::fs::write(above, std::process::id().to_string())?;
+    ensure!(seen?, "spins under a quota of one CPU");
+    Ok(Outcome::Passed)
+}
