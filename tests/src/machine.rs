@@ -25,6 +25,11 @@ pub(crate) fn talk() -> PathBuf {
     Path::new(DIRECTORY).join("talk")
 }
 
+/// What it said there.
+pub(crate) fn talked() -> String {
+    std::fs::read_to_string(talk()).unwrap_or_default()
+}
+
 /// Scripts for the DHCP clients, which print what they were given.
 pub(crate) const UDHCPC: &str = include_str!("machine/udhcpc.sh");
 pub(crate) const DHCLIENT: &str = include_str!("machine/dhclient.sh");

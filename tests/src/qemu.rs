@@ -7,9 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use pontoon_qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root, find};
 
+use crate::carrier::Framing;
 use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
 use crate::run::{self, Running};
 
@@ -36,6 +37,15 @@ pub(crate) fn image_of(main: &str) -> Result<Image> {
         root.script(name, text)?;
     }
     root.pack(directory.join("initrd"))
+}
+
+/// The options of an interface that is served there.
+pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> {
+    match framing {
+        Framing::Stream => Ok(pontoon_qemu::stream(socket)),
+        Framing::VhostUser(pairs) => Ok(pontoon_qemu::vhost_user(socket, pairs)),
+        Framing::Packet => bail!("QEMU 7.2 has no packets over a Unix socket that listens"),
+    }
 }
 
 /// Boots it with an interface, up to where the guest's shell waits.

@@ -32,13 +32,15 @@ const KINDS: &[Kind] = &[
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
-    qemu_pontoon::KIND,
-    qemu_passt::KIND,
-    qemu_libslirp::KIND,
     driver::PONTOON,
     driver::PASST,
     driver::BARE_PONTOON,
     driver::BARE_PASST,
+    qemu_pontoon::STREAM,
+    qemu_passt::STREAM,
+    qemu_pontoon::VHOST_USER,
+    qemu_passt::VHOST_USER,
+    qemu_libslirp::KIND,
 ];
 
 /// The user that stacks run as where root runs the harness, as they are made for users without privileges.

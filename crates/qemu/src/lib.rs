@@ -96,6 +96,32 @@ pub fn stream(path: &Path) -> Vec<String> {
     ))
 }
 
+/// Options of an interface whose queues lie in memory that is shared with whoever listens on the Unix socket at `path`:
+/// `pairs` of queues, and as many processors.
+///
+/// Without KVM, QEMU 7.2 ends with a fault where such an interface has MSI-X (`msix_set_vector_notifiers` looks for
+/// descriptors that only KVM has), so it has one interrupt line.
+#[must_use]
+pub fn vhost_user(path: &Path, pairs: usize) -> Vec<String> {
+    let memory = format!("memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on");
+    let socket = format!("socket,id=socket,path={},reconnect=1", path.display());
+    let queues = format!("vhost-user,id=net,chardev=socket,queues={pairs}");
+    let several = if pairs > 1 { "on" } else { "off" };
+    let options = [
+        ["-object", &memory],
+        ["-machine", "memory-backend=memory"],
+        ["-chardev", &socket],
+        ["-smp", &pairs.to_string()],
+        ["-netdev", &queues],
+        ["-device", &format!("{INTERFACE},vectors=0,mq={several}")],
+    ];
+    options
+        .as_flattened()
+        .iter()
+        .map(|word| (*word).to_owned())
+        .collect()
+}
+
 /// A guest's file system in the making.
 #[derive(Debug)]
 pub struct Root {

@@ -15,7 +15,7 @@ use crate::guard;
 use crate::log::Log;
 use crate::mailbox::{self, Answer, Mailbox};
 use crate::memory::{self, MAX_REGIONS, Table};
-use crate::message::{Header, Malformed, Region, Request, RingFd};
+use crate::message::{Header, Malformed, Request, RingFd};
 use crate::receive::Receiver;
 use crate::ring::{Ring, Unusable};
 use crate::transmit::Transmitter;
@@ -302,7 +302,9 @@ impl Session {
                 let table = self.memory.as_ref().clone().with(region, file)?;
                 self.set_memory(rings, table);
             }
-            Request::RemMemReg(region) => self.remove_memory(rings, &region)?,
+            Request::RemMemReg(region) => {
+                self.set_memory(rings, self.memory.as_ref().clone().without(&region))
+            }
             Request::GetMaxMemSlots => return Ok(Reply::Value(MAX_REGIONS as u64)),
             Request::SetLogBase { size, offset, file } => {
                 let log = Log::new(size, offset, file).map_err(Refused::Log)?;
@@ -396,12 +398,6 @@ impl Session {
         for ring in rings {
             ring.set_memory(&self.memory);
         }
-    }
-
-    fn remove_memory(&mut self, rings: &mut [Ring], region: &Region) -> Result<(), Refused> {
-        let table = self.memory.as_ref().clone().without(region)?;
-        self.set_memory(rings, table);
-        Ok(())
     }
 
     fn tell_log(&self, rings: &mut [Ring]) {

@@ -46,8 +46,6 @@ pub(crate) enum Refused {
     Short { guest: u64, end: u64, len: u64 },
     #[error("memory at {guest:#x} cannot be mapped: {error}")]
     Map { guest: u64, error: io::Error },
-    #[error("no memory of {size:#x} bytes at {guest:#x}")]
-    Unknown { guest: u64, size: u64 },
 }
 
 impl Table {
@@ -88,11 +86,13 @@ impl Table {
         Ok(Self { regions })
     }
 
-    /// This memory and `region`, which is mapped from `file`.
+    /// This memory and `region`, which is mapped from `file`. One that is there already is mapped anew: QEMU 7.2 says it
+    /// once for each pair of queues.
     ///
     /// # Errors
     /// It overlaps what is there, is not all in its file, or cannot be mapped.
     pub(crate) fn with(mut self, region: Region, file: OwnedFd) -> Result<Self, Refused> {
+        self.regions.retain(|mapped| mapped.region != region);
         if self.regions.len() == MAX_REGIONS {
             return Err(Refused::TooMany);
         }
@@ -104,20 +104,13 @@ impl Table {
         Ok(self)
     }
 
-    /// This memory without `region`, which its guest and user addresses and its size name.
-    ///
-    /// # Errors
-    /// There is no such region.
-    pub(crate) fn without(mut self, region: &Region) -> Result<Self, Refused> {
+    /// This memory without `region`, which its guest and user addresses and its size name. QEMU 7.2 takes it away once for
+    /// each pair of queues, too.
+    pub(crate) fn without(mut self, region: &Region) -> Self {
         let named = |region: &Region| (region.guest, region.user, region.size);
-        let before = self.regions.len();
         self.regions
             .retain(|mapped| named(&mapped.region) != named(region));
-        if self.regions.len() == before {
-            let &Region { guest, size, .. } = region;
-            return Err(Refused::Unknown { guest, size });
-        }
-        Ok(self)
+        self
     }
 
     /// The guest's address of what the front-end has at `user`.

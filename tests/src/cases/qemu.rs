@@ -6,30 +6,45 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use pontoon_qemu::stream;
 use rustix::mount::mount_bind;
 use rustix::process::Signal;
 
 use super::{expect, tcp_server, vm};
 use crate::carrier::{Framing, dial};
 use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
 use crate::guest::tcp;
-use crate::machine::{DIRECTORY, Vm};
+use crate::machine::{self, DIRECTORY, Vm};
 use crate::network::Network;
 use crate::process;
 use crate::qemu::{self, OWN};
 use crate::run::Running;
 use crate::server;
 
+const VHOST_USER: Framing = Framing::VhostUser(1);
+
 pub(super) fn cases() -> Vec<Case> {
-    [
-        Case::new("qemu.stream.as-documented", 40, documented),
-        Case::new("qemu.stream.addresses-and-content", 150, everything),
-        Case::new("qemu.stream.guest-reboots", 90, reboots),
-        Case::new("qemu.stream.pontoon-restarts", 60, restarts),
-    ]
-    .map(|case| case.alone().pontoon_only())
-    .into()
+    let mut cases: Vec<Case> = [Framing::Stream, VHOST_USER]
+        .into_iter()
+        .flat_map(|framing| {
+            let case = |name: &str, seconds, run: fn(&Context, Framing) -> Result<()>| {
+                let name = format!("qemu.{framing}.{name}");
+                Case::new(&name, seconds, move |context| run(context, framing))
+            };
+            [
+                case("as-documented", 40, documented),
+                case("addresses-and-content", 150, everything),
+                case("guest-reboots", 90, reboots),
+            ]
+        })
+        .collect();
+    cases.push(Case::new("qemu.stream.pontoon-restarts", 60, stream_restarts));
+    cases.push(Case::new("qemu.vhost-user.pontoon-restarts", 60, vhost_restarts));
+    cases.push(Case::new("qemu.vhost-user.two-queues", 90, two_queues));
+    cases
+        .into_iter()
+        .map(|case| case.alone().pontoon_only())
+        .collect()
 }
 
 /// DHCP from busybox, in the guest.
@@ -45,6 +60,14 @@ const SLAAC: &str = "turns=0; until ip -6 route show default | grep -q via || [ 
 const DHCLIENT: &str = "dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /dhclient -e SAID=/tmp/dhcp6 eth0 \
     </dev/null >/dev/console 2>&1; cat /tmp/dhcp6 || echo failed";
 
+/// How many of four offloads the guest has: checksums both ways, and segmentation of TCP over IPv4 and IPv6.
+const OFFLOADS: &str = "ethtool -k eth0 | tee /dev/console | grep -c -e '^rx-checksumming: on' \
+    -e '^tx-checksumming: on' -e 'tx-tcp-segmentation: on' -e 'tx-tcp6-segmentation: on'";
+
+/// How many of four queues have carried some frames.
+const QUEUES: &str = "ethtool -S eth0 | tee /dev/console \
+    | awk '/[rt]x_queue_[01]_packets/ { used += $2 > 100 } END { print used }'";
+
 /// What people read, with the command lines that they copy.
 const MANUAL: &str = include_str!("../../../docs/vm.md");
 
@@ -57,7 +80,7 @@ fn client(guest: &mut Running, server: SocketAddr, words: &str) -> Result<()> {
 }
 
 /// The lines of the manual, with files of the names that they have, and a guest that looks for its network and ends.
-fn documented(context: &Context) -> Result<()> {
+fn documented(context: &Context, framing: Framing) -> Result<()> {
     let network = vm::prepare(context)?;
     // The guest's file system is there under its own name.
     let image = qemu::image_of(&format!(
@@ -73,9 +96,8 @@ fn documented(context: &Context) -> Result<()> {
     if Path::new("/dev/kvm").exists() {
         mount_bind("/dev/null", "/dev/kvm")?;
     }
-    let block = MANUAL
-        .split("```")
-        .find(|block| block.contains("--protocol stream "));
+    let marker = format!("--protocol {framing} ");
+    let block = MANUAL.split("```").find(|block| block.contains(&marker));
     let lines = block.and_then(|block| block.strip_prefix("sh\n"));
     let path = std::env::var("PATH")?;
     let said = process::output(
@@ -92,10 +114,15 @@ fn documented(context: &Context) -> Result<()> {
 }
 
 /// Addresses, names, transfers, many connections and a published port.
-fn everything(context: &Context) -> Result<()> {
-    let (network, vm) = vm::start(context, Framing::Stream, &["-p", "8080:80"])?;
-    let mut guest = qemu::boot(&qemu::image()?, &stream(&vm.socket))?;
-    all(&network, &mut guest).with_context(qemu::console)
+fn everything(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = vm::start(context, framing, &["-p", "8080:80"])?;
+    let interface = qemu::interface(&vm.socket, framing)?;
+    let mut guest = qemu::boot(&qemu::image()?, &interface)?;
+    all(&network, &mut guest).with_context(qemu::console)?;
+    if framing == VHOST_USER {
+        expect(&guest.ask(OFFLOADS)?, "4").with_context(qemu::console)?;
+    }
+    Ok(())
 }
 
 fn all(network: &Network<'_>, guest: &mut Running) -> Result<()> {
@@ -137,10 +164,10 @@ fn all(network: &Network<'_>, guest: &mut Running) -> Result<()> {
 }
 
 /// A guest that reboots, and the guest of another QEMU, get their network again.
-fn reboots(context: &Context) -> Result<()> {
-    let (network, vm) = vm::start(context, Framing::Stream, &[])?;
+fn reboots(context: &Context, framing: Framing) -> Result<()> {
+    let (network, vm) = vm::start(context, framing, &[])?;
     let image = qemu::image()?;
-    let interface = stream(&vm.socket);
+    let interface = qemu::interface(&vm.socket, framing)?;
     let server = tcp_server(&network, Family::V4)?;
     for boots in [2, 1] {
         let mut guest = qemu::boot(&image, &interface)?;
@@ -155,31 +182,80 @@ fn reboots(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A guest that stays gets its network back from the next run, however the one before ended. QEMU listens here: as a client
-/// it connects anew from version 8.0 on.
-fn restarts(context: &Context) -> Result<()> {
+/// QEMU listens here: as a client of a stream it connects anew from version 8.0 on.
+fn stream_restarts(context: &Context) -> Result<()> {
     let network = vm::prepare(context)?;
-    let server = tcp_server(&network, Family::V4)?;
     let socket = Path::new(DIRECTORY).join("qemu");
     let listens = |option: &String| option.replace("server=off", "server=on");
-    let interface: Vec<String> = stream(&socket).iter().map(listens).collect();
+    let interface = qemu::interface(&socket, Framing::Stream)?;
+    let interface: Vec<String> = interface.iter().map(listens).collect();
     let mut guest = qemu::boot(&qemu::image()?, &interface)?;
-    let serve = || -> Result<Vm> {
+    restarts(context, &network, &mut guest, || {
         let connection = dial(&socket, Framing::Stream)?;
         let options = vm::with_names(&network, &[]);
         Vm::start_with(&context.program, connection, Framing::Stream, &options)
-    };
+    })
+}
+
+fn vhost_restarts(context: &Context) -> Result<()> {
+    let network = vm::prepare(context)?;
+    let serve = || Vm::start(&context.program, VHOST_USER, &vm::with_names(&network, &[]));
+    let vm = serve()?;
+    let mut guest = qemu::boot(&qemu::image()?, &qemu::interface(&vm.socket, VHOST_USER)?)?;
+    let mut first = Some(vm);
+    restarts(context, &network, &mut guest, || match first.take() {
+        Some(vm) => Ok(vm),
+        None => serve(),
+    })
+}
+
+/// A guest that stays gets its network back from the next run, however the one before ended.
+fn restarts(
+    context: &Context,
+    network: &Network<'_>,
+    guest: &mut Running,
+    mut serve: impl FnMut() -> Result<Vm>,
+) -> Result<()> {
+    let server = tcp_server(network, Family::V4)?;
     let mut vm = serve()?;
-    begins(&mut guest, server).with_context(qemu::console)?;
+    begins(guest, server).with_context(qemu::console)?;
     for signal in [Signal::KILL, Signal::TERM] {
         let processes = context.program.processes();
         vm.signal(signal)?;
         vm.wait()?;
         process::wait_for_ends(&processes)?;
         vm = serve()?;
-        client(&mut guest, server, "put 0 97 10000000").with_context(qemu::console)?;
+        client(guest, server, "put 0 97 10000000").with_context(qemu::console)?;
     }
     Ok(())
+}
+
+/// Two processors, each with a pair of queues, between which the guest's threads move while they are busy.
+fn two_queues(context: &Context) -> Result<()> {
+    let framing = Framing::VhostUser(2);
+    let (network, mut vm) = vm::start(context, framing, &["--workers", "2", counters::LOGGED])?;
+    let mut guest = qemu::boot(&qemu::image()?, &qemu::interface(&vm.socket, framing)?)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let why = || format!("{}{}", qemu::console(), machine::talked());
+    expect(&guest.ask(UDHCPC)?, vm::DHCP4).with_context(why)?;
+    for words in ["put 0 98 50000000", "fetch 0 99 50000000", "connects 1000"] {
+        let moved = format!(
+            "{OWN} guest tcp {server} {words} >/tmp/said 2>/dev/console & client=$!; \
+             while [ -e /proc/$client/exe ]; do for mask in 1 2; do \
+             taskset -p $mask $client >/dev/null 2>&1; sleep 0.05; done; done; wait $client; cat /tmp/said"
+        );
+        expect(&guest.ask(&moved)?, "ok")
+            .with_context(|| words.to_string())
+            .with_context(why)?;
+    }
+    expect(&guest.ask(QUEUES)?, "4").with_context(why)?;
+    drop(guest);
+    vm.signal(Signal::TERM)?;
+    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    let counters = Counters::read(&machine::talk())?;
+    let count = counters.count("handed_over");
+    ensure!(count > 0, "no frame was handed over");
+    counters.expect("tcp_unknown", 0)
 }
 
 /// A guest gets an address, and bytes both ways.

@@ -124,6 +124,23 @@ pub(super) fn command(interface: &[String]) -> String {
     format!("{QEMU} ... {} (CLIENT in the machine)", interface.join(" "))
 }
 
+/// How a machine's frames go to who serves it.
+#[derive(Clone, Copy)]
+pub(super) enum Link {
+    Stream,
+    VhostUser,
+}
+
+impl Link {
+    /// Options of an interface that is served at `socket`.
+    pub(super) fn interface(self, socket: &Path) -> Vec<String> {
+        match self {
+            Self::Stream => pontoon_qemu::stream(socket),
+            Self::VhostUser => pontoon_qemu::vhost_user(socket, 1),
+        }
+    }
+}
+
 /// Behind `--`: arguments of the guest's first process.
 fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<String> {
     let mut line = format!("{KERNEL_ARGUMENTS} -- {mtu}");

@@ -165,8 +165,14 @@ fn memory_comes_and_goes() {
     device.during(|| {
         let frontend = machine.frontend();
         assert_eq!(frontend.get_max_mem_slots().unwrap(), 64);
+        // As QEMU 7.2 does for two pairs of queues; what overlaps otherwise is refused.
         frontend.add_mem_region(&region).unwrap();
-        frontend.add_mem_region(&region).unwrap_err();
+        frontend.add_mem_region(&region).unwrap();
+        let other = VhostUserMemoryRegionInfo {
+            memory_size: 1 << 15,
+            ..region
+        };
+        frontend.add_mem_region(&other).unwrap_err();
     });
     rustix::io::pwrite(&file, &[7; 112], 1 << 16).unwrap();
     rustix::io::pwrite(&file, &[0; 12], 1 << 16).unwrap();
@@ -177,7 +183,7 @@ fn memory_comes_and_goes() {
 
     device.during(|| {
         machine.frontend().remove_mem_region(&region).unwrap();
-        machine.frontend().remove_mem_region(&region).unwrap_err();
+        machine.frontend().remove_mem_region(&region).unwrap();
     });
     device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
     device.transmitter().flush();
