@@ -377,7 +377,10 @@ impl<S> Tcp<S> {
     /// link is full: whoever hears nothing asks again.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let connection = self.connections.at_mut(index);
-        let (key, seq, ack) = (connection.key, connection.down.nxt, connection.up.next);
+        // Not below the guest's window, where a reset counts for nothing (RFC 9293 section 3.10.7.4): after a timeout
+        // `nxt` is behind what was sent.
+        let seq = connection.down.nxt.latest(connection.down.max);
+        let (key, ack) = (connection.key, connection.up.next);
         if open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx) {
             return self.remove(index, ctx);
         }
