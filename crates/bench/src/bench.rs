@@ -13,7 +13,7 @@ use crate::report::Completeness;
 use crate::run::{self, Run};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{exits, load, native, network, report, shm, stack};
+use crate::{load, native, network, report, shm, stack};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -30,10 +30,6 @@ pub fn bench(arguments: Bench) -> Result<u8> {
         Some(Verb::List(list)) => self::list(&list),
         Some(Verb::Shm(arguments)) => {
             print(&shm::shm(&arguments)?)?;
-            Ok(0)
-        }
-        Some(Verb::Exits(arguments)) => {
-            print(&exits::exits(&arguments)?)?;
             Ok(0)
         }
     }

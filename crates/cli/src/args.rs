@@ -61,8 +61,7 @@ const RUN_HELP: &str = "\
 
 {options}
 
-The exit status is the command's, 128+n where signal n killed it; 1 where we failed, 2 for wrong usage,
-126 and 127 where the command cannot be run or is not there.
+Exit status: the command's, 128+n if signal n killed it, 126 or 127 if it cannot be run; 1 if we fail, 2 for wrong usage.
 ";
 
 #[derive(Args, Debug)]
