@@ -61,7 +61,7 @@ const RUN_HELP: &str = "\
 
 {options}
 
-Exit status: the command's, 128+n if signal n killed it, 126 or 127 if it cannot be run; 1 if we fail, 2 for wrong usage.
+Exit status: the command's, 128+n if signal n killed it, 126, 127: it cannot run; 1 if we failed, 2 for wrong usage.
 ";
 
 #[derive(Args, Debug)]

@@ -120,7 +120,7 @@ impl Rx {
             let mut all = [1, 0];
             if self.mergeable {
                 frame
-                    .subslice(vnet::LEN, 2)
+                    .subslice(vnet::SHORT_LEN, 2)
                     .map_err(io::Error::other)?
                     .copy_to(&mut all);
             }
@@ -141,8 +141,8 @@ impl Rx {
         if !self.take_buffer()? {
             return Ok(None);
         }
-        let offload = vnet::parse(&self.frame)?.0;
-        let all = match (self.mergeable, self.frame.get(vnet::LEN..self.header)) {
+        let offload = vnet::offload(&self.frame)?;
+        let all = match (self.mergeable, self.frame.get(vnet::SHORT_LEN..self.header)) {
             (true, Some(&[low, high])) => u16::from_le_bytes([low, high]),
             _ => 1,
         };

@@ -69,9 +69,7 @@ impl Tx {
     /// # Panics
     /// With more than 64 KiB, or a shape that needs more descriptors than the ring has.
     pub fn send(&mut self, offload: Offload, headers: usize, frame: &[u8]) -> Result<bool, Error> {
-        let mut header = [0; 12];
-        header[..vnet::LEN].copy_from_slice(&vnet::emit(offload, headers));
-        self.send_raw(&header, frame)
+        self.send_raw(&vnet::emit(offload, headers), frame)
     }
 
     /// Adds a frame with any header.

@@ -213,7 +213,7 @@ impl<'h> Taken<'h> {
             .filter(|len| (1..=MAX_FRAME).contains(len))?;
         let copied = parts::copy_out(&*pieces, &mut head[..header_len + HEAD]);
         let head = &head[..copied];
-        let offload = vnet::parse(head).ok()?.0;
+        let offload = vnet::offload(head).ok()?;
         let mut skip = header_len;
         for piece in pieces {
             if skip < piece.len() {

@@ -32,7 +32,7 @@ const MAX_PIECES: usize = 256;
 const MAX_HEAD: usize = 128;
 
 /// Bytes of the longest `virtio_net_hdr`.
-const MAX_HEADER: usize = 12;
+const MAX_HEADER: usize = vnet::LEN;
 
 /// The sending half.
 #[derive(Debug)]
@@ -358,9 +358,8 @@ impl Reservation<'_> {
         let front = &mut front[..header_len + head.len()];
         front[header_len..].copy_from_slice(head);
         let offload = self.complete(frame, offload, &mut front[header_len..], len)?;
-        let mut header = [0; MAX_HEADER];
-        header[..vnet::LEN].copy_from_slice(&vnet::emit(offload, head.len()));
-        header[vnet::LEN..].copy_from_slice(&buffers.to_le_bytes());
+        let mut header = vnet::emit(offload, head.len());
+        header[vnet::SHORT_LEN..].copy_from_slice(&buffers.to_le_bytes());
         front[..header_len].copy_from_slice(&header[..header_len]);
         let pieces = &self.room.pieces[frame.pieces.clone()];
         parts::copy_in(pieces.iter().map(|piece| &piece.area), front);

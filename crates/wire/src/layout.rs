@@ -125,6 +125,13 @@ pub(crate) struct Vnet {
     pub(crate) gso_size: zerocopy::little_endian::U16,
     pub(crate) csum_start: zerocopy::little_endian::U16,
     pub(crate) csum_offset: zerocopy::little_endian::U16,
+}
+
+/// `struct virtio_net_hdr` with `num_buffers`, as virtio 1 has it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Vnet1 {
+    pub(crate) vnet: Vnet,
     pub(crate) num_buffers: zerocopy::little_endian::U16,
 }
 

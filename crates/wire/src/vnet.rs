@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::layout::Vnet;
+use crate::layout::{Vnet, Vnet1};
 
 #[cfg(test)]
 mod tests;
@@ -64,6 +64,10 @@ impl Offload {
 /// Bytes of the header on a link: that of virtio 1, with `num_buffers`.
 pub const LEN: usize = 12;
 
+/// Bytes of the header without `num_buffers`: a packet socket's (`PACKET_VNET_HDR`), and that of a device which was not
+/// asked for virtio 1 or mergeable buffers (virtio 1.2 section 5.1.6.1).
+pub const SHORT_LEN: usize = 10;
+
 /// Why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
@@ -80,13 +84,22 @@ pub enum Malformed {
 
 /// Takes the header off `bytes`: what it says, and the frame that follows.
 ///
-/// The header's `hdr_len` is a hint that nobody needs (the frame's own headers say it) and is not looked at. Whether
-/// the checksum's place lies in the frame is looked at where the checksum is completed ([`crate::checksum::complete`]).
-///
 /// # Errors
 /// Too short, or a segmentation that was not negotiated.
 pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), Malformed> {
-    let (header, frame) = Vnet::ref_from_prefix(bytes).map_err(|_| Malformed::NoHeader(bytes.len()))?;
+    let frame = bytes.get(LEN..).ok_or(Malformed::NoHeader(bytes.len()))?;
+    Ok((offload(bytes)?, frame))
+}
+
+/// What a header says, of either length.
+///
+/// Its `hdr_len` is a hint that nobody needs (the frame's own headers say it) and is not looked at. Whether the checksum's
+/// place lies in the frame is looked at where the checksum is completed ([`crate::checksum::complete`]).
+///
+/// # Errors
+/// As [`parse`].
+pub fn offload(header: &[u8]) -> Result<Offload, Malformed> {
+    let (header, _) = Vnet::ref_from_prefix(header).map_err(|_| Malformed::NoHeader(header.len()))?;
     let size = header.gso_size.get();
     let segmentation = match header.gso_type {
         GSO_NONE => Segmentation::Whole,
@@ -104,20 +117,17 @@ pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), Malformed> {
             offset: header.csum_offset.get(),
         }
     };
-    Ok((
-        Offload {
-            checksum,
-            segmentation,
-        },
-        frame,
-    ))
+    Ok(Offload {
+        checksum,
+        segmentation,
+    })
 }
 
 /// Buffers that the frame behind `header` was written to, as a device with VIRTIO_NET_F_MRG_RXBUF says (virtio 1.2
 /// section 5.1.6.4); `None` for fewer bytes than a header has.
 #[must_use]
 pub fn buffers(header: &[u8]) -> Option<u16> {
-    let (header, _) = Vnet::ref_from_prefix(header).ok()?;
+    let (header, _) = Vnet1::ref_from_prefix(header).ok()?;
     Some(header.num_buffers.get())
 }
 
@@ -146,13 +156,16 @@ pub fn emit(offload: Offload, header_len: usize) -> [u8; LEN] {
         Checksum::Complete => (0, 0, 0),
         Checksum::Partial { start, offset } => (NEEDS_CSUM, start, offset),
     };
-    zerocopy::transmute!(Vnet {
+    let vnet = Vnet {
         flags,
         gso_type,
         hdr_len: hdr_len.into(),
         gso_size: gso_size.into(),
         csum_start: csum_start.into(),
         csum_offset: csum_offset.into(),
+    };
+    zerocopy::transmute!(Vnet1 {
+        vnet,
         // Nobody reads it on the way to a device.
         num_buffers: 0.into(),
     })

@@ -114,7 +114,7 @@ impl AsFd for RingInput {
 /// The datagram of a packet, and the size of each where it is several.
 fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), Dropped> {
     let malformed = Dropped::Refused(pontoon_relay::datagram::Refused::Malformed);
-    let (offload, _) = vnet::parse(header).map_err(|_| malformed)?;
+    let offload = vnet::offload(header).map_err(|_| malformed)?;
     // With either flag the sender is this machine, or a device has looked.
     let trust = match header.first() {
         Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => Trust::Verified,
@@ -131,7 +131,7 @@ fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), Dropp
 
 /// How many datagrams a packet of `len` bytes is that begins like this.
 fn datagrams(header: &[u8], begin: &[u8], len: usize) -> u64 {
-    match vnet::parse(header).map(|(offload, _)| offload.segmentation) {
+    match vnet::offload(header).map(|offload| offload.segmentation) {
         Ok(Segmentation::Udp { len: size }) if size > 0 => {
             let payload = len.saturating_sub(Datagram::headers(begin));
             payload.div_ceil(size.into()).max(1) as u64
