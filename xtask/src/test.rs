@@ -15,7 +15,7 @@ use crate::{cargo, deny, kernel, need, ring, step, target, workspace};
 const USER: &str = "pontoon-test";
 
 const BUILD: Duration = Duration::from_secs(6 * 60);
-const UNIT: Duration = Duration::from_secs(4 * 60);
+const UNIT: Duration = Duration::from_secs(8 * 60);
 const RING: Duration = Duration::from_secs(5 * 60);
 const LIST: Duration = Duration::from_secs(12 * 60);
 const MACHINE: Duration = Duration::from_secs(2 * 60);
