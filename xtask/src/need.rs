@@ -94,11 +94,11 @@ const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.
 
 /// Debian's kernel, unpacked: fetched once, and not installed. Nothing of the machine's apt is touched.
 pub(crate) fn kernel() -> Result<PathBuf> {
-    let unpacked = target().join("kernel");
+    let unpacked = target().join("kernel-vhost-net");
     if unpacked.is_dir() {
         return Ok(unpacked);
     }
-    let download = target().join("kernel.download");
+    let download = target().join("kernel-vhost-net.download");
     std::fs::create_dir_all(download.join("lists/partial"))?;
     std::fs::create_dir_all(download.join("cache/archives/partial"))?;
     std::fs::write(download.join("sources.list"), SOURCE)?;
