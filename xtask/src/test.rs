@@ -14,11 +14,11 @@ use crate::{cargo, deny, kernel, need, ring, step, target, workspace};
 /// The unprivileged user of the end-to-end list, made when root finds none.
 const USER: &str = "pontoon-test";
 
-const BUILD: Duration = Duration::from_secs(6 * 60);
+const BUILD: Duration = Duration::from_secs(15 * 60);
 const UNIT: Duration = Duration::from_secs(8 * 60);
-const RING: Duration = Duration::from_secs(5 * 60);
-const LIST: Duration = Duration::from_secs(12 * 60);
-const MACHINE: Duration = Duration::from_secs(2 * 60);
+const RING: Duration = Duration::from_secs(8 * 60);
+const LIST: Duration = Duration::from_secs(18 * 60);
+const MACHINE: Duration = Duration::from_secs(4 * 60);
 
 /// Cases that run by vhost-net, in a machine that is some twenty times slower than this one: one of each kind.
 const BY_VHOST_NET: &[&str] = &[
