@@ -160,6 +160,11 @@ impl Inputs {
         self.doors.keys().cloned().collect()
     }
 
+    /// Why nothing can be received.
+    pub(super) fn missing(&self, door: &Door) -> Option<&str> {
+        self.doors.get(door)?.state.as_ref().err().map(String::as_str)
+    }
+
     /// Whether some door is not open.
     pub(super) fn incomplete(&self) -> bool {
         self.doors.values().any(|receiving| receiving.state.is_err())

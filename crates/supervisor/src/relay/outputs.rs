@@ -59,7 +59,7 @@ struct Origin {
 
 /// Why nothing can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Down {
+pub(super) enum Down {
     NoInterface,
     NotUp,
     NoCarrier,
@@ -210,12 +210,9 @@ impl Outputs {
         }
     }
 
-    /// `up`, or why not.
-    pub(super) fn state(&self, way: &Way) -> String {
-        match self.ways.get(way).map(|sending| &sending.state) {
-            None | Some(Ok(_)) => "up".to_owned(),
-            Some(Err(down)) => down.to_string(),
-        }
+    /// Why nothing can be sent.
+    pub(super) fn missing(&self, way: &Way) -> Option<&Down> {
+        self.ways.get(way)?.state.as_ref().err()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
 use pontoon_relay::rule::Input;
-use pontoon_relay::rules::Rules;
+use pontoon_relay::rules::{Change, Rules};
 use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
@@ -70,6 +70,20 @@ impl Relay {
         &self.rules
     }
 
+    /// What a rule waits for: interfaces, and what is wrong with each.
+    pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
+        let input = self.inputs.missing(&Door::of(&rule.input));
+        let input = input.map(|why| format!("{}: {why}", rule.input.interface));
+        let outputs = rule.outputs.iter().filter_map(|output| {
+            let why = self.outputs.missing(&Way::of(output, &rule.input))?;
+            Some(format!("{}: {why}", output.interface))
+        });
+        let mut waits: Vec<String> = input.into_iter().chain(outputs).collect();
+        waits.sort_unstable();
+        waits.dedup();
+        waits
+    }
+
     /// The interfaces.
     pub(super) fn links(&self) -> &Links {
         &self.links
@@ -83,6 +97,18 @@ impl Relay {
         self.set_rules(union(&own, &self.mirrored))?;
         self.own = own;
         Ok(())
+    }
+
+    /// Removes some of those and adds others. Says what there was before.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn change(&mut self, change: &Change) -> Result<Rules, Error> {
+        let own = self.own.changed(change);
+        let own = own.map_err(|refused| Error::new(refused.to_string()))?;
+        let before = self.rules.clone();
+        self.replace(own)?;
+        Ok(before)
     }
 
     /// The same with rules that follow from what others want.
@@ -200,7 +226,10 @@ impl Relay {
             for (output, (row, _)) in rule.outputs.iter().zip(&entry.outputs) {
                 let mut of_output = OutputStats {
                     output: output.to_string(),
-                    state: self.outputs.state(&Way::of(output, &rule.input)),
+                    state: match self.outputs.missing(&Way::of(output, &rule.input)) {
+                        None => "up".to_owned(),
+                        Some(down) => down.to_string(),
+                    },
                     ..OutputStats::default()
                 };
                 self.crew.read(*row).for_each(|row| of_output.add(&row));
