@@ -20,6 +20,7 @@ mod crew;
 mod groups;
 mod inputs;
 mod kernel;
+mod line;
 mod links;
 mod metrics;
 mod outputs;
@@ -181,7 +182,7 @@ impl Loop<'_> {
         let mut fds = vec![readable(self.signals.fd()), readable(self.watch.fd())];
         fds.extend(self.kernel.as_ref().map(KernelRoutes::fd).map(readable));
         fds.extend(self.proxies.fds().map(readable));
-        fds.extend(self.relay.worker_fds().map(readable));
+        fds.extend(self.relay.poll_fds());
         fds.extend(self.servers.iter().flat_map(Server::poll_fds));
         let now = Instant::now();
         let retry = self.relay.incomplete().then(|| now + RETRY);

@@ -6,10 +6,11 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use super::traffic::{Receiver, Sender};
+use super::workers::worker;
 use super::world::{Relay, Row, command, on_the_right};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
@@ -19,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
     let one = [
         Case::new("relay.control-shows-rates", 20, rates),
         Case::new("relay.control-refuses-as-a-whole", 20, refuses),
+        Case::new("relay.a-stopped-worker-holds-nobody-up", 20, stopped),
     ];
     Case::both("relay.control", 30, control)
         .into_iter()
@@ -172,6 +174,55 @@ fn rates(context: &Context) -> Result<()> {
         .filter(|line| line.contains("/s, ") && line.ends_with("Mbit/s)"));
     ensure!(lines.count() == 3, "{text}");
     Ok(())
+}
+
+/// Rules come and go, far more than fit a worker's socket, while it hears nothing. When it does, it goes by all of them.
+fn stopped(context: &Context) -> Result<()> {
+    const RULES: u8 = 200;
+    let row = Row::new(1)?;
+    let at = |number| group(Family::V4, number);
+    let first = onward(at(1), at(2));
+    let options = ["--control", SOCKET, "--rule", &first];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let worker = worker(&mut relay)?;
+    let rules: Vec<String> = (0..RULES)
+        .map(|number| format!("left {} -> right *:*", input_of(number)))
+        .collect();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    kill_process(worker, Signal::STOP)?;
+    for turn in rules.chunks(50) {
+        ctl(context, &[&["add"], turn].concat(), 0)?;
+    }
+    ctl(context, &["remove", &first], 0)?;
+    ctl(context, &[&["remove"], &rules[1..]].concat(), 0)?;
+    ensure!(
+        ctl(context, &["list"], 0)? == format!("{}\n", rules[0]),
+        "the rules are others"
+    );
+    let stats = relay.stats()?;
+    stats.expect("/workers/0/restarts", 0)?;
+    kill_process(worker, Signal::CONT)?;
+
+    let [gone, left, removed] = [at(1), input_of(0), input_of(1)];
+    let (silent, receiver) = (
+        Receiver::new(row.receiver(), at(2))?,
+        Receiver::new(row.receiver(), left)?,
+    );
+    for to in [gone, removed, left] {
+        Sender::new(row.sender(), to, 8)?.send(0..100, usual)?;
+    }
+    // Of one port and interface, it gets only the group that it has joined.
+    receiver.expect(0..100, usual)?;
+    silent.expect_silence()?;
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    stats.expect("/rules/0/outputs/0/sent", 100)?;
+    stats.expect("/workers/0/restarts", 0)
+}
+
+/// What rule `number` of the many is for.
+fn input_of(number: u8) -> SocketAddr {
+    SocketAddr::from(([239, 2, 0, number], 7000))
 }
 
 /// A batch with a mistake changes nothing, and what there is already may be added again.
