@@ -178,7 +178,7 @@ fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
 
 /// What this machine's kernel may lack, in a machine with another one: the link's own tests, and the list.
 fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
-    let kernel = need::kernel()?;
+    let kernel = kernel::recent(&target())?;
     let end_to_end = programs.join("pontoon-e2e");
     let mut link = cargo(&["test", "-p", "pontoon-runtime", "--lib", "--"]);
     link.args(["link::vhost_net", "--test-threads=1"]).env(
