@@ -65,15 +65,17 @@ fn control(context: &Context, family: Family) -> Result<()> {
     let other = Receiver::new(row.receiver(), at(4))?;
     let sender = Sender::new(row.sender(), at(1), 8)?;
     std::thread::scope(|scope| -> Result<()> {
-        let sending = scope.spawn(|| sender.send(0..10 * MANY, usual));
         let changing = scope.spawn(|| {
             (0..10).try_for_each(|_| {
                 ctl(context, &["add", &second, &absent], 0)?;
                 ctl(context, &["remove", &format!("left {}", at(3)), &absent], 0).map(drop)
             })
         });
-        kept.take(0..10 * MANY, usual)?;
-        joined(sending)?;
+        // Never more on the way than the receiver has room for, however long it has to wait for its turn.
+        for begin in (0..10 * MANY).step_by(500) {
+            sender.send(begin..begin + 500, usual)?;
+            kept.take(begin..begin + 500, usual)?;
+        }
         joined(changing)
     })?;
 
