@@ -253,7 +253,7 @@ pub(crate) struct Report {
 
 #[derive(Args, Debug)]
 pub(crate) struct Ctl {
-    /// The socket that `pontoon run --control` listens on
+    /// The socket that `pontoon run`, `vm` or `relay` listens on by --control
     #[arg(long, value_name = "PATH")]
     pub(crate) control: PathBuf,
     /// Say it in JSON
@@ -278,6 +278,9 @@ pub(crate) enum Order {
     /// Publish ports, or no longer
     #[command(subcommand)]
     Publish(Publishing),
+    /// The rules of `pontoon relay`, and what each did
+    #[command(subcommand)]
+    Relay(RelayOrder),
 }
 
 #[derive(Args, Debug)]
@@ -329,6 +332,26 @@ pub(crate) enum Publishing {
     List,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum RelayOrder {
+    /// Add rules, all or none; those that are there already stay as they are
+    Add {
+        /// As the option --rule takes them
+        #[arg(value_name = "RULE", required = true)]
+        rules: Vec<Rule>,
+    },
+    /// Remove rules, all or none
+    Remove {
+        /// Whole, or what is left of the arrow
+        #[arg(value_name = "RULE", required = true)]
+        rules: Vec<String>,
+    },
+    /// Show the rules, and what each waits for
+    List,
+    /// Show what was counted, and how much of it in a second
+    Stats,
+}
+
 /// Examples first, then the options, one line each.
 const RELAY_HELP: &str = "\
 {about}
@@ -344,7 +367,9 @@ const RELAY_HELP: &str = "\
 
 Of rules that fit one datagram the longest group prefix wins, then a port before any, then a sender before any.
 TTL goes down by one unless a rule sets it. A rule for an interface that is not there waits for it.
-SIGHUP reads the file again, SIGUSR1 prints the counters as JSON.
+With --control, `pontoon ctl relay` adds, removes and lists rules, and shows what each did.
+SIGHUP reads the file again: its rules and the command line's take the place of all others. SIGUSR1 prints the
+counters as JSON.
 ";
 
 #[derive(Args, Debug)]
@@ -354,7 +379,7 @@ pub(crate) struct Relay {
     #[arg(long = "rule", value_name = "RULE")]
     pub(crate) rules: Vec<Rule>,
     /// A file with more rules
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["rules", "proxies", "follow_kernel_routes"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["rules", "proxies", "follow_kernel_routes", "control"])]
     pub(crate) config: Option<PathBuf>,
     /// What hosts behind interfaces want (IGMP, MLD) comes from another: INTERFACE -> INTERFACE, ...
     #[arg(long = "proxy", value_name = "PROXY")]
@@ -368,6 +393,12 @@ pub(crate) struct Relay {
     /// A datagram may wait so long for others to leave with it (0, 100us, 1ms)
     #[arg(long, value_name = "T", default_value = "100us", value_parser = values::delay)]
     pub(crate) max_delay: Duration,
+    /// Listen for `pontoon ctl relay` on a Unix socket
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+    /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
+    #[arg(long, value_name = "AT")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// Fail where the host refuses a layer of the sandbox
     #[arg(long)]
     pub(crate) require_sandbox: bool,

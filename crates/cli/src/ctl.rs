@@ -2,6 +2,7 @@
 
 mod client;
 mod flows;
+mod relay;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -47,6 +48,7 @@ pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
                 client.post("/v1/publish", &json!({ "remove": texts(specs) }))?;
             say(&mut output, arguments.json, &changed, write_change)?;
         }
+        Order::Relay(order) => relay::relay(&client, order, arguments.json, &mut output)?,
     }
     Ok(output.flush()?)
 }

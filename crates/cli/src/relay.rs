@@ -20,6 +20,8 @@ pub(crate) fn run(arguments: Relay) -> ExitCode {
         require_sandbox: arguments.require_sandbox,
         proxies: arguments.proxies,
         follow_kernel_routes: arguments.follow_kernel_routes,
+        control: arguments.control,
+        metrics: arguments.metrics,
         ready_fd: arguments.report.ready_fd,
         pid_file: arguments.report.pid_file,
     };

@@ -8,6 +8,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::rates::Rate;
+
 /// Numbers in a row: all that one thing counts.
 pub const ROW: usize = 16;
 
@@ -171,6 +173,9 @@ pub struct RuleStats {
     pub datagrams: u64,
     /// Bytes of payload received.
     pub bytes: u64,
+    /// Where two looks were taken: how much of it in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// In the rule's order.
     pub outputs: Vec<OutputStats>,
 }
@@ -196,6 +201,9 @@ pub struct OutputStats {
     pub refused: u64,
     /// See [`OfOutput::Busy`].
     pub busy: u64,
+    /// Where two looks were taken: how much of it in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
 }
 
 /// A worker's process.
@@ -221,6 +229,9 @@ pub struct WorkerStats {
     pub lost: u64,
     /// System calls of its own and its predecessors' that the sandbox refused.
     pub sandbox_refused: u64,
+    /// Where two looks were taken: how much of it in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
 }
 
 impl InterfaceStats {

@@ -16,6 +16,7 @@ pub mod filter;
 pub mod gather;
 pub mod membership;
 pub mod proxy;
+pub mod rates;
 pub mod rule;
 pub mod rules;
 pub mod table;

@@ -1,5 +1,6 @@
 //! The rules that a relay has, and how they change.
 
+use std::collections::HashSet;
 use std::str::FromStr;
 
 use crate::rule::{Input, Rule, Wrong};
@@ -68,6 +69,12 @@ impl Rules {
             }
         }
         Ok(rules)
+    }
+
+    /// The rules that `other` does not have.
+    pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Rule> {
+        let others: HashSet<&Rule> = other.0.iter().collect();
+        self.0.iter().filter(move |rule| !others.contains(rule))
     }
 
     /// Every rule.
@@ -144,6 +151,21 @@ mod tests {
                 "a 239.1.1.1:1 from 10.0.0.1 -> b 239.1.1.1:1",
                 "a 239.1.1.1:1 -> c 239.1.1.1:1"
             ]
+        );
+    }
+
+    #[test]
+    fn what_has_changed_can_be_told() {
+        let change = Change::parse(&["a 239.1.1.1:*"], &["a 239.1.1.9:1 -> c 239.1.1.1:1"]);
+        let (before, after) = (three(), three().changed(&change.unwrap()).unwrap());
+        let shown = |rules: Vec<&Rule>| -> Vec<_> { rules.iter().map(ToString::to_string).collect() };
+        assert_eq!(
+            shown(after.without(&before).collect()),
+            ["a 239.1.1.9:1 -> c 239.1.1.1:1"]
+        );
+        assert_eq!(
+            shown(before.without(&after).collect()),
+            ["a 239.1.1.1:* -> b 239.1.1.1:1"]
         );
     }
 

@@ -14,7 +14,7 @@ pub(crate) mod listener;
 pub mod reply;
 pub(crate) mod server;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;

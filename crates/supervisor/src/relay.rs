@@ -1,9 +1,10 @@
 //! A relay's supervisor: it opens rings and sockets, hands them to workers, and follows the interfaces.
 //!
-//! All it knows is in [`state`]: the rules, what is open for them, and the workers. Three things change it: the file
-//! of rules, an interface that comes, goes or changes, and the death of a worker, whose successor is told everything once
-//! more and goes on counting where it had stopped.
+//! All it knows is in [`state`]: the rules, what is open for them, and the workers. Three things change it: somebody's
+//! wish, by the file of rules or by the [`control`] socket; an interface that comes, goes or changes; and the death of a
+//! worker, whose successor is told everything once more and goes on counting where it had stopped.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,17 +15,21 @@ use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+mod control;
 mod crew;
 mod groups;
 mod inputs;
 mod kernel;
+mod line;
 mod links;
+mod metrics;
 mod outputs;
 mod proxies;
 mod rows;
 mod state;
 
 use crate::announce::Announcement;
+use crate::control::server::Server;
 use crate::error::{Context as _, Error};
 use crate::host;
 use crate::signals::Signals;
@@ -51,6 +56,10 @@ pub struct Options {
     pub follow_kernel_routes: bool,
     /// Interfaces that what hosts behind others want is brought from.
     pub proxies: Vec<Proxy>,
+    /// Where to listen for who wants to change rules, or to see what was counted.
+    pub control: Option<PathBuf>,
+    /// Where to have metrics for anybody who asks.
+    pub metrics: Option<SocketAddr>,
     /// Where to say that the relay stands.
     pub ready_fd: Option<i32>,
     /// Where to write our process id then.
@@ -86,9 +95,11 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         .follow_kernel_routes
         .then(KernelRoutes::start)
         .transpose()?;
+    let servers = control::open(options.control.as_deref(), options.metrics)?;
     let mut events = Loop {
         options,
         signals,
+        servers,
         watch,
         kernel,
         of_kernel: Vec::new(),
@@ -127,6 +138,7 @@ const USAGE: u8 = 2;
 struct Loop<'a> {
     options: &'a Options,
     signals: Signals,
+    servers: Vec<Server<Relay>>,
     watch: LinkWatch,
     kernel: Option<KernelRoutes>,
     /// The kernel's routes as they were last.
@@ -157,6 +169,9 @@ impl Loop<'_> {
                 self.follow_kernel()?;
             }
             self.follow();
+            for server in &mut self.servers {
+                server.serve(&mut self.relay, Instant::now());
+            }
             self.relay.look_after_workers()?;
             self.relay.retry();
         }
@@ -167,12 +182,15 @@ impl Loop<'_> {
         let mut fds = vec![readable(self.signals.fd()), readable(self.watch.fd())];
         fds.extend(self.kernel.as_ref().map(KernelRoutes::fd).map(readable));
         fds.extend(self.proxies.fds().map(readable));
-        fds.extend(self.relay.worker_fds().map(readable));
+        fds.extend(self.relay.poll_fds());
+        fds.extend(self.servers.iter().flat_map(Server::poll_fds));
         let now = Instant::now();
         let retry = self.relay.incomplete().then(|| now + RETRY);
+        let clients = self.servers.iter().filter_map(Server::deadline);
         let until = [self.relay.next_birth(), self.proxies.next_turn(), retry]
             .into_iter()
             .flatten()
+            .chain(clients)
             .min();
         let timeout = until.and_then(|until| Timespec::try_from(until.saturating_duration_since(now)).ok());
         match poll(&mut fds, timeout.as_ref()) {

@@ -1,5 +1,6 @@
 //! `pontoon relay`, between namespaces.
 
+mod control;
 mod failures;
 mod frames;
 mod kernel;
@@ -22,6 +23,7 @@ use world::{Relay, Row};
 
 pub(super) fn cases() -> Vec<Case> {
     let topics = [
+        control::cases,
         failures::cases,
         frames::cases,
         kernel::cases,

@@ -162,12 +162,3 @@ impl Api {
 fn silent() -> Response {
     Response::problem(503, "the engine does not answer")
 }
-
-/// Reads a body: a JSON object.
-fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
-    // serde would take an array for the values of the fields, and an empty one for none of them.
-    if !body.trim_ascii_start().starts_with(b"{") {
-        return Err("the body is no JSON object".to_owned());
-    }
-    serde_json::from_slice(body).map_err(|error| error.to_string())
-}

@@ -1,10 +1,11 @@
 //! As much of HTTP/1.1 (RFC 9112) as a control socket needs: requests and answers that say their length.
 
 use std::collections::VecDeque;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use httparse::Status;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::reply::Problem;
 
@@ -118,16 +119,44 @@ fn wrong(status: u16, why: impl Display) -> Parsed {
     Parsed::Wrong(Response::problem(status, why))
 }
 
+impl Request {
+    /// What the body holds: a JSON object.
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
+        // serde would take an array for the values of the fields, and an empty one for none of them.
+        if !self.body.trim_ascii_start().starts_with(b"{") {
+            return Err("the body is no JSON object".to_owned());
+        }
+        serde_json::from_slice(&self.body).map_err(|error| error.to_string())
+    }
+}
+
 impl Response {
+    /// JSON that is there already.
+    pub(crate) fn document(json: &str) -> Self {
+        Self::ok(JSON, json.to_owned())
+    }
+
+    /// Metrics in OpenMetrics' text format.
+    pub(crate) fn metrics(rendered: Result<String, fmt::Error>) -> Self {
+        match rendered {
+            Ok(text) => Self::ok(OPEN_METRICS, text),
+            Err(error) => Self::problem(500, error),
+        }
+    }
+
+    fn ok(content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            status: 200,
+            content_type,
+            allow: None,
+            body: body.into(),
+        }
+    }
+
     /// A value.
     pub(crate) fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
-            Ok(body) => Self {
-                status: 200,
-                content_type: JSON,
-                allow: None,
-                body,
-            },
+            Ok(body) => Self::ok(JSON, body),
             Err(error) => Self::problem(500, error),
         }
     }
@@ -181,3 +210,4 @@ fn phrase(status: u16) -> &'static str {
 }
 
 const JSON: &str = "application/json";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

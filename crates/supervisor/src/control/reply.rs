@@ -95,6 +95,31 @@ pub struct Flow {
     pub bytes_down: u64,
 }
 
+/// `GET /v1/relay/rules`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayRules {
+    /// In the order in which they came.
+    pub rules: Vec<RelayRule>,
+}
+
+/// A rule of a relay's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayRule {
+    /// As the option `--rule` takes it.
+    pub rule: String,
+    /// What it waits for: interfaces, and what is wrong with each.
+    pub waits: Vec<String>,
+}
+
+/// What `POST /v1/relay/rules` answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayChange {
+    /// What was not there before.
+    pub added: Vec<RelayRule>,
+    /// What is there no more.
+    pub removed: Vec<String>,
+}
+
 /// What every status but 200 has for a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {

@@ -1,6 +1,6 @@
 //! A control socket, its clients, and an engine that says what it is told to.
 
-mod document;
+pub(crate) mod document;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;

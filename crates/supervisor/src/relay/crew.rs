@@ -11,6 +11,7 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::line::{Cut, Line};
 use crate::error::{Context as _, Error};
 use crate::spawn::{self, Child};
 use crate::{panics, signals, stdio};
@@ -46,7 +47,7 @@ struct Member {
 enum Life {
     Alive {
         child: Child,
-        control: OwnedFd,
+        line: Line,
         since: Instant,
     },
     /// Dead, and when it is to be born again.
@@ -66,7 +67,7 @@ const PATIENCE: Timespec = Timespec {
 };
 
 /// Room for what one says: a line of text.
-const LINE: usize = 4096;
+const LONGEST: usize = 4096;
 
 /// How long one may take to end when asked to.
 const GRACE: Timespec = Timespec {
@@ -101,11 +102,17 @@ impl Crew {
         self.members.len()
     }
 
-    /// Readable when a worker has died.
-    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.members.iter().filter_map(|member| match &member.life {
-            Life::Alive { child, .. } => Some(child.fd()),
-            Life::Dead(_) => None,
+    /// What to poll: a worker's death, and room for what it has not been told yet.
+    pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.members.iter().flat_map(|member| {
+            let fds = match &member.life {
+                Life::Alive { child, line, .. } => {
+                    let death = PollFd::from_borrowed_fd(child.fd(), PollFlags::IN);
+                    [Some(death), line.poll_fd()]
+                }
+                Life::Dead(_) => [None, None],
+            };
+            fds.into_iter().flatten()
         })
     }
 
@@ -118,15 +125,19 @@ impl Crew {
         self.members.iter().filter_map(due).min()
     }
 
+    /// Tells what there was no room for before.
+    pub(super) fn go_on(&mut self) {
+        for member in &mut self.members {
+            if let Life::Alive { line, .. } = &mut member.life {
+                line.go_on();
+            }
+        }
+    }
+
     /// Buries the dead.
     pub(super) fn reap(&mut self) {
         for (number, member) in self.members.iter_mut().enumerate() {
-            let Life::Alive {
-                child,
-                control,
-                since,
-            } = &member.life
-            else {
+            let Life::Alive { child, line, since } = &member.life else {
                 continue;
             };
             let fd = child.fd();
@@ -139,7 +150,7 @@ impl Crew {
             } else {
                 Duration::ZERO
             };
-            match (child.wait(), word(control)) {
+            match (child.wait(), word(line)) {
                 (status @ 129.., _) => {
                     tracing::error!("worker {number} was killed by signal {}", status - 128);
                 }
@@ -163,10 +174,10 @@ impl Crew {
                 continue;
             }
             match start(&self.birth, &member.memory) {
-                Ok((child, control)) => {
+                Ok((child, line)) => {
                     member.life = Life::Alive {
                         child,
-                        control,
+                        line,
                         since: now,
                     };
                     started.push(number);
@@ -181,22 +192,26 @@ impl Crew {
         Ok(started)
     }
 
-    /// Tells one.
-    pub(super) fn tell(&self, number: usize, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
-        if let Some(Life::Alive { control, .. }) = self.members.get(number).map(|member| &member.life) {
-            send(control, message, descriptor);
+    /// Tells one. Who has not listened for so long that it is too much to keep is replaced.
+    pub(super) fn tell(&mut self, number: usize, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
+        let life = self.members.get_mut(number).map(|member| &mut member.life);
+        if let Some(Life::Alive { child, line, .. }) = life
+            && line.say(message, descriptor) == Err(Cut)
+        {
+            tracing::error!("worker {number} does not listen");
+            child.kill();
         }
     }
 
     /// Tells all.
-    pub(super) fn tell_all(&self, message: &Message) {
+    pub(super) fn tell_all(&mut self, message: &Message) {
         for number in 0..self.members.len() {
             self.tell(number, message, None);
         }
     }
 
     /// Tells each, with its own descriptor.
-    pub(super) fn tell_each(&self, message: &Message, descriptors: &[OwnedFd]) {
+    pub(super) fn tell_each(&mut self, message: &Message, descriptors: &[OwnedFd]) {
         for (number, descriptor) in descriptors.iter().enumerate() {
             self.tell(number, message, Some(descriptor.as_fd()));
         }
@@ -235,8 +250,8 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         for member in &self.members {
-            if let Life::Alive { child, control, .. } = &member.life {
-                let _ = rustix::net::shutdown(control, rustix::net::Shutdown::Both);
+            if let Life::Alive { child, line, .. } = &member.life {
+                let _ = rustix::net::shutdown(line, rustix::net::Shutdown::Both);
                 let fd = child.fd();
                 if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&GRACE)) != Ok(1) {
                     child.kill();
@@ -248,7 +263,7 @@ impl Drop for Crew {
 }
 
 /// Forks a worker that counts in `memory`, and waits until it works.
-fn start(birth: &Birth, memory: &OwnedFd) -> Result<(Child, OwnedFd), Error> {
+fn start(birth: &Birth, memory: &OwnedFd) -> Result<(Child, Line), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let child = spawn::sandboxed(&birth.disabled, |born_in| {
         let sandbox = Sandbox {
@@ -260,9 +275,15 @@ fn start(birth: &Birth, memory: &OwnedFd) -> Result<(Child, OwnedFd), Error> {
     });
     let child = child.context("cannot fork a worker")?;
     drop(theirs);
-    send(&ours, &Message::Begin(birth.settings), Some(memory.as_fd()));
-    match first_word(&ours) {
-        Ok(()) => Ok((child, ours)),
+    let began = Line::new(ours)
+        .context("cannot talk to a worker")
+        .and_then(|mut line| {
+            // It is the first message: there is room.
+            let _ = line.say(&Message::Begin(birth.settings), Some(memory.as_fd()));
+            first_word(&line).map(|()| line)
+        });
+    match began {
+        Ok(line) => Ok((child, line)),
         Err(error) => {
             child.kill();
             let _ = child.wait();
@@ -271,12 +292,12 @@ fn start(birth: &Birth, memory: &OwnedFd) -> Result<(Child, OwnedFd), Error> {
     }
 }
 
-fn first_word(control: &OwnedFd) -> Result<(), Error> {
-    let mut fds = [PollFd::new(control, PollFlags::IN)];
+fn first_word(line: &Line) -> Result<(), Error> {
+    let mut fds = [PollFd::new(line, PollFlags::IN)];
     if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for a worker")? == 0 {
         return Err(Error::new("a worker does not answer"));
     }
-    match word(control).as_deref() {
+    match word(line).as_deref() {
         Some(READY) => Ok(()),
         Some(why) => Err(Error::new(format!("a worker: {why}"))),
         None => Err(Error::new("a worker died as it began")),
@@ -284,9 +305,9 @@ fn first_word(control: &OwnedFd) -> Result<(), Error> {
 }
 
 /// What a worker says, or said before it died.
-fn word(control: &OwnedFd) -> Option<String> {
-    let mut buffer = [0; LINE];
-    let message = seqpacket::receive(control, &mut buffer).ok()??;
+fn word(line: &Line) -> Option<String> {
+    let mut buffer = [0; LONGEST];
+    let message = seqpacket::receive(line, &mut buffer).ok()??;
     Some(String::from_utf8_lossy(&buffer[..message.len]).into_owned())
 }
 
@@ -303,15 +324,8 @@ fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8
         Ok(()) => 0,
         Err(error) => {
             let words = error.to_string();
-            let _ = seqpacket::send(control, &words.as_bytes()[..words.len().min(LINE)], &[]);
+            let _ = seqpacket::send(control, &words.as_bytes()[..words.len().min(LONGEST)], &[]);
             1
         }
-    }
-}
-
-/// A worker that is dead hears nothing; its successor will be told everything.
-fn send(control: &OwnedFd, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
-    if let Err(error) = seqpacket::send(control, &message.encode(), descriptor.as_slice()) {
-        tracing::debug!(%error, "a worker was not told");
     }
 }

@@ -149,7 +149,7 @@ impl Inputs {
     }
 
     /// Takes a door away; its row is free.
-    pub(super) fn remove(&mut self, door: &Door, crew: &Crew) -> Option<u32> {
+    pub(super) fn remove(&mut self, door: &Door, crew: &mut Crew) -> Option<u32> {
         let mut receiving = self.doors.remove(door)?;
         receiving.close(crew);
         Some(receiving.row)
@@ -158,6 +158,11 @@ impl Inputs {
     /// Doors there are.
     pub(super) fn doors(&self) -> Vec<Door> {
         self.doors.keys().cloned().collect()
+    }
+
+    /// Why nothing can be received.
+    pub(super) fn missing(&self, door: &Door) -> Option<&str> {
+        self.doors.get(door)?.state.as_ref().err().map(String::as_str)
     }
 
     /// Whether some door is not open.
@@ -171,7 +176,7 @@ impl Inputs {
         door: &Door,
         rules: impl Iterator<Item = &'a Input> + Clone,
         links: &Links,
-        crew: &Crew,
+        crew: &mut Crew,
     ) {
         let (engine, next_id) = (self.engine, &mut self.next_id);
         let Some(receiving) = self.doors.get_mut(door) else {
@@ -233,7 +238,7 @@ impl Inputs {
     }
 
     /// Tells a worker that has just been born.
-    pub(super) fn brief(&self, number: usize, crew: &Crew) {
+    pub(super) fn brief(&self, number: usize, crew: &mut Crew) {
         for receiving in self.doors.values() {
             receiving.tell(number, Ring::Used, crew);
         }
@@ -279,7 +284,7 @@ impl Receiving {
     }
 
     /// Workers take what is left, and no more.
-    fn close(&mut self, crew: &Crew) {
+    fn close(&mut self, crew: &mut Crew) {
         self.ask_kernel();
         self.kernel_dropped += self.socket_drops();
         if let Ok(open) = &self.state {
@@ -327,7 +332,7 @@ impl Receiving {
         }
     }
 
-    fn tell(&self, number: usize, ring: Ring, crew: &Crew) {
+    fn tell(&self, number: usize, ring: Ring, crew: &mut Crew) {
         let (table, row) = (self.table, self.row);
         let input = |id, kind| Message::Input(messages::Input { id, table, row, kind });
         match self.state.as_ref().map(|open| &open.what) {
@@ -428,7 +433,7 @@ fn adapt_sockets<'a>(
     sockets: &mut BTreeMap<u16, (u32, OwnedFd)>,
     dropped: &mut u64,
     next_id: &mut u32,
-    tell: impl Fn(u32, Option<u16>, Option<&OwnedFd>),
+    mut tell: impl FnMut(u32, Option<u16>, Option<&OwnedFd>),
 ) -> io::Result<()> {
     let ports: Vec<u16> = rules.filter_map(|input| input.port).map(Into::into).collect();
     let unwanted = sockets.extract_if(.., |port, _| !ports.contains(port));

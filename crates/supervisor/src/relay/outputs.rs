@@ -59,7 +59,7 @@ struct Origin {
 
 /// Why nothing can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Down {
+pub(super) enum Down {
     NoInterface,
     NotUp,
     NoCarrier,
@@ -140,7 +140,7 @@ impl Origin {
 
 impl Outputs {
     /// The number of a way, for one more output of a rule.
-    pub(super) fn acquire(&mut self, way: &Way, links: &Links, crew: &Crew) -> u32 {
+    pub(super) fn acquire(&mut self, way: &Way, links: &Links, crew: &mut Crew) -> u32 {
         if let Some(sending) = self.ways.get_mut(way) {
             sending.users += 1;
             return sending.id;
@@ -163,7 +163,7 @@ impl Outputs {
     }
 
     /// One output less.
-    pub(super) fn release(&mut self, way: &Way, crew: &Crew) {
+    pub(super) fn release(&mut self, way: &Way, crew: &mut Crew) {
         let Some(sending) = self.ways.get_mut(way) else {
             return;
         };
@@ -176,7 +176,7 @@ impl Outputs {
     }
 
     /// Opens and closes as the interfaces are now.
-    pub(super) fn update(&mut self, links: &Links, crew: &Crew) {
+    pub(super) fn update(&mut self, links: &Links, crew: &mut Crew) {
         for (way, sending) in &mut self.ways {
             if sending.is_as_it_was(way, links) {
                 continue;
@@ -199,7 +199,7 @@ impl Outputs {
     }
 
     /// Tells a worker that has just been born.
-    pub(super) fn brief(&self, number: usize, crew: &Crew) {
+    pub(super) fn brief(&self, number: usize, crew: &mut Crew) {
         use std::os::fd::AsFd;
         for (way, sending) in &self.ways {
             if let Ok(open) = &sending.state
@@ -210,12 +210,9 @@ impl Outputs {
         }
     }
 
-    /// `up`, or why not.
-    pub(super) fn state(&self, way: &Way) -> String {
-        match self.ways.get(way).map(|sending| &sending.state) {
-            None | Some(Ok(_)) => "up".to_owned(),
-            Some(Err(down)) => down.to_string(),
-        }
+    /// Why nothing can be sent.
+    pub(super) fn missing(&self, way: &Way) -> Option<&Down> {
+        self.ways.get(way)?.state.as_ref().err()
     }
 }
 
@@ -236,7 +233,7 @@ impl Sending {
         })
     }
 
-    fn tell(&self, way: &Way, crew: &Crew) {
+    fn tell(&self, way: &Way, crew: &mut Crew) {
         match &self.state {
             Ok(open) => crew.tell_each(&self.message(way), &open.sockets),
             Err(_) => crew.tell_all(&Message::NoOutput(self.id)),

@@ -1,17 +1,17 @@
 //! What a relay has, and how it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
 use pontoon_relay::rule::Input;
-use pontoon_relay::rules::Rules;
+use pontoon_relay::rules::{Change, Rules};
 use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
 use rustc_hash::FxHashMap;
+use rustix::event::PollFd;
 
 use super::crew::{Birth, Crew};
 use super::groups::{Groups, Membership};
@@ -70,6 +70,20 @@ impl Relay {
         &self.rules
     }
 
+    /// What a rule waits for: interfaces, and what is wrong with each.
+    pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
+        let input = self.inputs.missing(&Door::of(&rule.input));
+        let input = input.map(|why| format!("{}: {why}", rule.input.interface));
+        let outputs = rule.outputs.iter().filter_map(|output| {
+            let why = self.outputs.missing(&Way::of(output, &rule.input))?;
+            Some(format!("{}: {why}", output.interface))
+        });
+        let mut waits: Vec<String> = input.into_iter().chain(outputs).collect();
+        waits.sort_unstable();
+        waits.dedup();
+        waits
+    }
+
     /// The interfaces.
     pub(super) fn links(&self) -> &Links {
         &self.links
@@ -83,6 +97,18 @@ impl Relay {
         self.set_rules(union(&own, &self.mirrored))?;
         self.own = own;
         Ok(())
+    }
+
+    /// Removes some of those and adds others. Says what there was before.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn change(&mut self, change: &Change) -> Result<Rules, Error> {
+        let own = self.own.changed(change);
+        let own = own.map_err(|refused| Error::new(refused.to_string()))?;
+        let before = self.rules.clone();
+        self.replace(own)?;
+        Ok(before)
     }
 
     /// The same with rules that follow from what others want.
@@ -159,9 +185,9 @@ impl Relay {
         self.inputs.incomplete() || self.outputs.incomplete()
     }
 
-    /// Readable when a worker has died.
-    pub(super) fn worker_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.crew.fds()
+    /// What to poll for the workers.
+    pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.crew.poll_fds()
     }
 
     /// When a worker is due.
@@ -169,20 +195,21 @@ impl Relay {
         self.crew.next_birth()
     }
 
-    /// Buries the dead, and tells whoever takes their place everything.
+    /// Buries the dead, tells whoever takes their place everything, and the others what waits for them.
     ///
     /// # Errors
     /// The first one could not start.
     pub(super) fn look_after_workers(&mut self) -> Result<(), Error> {
+        self.crew.go_on();
         self.crew.reap();
         for number in self.crew.start_due()? {
-            self.outputs.brief(number, &self.crew);
+            self.outputs.brief(number, &mut self.crew);
             for entry in self.installed.values() {
                 self.crew
                     .tell(number, &Message::Rule(Box::new(entry.clone())), None);
             }
             self.crew.tell(number, &Message::Commit, None);
-            self.inputs.brief(number, &self.crew);
+            self.inputs.brief(number, &mut self.crew);
         }
         Ok(())
     }
@@ -200,7 +227,10 @@ impl Relay {
             for (output, (row, _)) in rule.outputs.iter().zip(&entry.outputs) {
                 let mut of_output = OutputStats {
                     output: output.to_string(),
-                    state: self.outputs.state(&Way::of(output, &rule.input)),
+                    state: match self.outputs.missing(&Way::of(output, &rule.input)) {
+                        None => "up".to_owned(),
+                        Some(down) => down.to_string(),
+                    },
                     ..OutputStats::default()
                 };
                 self.crew.read(*row).for_each(|row| of_output.add(&row));
@@ -281,7 +311,7 @@ impl Relay {
             .iter()
             .map(|output| {
                 let way = Way::of(output, &rule.input);
-                let id = self.outputs.acquire(&way, &self.links, &self.crew);
+                let id = self.outputs.acquire(&way, &self.links, &mut self.crew);
                 (self.take_row(), id)
             })
             .collect();
@@ -302,7 +332,7 @@ impl Relay {
         }
         for (output, (row, _)) in entry.rule.outputs.iter().zip(&entry.outputs) {
             self.outputs
-                .release(&Way::of(output, &entry.rule.input), &self.crew);
+                .release(&Way::of(output, &entry.rule.input), &mut self.crew);
             self.rows.give_back(*row);
         }
         self.rows.give_back(entry.row);
@@ -316,7 +346,7 @@ impl Relay {
 
     fn update(&mut self) {
         self.groups.update(&self.links);
-        self.outputs.update(&self.links, &self.crew);
+        self.outputs.update(&self.links, &mut self.crew);
         for door in self.inputs.doors() {
             self.update_door(&door);
         }
@@ -330,14 +360,14 @@ impl Relay {
                 .filter(|input| door.is_of(input))
         };
         if of_door().next().is_none() {
-            if let Some(row) = self.inputs.remove(door, &self.crew) {
+            if let Some(row) = self.inputs.remove(door, &mut self.crew) {
                 self.rows.give_back(row);
             }
             return;
         }
         let of_door: Vec<&Input> = of_door().collect();
         self.inputs
-            .update(door, of_door.into_iter(), &self.links, &self.crew);
+            .update(door, of_door.into_iter(), &self.links, &mut self.crew);
     }
 }
 

@@ -30,7 +30,8 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain(one).collect()
 }
 
-fn worker(relay: &mut Relay) -> Result<Pid> {
+/// The first one.
+pub(super) fn worker(relay: &mut Relay) -> Result<Pid> {
     let pid = relay.stats()?.number("/workers/0/pid");
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }

@@ -9,10 +9,5 @@ use crate::control::server::Answer;
 pub(in crate::control) const DOCUMENT: &str = include_str!("../openapi.json");
 
 pub(super) fn get(_: &mut Api, _: &Request, _: Instant) -> Answer<Api> {
-    Answer::Now(Response {
-        status: 200,
-        content_type: "application/json",
-        allow: None,
-        body: DOCUMENT.as_bytes().to_vec(),
-    })
+    Answer::Now(Response::document(DOCUMENT))
 }

@@ -16,9 +16,6 @@ use super::Api;
 use crate::control::http::{Request, Response};
 use crate::control::server::Answer;
 
-/// What the text says that it is.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
     api.report(now, |api, said| {
         // What no rule names, and other resolvers, come after the rules.
@@ -30,15 +27,7 @@ pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
                 *rules.entry(text.clone()).or_default() += hits;
             }
         }
-        match render(said, rules) {
-            Ok(text) => Response {
-                status: 200,
-                content_type: CONTENT_TYPE,
-                allow: None,
-                body: text.into_bytes(),
-            },
-            Err(error) => Response::problem(500, error),
-        }
+        Response::metrics(render(said, rules))
     })
 }
 

@@ -18,7 +18,7 @@ pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
 
 /// Other rules in the place of those that there are.
 pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
-    match parse(&request.body, api.forwarder) {
+    match parse(request, api.forwarder) {
         Ok(rules) => {
             api.outbox.push(Update::Rules(rules.clone()));
             api.rules = rules;
@@ -29,8 +29,8 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
     }
 }
 
-fn parse(body: &[u8], forwarder: bool) -> Result<Vec<Rule>, String> {
-    let lists: Lists = super::read(body)?;
+fn parse(request: &Request, forwarder: bool) -> Result<Vec<Rule>, String> {
+    let lists: Lists = request.json()?;
     let rules = lists.rules()?;
     policy::check(&rules)?;
     match rules

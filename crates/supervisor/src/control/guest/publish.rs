@@ -27,7 +27,7 @@ pub(super) fn get(api: &mut Api, _: &Request, _: Instant) -> Answer<Api> {
 }
 
 pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
-    let (add, remove) = match parse(&request.body) {
+    let (add, remove) = match parse(request) {
         Ok(batch) => batch,
         Err(why) => return Answer::Now(Response::problem(400, why)),
     };
@@ -54,8 +54,8 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
     api.report(now, move |_, _| Response::json(&reply))
 }
 
-fn parse(body: &[u8]) -> Result<(Vec<Publish>, Vec<Publish>), String> {
-    let batch: Batch = super::read(body)?;
+fn parse(request: &Request) -> Result<(Vec<Publish>, Vec<Publish>), String> {
+    let batch: Batch = request.json()?;
     let specs = |texts: Vec<String>| {
         let spec = |text: String| text.parse().map_err(|why| format!("'{text}': {why}"));
         texts.into_iter().map(spec).collect::<Result<Vec<Publish>, _>>()

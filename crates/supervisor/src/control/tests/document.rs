@@ -106,7 +106,7 @@ fn resolve<'a>(document: &'a Value, at: &'a Value) -> &'a Value {
 }
 
 /// As much of JSON Schema as the document uses.
-fn conform(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+pub(crate) fn conform(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let schema = resolve(document, schema);
     let wrong = || Err(format!("{value} is not {schema}"));
     if let Some(choices) = schema["enum"].as_array() {

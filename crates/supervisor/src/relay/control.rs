@@ -1,0 +1,182 @@
+//! What can be asked of a relay over its control socket, and the answers.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use pontoon_relay::Rule;
+use pontoon_relay::rules::Change;
+use serde::Deserialize;
+
+use super::metrics;
+use super::state::Relay;
+use crate::control::http::{Request, Response};
+use crate::control::listener::Listener;
+use crate::control::reply;
+use crate::control::server::{Answer, Route, Server};
+use crate::error::Error;
+
+/// Listens at `path`, where only this user may connect, and for whoever wants metrics.
+///
+/// # Errors
+/// Somebody else listens there, or that cannot be had.
+pub(super) fn open(path: Option<&Path>, metrics: Option<SocketAddr>) -> Result<Vec<Server<Relay>>, Error> {
+    let mut servers = Vec::new();
+    if let Some(path) = path {
+        servers.push(Server::new(Listener::open(path)?, ROUTES));
+    }
+    if let Some(at) = metrics {
+        servers.push(Server::new(Listener::tcp(at)?, METRICS));
+    }
+    Ok(servers)
+}
+
+/// All that can be asked.
+const ROUTES: &[Route<Relay>] = &[
+    Route {
+        method: "GET",
+        path: "/v1/relay/stats",
+        act: |relay, _, _| Answer::Now(Response::json(&relay.stats())),
+    },
+    Route {
+        method: "GET",
+        path: "/v1/relay/rules",
+        act: |relay, _, _| Answer::Now(list(relay)),
+    },
+    Route {
+        method: "POST",
+        path: "/v1/relay/rules",
+        act: |relay, request, _| Answer::Now(change(relay, request)),
+    },
+    Route {
+        method: "GET",
+        path: "/metrics",
+        act: |relay, _, _| Answer::Now(metrics::response(relay.stats())),
+    },
+    Route {
+        method: "GET",
+        path: "/v1/openapi.json",
+        act: |_, _, _| Answer::Now(Response::document(DOCUMENT)),
+    },
+];
+
+/// What anybody may ask who reaches the address of `--metrics`.
+const METRICS: &[Route<Relay>] = &[Route {
+    method: "GET",
+    path: "/metrics",
+    act: |relay, _, _| Answer::Now(metrics::response(relay.stats())),
+}];
+
+/// The description of all this, for programs.
+const DOCUMENT: &str = include_str!("openapi.json");
+
+/// What is to be changed: all of it, or nothing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch {
+    #[serde(default)]
+    add: Vec<String>,
+    #[serde(default)]
+    remove: Vec<String>,
+}
+
+fn list(relay: &Relay) -> Response {
+    let rules = relay.rules().iter().map(|rule| show(relay, rule)).collect();
+    Response::json(&reply::RelayRules { rules })
+}
+
+fn change(relay: &mut Relay, request: &Request) -> Response {
+    let parsed = request
+        .json()
+        .and_then(|batch: Batch| Change::parse(&batch.remove, &batch.add));
+    let change = match parsed {
+        Ok(change) => change,
+        Err(why) => return Response::problem(400, why),
+    };
+    match relay.change(&change) {
+        Ok(before) => {
+            let (added, removed) = (relay.rules().without(&before), before.without(relay.rules()));
+            Response::json(&reply::RelayChange {
+                added: added.map(|rule| show(relay, rule)).collect(),
+                removed: removed.map(ToString::to_string).collect(),
+            })
+        }
+        Err(why) => Response::problem(409, why),
+    }
+}
+
+fn show(relay: &Relay, rule: &Rule) -> reply::RelayRule {
+    reply::RelayRule {
+        rule: rule.to_string(),
+        waits: relay.waits_for(rule),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use pontoon_relay::counters::{RuleStats, Stats};
+    use serde::Serialize;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::control::tests::document::conform;
+
+    fn document() -> Value {
+        serde_json::from_str(DOCUMENT).unwrap()
+    }
+
+    #[test]
+    fn the_document_names_every_route_and_no_other() {
+        let document = document();
+        let paths = document["paths"].as_object().unwrap();
+        let described: BTreeSet<_> = paths
+            .iter()
+            .flat_map(|(path, methods)| {
+                let methods = methods.as_object().unwrap().keys();
+                methods.map(|method| (method.to_uppercase(), path.clone()))
+            })
+            .collect();
+        let served = ROUTES
+            .iter()
+            .map(|route| (route.method.to_owned(), route.path.to_owned()));
+        assert_eq!(described, served.collect());
+    }
+
+    #[test]
+    fn answers_have_the_form_that_it_says() {
+        fn check(schema: &str, answer: &impl Serialize) {
+            let document = document();
+            let schema = &document["components"]["schemas"][schema];
+            conform(&document, schema, &serde_json::to_value(answer).unwrap()).unwrap();
+        }
+        let stats = Stats {
+            interfaces: vec![Default::default()],
+            devices: vec![Default::default()],
+            rules: vec![RuleStats {
+                outputs: vec![Default::default()],
+                ..RuleStats::default()
+            }],
+            workers: vec![Default::default()],
+            ..Stats::default()
+        };
+        let mut stats = serde_json::to_value(stats).unwrap();
+        stats["interfaces"][0]["family"] = "ipv6".into();
+        check("Stats", &stats);
+        let rule = reply::RelayRule {
+            rule: "a 239.1.1.1:1 -> b *:*".to_owned(),
+            waits: vec!["a: no such interface".to_owned()],
+        };
+        check(
+            "Rules",
+            &reply::RelayRules {
+                rules: vec![rule.clone()],
+            },
+        );
+        let change = reply::RelayChange {
+            added: vec![rule],
+            removed: vec!["b 239.1.1.1:1 -> a *:*".to_owned()],
+        };
+        check("Changed", &change);
+    }
+}

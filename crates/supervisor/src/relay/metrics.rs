@@ -1,0 +1,367 @@
+//! What a relay counts, in OpenMetrics' text format, which Prometheus reads.
+
+use std::fmt;
+
+use pontoon_relay::counters::{DeviceStats, InterfaceStats, OutputStats, RuleStats, Stats, WorkerStats};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::control::http::Response;
+
+/// The answer to who asks for metrics.
+pub(super) fn response(stats: Stats) -> Response {
+    Response::metrics(render(stats))
+}
+
+/// # Errors
+/// None but those of a bug in how names are put together.
+fn render(stats: Stats) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("pontoon_relay");
+    registry.register_collector(Box::new(Snapshot(stats)));
+    let mut metrics = String::new();
+    text::encode(&mut metrics, &registry)?;
+    Ok(metrics)
+}
+
+#[derive(Debug)]
+struct Snapshot(Stats);
+
+/// Names of labels, and for each row of what is counted their values and the count.
+type Family<const N: usize> = (
+    &'static str,
+    &'static str,
+    [&'static str; N],
+    Vec<([String; N], u64)>,
+);
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stats = &self.0;
+        for family in of_rules(&stats.rules) {
+            counter(&mut encoder, family)?;
+        }
+        for family in of_outputs(&stats.rules) {
+            counter(&mut encoder, family)?;
+        }
+        counter(&mut encoder, lost(&stats.rules))?;
+        for family in of_interfaces(&stats.interfaces) {
+            counter(&mut encoder, family)?;
+        }
+        counter(&mut encoder, outcomes(&stats.interfaces))?;
+        for family in of_workers(&stats.workers) {
+            counter(&mut encoder, family)?;
+        }
+        for family in of_devices(&stats.devices) {
+            counter(&mut encoder, family)?;
+        }
+        let help = "Packets that the kernel dropped before it had looked at them, from every device.";
+        encoder
+            .encode_descriptor("softnet_dropped_packets", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, u64>(&stats.softnet_dropped, None)?;
+        outputs_up(&mut encoder, &stats.rules)
+    }
+}
+
+fn of_rules(rules: &[RuleStats]) -> [Family<1>; 2] {
+    let rows = |of: fn(&RuleStats) -> u64| rules.iter().map(|rule| ([rule.rule.clone()], of(rule))).collect();
+    [
+        (
+            "received_datagrams",
+            "Datagrams that a rule received.",
+            ["rule"],
+            rows(|rule| rule.datagrams),
+        ),
+        (
+            "received_bytes",
+            "Bytes of payload that a rule received.",
+            ["rule"],
+            rows(|rule| rule.bytes),
+        ),
+    ]
+}
+
+/// Every rule with each of its outputs.
+fn outputs(rules: &[RuleStats]) -> impl Iterator<Item = (&RuleStats, &OutputStats)> {
+    rules
+        .iter()
+        .flat_map(|rule| rule.outputs.iter().map(move |output| (rule, output)))
+}
+
+fn of_outputs(rules: &[RuleStats]) -> [Family<2>; 3] {
+    let rows = |of: fn(&OutputStats) -> u64| {
+        let row = |(rule, output): (&RuleStats, &OutputStats)| {
+            ([rule.rule.clone(), output.output.clone()], of(output))
+        };
+        outputs(rules).map(row).collect()
+    };
+    let labels = ["rule", "output"];
+    [
+        (
+            "sent_datagrams",
+            "Datagrams of an output that the kernel took.",
+            labels,
+            rows(|output| output.sent),
+        ),
+        (
+            "sent_bytes",
+            "Bytes of payload of an output that the kernel took.",
+            labels,
+            rows(|output| output.bytes),
+        ),
+        (
+            "sends",
+            "Calls of the kernel for an output that sent something.",
+            labels,
+            rows(|output| output.sends),
+        ),
+    ]
+}
+
+fn lost(rules: &[RuleStats]) -> Family<3> {
+    let rows = outputs(rules).flat_map(|(rule, output)| {
+        let reasons = [
+            ("expired", output.expired),
+            ("down", output.down),
+            ("refused", output.refused),
+            ("busy", output.busy),
+        ];
+        reasons.map(|(reason, count)| {
+            let labels = [rule.rule.clone(), output.output.clone(), reason.to_owned()];
+            (labels, count)
+        })
+    });
+    (
+        "lost_datagrams",
+        "Datagrams of an output that were not sent: their TTL had ended, there was no way, the kernel refused them, or its \
+         queue was full.",
+        ["rule", "output", "reason"],
+        rows.collect(),
+    )
+}
+
+fn of_interface(interface: &InterfaceStats) -> [String; 2] {
+    [interface.interface.clone(), interface.family.clone()]
+}
+
+fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 3] {
+    let rows = |of: fn(&InterfaceStats) -> u64| {
+        let row = |interface| (of_interface(interface), of(interface));
+        interfaces.iter().map(row).collect()
+    };
+    let labels = ["interface", "family"];
+    [
+        (
+            "packets",
+            "Packets that workers took; several datagrams of one flow can be one packet.",
+            labels,
+            rows(|interface| interface.packets),
+        ),
+        (
+            "kernel_packets",
+            "Packets that the kernel had for the rings, the dropped ones included.",
+            labels,
+            rows(|interface| interface.kernel_packets),
+        ),
+        (
+            "kernel_dropped_packets",
+            "Packets that the kernel dropped as a ring or a socket's buffer was full.",
+            labels,
+            rows(|interface| interface.kernel_dropped),
+        ),
+    ]
+}
+
+fn outcomes(interfaces: &[InterfaceStats]) -> Family<3> {
+    let rows = interfaces.iter().flat_map(|interface| {
+        let outcomes = [
+            ("matched", interface.matched),
+            ("unmatched", interface.unmatched),
+            ("malformed", interface.malformed),
+            ("checksum", interface.checksum),
+            ("fragment", interface.fragment),
+            ("cut", interface.cut),
+        ];
+        outcomes.map(|(outcome, count)| {
+            let [name, family] = of_interface(interface);
+            ([name, family, outcome.to_owned()], count)
+        })
+    });
+    (
+        "datagrams",
+        "Datagrams that workers took: a rule matched, or why none got them.",
+        ["interface", "family", "outcome"],
+        rows.collect(),
+    )
+}
+
+fn of_workers(workers: &[WorkerStats]) -> [Family<1>; 9] {
+    let rows = |of: fn(&WorkerStats) -> u64| {
+        let row = |(number, worker): (usize, &WorkerStats)| ([number.to_string()], of(worker));
+        workers.iter().enumerate().map(row).collect()
+    };
+    let family = |name, help, of| (name, help, ["worker"], rows(of));
+    [
+        family("worker_restarts", "Times that a worker was replaced.", |worker| {
+            worker.restarts
+        }),
+        family(
+            "worker_batches",
+            "Looks of a worker that found something.",
+            |worker| worker.batches,
+        ),
+        family("worker_packets", "Packets that a worker took.", |worker| {
+            worker.packets
+        }),
+        family(
+            "worker_datagrams",
+            "Datagrams that a worker had a rule for.",
+            |worker| worker.datagrams,
+        ),
+        family("worker_bytes", "Bytes of their payload.", |worker| worker.bytes),
+        family(
+            "worker_sent_datagrams",
+            "Copies that the kernel took.",
+            |worker| worker.sent,
+        ),
+        family("worker_sent_bytes", "Bytes of their payload.", |worker| {
+            worker.sent_bytes
+        }),
+        family("worker_lost_datagrams", "Copies that were not sent.", |worker| {
+            worker.lost
+        }),
+        family(
+            "worker_sandbox_refused",
+            "System calls that the sandbox refused.",
+            |worker| worker.sandbox_refused,
+        ),
+    ]
+}
+
+fn of_devices(devices: &[DeviceStats]) -> [Family<1>; 5] {
+    let rows = |of: fn(&DeviceStats) -> u64| {
+        let row = |device: &DeviceStats| ([device.interface.clone()], of(device));
+        devices.iter().map(row).collect()
+    };
+    let family = |name, help, of| (name, help, ["interface"], rows(of));
+    [
+        family("device_rx_packets", "Packets that a device received.", |device| {
+            device.rx_packets
+        }),
+        family(
+            "device_rx_dropped_packets",
+            "Packets received and dropped by the kernel.",
+            |device| device.rx_dropped,
+        ),
+        family(
+            "device_rx_missed_packets",
+            "Packets that a device had no room for.",
+            |device| device.rx_missed,
+        ),
+        family("device_tx_packets", "Packets that a device sent.", |device| {
+            device.tx_packets
+        }),
+        family(
+            "device_tx_dropped_packets",
+            "Packets dropped on the way to a device.",
+            |device| device.tx_dropped,
+        ),
+    ]
+}
+
+fn counter<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, labels, rows): Family<N>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (values, count) in rows {
+        labelled(&mut metric, labels, &values, |mut metric| {
+            metric.encode_counter::<NoLabelSet, _, u64>(&count, None)
+        })?;
+    }
+    Ok(())
+}
+
+fn outputs_up(encoder: &mut DescriptorEncoder<'_>, rules: &[RuleStats]) -> fmt::Result {
+    let help = "Whether an output can send.";
+    let mut metric = encoder.encode_descriptor("output_up", help, None, MetricType::Gauge)?;
+    for (rule, output) in outputs(rules) {
+        let values = [rule.rule.clone(), output.output.clone()];
+        let up = u64::from(output.state == "up");
+        labelled(&mut metric, ["rule", "output"], &values, |mut metric| {
+            metric.encode_gauge(&up)
+        })?;
+    }
+    Ok(())
+}
+
+fn labelled<const N: usize>(
+    metric: &mut MetricEncoder<'_>,
+    names: [&'static str; N],
+    values: &[String; N],
+    encode: impl FnOnce(MetricEncoder<'_>) -> fmt::Result,
+) -> fmt::Result {
+    let labels: Vec<(&str, &str)> = names.into_iter().zip(values.iter().map(String::as_str)).collect();
+    encode(metric.encode_family(&labels)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_has_its_line() {
+        let output = OutputStats {
+            output: "b 239.1.1.2:2".to_owned(),
+            state: "up".to_owned(),
+            sent: 7,
+            busy: 3,
+            ..OutputStats::default()
+        };
+        let rule = RuleStats {
+            rule: "a 239.1.1.1:1 -> b 239.1.1.2:2".to_owned(),
+            datagrams: 10,
+            outputs: vec![output],
+            ..RuleStats::default()
+        };
+        let interface = InterfaceStats {
+            interface: "a".to_owned(),
+            family: "ipv4".to_owned(),
+            kernel_dropped: 5,
+            matched: 10,
+            ..InterfaceStats::default()
+        };
+        let worker = WorkerStats {
+            restarts: 1,
+            ..WorkerStats::default()
+        };
+        let text = render(Stats {
+            rules: vec![rule],
+            interfaces: vec![interface],
+            workers: vec![worker],
+            softnet_dropped: 4,
+            ..Stats::default()
+        })
+        .unwrap();
+        let of_rule = "rule=\"a 239.1.1.1:1 -> b 239.1.1.2:2\"";
+        let of_output = format!("{of_rule},output=\"b 239.1.1.2:2\"");
+        for line in [
+            format!("pontoon_relay_received_datagrams_total{{{of_rule}}} 10"),
+            format!("pontoon_relay_sent_datagrams_total{{{of_output}}} 7"),
+            format!("pontoon_relay_lost_datagrams_total{{{of_output},reason=\"busy\"}} 3"),
+            format!("pontoon_relay_output_up{{{of_output}}} 1"),
+            "pontoon_relay_kernel_dropped_packets_total{interface=\"a\",family=\"ipv4\"} 5".to_owned(),
+            "pontoon_relay_datagrams_total{interface=\"a\",family=\"ipv4\",outcome=\"matched\"} 10"
+                .to_owned(),
+            "pontoon_relay_worker_restarts_total{worker=\"0\"} 1".to_owned(),
+            "pontoon_relay_softnet_dropped_packets_total 4".to_owned(),
+        ] {
+            assert!(
+                text.lines().any(|other| other == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

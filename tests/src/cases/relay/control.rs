@@ -1,0 +1,260 @@
+//! Rules that change over the control socket, and what can be seen there.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+use super::traffic::{Receiver, Sender};
+use super::workers::worker;
+use super::world::{Relay, Row, command, on_the_right};
+use super::{MANY, group, onward, usual};
+use crate::case::{Case, Context, Family};
+use crate::process::output;
+
+pub(super) fn cases() -> Vec<Case> {
+    let one = [
+        Case::new("relay.control-shows-rates", 20, rates),
+        Case::new("relay.control-refuses-as-a-whole", 20, refuses),
+        Case::new("relay.a-stopped-worker-holds-nobody-up", 20, stopped),
+    ];
+    Case::both("relay.control", 30, control)
+        .into_iter()
+        .chain(one)
+        .collect()
+}
+
+const SOCKET: &str = "/mnt/control";
+
+/// `pontoon ctl relay`, whose status is to be this; what it printed, or what it complained of.
+fn ctl(context: &Context, words: &[&str], status: i32) -> Result<String> {
+    let mut ctl = command(context)?;
+    let output = ctl
+        .args(["ctl", "--control", SOCKET, "relay"])
+        .args(words)
+        .output()?;
+    let said = if status == 0 { output.stdout } else { output.stderr };
+    let said = String::from_utf8(said)?;
+    ensure!(
+        output.status.code() == Some(status),
+        "{words:?}: {}: {said}",
+        output.status
+    );
+    Ok(said)
+}
+
+fn json(context: &Context, words: &[&str]) -> Result<Value> {
+    let words = [words, &["--json"]].concat();
+    Ok(serde_json::from_str(&ctl(context, &words, 0)?)?)
+}
+
+/// What comes and goes loses nothing of what stays; who looks sees all of it.
+fn control(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let at = |number| group(family, number);
+    let (first, second) = (onward(at(1), at(2)), onward(at(3), at(4)));
+    let absent = format!("absent {} -> right *:*", at(5));
+    let at_tcp = SocketAddr::new(on_the_right(family, 0), 9100).to_string();
+    let options = ["--control", SOCKET, "--metrics", &at_tcp, "--rule", &first];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let kept = Receiver::new(row.receiver(), at(2))?;
+    let other = Receiver::new(row.receiver(), at(4))?;
+    let sender = Sender::new(row.sender(), at(1), 8)?;
+    std::thread::scope(|scope| -> Result<()> {
+        let changing = scope.spawn(|| {
+            (0..10).try_for_each(|_| {
+                ctl(context, &["add", &second, &absent], 0)?;
+                ctl(context, &["remove", &format!("left {}", at(3)), &absent], 0).map(drop)
+            })
+        });
+        // Never more on the way than the receiver has room for, however long it has to wait for its turn.
+        for begin in (0..10 * MANY).step_by(500) {
+            sender.send(begin..begin + 500, usual)?;
+            kept.take(begin..begin + 500, usual)?;
+        }
+        joined(changing)
+    })?;
+
+    let said = ctl(context, &["add", &second, &absent], 0)?;
+    let wanted = format!("added {second}\nadded {absent} (waits: absent: no such interface)\n");
+    ensure!(said == wanted, "{said}");
+    let listed = ctl(context, &["list"], 0)?;
+    let wanted = format!("{first}\n{second}\n{absent} (waits: absent: no such interface)\n");
+    ensure!(listed == wanted, "{listed}");
+    ensure!(
+        json(context, &["list"])?["rules"][2]["waits"][0] == "absent: no such interface",
+        "it does not say what it waits for"
+    );
+
+    Sender::new(row.sender(), at(3), 8)?.send(0..MANY, usual)?;
+    other.expect(0..MANY, usual)?;
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    stats.expect("/rules/0/outputs/0/sent", (10 * MANY).into())?;
+    stats.expect("/rules/1/outputs/0/sent", MANY.into())?;
+    let url = |at: &str| format!("http://{at}/metrics");
+    let metrics = curl(&["--unix-socket", SOCKET, &url("pontoon")])?;
+    let over_tcp = row.sender().enter(|| curl(&[&url(&at_tcp)]))?;
+    ensure!(
+        over_tcp.contains("pontoon_relay_received_datagrams_total"),
+        "{over_tcp}"
+    );
+    for line in [
+        format!("pontoon_relay_received_datagrams_total{{rule=\"{second}\"}} {MANY}"),
+        format!(
+            "pontoon_relay_sent_datagrams_total{{rule=\"{second}\",output=\"right {}\"}} {MANY}",
+            at(4)
+        ),
+        format!(
+            "pontoon_relay_worker_sent_datagrams_total{{worker=\"0\"}} {}",
+            11 * MANY
+        ),
+        format!(
+            "pontoon_relay_output_up{{rule=\"{second}\",output=\"right {}\"}} 1",
+            at(4)
+        ),
+    ] {
+        ensure!(
+            metrics.lines().any(|other| other == line),
+            "no {line} in\n{metrics}"
+        );
+    }
+
+    let said = ctl(context, &["remove", &second], 0)?;
+    ensure!(said == format!("removed {second}\n"), "{said}");
+    Sender::new(row.sender(), at(3), 8)?.send(0..10, usual)?;
+    other.expect_silence()?;
+    relay.signal(Signal::TERM)?;
+    ensure!(relay.ended()?.success(), "it ended badly");
+    ensure!(!std::path::Path::new(SOCKET).exists(), "the socket is left");
+    Ok(())
+}
+
+fn joined(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread
+        .join()
+        .unwrap_or_else(|_| anyhow::bail!("a thread panicked"))
+}
+
+fn curl(arguments: &[&str]) -> Result<String> {
+    output(Command::new("curl").args(["-sS", "--fail"]).args(arguments))
+}
+
+/// Of the rule, of its output and of the worker.
+fn rates(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let options = ["--control", SOCKET, "--rule", &onward(from, to)];
+    let _relay = Relay::start(context, row.relay(0), options)?;
+    let sender = Sender::new(row.sender(), from, 8)?;
+    let (stats, text) = std::thread::scope(|scope| -> Result<_> {
+        let sending = scope.spawn(|| -> Result<()> {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_secs(3) {
+                sender.send(0..50, usual)?;
+            }
+            Ok(())
+        });
+        let seen = json(context, &["stats"]).and_then(|stats| Ok((stats, ctl(context, &["stats"], 0)?)));
+        joined(sending)?;
+        seen
+    })?;
+    for what in ["/rules/0", "/rules/0/outputs/0", "/workers/0"] {
+        let of = stats.pointer(what).context("it is not there")?;
+        let rate = |name: &str| of["rate"][name].as_u64().unwrap_or_default();
+        let (datagrams, bytes) = (rate("datagrams"), rate("bytes"));
+        ensure!(datagrams > 100, "{what}: {datagrams} a second");
+        // Both are rounded down.
+        ensure!((bytes / 1400).abs_diff(datagrams) <= 1, "{what}: {of}");
+    }
+    let lines = text
+        .lines()
+        .filter(|line| line.contains("/s, ") && line.ends_with("Mbit/s)"));
+    ensure!(lines.count() == 3, "{text}");
+    Ok(())
+}
+
+/// Rules come and go, far more than fit a worker's socket, while it hears nothing. When it does, it goes by all of them.
+fn stopped(context: &Context) -> Result<()> {
+    const RULES: u8 = 200;
+    let row = Row::new(1)?;
+    let at = |number| group(Family::V4, number);
+    let first = onward(at(1), at(2));
+    let options = ["--control", SOCKET, "--rule", &first];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let worker = worker(&mut relay)?;
+    let rules: Vec<String> = (0..RULES)
+        .map(|number| format!("left {} -> right *:*", input_of(number)))
+        .collect();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    kill_process(worker, Signal::STOP)?;
+    for turn in rules.chunks(50) {
+        ctl(context, &[&["add"], turn].concat(), 0)?;
+    }
+    ctl(context, &["remove", &first], 0)?;
+    ctl(context, &[&["remove"], &rules[1..]].concat(), 0)?;
+    ensure!(
+        ctl(context, &["list"], 0)? == format!("{}\n", rules[0]),
+        "the rules are others"
+    );
+    let stats = relay.stats()?;
+    stats.expect("/workers/0/restarts", 0)?;
+    kill_process(worker, Signal::CONT)?;
+
+    let [gone, left, removed] = [at(1), input_of(0), input_of(1)];
+    let (silent, receiver) = (
+        Receiver::new(row.receiver(), at(2))?,
+        Receiver::new(row.receiver(), left)?,
+    );
+    for to in [gone, removed, left] {
+        Sender::new(row.sender(), to, 8)?.send(0..100, usual)?;
+    }
+    // Of one port and interface, it gets only the group that it has joined.
+    receiver.expect(0..100, usual)?;
+    silent.expect_silence()?;
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    stats.expect("/rules/0/outputs/0/sent", 100)?;
+    stats.expect("/workers/0/restarts", 0)
+}
+
+/// What rule `number` of the many is for.
+fn input_of(number: u8) -> SocketAddr {
+    SocketAddr::from(([239, 2, 0, number], 7000))
+}
+
+/// A batch with a mistake changes nothing, and what there is already may be added again.
+fn refuses(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let at = |number| group(Family::V4, number);
+    let first = onward(at(1), at(2));
+    let options = ["--control", SOCKET, "--rule", &first];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let good = onward(at(3), at(4));
+    ensure!(
+        ctl(context, &["add", &first], 0)?.is_empty(),
+        "it was there already"
+    );
+    for (words, status, wanted) in [
+        (["add", &good, &onward(at(1), at(6))], 1, "is in another rule"),
+        (
+            ["add", &good, "left 239.1.1.1 -> right *:*"],
+            2,
+            "is not ADDRESS:PORT",
+        ),
+        (["remove", &first, &onward(at(7), at(8))], 1, "no rule for"),
+        (["remove", &first, "left 239.1.1.1"], 1, "is not ADDRESS:PORT"),
+    ] {
+        let said = ctl(context, &words, status)?;
+        ensure!(said.contains(wanted), "{words:?}: {said}");
+        ensure!(
+            ctl(context, &["list"], 0)? == format!("{first}\n"),
+            "{words:?}: it changed"
+        );
+    }
+    relay.stats()?.expect("/workers/0/restarts", 0)
+}
