@@ -31,6 +31,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("smcrouted", "smcroute"),
     ("strace", "strace"),
     ("sysctl", "procps"),
+    ("tcpdump", "tcpdump"),
     ("traceroute", "traceroute"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),

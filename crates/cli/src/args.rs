@@ -12,6 +12,7 @@ use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
 use pontoon_runtime::Outbound;
+use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
@@ -146,10 +147,10 @@ pub(crate) struct Network {
     /// The host's own addresses may be reached
     #[arg(long)]
     pub(crate) host_addresses: bool,
-    /// The guest may go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
+    /// Go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
     #[arg(long, value_name = "TO")]
     pub(crate) allow: Vec<Match>,
-    /// The guest may not go here
+    /// Do not go here
     #[arg(long, value_name = "TO")]
     pub(crate) deny: Vec<Match>,
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
@@ -182,7 +183,7 @@ pub(crate) struct Network {
         hide_possible_values = true
     )]
     pub(crate) io: Io,
-    /// Threads that move packets, each with a queue of the guest's interface: 1 to 16
+    /// Threads that move packets, each with a queue: 1 to 16
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
     pub(crate) workers: u8,
     /// Plain frames, without offloads
@@ -218,6 +219,9 @@ pub(crate) struct Network {
     /// Listen for `pontoon ctl` on a Unix socket
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+    /// Capture frames in pcapng: FILE[,snap=N][,size=N][,time=T]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<Capture>,
     /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -281,6 +285,9 @@ pub(crate) enum Order {
     /// The rules of `pontoon relay`, and what each did
     #[command(subcommand)]
     Relay(RelayOrder),
+    /// Capture what passes the link, or no longer
+    #[command(subcommand)]
+    Capture(Capturing),
 }
 
 #[derive(Args, Debug)]
@@ -350,6 +357,18 @@ pub(crate) enum RelayOrder {
     List,
     /// Show what was counted, and how much of it in a second
     Stats,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Capturing {
+    /// Write frames to a file from now on: pcapng, for Wireshark and tcpdump
+    Start {
+        /// FILE[,snap=N][,size=N[k|M|G]][,time=N[ms|s|m]]: bytes of a frame; bytes and time after which it ends
+        #[arg(value_name = "FILE")]
+        capture: Capture,
+    },
+    /// End it, and say what came of it
+    Stop,
 }
 
 /// Examples first, then the options, one line each.

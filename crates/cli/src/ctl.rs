@@ -5,17 +5,18 @@ mod flows;
 mod relay;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{self, Path};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use pontoon_engine::egress::{Action, Rule};
+use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::control::reply;
 use pontoon_supervisor::policy::{self, Lists};
 use pontoon_supervisor::publish::Publish;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{Ctl, Order, Publishing};
+use crate::args::{Capturing, Ctl, Order, Publishing};
 use client::Client;
 
 pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
@@ -49,6 +50,14 @@ pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
             say(&mut output, arguments.json, &changed, write_change)?;
         }
         Order::Relay(order) => relay::relay(&client, order, arguments.json, &mut output)?,
+        Order::Capture(Capturing::Start { capture }) => {
+            let began: reply::Capture = client.post("/v1/capture", &wish(capture)?)?;
+            say(&mut output, arguments.json, &began, write_capture)?;
+        }
+        Order::Capture(Capturing::Stop) => {
+            let ended: reply::Capture = client.delete("/v1/capture")?;
+            say(&mut output, arguments.json, &ended, write_capture)?;
+        }
     }
     Ok(output.flush()?)
 }
@@ -111,6 +120,29 @@ fn write_change(change: &reply::PublishChange, to: &mut dyn Write) -> io::Result
     added
         .chain(removed)
         .try_for_each(|(what, port)| writeln!(to, "{what} {port}"))
+}
+
+/// What is asked for, by a path that means the same to others.
+fn wish(capture: &Capture) -> Result<serde_json::Value> {
+    let file = path::absolute(&capture.file)?;
+    Ok(json!({
+        "file": file.to_str().context("the file's name is not UTF-8")?,
+        "snap": capture.snap,
+        "size": capture.size,
+        "time_ms": capture.time.map(|time| time.as_millis()),
+    }))
+}
+
+fn write_capture(capture: &reply::Capture, to: &mut dyn Write) -> io::Result<()> {
+    let file = capture.file.as_deref().unwrap_or_default();
+    match &capture.ended {
+        None => writeln!(to, "capturing into {file}"),
+        Some(why) => writeln!(
+            to,
+            "{} frames, {} dropped, {} bytes in {file}: {why}",
+            capture.frames, capture.dropped, capture.bytes
+        ),
+    }
 }
 
 /// The rules of a file, found good before anybody is asked.

@@ -112,6 +112,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         max_flow_rate: arguments.max_flow_rate,
         ready_fd: arguments.report.ready_fd,
         control: arguments.control,
+        pcap: arguments.pcap,
         metrics: arguments.metrics,
         pid_file: arguments.report.pid_file,
     })

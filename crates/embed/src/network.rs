@@ -86,7 +86,9 @@ impl Network {
         };
         match network.hear()? {
             Report::Ready => Ok(network),
-            Report::Stats(_) | Report::Flows(_) => Err(io::ErrorKind::InvalidData.into()),
+            Report::Stats(_) | Report::Flows(_) | Report::Captured(_) => {
+                Err(io::ErrorKind::InvalidData.into())
+            }
         }
     }
 
@@ -123,7 +125,7 @@ impl Network {
         self.tell(&Update::Ask(self.asked))?;
         match self.hear()? {
             Report::Stats(stats) => Ok(stats),
-            Report::Ready | Report::Flows(_) => Err(io::ErrorKind::InvalidData.into()),
+            Report::Ready | Report::Flows(_) | Report::Captured(_) => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 

@@ -112,3 +112,26 @@ pub trait Room {
     /// The frame was not sent. Its place is used up.
     fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused>;
 }
+
+impl<T: Transmit> Transmit for &mut T {
+    type Room<'a>
+        = T::Room<'a>
+    where
+        Self: 'a;
+
+    fn limits(&self) -> Limits {
+        (**self).limits()
+    }
+
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+        (**self).send(offload, head, payload)
+    }
+
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Self::Room<'_>> {
+        (**self).reserve(frames, head, payload)
+    }
+
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+}

@@ -12,6 +12,7 @@ use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, info, warn};
 
+mod capture;
 mod cpus;
 pub mod host;
 pub mod ledger;

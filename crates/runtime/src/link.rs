@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::host::event::Epoll;
 use socket::Source;
 
+pub(crate) mod captured;
 #[cfg(test)]
 mod conformance;
 pub mod socket;
@@ -117,15 +118,19 @@ pub enum Vhost {
 /// One worker's part of a link.
 pub trait Link: Send {
     /// What takes frames from the guest.
-    type Receiver: Receive;
+    type Receiver<'a>: Receive
+    where
+        Self: 'a;
     /// What sends frames to the guest.
-    type Transmitter: Transmit;
+    type Transmitter<'a>: Transmit
+    where
+        Self: 'a;
 
     /// The two halves. Answers to a burst leave while its frames are at hand.
-    fn halves(&mut self) -> (&mut Self::Receiver, &mut Self::Transmitter);
+    fn halves(&mut self) -> (Self::Receiver<'_>, Self::Transmitter<'_>);
 
     /// The sending half.
-    fn transmitter(&mut self) -> &mut Self::Transmitter {
+    fn transmitter(&mut self) -> Self::Transmitter<'_> {
         self.halves().1
     }
 
@@ -188,6 +193,12 @@ pub trait Link: Send {
 pub trait Receive {
     /// Takes up to `max` frames (at most [`BURST`]) and hands them to `sink` together, unless there is none.
     fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst;
+}
+
+impl<R: Receive> Receive for &mut R {
+    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+        (**self).receive(max, until, sink)
+    }
 }
 
 /// How far a burst goes.

@@ -10,10 +10,12 @@ use std::str::FromStr;
 use pontoon_engine::egress::Rule;
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
 
+mod capture;
 mod door;
 mod flows;
 
-pub use door::{Door, Socket};
+pub use capture::{Captured, Order, Start};
+pub use door::{Descriptor, Door};
 pub use flows::{Flows, Turn};
 
 /// Bytes of the longest message.
@@ -37,6 +39,8 @@ pub enum Update {
     Ask(u64),
     /// A worker is to tell of some of its flows: [`Report::Flows`].
     Flows(Turn),
+    /// A capture begins, or ends: an event, too. [`Report::Captured`] tells of its end.
+    Capture(Order),
 }
 
 /// What the engine tells the supervisor.
@@ -48,6 +52,8 @@ pub enum Report {
     Stats(Stats),
     /// Some of a worker's flows.
     Flows(Flows),
+    /// A capture has ended, and its file is whole.
+    Captured(Captured),
 }
 
 /// What a worker knows of itself.
@@ -74,6 +80,8 @@ const RULES: &str = "rules";
 const PUBLISHED: &str = "published";
 const ASK: &str = "ask";
 const FLOWS: &str = "flows";
+const CAPTURE: &str = "capture";
+const CAPTURED: &str = "captured";
 const STATS: &str = "stats";
 const HITS: &str = "hits";
 const READY: &str = "engine ready";
@@ -85,7 +93,8 @@ impl Update {
     /// Whether this takes the place of `older`, should that not have been heard yet.
     #[must_use]
     pub fn replaces(&self, older: &Self) -> bool {
-        !matches!(self, Self::Published(_)) && std::mem::discriminant(self) == std::mem::discriminant(older)
+        !matches!(self, Self::Published(_) | Self::Capture(_))
+            && std::mem::discriminant(self) == std::mem::discriminant(older)
     }
 
     /// The message.
@@ -99,6 +108,7 @@ impl Update {
             Self::Published(doors) => lines(PUBLISHED, &doors.iter().map(Door::encode).collect::<Vec<_>>()),
             Self::Ask(round) => lines(ASK, &[round]),
             Self::Flows(turn) => lines(FLOWS, &turn.encode()),
+            Self::Capture(order) => lines(CAPTURE, &[order.encode()]),
         }
     }
 
@@ -107,6 +117,7 @@ impl Update {
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Published(doors) => doors.iter().filter_map(Door::descriptor).collect(),
+            Self::Capture(order) => order.descriptor().into_iter().collect(),
             Self::Resolvers(_)
             | Self::Owned(_)
             | Self::Ipv6Route(_)
@@ -140,6 +151,12 @@ impl Update {
                     .and_then(|numbers| Turn::decode(&numbers))
                     .map(Self::Flows)
             }
+            Some(CAPTURE) => {
+                let order = lines
+                    .next()
+                    .and_then(|line| Order::decode(line, &mut descriptors));
+                order.filter(|_| lines.next().is_none()).map(Self::Capture)
+            }
             _ => None,
         }
         .ok_or_else(|| unknown(message))
@@ -154,6 +171,7 @@ impl Report {
             Self::Ready => READY.into(),
             Self::Stats(stats) => stats.encode(),
             Self::Flows(flows) => lines(FLOWS, &flows.encode()),
+            Self::Captured(captured) => lines(CAPTURED, &captured.encode()),
         }
     }
 
@@ -170,6 +188,7 @@ impl Report {
         match lines.next() {
             Some(STATS) => Stats::decode(lines).map(Self::Stats),
             Some(FLOWS) => Flows::decode(lines).map(Self::Flows),
+            Some(CAPTURED) => Captured::decode(lines).map(Self::Captured),
             _ => None,
         }
         .ok_or_else(|| unknown(message))
@@ -266,6 +285,7 @@ mod tests {
             ]),
             Update::Ipv6Route(true),
             Update::Ask(u64::MAX),
+            Update::Capture(Order::Stop(7)),
             Update::Flows(Turn {
                 number: 7,
                 worker: 3,
@@ -314,6 +334,13 @@ mod tests {
                 page: page(None),
             }),
             Report::Ready,
+            Report::Captured(Captured {
+                number: 3,
+                frames: 9,
+                dropped: 1,
+                bytes: 4096,
+                why: "cannot write: no space".to_owned(),
+            }),
             Report::Stats(stats),
             Report::Stats(Stats::default()),
         ] {
@@ -350,6 +377,29 @@ mod tests {
     }
 
     #[test]
+    fn a_file_goes_along_with_its_capture() {
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        for (size, time) in [(None, None), (Some(9), Some(Duration::from_millis(7)))] {
+            let start = |file: OwnedFd| Start {
+                number: 2,
+                file: Arc::new(file).into(),
+                snap: 96,
+                size,
+                time,
+            };
+            let update = Update::Capture(Order::Start(start(null())));
+            let received = null();
+            let number = received.as_raw_fd();
+            let decoded = Update::decode(&update.encode(), vec![received]).unwrap();
+            let Update::Capture(Order::Start(got)) = decoded else {
+                panic!("{decoded:?}");
+            };
+            assert_eq!((got.number, got.snap, got.size, got.time), (2, 96, size, time));
+            assert_eq!(got.file.as_fd().as_raw_fd(), number);
+        }
+    }
+
+    #[test]
     fn refuses_everything_else() {
         for message in [
             "",
@@ -364,6 +414,9 @@ mod tests {
             "published\nclose tcp 0.0.0.0:80 80 80",
             "flows\n1\n256\n3",
             "flows\n1\n2",
+            "capture\nstart 1 96 - -",
+            "capture\nstop 1 2",
+            "capture\nstop 1\nstop 2",
             "engine ready",
         ] {
             assert!(
@@ -377,6 +430,7 @@ mod tests {
             "stats\n1\n2\n3\n4",
             "stats\n1\n256\n3\n4\nhits",
             "stats\n1\n2\n3\n4\nhits\nname",
+            "captured\n1\n2\n3\n4",
             "flows\n1",
             "flows\n1\n-\n0 tcp 10.0.2.15:1 - out open 0 0",
             "flows\n1\n-\n0 tcp 10.0.2.15:1 - out opened 0 0 0",

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pontoon_engine::config::Protocol;
@@ -12,6 +13,7 @@ use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
 
+use crate::capture::{Deck, Tape};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
@@ -41,6 +43,12 @@ pub(crate) struct Worker<L> {
     pub(crate) orphans: Vec<Ends>,
     /// The process's sandbox, which the first worker speaks for.
     pub(crate) sandbox: Option<Layers>,
+    /// Where the process's captures are begun and ended.
+    pub(crate) deck: Arc<Deck>,
+    /// Where frames are to be written down from the next turn on; `None`: nowhere.
+    pub(crate) tape: Option<Arc<Tape>>,
+    /// What the last turn has left.
+    pub(crate) left: Left,
 }
 
 /// Why the loop ended.
@@ -52,11 +60,13 @@ pub(crate) enum End {
     Link,
     /// Another worker's loop has ended.
     Peer,
+    /// Not at all: it is to be run again, on a link that captures or on one that no longer does.
+    Capture,
 }
 
 /// Sources with something left that no event will tell again.
 #[derive(Clone, Copy, Debug, Default)]
-struct Left {
+pub(crate) struct Left {
     frames: bool,
     icmp: bool,
     icmpv6: bool,
@@ -68,6 +78,8 @@ struct Left {
     control: bool,
     /// The guest is gone, and how.
     gone: Option<Gone>,
+    /// Frames are to be captured, or no longer.
+    capture: bool,
 }
 
 /// The time, for a turn.
@@ -84,11 +96,9 @@ impl<L: Link> Worker<L> {
     /// nothing else does.
     pub(crate) fn run(&mut self) -> io::Result<End> {
         let mut events = Events::new();
-        let mut left = Left {
-            frames: true,
-            supervisor: self.supervisor.is_some(),
-            ..Left::default()
-        };
+        let mut left = std::mem::take(&mut self.left);
+        left.frames = true;
+        left.supervisor = self.supervisor.is_some();
         let mut sockets_first = false;
         let mut until = Until::Empty;
         loop {
@@ -156,16 +166,17 @@ impl<L: Link> Worker<L> {
             // In: time.
             if self.engine.next_timeout().is_some_and(|due| due <= begin) {
                 self.engine
-                    .handle_timeout(self.link.transmitter(), &mut self.host, begin);
+                    .handle_timeout(&mut self.link.transmitter(), &mut self.host, begin);
             }
 
             // Out: what waited for the link, then one quantum of each flow that has more.
-            let link = self.link.transmitter();
+            let mut link = self.link.transmitter();
             if std::mem::take(&mut left.room) {
-                self.engine.handle_link_ready(link, &mut self.host, begin);
+                self.engine.handle_link_ready(&mut link, &mut self.host, begin);
             }
-            let more = self.engine.handle_ready(link, &mut self.host, begin);
+            let more = self.engine.handle_ready(&mut link, &mut self.host, begin);
             link.flush();
+            drop(link);
             left.refused(self.link.take_full());
 
             // A guest that is gone takes its flows along.
@@ -178,7 +189,7 @@ impl<L: Link> Worker<L> {
                     return Ok(End::Link);
                 }
                 self.engine
-                    .forget_guest(self.link.transmitter(), &mut self.host, begin);
+                    .forget_guest(&mut self.link.transmitter(), &mut self.host, begin);
                 left.frames = false;
             }
 
@@ -187,6 +198,12 @@ impl<L: Link> Worker<L> {
             }
             if let Some(bite) = self.limits.bite(self.engine.counters(), begin) {
                 warn!("{bite}");
+            }
+
+            // As the link is another type then, whoever captures nothing never asks whether a frame is to be captured.
+            if std::mem::take(&mut self.left.capture) {
+                self.left = left;
+                return Ok(End::Capture);
             }
 
             // What needs doing at some time is best done now that all is on its way.
@@ -209,7 +226,7 @@ impl<L: Link> Worker<L> {
                 Wait::No => Some(Duration::ZERO),
                 Wait::Sleep => {
                     self.engine
-                        .handle_idle(self.link.transmitter(), &mut self.host, begin);
+                        .handle_idle(&mut self.link.transmitter(), &mut self.host, begin);
                     left.refused(self.link.take_full());
                     match left.gone {
                         Some(_) => Some(Duration::ZERO),
@@ -226,9 +243,9 @@ impl<L: Link> Worker<L> {
         let Self {
             engine, host, link, ..
         } = self;
-        let (receiver, transmitter) = link.halves();
+        let (mut receiver, mut transmitter) = link.halves();
         let burst = receiver.receive(BURST, until, |frames| {
-            engine.handle_frames(frames, transmitter, host, now)
+            engine.handle_frames(frames, &mut transmitter, host, now)
         });
         self.malformed += burst.malformed;
         burst
@@ -239,7 +256,7 @@ impl<L: Link> Worker<L> {
         let mut worked = false;
         for (flow, ready) in events.flows() {
             self.engine
-                .handle_socket(flow, ready, self.link.transmitter(), &mut self.host, now);
+                .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);
             worked = true;
         }
         worked
@@ -253,7 +270,7 @@ impl<L: Link> Worker<L> {
                 Next::Stranger => {}
                 Next::Flow(flow, ready) => {
                     self.engine
-                        .handle_socket(flow, ready, self.link.transmitter(), &mut self.host, now);
+                        .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);
                 }
             }
         }
@@ -298,7 +315,7 @@ impl<L: Link> Worker<L> {
             Update::Resolvers(list) => engine.set_resolvers(list),
             Update::Owned(list) => engine.set_owned_addresses(list),
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
-            Update::Rules(list) => engine.set_rules(&list, link.transmitter(), host, now),
+            Update::Rules(list) => engine.set_rules(&list, &mut link.transmitter(), host, now),
             Update::Published(doors) => {
                 for door in doors {
                     self.change(door, now);
@@ -313,6 +330,10 @@ impl<L: Link> Worker<L> {
                 }));
             }
             Update::Flows(_) => {}
+            Update::Capture(order) => {
+                self.tape = self.deck.obey(order, &self.voice);
+                self.left.capture = true;
+            }
         }
     }
 
@@ -321,7 +342,7 @@ impl<L: Link> Worker<L> {
         let Self {
             engine, host, link, ..
         } = self;
-        let link = link.transmitter();
+        let link = &mut link.transmitter();
         let published = match &door {
             Door::Open(published, _) | Door::Lead(published) | Door::Close(published) => *published,
         };
@@ -379,7 +400,9 @@ impl<L: Link> Worker<L> {
     /// What is not counted by one worker or another.
     fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let layers = self.sandbox.iter();
-        layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]))
+        let layers = layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]));
+        let first = self.engine.worker() == peers::FIRST;
+        layers.chain(first.then(|| self.deck.counts()).into_iter().flatten())
     }
 
     /// Takes what other workers put into the inbox: how many frames, and whether there may be more. `None`: it is over.
@@ -394,12 +417,33 @@ impl<L: Link> Worker<L> {
         let Some(member) = member else {
             return Some((0, false));
         };
-        let received = member.receive(|frames| engine.handle_handed(frames, link.transmitter(), host, now));
+        let received =
+            member.receive(|frames| engine.handle_handed(frames, &mut link.transmitter(), host, now));
         let (updates, is_over) = (member.updates(), member.is_over());
         for update in updates {
             self.obey(update, now);
         }
         (!is_over).then_some(received)
+    }
+
+    /// The same on another link.
+    pub(crate) fn on<M: Link>(self, link: impl FnOnce(L) -> M) -> Worker<M> {
+        Worker {
+            engine: self.engine,
+            host: self.host,
+            link: link(self.link),
+            supervisor: self.supervisor,
+            voice: self.voice,
+            member: self.member,
+            pacer: self.pacer,
+            limits: self.limits,
+            malformed: self.malformed,
+            orphans: self.orphans,
+            sandbox: self.sandbox,
+            deck: self.deck,
+            tape: self.tape,
+            left: self.left,
+        }
     }
 
     /// How long to sleep: until the next timer, for ever without one.

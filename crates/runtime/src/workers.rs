@@ -10,13 +10,15 @@ use pontoon_engine::{Config, Engine, WorkerId, peers};
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::capture::Deck;
 use crate::host::event::Edge;
 use crate::host::{Can, KernelHost};
 use crate::limits::Limits;
 use crate::link::Link;
+use crate::link::captured::Captured;
 use crate::mesh::{self, Member};
 use crate::pacing::Pacer;
-use crate::worker::{self, End, Tally, Worker};
+use crate::worker::{self, End, Left, Tally, Worker};
 use crate::{Setup, say};
 
 /// Builds a worker for each of the links, which are one guest's.
@@ -40,6 +42,7 @@ pub(crate) fn build<L: Link>(
             .collect(),
     };
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
+    let deck = Arc::new(Deck::default());
     let mut raw_icmp = setup.raw_icmp;
     let voice = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
@@ -71,6 +74,9 @@ pub(crate) fn build<L: Link>(
             malformed: 0,
             orphans: ledger.take(),
             sandbox: None,
+            deck: Arc::clone(&deck),
+            tape: None,
+            left: Left::default(),
         };
         worker.engine.set_owned_addresses(setup.owned.clone());
         worker.engine.keep_ledger(Box::new(ledger));
@@ -83,6 +89,7 @@ pub(crate) fn build<L: Link>(
 /// Runs the workers, the first one in this thread, until one of them ends, and so all. Logs what happened in all, and says
 /// why it ended.
 pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
+    let deck = workers.first().map(|first| Arc::clone(&first.deck));
     let mut ends = thread::scope(|scope| {
         let mut workers = workers.into_iter();
         let first = workers.next();
@@ -108,6 +115,9 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
             (None, Ok(_)) => Vec::new(),
         }
     });
+    if let Some(deck) = deck {
+        deck.finish();
+    }
     // The one that ended first has a reason, the others have only that.
     let reason = |end: &io::Result<End>| !matches!(end, Ok(End::Peer));
     let first = ends.iter().position(reason).map(|at| ends.swap_remove(at));
@@ -119,7 +129,20 @@ type Ended<L> = (io::Result<End>, Option<Worker<L>>);
 
 fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
     let _ends_all = ends_all(&worker);
-    (worker.run(), Some(worker))
+    loop {
+        let end = match worker.tape.take() {
+            None => worker.run(),
+            Some(tape) => {
+                let mut capturing = worker.on(|link| Captured::new(link, tape));
+                let end = capturing.run();
+                worker = capturing.on(Captured::into_inner);
+                end
+            }
+        };
+        if !matches!(end, Ok(End::Capture)) {
+            return (end, Some(worker));
+        }
+    }
 }
 
 /// Logs what happened. Before a worker is dropped: to close a queue takes the kernel longer than all the rest.
@@ -167,6 +190,6 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         engine.join(Box::new(member.clone()));
     }
     engine
-        .open_published(link.transmitter(), host, worker::now())
+        .open_published(&mut link.transmitter(), host, worker::now())
         .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))
 }

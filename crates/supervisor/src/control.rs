@@ -26,6 +26,7 @@ use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
 use rustix::event::PollFd;
 
+use crate::capture::Capture;
 use crate::error::Error;
 use crate::publish::Ports;
 use guest::Api;
@@ -90,7 +91,15 @@ impl Control {
 
     /// Whether the workers are to be heard.
     pub(crate) fn is_asking(&self) -> bool {
-        self.api.deadline().is_some()
+        self.api.is_asking()
+    }
+
+    /// Begins a capture once [`Self::serve`] is called.
+    ///
+    /// # Errors
+    /// Its file cannot be had.
+    pub(crate) fn capture(&mut self, capture: &Capture) -> Result<(), Error> {
+        self.api.capture(capture)
     }
 
     /// Does what can be done now. `tell` passes a word on to the engine.
@@ -106,11 +115,9 @@ impl Control {
     }
 
     /// Another engine has taken the place of the one that was asked: it answers instead.
-    pub(crate) fn ask_again(&mut self, tell: &mut dyn FnMut(Update)) {
+    pub(crate) fn ask_again(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
         self.api.ask_again();
-        for update in self.api.take_outbox() {
-            tell(update);
-        }
+        self.serve(tell, now);
     }
 
     /// A worker has answered.

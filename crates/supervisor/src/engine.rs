@@ -155,7 +155,7 @@ impl Engine {
                     tracing::warn!(%error, "an engine that takes this one's place would not have a published port");
                 }
             }
-            Update::Ask(_) | Update::Flows(_) => {}
+            Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
         }
         self.pending.retain(|older| !update.replaces(older));
         self.pending.push(update);
@@ -217,7 +217,7 @@ impl Process {
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
         match Report::decode(words) {
             Ok(Report::Ready) => Ok(()),
-            Ok(Report::Stats(_) | Report::Flows(_)) | Err(_) => {
+            Ok(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | Err(_) => {
                 Err(Error::new(died(words, self.child.wait())))
             }
         }

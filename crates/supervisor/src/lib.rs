@@ -11,6 +11,7 @@
 //! process, as that is process 1 of its pid namespace.
 
 use std::ffi::OsString;
+use std::time::Instant;
 
 use pontoon_engine::config::{Addresses, V6};
 use pontoon_runtime::{Attachment, Setup, Vhost, ledger, pacing};
@@ -19,6 +20,7 @@ use pontoon_sys::tun::TapOffload;
 
 mod announce;
 mod attach;
+pub mod capture;
 mod command;
 pub mod config;
 pub mod control;
@@ -120,9 +122,12 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         workers: options.workers,
         ports,
     };
-    let wanted_control = options.control.is_some() || options.metrics.is_some();
+    let wanted_control = options.control.is_some() || options.metrics.is_some() || options.pcap.is_some();
     let control = wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics, served));
-    let control = control.transpose()?;
+    let mut control = control.transpose()?;
+    if let Some((control, capture)) = control.as_mut().zip(options.pcap.as_ref()) {
+        control.capture(capture)?;
+    }
     let tap = |ifname: &str| tap::Plan {
         ifname: ifname.to_owned(),
         mac: options.mac,
@@ -178,7 +183,11 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         outbound: options.outbound.clone(),
         ledger,
     };
-    let engine = Engine::start(setup, attachment, options.require_sandbox)?;
+    let mut engine = Engine::start(setup, attachment, options.require_sandbox)?;
+    if let Some(control) = &mut control {
+        // Before the guest does anything, so that a capture has all of it.
+        control.serve(&mut |update| engine.tell(update), Instant::now());
+    }
     if let Behind::Command(guest) = &behind {
         guest.prepared()?;
     }

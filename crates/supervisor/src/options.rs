@@ -12,6 +12,7 @@ use pontoon_engine::egress::Rule;
 use pontoon_runtime::{Outbound, Pacing};
 use pontoon_wire::Mac;
 
+use crate::capture::Capture;
 use crate::publish::Publish;
 
 /// Everything that `pontoon run` and `pontoon vm` can be told.
@@ -63,6 +64,8 @@ pub struct Options {
     pub ready_fd: Option<RawFd>,
     /// Control socket.
     pub control: Option<PathBuf>,
+    /// What is captured from the start on.
+    pub pcap: Option<Capture>,
     /// Where Prometheus finds metrics.
     pub metrics: Option<SocketAddr>,
     /// File for our process id, written when the network stands.

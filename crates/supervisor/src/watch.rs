@@ -133,7 +133,7 @@ impl Watch {
                 Successor::Runs => {
                     if let Some(control) = &mut self.control {
                         let engine = &mut self.engine;
-                        control.ask_again(&mut |update| engine.tell(update));
+                        control.ask_again(&mut |update| engine.tell(update), Instant::now());
                     }
                 }
             },

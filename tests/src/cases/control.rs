@@ -1,5 +1,6 @@
 //! The control socket, while a guest runs.
 
+mod capture;
 mod publish;
 
 use std::io::Write;
@@ -32,6 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
     .into_iter()
     .chain(publish::cases())
+    .chain(capture::cases())
     .map(Case::pontoon_only)
     .collect()
 }

@@ -35,6 +35,10 @@ impl<'a> Client<'a> {
         self.request("POST", what, &serde_json::to_vec(value)?)
     }
 
+    pub(super) fn delete<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
+        self.request("DELETE", what, &[])
+    }
+
     fn request<T: DeserializeOwned>(&self, method: &str, what: &str, body: &[u8]) -> Result<T> {
         let shown = self.path.display();
         let answer = self

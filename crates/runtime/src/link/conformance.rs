@@ -1,6 +1,7 @@
 //! What every link does, whatever carries its frames: one list of tests, which each link's tests take over by [`suite`].
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pontoon_engine::Frame;
@@ -11,7 +12,9 @@ use pontoon_wire::frame::{Body, HEAD, Transport, parse};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
+use super::captured::Captured;
 use super::{BURST, Link, Receive, Rest, Until};
+use crate::capture::Tape;
 use crate::host::event::{Edge, Epoll, Events};
 
 /// The guest's Ethernet address.
@@ -73,6 +76,43 @@ pub(super) trait Guest: Sized {
     fn leave(self);
 }
 
+/// A guest whose link is captured.
+pub(super) struct Taped<G>(G);
+
+impl<G: Guest> Guest for Taped<G> {
+    type Link = Captured<G::Link>;
+
+    fn run(name: &str, test: fn()) {
+        G::run(name, test);
+    }
+
+    fn open(mtu: u16) -> (Self::Link, Self) {
+        let (link, guest) = G::open(mtu);
+        let tape = Arc::new(Tape::new(96));
+        (Captured::new(link, tape), Self(guest))
+    }
+
+    fn settle(link: &mut Self::Link, frames: usize) {
+        G::settle(link.inner(), frames);
+    }
+
+    fn say(&mut self, pair: Pair, data: &[u8]) {
+        self.0.say(pair, data);
+    }
+
+    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        self.0.hear(pair)
+    }
+
+    fn hears(&mut self, pair: Pair) -> bool {
+        self.0.hears(pair)
+    }
+
+    fn leave(self) {
+        self.0.leave();
+    }
+}
+
 /// The list, as tests of a link whose guest is `$guest`.
 macro_rules! suite {
     ($guest:ty) => {
@@ -111,12 +151,13 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
             assert_eq!(drain(&mut link).0, [(to(pair), data.clone())]);
 
             let head = head(pair, len);
-            let transmitter = link.transmitter();
+            let mut transmitter = link.transmitter();
             transmitter.send(whole(&head), head.bytes(), &data).unwrap();
             let mut room = transmitter.reserve(1, head.bytes().len(), len).unwrap();
             fill(&room, &data);
             room.commit(whole(&head), head.bytes(), len).unwrap();
             drop(room);
+            drop(transmitter);
             flush(&mut link);
             for _ in 0..2 {
                 assert_eq!(guest.hear(pair).as_ref(), Some(&data), "{len} bytes");
@@ -136,8 +177,10 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     let order: Vec<u8> = datagrams.iter().map(|(_, data)| data[0]).collect();
     assert_eq!(order, (0..40).collect::<Vec<_>>());
     assert!(bursts.iter().all(|frames| *frames <= BURST), "{bursts:?}");
-    let (receiver, _) = link.halves();
-    let burst = receiver.receive(BURST, Until::Empty, |_| panic!("there is none"));
+    let burst = link
+        .halves()
+        .0
+        .receive(BURST, Until::Empty, |_| panic!("there is none"));
     assert_eq!(burst.rest, Rest::Drained);
 
     // As many as were asked for, and the rest later.
@@ -145,8 +188,10 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
         guest.say(PAIRS[0], &[nth]);
     }
     G::settle(&mut link, 3);
-    let (receiver, _) = link.halves();
-    let burst = receiver.receive(2, Until::Empty, |frames| assert_eq!(frames.len(), 2));
+    let burst = link
+        .halves()
+        .0
+        .receive(2, Until::Empty, |frames| assert_eq!(frames.len(), 2));
     assert_eq!((burst.frames, burst.rest), (2, Rest::More));
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
@@ -179,7 +224,7 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
 
 pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
-    let transmitter = link.transmitter();
+    let mut transmitter = link.transmitter();
     let head = head(PAIRS[0], 50);
     let mut room = transmitter.reserve(3, head.bytes().len(), 100).unwrap();
     let sizes: Vec<usize> = room.payloads().iter().map(|room| room.len()).collect();
@@ -190,6 +235,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     }
     assert_eq!(room.payloads().len(), 1);
     drop(room);
+    drop(transmitter);
     flush(&mut link);
     for nth in [1_u8, 2] {
         assert_eq!(guest.hear(PAIRS[0]), Some(vec![nth; 50]));
@@ -197,7 +243,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     assert!(!guest.hears(PAIRS[0]), "the third was not committed");
 
     // As much as fits, and never more than 64.
-    let transmitter = link.transmitter();
+    let mut transmitter = link.transmitter();
     assert_eq!(transmitter.reserve(1000, 54, 1).unwrap().payloads().len(), 64);
     assert!((1..=64).contains(&transmitter.reserve(64, 54, 65_000).unwrap().payloads().len()));
     assert!(transmitter.reserve(0, 54, 100).is_none());
@@ -206,7 +252,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
 /// Whatever a link cannot carry is refused for good, and leaves no trace.
 pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
-    let transmitter = link.transmitter();
+    let mut transmitter = link.transmitter();
     let data = [0; 2000];
     let long = head(PAIRS[0], data.len());
     if !transmitter.limits().uso {
@@ -241,6 +287,7 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
         "no room is left in the reservation"
     );
     drop(room);
+    drop(transmitter);
     flush(&mut link);
     assert_eq!(link.take_full(), Ok(false));
     assert_eq!(guest.hear(PAIRS[0]), Some(vec![7]));
@@ -258,8 +305,7 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
         if let Err(how) = link.control(&epoll) {
             return Some(how);
         }
-        let (receiver, _) = link.halves();
-        let burst = receiver.receive(BURST, Until::Empty, |frames| {
+        let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
             heard.extend(frames.iter().filter_map(datagram));
         });
         match burst.rest {
@@ -364,8 +410,7 @@ pub(super) fn flush(link: &mut impl Link) {
 pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<usize>) {
     let (mut datagrams, mut bursts) = (Vec::new(), Vec::new());
     loop {
-        let (receiver, _) = link.halves();
-        let burst = receiver.receive(BURST, Until::Empty, |frames| {
+        let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
             datagrams.extend(frames.iter().filter_map(datagram))
         });
         link.end_turn(burst.rest == Rest::More);

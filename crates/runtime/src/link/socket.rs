@@ -93,8 +93,8 @@ impl<F: Framing> Socket<F> {
 }
 
 impl<F: Framing> Link for Socket<F> {
-    type Receiver = F::Receiver;
-    type Transmitter = Transmitter<F>;
+    type Receiver<'a> = &'a mut F::Receiver;
+    type Transmitter<'a> = &'a mut Transmitter<F>;
 
     fn halves(&mut self) -> (&mut F::Receiver, &mut Transmitter<F>) {
         (&mut self.receiver, &mut self.transmitter)

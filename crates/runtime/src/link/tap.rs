@@ -71,8 +71,8 @@ impl AsFd for Tap {
 }
 
 impl Link for Tap {
-    type Receiver = Receiver;
-    type Transmitter = Transmitter;
+    type Receiver<'a> = &'a mut Receiver;
+    type Transmitter<'a> = &'a mut Transmitter;
 
     fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
         (&mut self.receiver, &mut self.transmitter)

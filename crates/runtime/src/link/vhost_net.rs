@@ -184,8 +184,8 @@ const TURN: usize = 64 << 10;
 const LONG_SILENCE: u32 = 4;
 
 impl Link for VhostNet {
-    type Receiver = Receiver;
-    type Transmitter = Transmitter;
+    type Receiver<'a> = &'a mut Receiver;
+    type Transmitter<'a> = &'a mut Transmitter;
 
     fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
         (&mut self.receiver, &mut self.transmitter)

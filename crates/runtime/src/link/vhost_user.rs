@@ -114,8 +114,8 @@ impl VhostUser {
 }
 
 impl Link for VhostUser {
-    type Receiver = Receiver;
-    type Transmitter = Transmitter;
+    type Receiver<'a> = &'a mut Receiver;
+    type Transmitter<'a> = &'a mut Transmitter;
 
     fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
         (&mut self.receiver, &mut self.transmitter)

@@ -10,16 +10,16 @@ use pontoon_engine::config::{Protocol, Published};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Door {
     /// There is a new one, with its socket: listening (TCP) or bound (UDP), non-blocking.
-    Open(Published, Socket),
+    Open(Published, Descriptor),
     /// It leads to another port of the guest's.
     Lead(Published),
     /// It is no more.
     Close(Published),
 }
 
-/// A host socket, which supervisor and workers may share. Equal to itself alone.
+/// What the supervisor has opened, and may share with the workers. Equal to itself alone.
 #[derive(Clone, Debug)]
-pub struct Socket(Arc<OwnedFd>);
+pub struct Descriptor(Arc<OwnedFd>);
 
 impl Door {
     /// A line of text. The socket goes along.
@@ -70,31 +70,31 @@ impl Door {
     }
 }
 
-impl Socket {
+impl Descriptor {
     pub(crate) fn into_inner(self) -> Arc<OwnedFd> {
         self.0
     }
 }
 
-impl From<Arc<OwnedFd>> for Socket {
+impl From<Arc<OwnedFd>> for Descriptor {
     fn from(socket: Arc<OwnedFd>) -> Self {
         Self(socket)
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl PartialEq for Socket {
+impl PartialEq for Descriptor {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_raw_fd() == other.0.as_raw_fd()
     }
 }
 
-impl Eq for Socket {}
+impl Eq for Descriptor {}
 
 const OPEN: &str = "open";
 const LEAD: &str = "lead";

@@ -1,5 +1,6 @@
 //! What can be asked of a guest's network, and the answers: one file for each resource.
 
+mod capture;
 mod census;
 mod document;
 mod flows;
@@ -18,7 +19,10 @@ use pontoon_runtime::messages::{Report, Stats};
 use super::Served;
 use super::http::Response;
 use super::server::{Answer, Route};
+use crate::capture::Capture;
+use crate::error::Error;
 use crate::publish::Ports;
+use capture::Captures;
 use census::Census;
 use round::{Round, Silent};
 
@@ -32,6 +36,7 @@ pub(super) struct Api {
     ports: Ports,
     round: Round,
     census: Census,
+    captures: Captures,
     /// For the engine.
     outbox: Vec<Update>,
 }
@@ -70,6 +75,21 @@ pub(super) const ROUTES: &[Route<Api>] = &[
     },
     Route {
         method: "GET",
+        path: "/v1/capture",
+        act: capture::get,
+    },
+    Route {
+        method: "POST",
+        path: "/v1/capture",
+        act: capture::post,
+    },
+    Route {
+        method: "DELETE",
+        path: "/v1/capture",
+        act: capture::delete,
+    },
+    Route {
+        method: "GET",
         path: "/metrics",
         act: metrics::get,
     },
@@ -95,8 +115,22 @@ impl Api {
             ports: served.ports,
             round: Round::new(served.workers),
             census: Census::new(served.workers),
+            captures: Captures::default(),
             outbox: Vec::new(),
         }
+    }
+
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// Its file cannot be had.
+    pub(super) fn capture(&mut self, capture: &Capture) -> Result<(), Error> {
+        self.captures.start(capture, &mut self.outbox)
+    }
+
+    /// Whether the workers may have something to say.
+    pub(super) fn is_asking(&self) -> bool {
+        self.deadline().is_some() || self.captures.runs()
     }
 
     /// Until when the workers have time.
@@ -105,6 +139,7 @@ impl Api {
             .deadline()
             .into_iter()
             .chain(self.census.deadline())
+            .chain(self.captures.deadline())
             .min()
     }
 
@@ -112,6 +147,7 @@ impl Api {
     pub(super) fn expire(&mut self, now: Instant) {
         self.round.expire(now);
         self.census.expire(now);
+        self.captures.expire(now);
     }
 
     /// Notes a worker's answer; true if somebody's answer may be ready.
@@ -119,6 +155,7 @@ impl Api {
         match report {
             Report::Stats(stats) => self.round.hear(stats),
             Report::Flows(flows) => self.census.hear(flows, &mut self.outbox, now),
+            Report::Captured(captured) => self.captures.hear(captured, &mut self.outbox),
             Report::Ready => false,
         }
     }
@@ -133,6 +170,7 @@ impl Api {
     pub(super) fn ask_again(&mut self) {
         self.round.restart(&mut self.outbox);
         self.census.restart(&mut self.outbox);
+        self.captures.lost();
     }
 
     /// What the engine is to be told.

@@ -120,6 +120,23 @@ pub struct RelayChange {
     pub removed: Vec<String>,
 }
 
+/// `GET`, `POST` and `DELETE /v1/capture`: the capture that runs, or ran last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// It runs.
+    pub running: bool,
+    /// Its file; none: there was no capture.
+    pub file: Option<String>,
+    /// Frames in the file, once it has ended.
+    pub frames: u64,
+    /// Frames that came faster than they could be written, once it has ended.
+    pub dropped: u64,
+    /// Bytes of the file, once it has ended.
+    pub bytes: u64,
+    /// Why it has ended.
+    pub ended: Option<String>,
+}
+
 /// What every status but 200 has for a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {

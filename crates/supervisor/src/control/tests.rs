@@ -1,5 +1,6 @@
 //! A control socket, its clients, and an engine that says what it is told to.
 
+mod capture;
 pub(crate) mod document;
 
 use std::io::{Read, Write};

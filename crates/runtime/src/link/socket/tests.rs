@@ -20,6 +20,11 @@ mod stream {
     use super::*;
 
     suite!(Machine<Stream>);
+
+    mod captured {
+        use super::super::*;
+        suite!(conformance::Taped<Machine<Stream>>);
+    }
 }
 
 mod packet {

@@ -13,6 +13,10 @@ use crate::link::conformance::{self, Pair, checked, head_up, suite, whole};
 
 suite!(Guest);
 
+mod captured {
+    super::suite!(crate::link::conformance::Taped<super::Guest>);
+}
+
 /// Receive buffers that hold any frame, as the suite fills the one slice of its room.
 const OPTIONS: Options = Options {
     features: u64::MAX,

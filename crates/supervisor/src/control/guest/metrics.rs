@@ -62,7 +62,12 @@ const GAUGES: [Gauge; 2] = [
 ];
 
 /// Counted beside the engine.
-const BESIDE: [(&str, &str); 3] = [
+const BESIDE: [(&str, &str); 5] = [
+    ("capture_frames", "Frames that were captured into files."),
+    (
+        "capture_dropped",
+        "Frames that are missing in a capture, as they came faster than they could be written.",
+    ),
     (
         "link_malformed",
         "Frames that the link dropped for meaningless offload metadata.",

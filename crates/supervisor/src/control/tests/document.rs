@@ -31,6 +31,8 @@ fn it_names_every_route_and_no_other() {
 #[test]
 fn answers_have_the_form_that_it_says() {
     let document = document();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture");
     for (request, silent) in [
         (STATS.to_owned(), false),
         (STATS.to_owned(), true),
@@ -45,6 +47,13 @@ fn answers_have_the_form_that_it_says() {
             post("/v1/publish", r#"{"add": [], "remove": ["127.0.0.1:1:80"]}"#),
             false,
         ),
+        ("GET /v1/capture HTTP/1.1\r\n\r\n".to_owned(), false),
+        (
+            post("/v1/capture", &format!("{{\"file\": \"{}\"}}", file.display())),
+            false,
+        ),
+        (post("/v1/capture", r#"{"file": "relative"}"#), false),
+        ("DELETE /v1/capture HTTP/1.1\r\n\r\n".to_owned(), false),
     ] {
         let mut desk = Desk::new(2);
         let client = desk.client();
@@ -96,6 +105,9 @@ fn another_form_is_noticed() {
         &serde_json::json!({"action": "allow", "to": "*"}),
     )
     .unwrap_err();
+    let nullable = serde_json::json!({"type": ["string", "null"]});
+    conform(&document, &nullable, &Value::Null).unwrap();
+    conform(&document, &nullable, &serde_json::json!(7)).unwrap_err();
 }
 
 fn resolve<'a>(document: &'a Value, at: &'a Value) -> &'a Value {
@@ -112,8 +124,18 @@ pub(crate) fn conform(document: &Value, schema: &Value, value: &Value) -> Result
     if let Some(choices) = schema["enum"].as_array() {
         return if choices.contains(value) { Ok(()) } else { wrong() };
     }
+    if let Some(types) = schema["type"].as_array() {
+        let mut one = schema.clone();
+        let fits = types.iter().any(|kind| {
+            one["type"] = kind.clone();
+            conform(document, &one, value).is_ok()
+        });
+        return if fits { Ok(()) } else { wrong() };
+    }
     match schema["type"].as_str() {
         Some("string") if value.is_string() => Ok(()),
+        Some("null") if value.is_null() => Ok(()),
+        Some("boolean") if value.is_boolean() => Ok(()),
         Some("integer") if value.is_u64() => Ok(()),
         Some("array") => match value.as_array() {
             Some(items) => items

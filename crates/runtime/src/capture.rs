@@ -1,0 +1,263 @@
+//! Capturing what passes the link.
+//!
+//! A worker that captures runs on a link of another type ([`Captured`](crate::link::captured::Captured)), which copies
+//! frames onto a [`Tape`]: a bounded queue, where a frame that finds no room is counted and forgotten. A thread takes them
+//! from there into the file ([`writer`]). No worker ever waits for it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::SystemTime;
+
+use crossbeam_queue::ArrayQueue;
+use tracing::warn;
+
+use crate::messages::{Captured, Order, Report, Start};
+
+pub(crate) mod pcapng;
+mod writer;
+
+use pcapng::Way;
+use writer::Writer;
+
+/// Frames that may wait for the writer, and bytes of them.
+const MOST_FRAMES: usize = 4096;
+const MOST_BYTES: usize = 16 << 20;
+
+/// Where the process's captures begin and end: one at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Deck(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    running: Option<Running>,
+    /// What earlier captures came to.
+    frames: u64,
+    dropped: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    number: u64,
+    tape: Arc<Tape>,
+    writer: JoinHandle<()>,
+}
+
+/// Frames on their way to the file.
+#[derive(Debug)]
+pub(crate) struct Tape {
+    records: ArrayQueue<Record>,
+    /// Bytes of them.
+    bytes: AtomicUsize,
+    /// Bytes that are kept of a frame.
+    snap: usize,
+    /// It takes no more.
+    closed: AtomicBool,
+    /// In the file.
+    frames: AtomicU64,
+    dropped: AtomicU64,
+    writer: OnceLock<Thread>,
+}
+
+/// What was kept of a frame.
+#[derive(Debug)]
+pub(crate) struct Record {
+    at: SystemTime,
+    pub(crate) way: Way,
+    pub(crate) len: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Deck {
+    /// Begins or ends a capture; each worker passes each order on to here, and the first one counts. The tape for what this
+    /// worker sees from here on.
+    pub(crate) fn obey(&self, order: Order, voice: &OwnedFd) -> Option<Arc<Tape>> {
+        let mut inner = self.lock();
+        match order {
+            Order::Start(start) => {
+                let known = inner.running.as_ref().map(|running| running.number);
+                if known.is_none_or(|known| known < start.number) {
+                    inner.end();
+                    let number = start.number;
+                    match Running::start(start, voice) {
+                        Ok(running) => inner.running = Some(running),
+                        Err(error) => {
+                            warn!("cannot capture: {error}");
+                            let why = format!("cannot begin: {error}");
+                            writer::tell(voice, &Report::Captured(Captured::failed(number, why)));
+                        }
+                    }
+                    return inner.tape(number);
+                }
+                inner.tape(start.number)
+            }
+            Order::Stop(number) => {
+                if let Some(tape) = inner.tape(number) {
+                    tape.close();
+                }
+                None
+            }
+        }
+    }
+
+    /// Ends what runs, and waits until its file is whole.
+    pub(crate) fn finish(&self) {
+        self.lock().end();
+    }
+
+    /// What captures came to since the engine's start.
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
+        let inner = self.lock();
+        let now = inner.running.as_ref().map(|running| &running.tape);
+        let [frames, dropped] = now.map_or([0; 2], |tape| tape.counts());
+        [
+            ("capture_frames", inner.frames + frames),
+            ("capture_dropped", inner.dropped + dropped),
+        ]
+    }
+
+    /// Nobody who holds it waits for anything but a thread's start or, when no worker runs, its end.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn tape(&self, number: u64) -> Option<Arc<Tape>> {
+        let running = self.running.as_ref().filter(|running| running.number == number);
+        running.map(|running| Arc::clone(&running.tape))
+    }
+
+    fn end(&mut self) {
+        let Some(Running { tape, writer, .. }) = self.running.take() else {
+            return;
+        };
+        tape.close();
+        // A panic has been told of.
+        let _ = writer.join();
+        let [frames, dropped] = tape.counts();
+        self.frames += frames;
+        self.dropped += dropped;
+    }
+}
+
+impl Running {
+    fn start(start: Start, voice: &OwnedFd) -> io::Result<Self> {
+        let tape = Arc::new(Tape::new(start.snap as usize));
+        let number = start.number;
+        let file = start.file.as_fd().try_clone_to_owned()?.into();
+        let writer = Writer::new(start, file, Arc::clone(&tape), voice.try_clone()?);
+        let writer = thread::Builder::new()
+            .name("capture".to_owned())
+            .spawn(move || writer.run())?;
+        let _ = tape.writer.set(writer.thread().clone());
+        Ok(Self { number, tape, writer })
+    }
+}
+
+impl Tape {
+    pub(crate) fn new(snap: usize) -> Self {
+        Self {
+            records: ArrayQueue::new(MOST_FRAMES),
+            bytes: AtomicUsize::new(0),
+            snap,
+            closed: AtomicBool::new(false),
+            frames: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            writer: OnceLock::new(),
+        }
+    }
+
+    /// An empty record of a frame of `len` bytes, to be filled with [`Self::room`] bytes at most. `None`: there is no room.
+    pub(crate) fn record(&self, way: Way, len: usize) -> Option<Record> {
+        if self.closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        if self.records.is_full() || self.bytes.load(Ordering::Relaxed) >= MOST_BYTES {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Record {
+            at: SystemTime::now(),
+            way,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            bytes: Vec::with_capacity(len.min(self.snap)),
+        })
+    }
+
+    /// Bytes that a record still takes.
+    pub(crate) fn room(&self, record: &Record) -> usize {
+        self.snap.saturating_sub(record.bytes.len())
+    }
+
+    /// Puts a record in the queue.
+    pub(crate) fn put(&self, record: Record) {
+        let len = record.bytes.len();
+        let before = self.bytes.fetch_add(len, Ordering::Relaxed);
+        if self.records.push(record).is_err() {
+            self.bytes.fetch_sub(len, Ordering::Relaxed);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        // The writer looks by itself now and then. Once half of the room is taken, it had better look now; to say so waits for
+        // nobody, and is a system call where the writer sleeps.
+        let half_full = before < MOST_BYTES / 2 && before + len >= MOST_BYTES / 2;
+        if (half_full || self.records.len() == MOST_FRAMES / 2)
+            && let Some(writer) = self.writer.get()
+        {
+            writer.unpark();
+        }
+    }
+
+    /// Takes the next record out.
+    pub(crate) fn take(&self) -> Option<Record> {
+        let record = self.records.pop()?;
+        self.bytes.fetch_sub(record.bytes.len(), Ordering::Relaxed);
+        Some(record)
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        if let Some(writer) = self.writer.get() {
+            writer.unpark();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn counts(&self) -> [u64; 2] {
+        [&self.frames, &self.dropped].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Record {
+    /// Appends bytes.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends `len` bytes, which `copy` writes.
+    pub(crate) fn fill(&mut self, len: usize, copy: impl FnOnce(&mut [u8])) {
+        let begin = self.bytes.len();
+        self.bytes.resize(begin + len, 0);
+        copy(&mut self.bytes[begin..]);
+    }
+}
+
+impl Captured {
+    fn failed(number: u64, why: String) -> Self {
+        Self {
+            number,
+            frames: 0,
+            dropped: 0,
+            bytes: 0,
+            why,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

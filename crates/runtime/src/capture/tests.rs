@@ -1,0 +1,166 @@
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::time::{Duration, Instant};
+
+use pontoon_sys::seqpacket;
+
+use super::*;
+use crate::messages::MAX_LEN;
+
+/// Kind and body of each block, whose lengths must agree.
+pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
+    let word = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().unwrap());
+    let mut blocks = Vec::new();
+    while !file.is_empty() {
+        let len = word(&file[4..]) as usize;
+        assert_eq!(len % 4, 0);
+        assert_eq!(word(&file[len - 4..]) as usize, len);
+        blocks.push((word(file), &file[8..len - 4]));
+        file = &file[len..];
+    }
+    blocks
+}
+
+/// A deck, and the supervisor's end of its channel.
+struct Scene {
+    deck: Deck,
+    voice: OwnedFd,
+    supervisor: OwnedFd,
+    file: File,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (supervisor, voice) = seqpacket::pair().unwrap();
+        Self {
+            deck: Deck::default(),
+            voice,
+            supervisor,
+            file: tempfile::tempfile().unwrap(),
+        }
+    }
+
+    fn start(&self, size: Option<u64>, time: Option<Duration>) -> Arc<Tape> {
+        let file: OwnedFd = self.file.try_clone().unwrap().into();
+        let start = Start {
+            number: 1,
+            file: Arc::new(file).into(),
+            snap: 96,
+            size,
+            time,
+        };
+        self.deck.obey(Order::Start(start), &self.voice).unwrap()
+    }
+
+    /// What came of it, and the blocks of the file by kind: statistics, frames.
+    fn end(&mut self) -> (Captured, usize, usize) {
+        let mut buffer = vec![0; MAX_LEN];
+        let message = seqpacket::receive(&self.supervisor, &mut buffer).unwrap();
+        let message = &buffer[..message.unwrap().len];
+        let Report::Captured(captured) = Report::decode(message).unwrap() else {
+            panic!("it said something else");
+        };
+        let mut bytes = Vec::new();
+        self.file.rewind().unwrap();
+        self.file.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len() as u64, captured.bytes);
+        let kinds: Vec<u32> = blocks(&bytes).iter().map(|(kind, _)| *kind).collect();
+        let count = |wanted| kinds.iter().filter(|kind| **kind == wanted).count();
+        assert_eq!(kinds.last(), Some(&5), "statistics are last");
+        (captured, count(5), count(6))
+    }
+}
+
+fn put(tape: &Tape, frames: usize, len: usize) {
+    for _ in 0..frames {
+        if let Some(mut record) = tape.record(Way::Up, len) {
+            record.fill(tape.room(&record).min(len), |_| {});
+            tape.put(record);
+        }
+    }
+}
+
+#[test]
+fn everything_is_in_the_file_that_is_stopped() {
+    let mut scene = Scene::new();
+    let tape = scene.start(None, None);
+    put(&tape, 1000, 60);
+    assert!(scene.deck.obey(Order::Stop(1), &scene.voice).is_none());
+    let (captured, statistics, frames) = scene.end();
+    assert_eq!((captured.frames, captured.dropped), (1000, 0));
+    assert_eq!((statistics, frames), (1, 1000));
+    assert_eq!(captured.why, "it was stopped");
+    put(&tape, 1, 60);
+    scene.deck.finish();
+    assert_eq!(
+        scene.deck.counts(),
+        [("capture_frames", 1000), ("capture_dropped", 0)]
+    );
+}
+
+#[test]
+fn each_worker_gets_the_same_tape_of_the_capture_that_runs() {
+    let scene = Scene::new();
+    let tape = scene.start(None, None);
+    assert!(Arc::ptr_eq(&tape, &scene.start(None, None)));
+    // Of one that is over, there is none.
+    assert!(scene.deck.obey(Order::Stop(7), &scene.voice).is_none());
+    assert!(!tape.is_closed());
+    scene.deck.finish();
+    assert!(tape.is_closed());
+}
+
+#[test]
+fn the_file_grows_no_larger_than_it_may() {
+    let mut scene = Scene::new();
+    let tape = scene.start(Some(10_000), None);
+    put(&tape, 1000, 60);
+    let (captured, statistics, frames) = scene.end();
+    assert_eq!(captured.why, "the file was to grow no larger");
+    assert_eq!(statistics, 1);
+    assert_eq!(frames as u64, captured.frames);
+    // Another frame of 104 bytes does not fit.
+    assert!((9_896..=10_000).contains(&captured.bytes), "{captured:?}");
+}
+
+#[test]
+fn it_takes_no_longer_than_it_may() {
+    let mut scene = Scene::new();
+    let begin = Instant::now();
+    let tape = scene.start(None, Some(Duration::from_millis(50)));
+    put(&tape, 3, 60);
+    let (captured, ..) = scene.end();
+    assert!(begin.elapsed() >= Duration::from_millis(50));
+    assert_eq!(
+        (captured.frames, captured.why.as_str()),
+        (3, "it was to take no longer")
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_written_ends_it() {
+    let mut scene = Scene::new();
+    scene.file = File::options().write(true).open("/dev/full").unwrap();
+    let _tape = scene.start(None, None);
+    let mut buffer = vec![0; MAX_LEN];
+    let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
+    let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
+        panic!("it said something else");
+    };
+    assert_eq!((captured.frames, captured.bytes), (0, 0));
+    assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
+}
+
+/// Without a writer: what finds no room is counted, and nothing waits.
+#[test]
+fn what_finds_no_room_is_counted() {
+    let many = Tape::new(96);
+    put(&many, MOST_FRAMES + 5, 60);
+    assert_eq!(many.counts(), [0, 5]);
+    let large = Tape::new(65_536);
+    put(&large, MOST_BYTES / 65_536 + 7, 65_536);
+    assert_eq!(large.counts(), [0, 7]);
+    while large.take().is_some() {}
+    put(&large, 1, 65_536);
+    assert_eq!(large.counts(), [0, 7]);
+}

@@ -1,0 +1,169 @@
+//! The thread that writes a capture's file.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use pontoon_sys::seqpacket;
+use tracing::debug;
+
+use super::pcapng::{self, Statistics};
+use super::{Record, Tape};
+use crate::messages::{Captured, Report, Start};
+
+/// How often to look for frames: so long is the file behind at most.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// Bytes of one write, about.
+const CHUNK: usize = 256 << 10;
+
+/// How often to try to say that the capture has ended.
+const ATTEMPTS: u32 = 100;
+
+pub(super) struct Writer {
+    number: u64,
+    snap: u32,
+    most_bytes: u64,
+    begin: SystemTime,
+    ends: Option<Instant>,
+    file: File,
+    tape: Arc<Tape>,
+    voice: OwnedFd,
+    /// Not yet written.
+    buffer: Vec<u8>,
+    /// Frames among that.
+    buffered: u64,
+    /// Written.
+    bytes: u64,
+}
+
+/// Why a capture ends.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("it was stopped")]
+    Stopped,
+    #[error("it was to take no longer")]
+    Time,
+    #[error("the file was to grow no larger")]
+    Size,
+    #[error("cannot write: {0}")]
+    Failed(#[from] io::Error),
+}
+
+impl Writer {
+    pub(super) fn new(start: Start, file: File, tape: Arc<Tape>, voice: OwnedFd) -> Self {
+        Self {
+            number: start.number,
+            snap: start.snap,
+            most_bytes: start.size.unwrap_or(u64::MAX),
+            begin: SystemTime::now(),
+            ends: start.time.and_then(|time| Instant::now().checked_add(time)),
+            file,
+            tape,
+            voice,
+            buffer: Vec::new(),
+            buffered: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Writes until the capture ends, and says what came of it.
+    pub(super) fn run(mut self) {
+        let mut end = self.follow();
+        self.tape.close();
+        if !matches!(end, End::Failed(_))
+            && let Err(error) = self.conclude()
+        {
+            end = End::Failed(error);
+        }
+        let [frames, dropped] = self.tape.counts();
+        let captured = Captured {
+            number: self.number,
+            frames,
+            dropped,
+            bytes: self.bytes,
+            why: end.to_string(),
+        };
+        tell(&self.voice, &Report::Captured(captured));
+    }
+
+    fn follow(&mut self) -> End {
+        pcapng::begin(&mut self.buffer, self.snap);
+        loop {
+            // Asked before the tape is empty: what was put on it before it was closed is not left there.
+            let closed = self.tape.is_closed();
+            while self.buffer.len() < CHUNK
+                && let Some(record) = self.tape.take()
+            {
+                if !self.fits(&record) {
+                    return End::Size;
+                }
+                pcapng::frame(&mut self.buffer, record.at, record.way, &record.bytes, record.len);
+                self.buffered += 1;
+            }
+            let more = self.buffer.len() >= CHUNK;
+            if let Err(error) = self.write() {
+                return End::Failed(error);
+            }
+            if closed && !more {
+                return End::Stopped;
+            }
+            let left = self
+                .ends
+                .map(|ends| ends.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return End::Time;
+            }
+            if !more {
+                thread::park_timeout(left.map_or(PERIOD, |left| left.min(PERIOD)));
+            }
+        }
+    }
+
+    /// Whether there is room in the file for a frame, and for the statistics behind the last one.
+    fn fits(&self, record: &Record) -> bool {
+        let frame = pcapng::FRAME_OVERHEAD + (record.bytes.len() as u64).next_multiple_of(4);
+        let len = self.bytes + self.buffer.len() as u64 + frame + pcapng::STATISTICS_LEN;
+        len <= self.most_bytes
+    }
+
+    fn conclude(&mut self) -> io::Result<()> {
+        self.write()?;
+        let [frames, dropped] = self.tape.counts();
+        let seen = Statistics {
+            begin: self.begin,
+            end: SystemTime::now(),
+            received: frames + dropped,
+            dropped,
+        };
+        pcapng::statistics(&mut self.buffer, seen);
+        self.write()
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        self.file.write_all(&self.buffer)?;
+        self.bytes += self.buffer.len() as u64;
+        self.tape.frames.fetch_add(self.buffered, Ordering::Relaxed);
+        self.buffered = 0;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Says something to the supervisor, who may be busy.
+pub(super) fn tell(voice: &OwnedFd, report: &Report) {
+    for _ in 0..ATTEMPTS {
+        match seqpacket::send(voice, &report.encode(), &[]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(PERIOD),
+            Err(error) => return debug!("the supervisor was not told of a capture's end: {error}"),
+            Ok(()) => return,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What is to be captured, and the file that it goes to.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustix::fs::{FileType, OFlags, fcntl_setfl, fstat};
+
+use crate::error::Error;
+
+/// A capture to be: `FILE[,snap=N][,size=N][,time=T]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    /// A regular file, which is emptied, or none yet.
+    pub file: PathBuf,
+    /// Bytes that are kept of a frame.
+    pub snap: u32,
+    /// Bytes of the file, at most.
+    pub size: Option<u64>,
+    /// How long it goes on, at most: whole milliseconds.
+    pub time: Option<Duration>,
+}
+
+/// Bytes that are kept of a frame where nobody asks for less: more than any has, and what tcpdump keeps.
+pub const SNAP: u32 = 262_144;
+
+/// Least bytes of a file: what is in one without a frame fits.
+pub const LEAST_SIZE: u64 = 4096;
+
+impl FromStr for Capture {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let mut capture = Self {
+            file: parts.next().unwrap_or_default().into(),
+            snap: SNAP,
+            size: None,
+            time: None,
+        };
+        if capture.file.as_os_str().is_empty() {
+            return Err("no file".to_owned());
+        }
+        for part in parts {
+            let wrong = || format!("'{part}' is none of snap=N, size=N[k|M|G], time=N[ms|s|m]");
+            let (name, value) = part.split_once('=').ok_or_else(wrong)?;
+            match name {
+                "snap" => capture.snap = value.parse().map_err(|_| wrong())?,
+                "size" => capture.size = Some(size(value).ok_or_else(wrong)?),
+                "time" => capture.time = Some(time(value).ok_or_else(wrong)?),
+                _ => return Err(wrong()),
+            }
+        }
+        capture.check()?;
+        Ok(capture)
+    }
+}
+
+impl Capture {
+    /// Whether its limits make sense.
+    ///
+    /// # Errors
+    /// What is wrong, in one line.
+    pub fn check(&self) -> Result<(), String> {
+        if self.snap > SNAP {
+            return Err(format!("snap={}: at most {SNAP} bytes of a frame", self.snap));
+        }
+        match self.size {
+            Some(size) if size < LEAST_SIZE => Err(format!("size={size}: at least {LEAST_SIZE} bytes")),
+            _ if self.time == Some(Duration::ZERO) => Err("time=0: no time at all".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the file, for this user alone where it is new, and empties it.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is not regular: a pipe's reader could keep us waiting.
+    pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
+        let open = || -> io::Result<OwnedFd> {
+            let file: OwnedFd = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+                .open(&self.file)?
+                .into();
+            if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+                return Err(io::Error::other("it is no regular file"));
+            }
+            rustix::fs::ftruncate(&file, 0)?;
+            fcntl_setfl(&file, OFlags::empty())?;
+            Ok(file)
+        };
+        open().map_err(|error| Error::io(format_args!("cannot write {}", self.file.display()), &error))
+    }
+}
+
+impl fmt::Display for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())
+    }
+}
+
+/// A number of bytes.
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "k" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+fn time(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        _ => return None,
+    };
+    let time = digits.parse::<u64>().ok()?.checked_mul(unit)?;
+    Some(Duration::from_millis(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_behind_the_file() {
+        let parse = |text: &str| text.parse::<Capture>();
+        let plain = parse("/tmp/x.pcapng").unwrap();
+        assert_eq!((plain.snap, plain.size, plain.time), (SNAP, None, None));
+        let limited = parse("x,snap=96,size=10M,time=1500ms").unwrap();
+        assert_eq!(limited.file, PathBuf::from("x"));
+        assert_eq!(
+            (limited.snap, limited.size, limited.time),
+            (96, Some(10_000_000), Some(Duration::from_millis(1500)))
+        );
+        assert_eq!(parse("x,time=2m").unwrap().time, Some(Duration::from_secs(120)));
+        for wrong in [
+            "",
+            ",snap=1",
+            "x,snap",
+            "x,snap=",
+            "x,snap=262145",
+            "x,size=4095",
+            "x,size=1T",
+            "x,size=99999999999G",
+            "x,time=0",
+            "x,time=1h",
+            "x,rotate=2",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_regular_files_are_written_and_they_are_emptied() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        std::fs::write(&path, "what was there").unwrap();
+        let capture = |path: &str| path.parse::<Capture>().unwrap();
+        capture(path.to_str().unwrap()).open().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        for other in ["/dev/null", directory.path().to_str().unwrap(), "/proc/none/x"] {
+            let error = capture(other).open().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("cannot write {other}: ")), "{error}");
+        }
+    }
+}
