@@ -133,6 +133,9 @@ pub(crate) struct Shm {
     /// Seconds of a measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     pub(crate) duration: f64,
+    /// A source tree of Solo5, built, whose spt is measured over a tap
+    #[arg(long, value_name = "DIR")]
+    pub(crate) solo5: Option<PathBuf>,
 }
 
 /// `bench-server`: the one server.

@@ -28,10 +28,7 @@ pub fn bench(arguments: Bench) -> Result<u8> {
         Some(Verb::Relay(relay)) => crate::relay::relay(&relay),
         Some(Verb::Compare(compare)) => self::compare(&compare),
         Some(Verb::List(list)) => self::list(&list),
-        Some(Verb::Shm(arguments)) => {
-            print(&shm::shm(&arguments)?)?;
-            Ok(0)
-        }
+        Some(Verb::Shm(arguments)) => shm::shm(&arguments),
     }
 }
 
@@ -208,7 +205,7 @@ fn list(arguments: &List) -> Result<u8> {
     Ok(0)
 }
 
-fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     std::io::stdout()
         .write_all(text.as_bytes())
         .context("cannot write to standard output")
