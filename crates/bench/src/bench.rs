@@ -13,7 +13,7 @@ use crate::report::Completeness;
 use crate::run::{self, Run};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{load, native, network, report, shm, stack};
+use crate::{exits, load, native, network, report, shm, stack};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -29,6 +29,10 @@ pub fn bench(arguments: Bench) -> Result<u8> {
         Some(Verb::Compare(compare)) => self::compare(&compare),
         Some(Verb::List(list)) => self::list(&list),
         Some(Verb::Shm(arguments)) => shm::shm(&arguments),
+        Some(Verb::Exits(arguments)) => {
+            print(&exits::exits(&arguments)?)?;
+            Ok(0)
+        }
     }
 }
 
