@@ -49,6 +49,12 @@ impl Program {
         let ours = |process: &Process| std::fs::read_link(process.path("exe")).ok().as_deref() == binary;
         living().into_iter().filter(ours).collect()
     }
+
+    /// Resident memory of all its processes, in KiB.
+    pub(crate) fn resident_kib(&self) -> Result<u64> {
+        let processes = self.processes().into_iter();
+        processes.map(|process| process.number("status", "VmRSS")).sum()
+    }
 }
 
 /// One process, by its id in the case's PID namespace.

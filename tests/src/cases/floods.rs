@@ -97,12 +97,7 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
     let line = format!("$E2E guest flood {kind} {server} {nowhere} && read end");
     let mut running = run.shell(&line).spawn()?;
     let said = running.line()?;
-    let resident: u64 = context
-        .program
-        .processes()
-        .iter()
-        .map(|process| process.number("status", "VmRSS"))
-        .sum::<Result<u64>>()?;
+    let resident = context.program.resident_kib()?;
     eprintln!("{kind}: {said} (p99 in us), resident {resident} KiB");
     running.tell("end")?;
     running.finish()?;
