@@ -44,7 +44,10 @@ fn a_guest_connects_a_hundred_times() {
         return;
     };
     assert_eq!(outcome["done"], 100);
-    assert_eq!(outcome["returns"], 0, "neither doorbell nor interrupt is the VMM's");
+    assert_eq!(
+        outcome["returns"], 0,
+        "neither doorbell nor interrupt is the VMM's"
+    );
 }
 
 #[test]
