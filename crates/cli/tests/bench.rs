@@ -372,7 +372,9 @@ fn a_guest_in_shared_memory_is_measured() {
     let rows: Vec<Vec<&str>> = text
         .lines()
         .filter(|line| line.ends_with("% |"))
-        .map(|line| line.split('|').map(str::trim).collect())
+        .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
+        // Those of the mail have fewer columns.
+        .filter(|row| row.len() > 8)
         .collect();
     assert_eq!(
         rows.len(),

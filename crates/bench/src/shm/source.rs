@@ -80,25 +80,26 @@ impl Source {
     }
 
     fn push(&self, guest: &Guest, taken: &Count) -> Result<Fed> {
-        let (mut sent, mut lost) = (0_u64, 0_u64);
+        // Given up as lost, which they may not be.
+        let (mut sent, mut given_up) = (0_u64, 0_u64);
         let mut moved = (0, Instant::now());
         while !guest.is_done()? {
             let arrived = taken.load(Ordering::Acquire).saturating_sub(1);
             if moved.0 != arrived {
                 moved = (arrived, Instant::now());
             }
-            if (sent - lost).saturating_sub(arrived) + self.burst as u64 <= WINDOW as u64 {
+            if (sent - given_up).saturating_sub(arrived) + self.burst as u64 <= WINDOW as u64 {
                 self.send()?;
                 sent += self.burst as u64;
             } else if moved.1.elapsed() > PATIENCE {
-                lost = sent.saturating_sub(arrived);
+                given_up = sent.saturating_sub(arrived);
             } else {
                 std::thread::sleep(PAUSE);
             }
         }
         Ok(Fed {
             sent,
-            lost,
+            lost: lost(sent, moved.0),
             rate: None,
             cpu: Duration::ZERO,
         })
@@ -107,7 +108,7 @@ impl Source {
     fn exchange(&self, guest: &Guest) -> Result<Fed> {
         let mut buffer = vec![0; 1 << 16];
         let len = self.task.payload();
-        let (mut sent, mut lost, mut echoed, mut ahead) = (0, 0, 0, 0);
+        let (mut sent, mut back, mut echoed, mut ahead) = (0, 0, 0, 0);
         let mut span = None;
         while !guest.is_done()? {
             while ahead + self.burst <= WINDOW {
@@ -122,6 +123,7 @@ impl Source {
                         bytes.is_multiple_of(len) && echoes.iter().all(|byte| *byte == b'd'),
                         "what came back is not what was sent"
                     );
+                    back += (bytes / len) as u64;
                     let now = Instant::now();
                     let (begin, _) = *span.get_or_insert((now, now));
                     // The first ones came before the clock began.
@@ -131,7 +133,7 @@ impl Source {
                     span = Some((begin, now));
                     ahead = ahead.saturating_sub(bytes / len);
                 }
-                Err(Errno::AGAIN) => lost += std::mem::take(&mut ahead) as u64,
+                Err(Errno::AGAIN) => ahead = 0,
                 Err(Errno::CONNREFUSED | Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -140,7 +142,7 @@ impl Source {
         ensure!(seconds > 0.0, "no echo came");
         Ok(Fed {
             sent,
-            lost,
+            lost: lost(sent, back),
             rate: Some(echoed as f64 / seconds),
             cpu: Duration::ZERO,
         })
@@ -154,4 +156,9 @@ impl Source {
             Err(error) => Err(error).context("cannot send"),
         }
     }
+}
+
+/// Of what was sent and has not arrived, what cannot be on its way any more.
+fn lost(sent: u64, arrived: u64) -> u64 {
+    sent.saturating_sub(arrived).saturating_sub(WINDOW as u64)
 }
