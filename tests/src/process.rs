@@ -110,6 +110,13 @@ impl Process {
             .with_context(|| format!("{path} has no {key}"))
     }
 
+    /// Whether it waits for something (proc_pid_status(5)).
+    pub(crate) fn sleeps(self) -> Result<bool> {
+        let path = self.path("status");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        Ok(text.lines().any(|line| line.starts_with("State:\tS")))
+    }
+
     /// Times that its threads were woken, and their CPU time in clock ticks.
     pub(crate) fn activity(self) -> Result<(u64, u64)> {
         let mut wakes = 0;
