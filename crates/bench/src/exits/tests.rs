@@ -12,7 +12,7 @@ fn a_doorbell_is_counted_once() {
     assert_eq!(outcome.exits(Link::Passed), 60, "the VMM hears them");
     assert_eq!(outcome.exits(Link::Direct), 100);
     let table = table::markdown(&[(Task::Send, Link::Direct, outcome)]);
-    let row = "| send 64 B | virtio, ioeventfd and irqfd | 200 | 50 | 40 | 6 | 4 | 0.5 |";
+    let row = "| send 64 B | virtio, ioeventfd and irqfd | 200 | 50 | 40 | 6 | 4 | 0.500 |";
     assert!(table.lines().any(|line| line == row), "{table}");
 }
 
