@@ -56,6 +56,12 @@ pub(crate) fn run() -> Result<bool> {
     check(&mut tally, "format", cargo(&["fmt", "--all", "--check"]), BUILD)?;
     check(
         &mut tally,
+        "install Rust without std",
+        ring::install_bare(),
+        BUILD,
+    )?;
+    check(
+        &mut tally,
         "lints",
         cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         BUILD,

@@ -23,6 +23,7 @@ const HELP: &str = "\
   pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
   pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
+  pontoon bench exits                                     how often a guest leaves its virtual machine
 
 {usage-heading} {usage}
 
@@ -57,6 +58,8 @@ pub(crate) enum Verb {
     List(List),
     /// What a frame costs a guest, by a call for each and in shared memory
     Shm(Shm),
+    /// How often a guest leaves its virtual machine, for a packet and for a connection
+    Exits(crate::exits::Exits),
 }
 
 #[derive(Args, Debug)]
@@ -133,6 +136,9 @@ pub(crate) struct Shm {
     /// Seconds of a measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     pub(crate) duration: f64,
+    /// A source tree of Solo5, built, whose spt is measured over a tap
+    #[arg(long, value_name = "DIR")]
+    pub(crate) solo5: Option<PathBuf>,
 }
 
 /// `bench-server`: the one server.

@@ -13,7 +13,7 @@ use crate::report::Completeness;
 use crate::run::{self, Run};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{load, native, network, report, shm, stack};
+use crate::{exits, load, native, network, report, shm, stack};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -28,8 +28,9 @@ pub fn bench(arguments: Bench) -> Result<u8> {
         Some(Verb::Relay(relay)) => crate::relay::relay(&relay),
         Some(Verb::Compare(compare)) => self::compare(&compare),
         Some(Verb::List(list)) => self::list(&list),
-        Some(Verb::Shm(arguments)) => {
-            print(&shm::shm(&arguments)?)?;
+        Some(Verb::Shm(arguments)) => shm::shm(&arguments),
+        Some(Verb::Exits(arguments)) => {
+            print(&exits::exits(&arguments)?)?;
             Ok(0)
         }
     }
@@ -208,7 +209,7 @@ fn list(arguments: &List) -> Result<u8> {
     Ok(0)
 }
 
-fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     std::io::stdout()
         .write_all(text.as_bytes())
         .context("cannot write to standard output")

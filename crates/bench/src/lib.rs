@@ -4,12 +4,14 @@
 //! ([`scenario`]) is one question, say the round trip of one byte; with its parameters it is a *cell*. The *runner*
 //! ([`run`]) asks every stack every cell's question once per round, in turn (A B C A B C), and writes a *sample*
 //! ([`schema::Sample`]) after each. [`load`] is the one server and the one client program behind every figure.
-//! [`shm`] asks another question, of guests that have no kernel to ask: what a frame costs in shared memory.
+//! [`shm`] asks another question, of guests that have no kernel to ask: what a frame costs in shared memory; and
+//! [`exits`], how often a virtual machine is left for one.
 //! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
 
 pub mod args;
 mod bench;
 mod enclosure;
+mod exits;
 mod host;
 pub mod job;
 pub mod load;

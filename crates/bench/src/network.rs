@@ -233,7 +233,7 @@ impl Namespace {
 }
 
 /// Runs `lines` as commands of `ip` in the caller's namespace.
-fn ip(lines: &str) -> Result<()> {
+pub(crate) fn ip(lines: &str) -> Result<()> {
     ip_with(lines, &[])
 }
 

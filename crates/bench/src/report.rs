@@ -15,7 +15,7 @@ pub(crate) mod number;
 mod plot;
 mod summary;
 mod void_box;
-mod words;
+pub(crate) mod words;
 
 pub use compare::compare;
 pub use completeness::Completeness;

@@ -16,7 +16,7 @@ use crate::stack::{Entry, Stack, Wish};
 pub(crate) mod asking;
 mod moment;
 mod plan;
-mod processes;
+pub(crate) mod processes;
 mod progress;
 mod session;
 

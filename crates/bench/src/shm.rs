@@ -1,30 +1,43 @@
 //! `pontoon bench shm`: what it costs a guest to move frames, by a call for each and in shared memory.
 //!
-//! The guest is a process of its own that may make next to no system calls. The engine is left out: on the device's side
-//! frames come from a generator and go to a sink, so that the figures are the link's alone.
+//! The guest is a process of its own that may make next to no system calls. First the engine is left out: on the device's
+//! side frames come from a generator and go to a sink, so that the figures are the link's alone. Then the device is
+//! `pontoon vm`, and datagrams come from a source on the host by a published port.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pontoon_guest::Pacing;
 
 use crate::args::Shm;
+use crate::enclosure::{Enclosure, enclosed};
+use crate::network::ip;
+use crate::report::machine::in_words;
+use crate::report::words::counted;
 use crate::stats::median;
 
+mod datagram;
 mod device;
+mod engine;
 mod guest;
 mod memory;
 mod packet;
 mod process;
+mod solo5;
+mod source;
 mod table;
+mod unikernel;
 
 use process::Outcome;
+use solo5::Solo5;
 
 /// What is measured: one row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
     task: Task,
     link: Link,
+    far: Far,
 }
 
 /// What the guest does.
@@ -32,7 +45,7 @@ struct Case {
 enum Task {
     /// Takes frames of 1,300 bytes of UDP payload.
     Receive,
-    /// Sends frames of 64 bytes back.
+    /// Sends frames back: of 64 bytes, and by way of the engine of 64 bytes of UDP payload.
     Echo,
     /// Sends frames of 64 bytes, this many at a time.
     Send(usize),
@@ -43,14 +56,36 @@ enum Task {
 /// What carries the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// A SOCK_SEQPACKET socket, with a call for each frame.
+    /// A SOCK_SEQPACKET socket, with a call of the guest's for each frame.
     Packet,
     /// Shared memory; both sides wait in this way.
     Memory(Pacing),
+    /// A tap under Solo5's tender for seccomp, which makes the calls. So many echo requests are on their way.
+    Tap(usize),
+}
+
+/// What is on the other side of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Far {
+    /// A generator and a sink.
+    Nothing,
+    /// The engine, which waits in this way, and behind it the source.
+    Engine(Pacing, Sends),
+    /// The kernel.
+    Kernel,
+}
+
+/// How the source sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sends {
+    /// A call for each datagram.
+    Plainly,
+    /// Many in a call (UDP_SEGMENT).
+    Segmented,
 }
 
 /// What came of one measurement.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
     /// Frames per second.
     rate: f64,
@@ -62,6 +97,18 @@ struct Sample {
     guest: f64,
     /// CPUs that the device was busy on.
     device: f64,
+    /// CPUs that the source was busy on.
+    source: f64,
+    /// Datagrams that did not arrive, of those that were sent.
+    lost: f64,
+}
+
+/// What came of all measurements of a row: of each figure by itself.
+#[derive(Clone, Copy, Debug)]
+struct Summary {
+    median: Sample,
+    /// The lowest and the highest rate.
+    rates: [f64; 2],
 }
 
 const MEMORY: [Link; 3] = [
@@ -70,53 +117,136 @@ const MEMORY: [Link; 3] = [
     Link::Memory(Pacing::Poll),
 ];
 
-/// Measures all rows in turn, as often as asked, and prints the table.
+/// Measures all rows in turn, as often as asked, and prints the tables. Returns the exit status.
 ///
 /// # Errors
-/// Out of processes, memory or descriptors; or the guest failed.
-pub(crate) fn shm(arguments: &Shm) -> Result<String> {
-    let cases = cases();
+/// No namespaces are to be had.
+pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
+    enclosed(|enclosure| {
+        let measured = ip("link set lo up").and_then(|()| measure_all(arguments, enclosure));
+        match measured.and_then(|tables| crate::bench::print(&tables)) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                1
+            }
+        }
+    })
+}
+
+fn measure_all(arguments: &Shm, enclosure: &Enclosure) -> Result<String> {
+    let solo5 = arguments.solo5.as_deref().map(Solo5::find).transpose()?;
+    if solo5.is_none() {
+        eprintln!("without Solo5: name a tree of it that is built, by --solo5");
+    }
+    let cases = cases(solo5.is_some());
     let mut samples = vec![Vec::new(); cases.len()];
-    let duration = Duration::from_secs_f64(arguments.duration);
+    let bench = Bench {
+        duration: Duration::from_secs_f64(arguments.duration),
+        enclosure,
+        program: std::env::current_exe().context("cannot find this program")?,
+        solo5,
+    };
     for round in 1..=arguments.rounds {
         eprintln!("round {round} of {}", arguments.rounds);
         for (case, samples) in cases.iter().zip(&mut samples) {
-            let sample = measure(*case, duration).with_context(|| format!("{case:?}"))?;
+            let sample = bench.measure(*case).with_context(|| format!("{case:?}"))?;
             samples.push(sample);
         }
     }
-    let summed: Vec<_> = samples.iter().map(|samples| Sample::median(samples)).collect();
-    Ok(table::markdown(&cases, &summed))
+    let rows: Vec<_> = cases
+        .into_iter()
+        .zip(samples.iter().map(|samples| Summary::of(samples)))
+        .collect();
+    let conditions = format!(
+        "{}. Each row {} for {} s, in turn: medians, and in brackets the lowest and the highest.",
+        in_words(&crate::machine::describe()),
+        counted(arguments.rounds as usize, "time"),
+        arguments.duration,
+    );
+    Ok(table::markdown(&conditions, &rows))
 }
 
 /// The rows.
-fn cases() -> Vec<Case> {
-    let all = [Link::Packet].into_iter().chain(MEMORY);
-    let of = |task| all.clone().map(move |link| Case { task, link });
-    of(Task::Receive)
-        .chain(of(Task::Echo))
-        .chain(of(Task::Send(1)))
-        .chain(MEMORY.map(|link| Case {
-            task: Task::Send(32),
-            link,
-        }))
-        .chain(MEMORY[..2].iter().map(|link| Case {
-            task: Task::Idle,
-            link: *link,
-        }))
-        .collect()
+fn cases(solo5: bool) -> Vec<Case> {
+    let alone = |task, link| Case {
+        task,
+        link,
+        far: Far::Nothing,
+    };
+    let through = |task, link, pacing, sends| Case {
+        task,
+        link,
+        far: Far::Engine(pacing, sends),
+    };
+    let mut cases = Vec::new();
+    for task in [Task::Receive, Task::Echo, Task::Send(1)] {
+        cases.push(alone(task, Link::Packet));
+        cases.extend(MEMORY.map(|link| alone(task, link)));
+    }
+    cases.extend(MEMORY.map(|link| alone(Task::Send(32), link)));
+    cases.extend(MEMORY[..2].iter().map(|link| alone(Task::Idle, *link)));
+    for (task, sends) in [
+        (Task::Receive, Sends::Segmented),
+        (Task::Echo, Sends::Segmented),
+        (Task::Echo, Sends::Plainly),
+    ] {
+        cases.extend([Pacing::Hybrid, Pacing::Poll].map(|pacing| through(task, Link::Packet, pacing, sends)));
+        cases.extend(
+            [Pacing::Event, Pacing::Hybrid, Pacing::Poll]
+                .map(|pacing| through(task, Link::Memory(pacing), pacing, sends)),
+        );
+    }
+    let tap = |window| Case {
+        task: Task::Echo,
+        link: Link::Tap(window),
+        far: Far::Kernel,
+    };
+    cases.extend([16, source::WINDOW].map(tap).into_iter().filter(|_| solo5));
+    cases
 }
 
-fn measure(case: Case, duration: Duration) -> Result<Sample> {
-    let (guest, device) = match case.link {
-        Link::Packet => packet::measure(case.task, duration)?,
-        Link::Memory(pacing) => memory::measure(case.task, pacing, duration)?,
-    };
-    Ok(Sample::new(&guest, &device))
+/// What all measurements have in common.
+struct Bench<'b> {
+    duration: Duration,
+    enclosure: &'b Enclosure,
+    /// This one.
+    program: PathBuf,
+    solo5: Option<Solo5>,
+}
+
+impl Bench<'_> {
+    fn measure(&self, case: Case) -> Result<Sample> {
+        match (case.far, case.link) {
+            (Far::Engine(pacing, sends), _) => engine::measure(self, case, pacing, sends),
+            (Far::Kernel, Link::Tap(window)) => {
+                let solo5 = self.solo5.as_ref().context("no Solo5")?;
+                solo5.measure(window, self.duration)
+            }
+            (_, Link::Memory(pacing)) => {
+                let (guest, device) = memory::measure(case.task, pacing, self.duration)?;
+                Ok(Sample::alone(&guest, &device))
+            }
+            (_, Link::Packet | Link::Tap(_)) => {
+                let (guest, device) = packet::measure(case.task, self.duration)?;
+                Ok(Sample::alone(&guest, &device))
+            }
+        }
+    }
+
+    /// This program, where every user may run it.
+    fn pontoon(&self) -> Result<PathBuf> {
+        self.enclosure.publish(&self.program, "pontoon")
+    }
+
+    fn socket(&self) -> Result<PathBuf> {
+        self.enclosure.open_place("guest.sock")
+    }
 }
 
 impl Sample {
-    fn new(guest: &Outcome, device: &Outcome) -> Self {
+    /// Of a link without an engine.
+    fn alone(guest: &Outcome, device: &Outcome) -> Self {
         let frames = guest.frames.max(1) as f64;
         Self {
             rate: guest.frames as f64 / guest.seconds(),
@@ -124,30 +254,48 @@ impl Sample {
             calls: device.notifications as f64 / frames,
             guest: guest.load(),
             device: device.load(),
+            ..Self::default()
         }
     }
+}
 
-    /// Of each figure by itself. There is one sample at least.
-    fn median(samples: &[Self]) -> Self {
-        let of = |figure: fn(&Self) -> f64| {
-            let values: Vec<_> = samples.iter().map(figure).collect();
-            median(&values).unwrap_or(f64::NAN)
-        };
+impl Summary {
+    /// There is one sample at least.
+    fn of(samples: &[Sample]) -> Self {
+        let all = |figure: fn(&Sample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
+        let middle = |figure| median(&all(figure)).unwrap_or(f64::NAN);
+        let rates = all(|sample| sample.rate);
         Self {
-            rate: of(|sample| sample.rate),
-            kicks: of(|sample| sample.kicks),
-            calls: of(|sample| sample.calls),
-            guest: of(|sample| sample.guest),
-            device: of(|sample| sample.device),
+            median: Sample {
+                rate: middle(|sample| sample.rate),
+                kicks: middle(|sample| sample.kicks),
+                calls: middle(|sample| sample.calls),
+                guest: middle(|sample| sample.guest),
+                device: middle(|sample| sample.device),
+                source: middle(|sample| sample.source),
+                lost: middle(|sample| sample.lost),
+            },
+            rates: [
+                rates.iter().copied().fold(f64::INFINITY, f64::min),
+                rates.iter().copied().fold(0.0, f64::max),
+            ],
         }
     }
 }
 
 impl Task {
-    /// Bytes of each frame.
+    /// Bytes of each frame where there is no engine.
     fn frame(self) -> usize {
         match self {
-            Self::Receive => 14 + 20 + 8 + 1300,
+            Self::Receive => 14 + 20 + 8 + self.payload(),
+            Self::Echo | Self::Send(_) | Self::Idle => 64,
+        }
+    }
+
+    /// Bytes of each datagram.
+    fn payload(self) -> usize {
+        match self {
+            Self::Receive => 1300,
             Self::Echo | Self::Send(_) | Self::Idle => 64,
         }
     }

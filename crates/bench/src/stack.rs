@@ -266,7 +266,7 @@ fn version_of_kernel() -> String {
 }
 
 /// A command that runs as a user without privileges.
-fn unprivileged(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if geteuid().is_root() {
         // Groups are dropped with it.

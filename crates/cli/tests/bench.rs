@@ -372,14 +372,19 @@ fn a_guest_in_shared_memory_is_measured() {
     let rows: Vec<Vec<&str>> = text
         .lines()
         .filter(|line| line.ends_with("% |"))
-        .map(|line| line.split('|').map(str::trim).collect())
+        .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
+        // Those of the mail have fewer columns.
+        .filter(|row| row.len() > 8)
         .collect();
-    assert_eq!(rows.len(), 17, "{text}");
+    assert_eq!(
+        rows.len(),
+        17 + 15,
+        "the link alone, and through the engine: {text}"
+    );
     for row in &rows {
-        let moved = row[3]
-            .replace(',', "")
-            .parse()
-            .is_ok_and(|rate: f64| rate > 1000.0);
+        let (rate, _) = row[3].split_once(' ').unwrap_or((row[3], ""));
+        let rate = rate.replace(',', "").parse();
+        let moved = rate.is_ok_and(|rate: f64| rate > 1000.0);
         assert_eq!(moved, row[1] != "idle", "{row:?}");
     }
 }

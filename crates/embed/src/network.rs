@@ -66,7 +66,6 @@ impl Network {
         carry: impl FnOnce(Setup, OwnedFd) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (channel, supervisor) = seqpacket::pair()?;
-        let ledger = ledger::Shared::new(1, options.config.max_flows)?;
         let setup = Setup {
             config: options.config,
             owned: options.owned,
@@ -74,7 +73,8 @@ impl Network {
             raw_icmp: options.raw_icmp,
             pacing: pacing::here(options.pacing, 1),
             outbound: options.outbound,
-            ledger,
+            // Nobody takes the place of an engine that ends: its process is the VMM.
+            ledger: ledger::Shared::none(),
         };
         let thread = thread::Builder::new()
             .name("pontoon".to_owned())

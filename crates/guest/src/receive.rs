@@ -64,9 +64,10 @@ impl<const N: usize> Receiver<N> {
         }
     }
 
-    /// Whether so many buffers wait to be shown to the device that it should not go without them any longer.
+    /// Whether so many buffers wait to be shown to the device that it should not go without them any longer: half of all.
+    /// A device that has used up the others waits for these, and each time is a notification.
     pub(crate) fn is_behind(&self) -> bool {
-        self.hidden >= N / 4
+        self.hidden >= N / 2
     }
 
     /// Shows the device the buffers given back. Says whether it wants to be notified.

@@ -16,7 +16,7 @@ use pontoon_wire::Mac;
 /// Room for the connections of every worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared {
-    guest: &'static AtomicU64,
+    guest: Option<&'static AtomicU64>,
     words: &'static [AtomicU64],
     /// Slots of each worker.
     slots: usize,
@@ -25,7 +25,7 @@ pub struct Shared {
 /// A worker's part.
 #[derive(Debug)]
 pub(crate) struct Part {
-    guest: &'static AtomicU64,
+    guest: Option<&'static AtomicU64>,
     words: &'static [AtomicU64],
 }
 
@@ -47,12 +47,23 @@ impl Shared {
         let slots = slots as usize + SPARE;
         let words = inherited::words(1 + slots * SLOT * usize::from(workers))?;
         let (guest, words) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let guest = Some(guest);
         Ok(Self { guest, words, slots })
+    }
+
+    /// No room at all: for an engine that nobody takes the place of.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            guest: None,
+            words: &[],
+            slots: 0,
+        }
     }
 
     /// Where an earlier engine has last heard the guest.
     pub(crate) fn guest(&self) -> Option<Mac> {
-        let word = self.guest.load(Ordering::Relaxed);
+        let word = self.guest?.load(Ordering::Relaxed);
         let [_, _, mac @ ..] = word.to_be_bytes();
         (word & SET != 0).then_some(Mac(mac))
     }
@@ -105,7 +116,9 @@ impl Ledger for Part {
 
     fn guest_moved(&self, Mac([a, b, c, d, e, f]): Mac) {
         let word = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        self.guest.store(SET | word, Ordering::Relaxed);
+        if let Some(guest) = self.guest {
+            guest.store(SET | word, Ordering::Relaxed);
+        }
     }
 }
 

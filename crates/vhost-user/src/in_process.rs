@@ -118,11 +118,14 @@ impl Device {
             return Err(Refused::Features(features.0));
         }
         let memory = Arc::new(Table::in_process(memory)?);
-        for ((number, queue), ring) in (0..).zip(queues).zip(&mut self.rings) {
+        let mut both = (0..).zip(queues).zip(&mut self.rings);
+        let started = both.try_for_each(|((number, queue), ring)| {
             start(ring, number, queue, &memory, features, self.mtu)
-                .map_err(|error| Refused::Unusable { number, error })?;
-        }
-        self.settle()
+                .map_err(|error| Refused::Unusable { number, error })
+        });
+        // Also where one cannot be: the other may have an order, and takes no second one before it has obeyed.
+        let settled = self.settle();
+        started.and(settled)
     }
 
     /// Waits until all orders have been obeyed.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::schema::Report;
+use crate::schema::{Machine, Report};
 
 use super::{number, words};
 
@@ -54,20 +54,27 @@ fn gib(bytes: f64) -> String {
 
 /// One sentence under the title.
 pub(super) fn sentence(report: &Report) -> String {
-    let machine = &report.machine;
+    format!(
+        "{}, {}. Medians of {} of {} s, every stack once in each round.",
+        in_words(&report.machine),
+        date(report.began),
+        words::counted(report.plan.rounds as usize, "round"),
+        report.plan.duration,
+    )
+}
+
+/// CPUs and kernel.
+pub(crate) fn in_words(machine: &Machine) -> String {
     let virtual_machine = machine
         .virtual_machine
         .as_ref()
         .map(|what| format!(", a virtual machine ({what})"));
     format!(
-        "{}, {} CPUs{}, Linux {}, {}. Medians of {} of {} s, every stack once in each round.",
+        "{}, {} CPUs{}, Linux {}",
         machine.cpu,
         machine.cpus,
         virtual_machine.unwrap_or_default(),
-        machine.kernel,
-        date(report.began),
-        words::counted(report.plan.rounds as usize, "round"),
-        report.plan.duration,
+        machine.kernel
     )
 }
 

@@ -31,7 +31,7 @@ pub(super) fn count(value: u64) -> String {
 }
 
 /// Two decimals or two significant digits below ten: `0.046`, `1.22`, `12.3`, `140`.
-pub(super) fn factor(value: f64) -> String {
+pub(crate) fn factor(value: f64) -> String {
     match value {
         value if value >= 9.995 => figure(value),
         value if value > 0.0 && value < 0.0995 => significant(value, 2),
@@ -40,7 +40,7 @@ pub(super) fn factor(value: f64) -> String {
     }
 }
 
-pub(super) fn factors(interval: Interval) -> String {
+pub(crate) fn factors(interval: Interval) -> String {
     // One that ends beside 1 must not seem to end there.
     let bound = |value: f64| match factor(value) {
         rounded if rounded == "1.00" && value != 1.0 => format!("{value:.4}"),
@@ -49,7 +49,7 @@ pub(super) fn factors(interval: Interval) -> String {
     format!("{}-{}", bound(interval.low), bound(interval.high))
 }
 
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     match share * 100.0 {
         percent if percent != 0.0 && percent < 0.1 => format!("{} %", figure(percent)),
         percent if percent < 9.95 => format!("{percent:.1} %"),

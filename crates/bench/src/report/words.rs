@@ -40,7 +40,7 @@ fn list(words: &[String]) -> String {
 }
 
 /// `1 sample`, `2 samples`.
-pub(super) fn counted(count: usize, noun: &str) -> String {
+pub(crate) fn counted(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{} {noun}s", super::number::count(count as u64)),

@@ -14,21 +14,21 @@ struct Process {
 }
 
 /// Processes by id, at one moment.
-pub(super) struct Processes(BTreeMap<u32, Process>);
+pub(crate) struct Processes(BTreeMap<u32, Process>);
 
 /// Sums over a stack's processes. Memory is in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Use {
-    pub(super) cpu_s: f64,
-    pub(super) switches: u64,
-    pub(super) rss: u64,
+pub(crate) struct Use {
+    pub(crate) cpu_s: f64,
+    pub(crate) switches: u64,
+    pub(crate) rss: u64,
     /// None where the kernel does not let us read it.
-    pub(super) pss: Option<u64>,
+    pub(crate) pss: Option<u64>,
 }
 
 impl Processes {
     /// All that live but this one and `standing`.
-    pub(super) fn living(standing: &[u32]) -> Self {
+    pub(crate) fn living(standing: &[u32]) -> Self {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Self(BTreeMap::new());
         };
@@ -41,7 +41,7 @@ impl Processes {
     }
 
     /// The load client.
-    pub(super) fn client(&self) -> Option<u32> {
+    pub(crate) fn client(&self) -> Option<u32> {
         let is_client = |process: &Process| {
             process
                 .arguments
@@ -55,7 +55,7 @@ impl Processes {
     }
 
     /// Without the client and what it started.
-    pub(super) fn stack(&self) -> Vec<u32> {
+    pub(crate) fn stack(&self) -> Vec<u32> {
         let client = self.client();
         let is_client = |mut id: u32| {
             loop {
@@ -71,7 +71,7 @@ impl Processes {
         self.0.keys().copied().filter(|id| !is_client(*id)).collect()
     }
 
-    pub(super) fn kill(&self) {
+    pub(crate) fn kill(&self) {
         for id in self.0.keys() {
             if let Some(id) = Pid::from_raw(id.cast_signed()) {
                 let _ = kill_process(id, Signal::KILL);
@@ -79,7 +79,7 @@ impl Processes {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -112,7 +112,7 @@ fn stat(directory: &Path) -> Option<Vec<String>> {
 
 impl Use {
     /// CPU time and context switches up to now; what is gone counts nothing.
-    pub(super) fn activity(ids: &[u32]) -> Self {
+    pub(crate) fn activity(ids: &[u32]) -> Self {
         let mut sum = Self::default();
         for id in ids {
             let tasks = std::fs::read_dir(format!("/proc/{id}/task"))
@@ -129,7 +129,7 @@ impl Use {
     }
 
     /// As [`Use::activity`], and memory, which costs more to read.
-    pub(super) fn all(ids: &[u32]) -> Self {
+    pub(crate) fn all(ids: &[u32]) -> Self {
         let mut sum = Self {
             pss: Some(0),
             ..Self::activity(ids)

@@ -8,7 +8,7 @@ use pontoon_guest::{HEADER, Pacing};
 use pontoon_ring::device::{self, State};
 use pontoon_ring::memory::{Area, Raw, Window};
 use pontoon_ring::{Features, Layout};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::Task;
@@ -75,7 +75,7 @@ impl<'m> Device<'m> {
             };
             let moved = made + self.sink()?;
             turn = turn.wrapping_add(1);
-            if turn.is_multiple_of(TURNS) && is_done(guest)? {
+            if turn.is_multiple_of(TURNS) && guest.is_done()? {
                 break;
             }
             if moved > 0 {
@@ -93,7 +93,7 @@ impl<'m> Device<'m> {
             } else if !self.rearm(task)? {
                 self.sleep(guest)?;
                 idle = None;
-                if is_done(guest)? {
+                if guest.is_done()? {
                     break;
                 }
             }
@@ -175,9 +175,4 @@ impl<'m> Device<'m> {
         rustix::io::write(&self.calls[ring], &1_u64.to_ne_bytes())?;
         Ok(())
     }
-}
-
-fn is_done(guest: &Guest) -> Result<bool> {
-    let mut fds = [PollFd::new(guest, PollFlags::IN)];
-    Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
 }

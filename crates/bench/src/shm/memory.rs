@@ -1,7 +1,9 @@
 //! A measurement in shared memory.
 
 use std::io;
+use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -49,6 +51,25 @@ pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<
     let served = device.serve(task, &guest)?;
     drop(ours);
     Ok((guest.outcome()?, served))
+}
+
+/// A number that both processes see.
+pub(super) struct Count(Shared);
+
+impl Count {
+    pub(super) fn new() -> io::Result<Self> {
+        Shared::new(size_of::<AtomicU64>()).map(Self)
+    }
+}
+
+impl Deref for Count {
+    type Target = AtomicU64;
+
+    fn deref(&self) -> &AtomicU64 {
+        // SAFETY: the mapping is aligned to a page, holds zeros or what was stored, lives as long as `self`, and nothing
+        // accesses it but by this.
+        unsafe { self.0.base.cast().as_ref() }
+    }
 }
 
 /// Memory of both processes.

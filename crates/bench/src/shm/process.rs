@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
 use rustix::time::{ClockId, clock_gettime};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -18,6 +19,8 @@ pub(super) struct Outcome {
     pub(super) frames: u64,
     /// Times that it notified the other side.
     pub(super) notifications: u64,
+    /// Times that it slept until the other side notified it, where it knows.
+    pub(super) sleeps: u64,
     /// Nanoseconds that it took.
     pub(super) wall: u64,
     /// Nanoseconds of CPU time that it took.
@@ -79,6 +82,16 @@ impl Guest {
         }
     }
 
+    pub(super) fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Whether it has found something, or died.
+    pub(super) fn is_done(&self) -> Result<bool> {
+        let mut fds = [PollFd::new(self, PollFlags::IN)];
+        Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
+    }
+
     /// What the guest found, for which this waits.
     ///
     /// # Errors
@@ -125,6 +138,7 @@ impl Watch {
         Outcome {
             frames,
             notifications,
+            sleeps: 0,
             wall: nanoseconds(self.elapsed()),
             cpu: nanoseconds(cpu().saturating_sub(self.cpu)),
         }
@@ -137,7 +151,7 @@ fn cpu() -> Duration {
 }
 
 impl Outcome {
-    const BYTES: usize = 32;
+    const BYTES: usize = 40;
 
     pub(super) fn seconds(&self) -> f64 {
         Duration::from_nanos(self.wall).as_secs_f64()
@@ -150,7 +164,7 @@ impl Outcome {
 
     fn bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let words = [self.frames, self.notifications, self.wall, self.cpu];
+        let words = [self.frames, self.notifications, self.sleeps, self.wall, self.cpu];
         for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *place = word.to_ne_bytes();
         }
@@ -163,6 +177,7 @@ impl Outcome {
         Self {
             frames: next(),
             notifications: next(),
+            sleeps: next(),
             wall: next(),
             cpu: next(),
         }

@@ -1,69 +1,162 @@
-//! The table.
+//! The tables.
 
 use pontoon_guest::Pacing;
 
-use super::{Case, Link, Sample, Task};
-use crate::report::number::figure;
+use super::{Case, Far, Link, Sends, Summary, Task};
+use crate::report::number::{factor, figure, percent};
 
 /// One line for each case, in their order, and the figures of which this is the successor.
-pub(super) fn markdown(cases: &[Case], samples: &[Sample]) -> String {
-    let mut out = String::from(HEAD);
-    for (case, sample) in cases.iter().zip(samples) {
-        out += &row(*case, sample);
-    }
-    out + MAIL
+pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
+    let (alone, through): (Vec<_>, Vec<_>) = rows.iter().partition(|(case, _)| case.far == Far::Nothing);
+    let alone: String = alone
+        .iter()
+        .map(|(case, summary)| alone_row(*case, summary, rows))
+        .collect();
+    let through: String = through
+        .iter()
+        .map(|(case, summary)| through_row(*case, summary, rows))
+        .collect();
+    format!("# A guest's link\n\n{conditions}\n\n{ALONE}{alone}\n{THROUGH}{through}\n{NOTES}")
 }
 
-fn row(case: Case, sample: &Sample) -> String {
-    let notified = |count| match case.link {
-        Link::Packet => "a call each".to_owned(),
-        Link::Memory(_) if case.task == Task::Idle => "-".to_owned(),
-        Link::Memory(_) => figure(count),
+fn alone_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
+    let sample = &summary.median;
+    let [kicks, calls] = match (case.link, case.task) {
+        (Link::Packet | Link::Tap(_), _) => ["a call each"; 2].map(str::to_owned),
+        (Link::Memory(_), Task::Idle) => ["-"; 2].map(str::to_owned),
+        (Link::Memory(_), _) => [sample.kicks, sample.calls].map(figure),
     };
-    let rate = match case.task {
-        Task::Idle => "-".to_owned(),
-        Task::Receive | Task::Echo | Task::Send(_) => figure(sample.rate),
-    };
-    let cpu = |load: f64| format!("{:.0} %", 100.0 * load);
     format!(
-        "| {} | {} | {rate} | {} | {} | {} | {} |\n",
-        task(case.task),
-        link(case.link),
-        notified(sample.kicks),
-        notified(sample.calls),
+        "| {} | {} | {} | {} | {kicks} | {calls} | {} | {} |\n",
+        task(case),
+        link(case),
+        rate(case, summary),
+        times(case, summary, rows),
         cpu(sample.guest),
         cpu(sample.device),
     )
 }
 
-fn task(task: Task) -> String {
-    match task {
-        Task::Receive => "receive 1300 B".to_owned(),
-        Task::Echo => "echo 64 B".to_owned(),
-        Task::Send(1) => "send 64 B, each by itself".to_owned(),
-        Task::Send(batch) => format!("send 64 B, flushed by {batch}"),
-        Task::Idle => "idle".to_owned(),
+fn through_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
+    let sample = &summary.median;
+    let [kicks, wakes] = match case.link {
+        Link::Packet => ["a call each"; 2].map(str::to_owned),
+        Link::Tap(_) => ["5 calls for both", "-"].map(str::to_owned),
+        Link::Memory(_) => [sample.kicks, sample.calls].map(figure),
+    };
+    let device = match case.far {
+        Far::Kernel => "-".to_owned(),
+        Far::Nothing | Far::Engine(..) => cpu(sample.device),
+    };
+    format!(
+        "| {} | {} | {} | {} | {kicks} | {wakes} | {} | {device} | {} | {} |\n",
+        task(case),
+        link(case),
+        rate(case, summary),
+        times(case, summary, rows),
+        cpu(sample.guest),
+        cpu(sample.source),
+        percent(sample.lost),
+    )
+}
+
+fn task(case: Case) -> String {
+    let what = match case.task {
+        Task::Receive => "receive 1300 B",
+        Task::Echo => "echo 64 B",
+        Task::Send(1) => "send 64 B, each by itself",
+        Task::Send(batch) => return format!("send 64 B, flushed by {batch}"),
+        Task::Idle => "idle",
+    };
+    match case.far {
+        Far::Nothing => what.to_owned(),
+        Far::Engine(_, Sends::Plainly) => format!("{what}, a call for each"),
+        Far::Engine(_, Sends::Segmented) => format!("{what}, UDP_SEGMENT"),
+        Far::Kernel => format!("{what}, ICMP"),
     }
 }
 
-fn link(link: Link) -> &'static str {
-    match link {
-        Link::Packet => "packet socket",
-        Link::Memory(Pacing::Event) => "memory, event",
-        Link::Memory(Pacing::Hybrid) => "memory, hybrid",
-        Link::Memory(Pacing::Poll) => "memory, poll",
+fn link(case: Case) -> String {
+    let side = |pacing| match pacing {
+        Pacing::Event => "event",
+        Pacing::Hybrid => "hybrid",
+        Pacing::Poll => "poll",
+    };
+    match (case.link, case.far) {
+        (Link::Packet, Far::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
+        (Link::Packet, Far::Nothing | Far::Kernel) => "packet socket".to_owned(),
+        (Link::Memory(pacing), _) => format!("memory, {}", side(pacing)),
+        (Link::Tap(window), _) => format!("Solo5 spt over a tap, {window} on the way"),
     }
 }
 
-const HEAD: &str = "\
-# A guest's link, with a generator and a sink in place of the engine
+fn rate(case: Case, summary: &Summary) -> String {
+    match case.task {
+        Task::Idle => "-".to_owned(),
+        Task::Receive | Task::Echo | Task::Send(_) => {
+            let [low, high] = summary.rates.map(figure);
+            format!("{} ({low}-{high})", figure(summary.median.rate))
+        }
+    }
+}
 
-| task | link | frames/s | kicks per frame | calls per frame | CPU of the guest | CPU of the device |
-|---|---|---:|---:|---:|---:|---:|
+/// The rate in rates of the packet link that does the same, the fastest of them.
+fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
+    let same = |other: &Case| {
+        let task = match (case.task, other.task) {
+            // By a call for each frame there is nothing to flush.
+            (Task::Send(_), Task::Send(_)) => true,
+            (one, other) => one == other,
+        };
+        let far = match (case.far, other.far) {
+            (Far::Engine(_, one), Far::Engine(_, other)) => one == other,
+            (one, other) => one == other,
+        };
+        other.link == Link::Packet && task && far
+    };
+    let packet = rows
+        .iter()
+        .filter(|(other, _)| same(other))
+        .map(|(_, summary)| summary.median.rate)
+        .fold(0.0, f64::max);
+    match case.link {
+        Link::Memory(_) if packet > 0.0 => factor(summary.median.rate / packet),
+        Link::Memory(_) | Link::Packet | Link::Tap(_) => "-".to_owned(),
+    }
+}
+
+fn cpu(load: f64) -> String {
+    format!("{:.0} %", 100.0 * load)
+}
+
+const ALONE: &str = "\
+## The link alone, with a generator and a sink in place of the engine
+
+| task | link | frames/s | times the packet socket | kicks per frame | calls per frame | CPU of the guest | CPU of the device |
+|---|---|---:|---:|---:|---:|---:|---:|
 ";
 
-const MAIL: &str = "
-Solo5's shmstream (mail of 2017, another machine), receiving 1300 B of UDP: a call for each packet, which was an exit of
-the VM, 160,000 packets/s; a process behind seccomp 440,000; shared memory by event 435,000 and by poll 490,000; QEMU
-with vhost 460,000, without 310,000.
+const THROUGH: &str = "\
+## Through the engine, from a source on the host by a published port
+
+| task | link | datagrams/s | times the packet socket | kicks per frame | guest woken per frame | CPU of the guest | CPU of the engine | CPU of the source | lost |
+|---|---|---:|---:|---:|---:|---:|---:|---:|---:|
+";
+
+const NOTES: &str = "\
+A kick notifies the device, a call the guest. The packet socket is one of SOCK_SEQPACKET, the guest a process behind
+seccomp; poll spins on both sides, and needs a CPU for each process. The source keeps 128 datagrams on their way at most,
+16 in a call with UDP_SEGMENT, and takes echoes by UDP_GRO; `times` is by the fastest packet socket that does the same.
+Solo5's guest answers echo requests of as many bytes, from a raw socket that sends and receives up to 64 in a call.
+
+Solo5's shmstream (mail of 2017, another machine), UDP of 1300 B to the guest:
+
+| | packets/s | exits of the VM in 30 s | CPU |
+|---|---:|---:|---:|
+| a call for each packet, an exit each (ukvm) | 160,000 | 8,700,000 | 100 % |
+| a call for each packet, of a process behind seccomp | 440,000 | | |
+| shared memory, event | 435,000 | 260,000 | 160 % |
+| shared memory, poll | 490,000 | 215,000 | 200 % |
+| QEMU, vhost | 460,000 | 20,000,000 | 150 % |
+| QEMU, without vhost | 310,000 | | |
 ";

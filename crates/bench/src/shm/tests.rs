@@ -1,49 +1,90 @@
-//! The rows and the table. That all of it can be measured is a test of the program's.
+//! The rows and the tables. That all of it can be measured is a test of the program's.
 
 use super::*;
 
+fn case(task: Task, link: Link) -> Case {
+    Case {
+        task,
+        link,
+        far: Far::Nothing,
+    }
+}
+
+fn through(link: Link, pacing: Pacing) -> Case {
+    Case {
+        task: Task::Echo,
+        link,
+        far: Far::Engine(pacing, Sends::Segmented),
+    }
+}
+
+fn summary(rate: f64) -> Summary {
+    Summary::of(&[Sample {
+        rate,
+        kicks: 0.012_34,
+        guest: 0.984,
+        device: 0.5,
+        source: 0.25,
+        lost: 0.02,
+        ..Sample::default()
+    }])
+}
+
 #[test]
 fn rows_are_measured_in_turn() {
-    let seen: Vec<_> = cases().iter().map(|case| (case.task, case.link)).collect();
-    assert_eq!(seen.len(), 4 + 4 + 4 + 3 + 2);
-    assert_eq!(seen[0], (Task::Receive, Link::Packet));
-    assert_eq!(seen[16], (Task::Idle, Link::Memory(Pacing::Hybrid)));
+    let all = cases(true);
+    let alone = all.iter().filter(|case| case.far == Far::Nothing).count();
+    assert_eq!((alone, all.len()), (4 + 4 + 4 + 3 + 2, 17 + 15 + 2));
+    assert_eq!(all[0], case(Task::Receive, Link::Packet));
+    assert_eq!(all[16], case(Task::Idle, Link::Memory(Pacing::Hybrid)));
+    for (at, one) in all.iter().enumerate() {
+        assert!(!all[..at].contains(one), "{one:?}");
+        if let (Link::Memory(guest), Far::Engine(engine, _)) = (one.link, one.far) {
+            assert_eq!(guest, engine, "both sides wait alike");
+        }
+    }
+    assert_eq!(cases(false), all[..32]);
 }
 
 #[test]
 fn a_median_is_of_each_figure() {
     let sample = |rate, guest| Sample {
         rate,
-        kicks: 0.0,
-        calls: 0.0,
         guest,
         device: 1.0,
+        ..Sample::default()
     };
-    let median = Sample::median(&[sample(1.0, 0.5), sample(3.0, 0.1), sample(2.0, 0.9)]);
+    let summary = Summary::of(&[sample(1.0, 0.5), sample(3.0, 0.1), sample(2.0, 0.9)]);
+    let median = summary.median;
     assert_eq!((median.rate, median.guest, median.device), (2.0, 0.5, 1.0));
+    assert_eq!(summary.rates, [1.0, 3.0]);
 }
 
 #[test]
 fn a_row_says_what_was_measured() {
-    let case = |task, link| Case { task, link };
-    let cases = [
-        case(Task::Receive, Link::Packet),
-        case(Task::Send(32), Link::Memory(Pacing::Event)),
-        case(Task::Idle, Link::Memory(Pacing::Hybrid)),
+    let rows = [
+        (case(Task::Send(1), Link::Packet), summary(500_000.0)),
+        (
+            case(Task::Send(32), Link::Memory(Pacing::Event)),
+            summary(2_000_000.0),
+        ),
+        (case(Task::Idle, Link::Memory(Pacing::Hybrid)), summary(0.0)),
+        (through(Link::Packet, Pacing::Hybrid), summary(100_000.0)),
+        (through(Link::Packet, Pacing::Poll), summary(200_000.0)),
+        (
+            through(Link::Memory(Pacing::Poll), Pacing::Poll),
+            summary(300_000.0),
+        ),
     ];
-    let sample = Sample {
-        rate: 1_234_567.0,
-        kicks: 0.012_34,
-        calls: 0.0,
-        guest: 0.984,
-        device: 0.5,
-    };
-    let table = table::markdown(&cases, &[sample; 3]);
-    let rows: Vec<_> = table.lines().filter(|line| line.ends_with("% |")).collect();
+    let table = table::markdown("CPUs", &rows);
+    let seen: Vec<_> = table.lines().filter(|line| line.ends_with("% |")).collect();
     let expected = [
-        "| receive 1300 B | packet socket | 1,230,000 | a call each | a call each | 98 % | 50 % |",
-        "| send 64 B, flushed by 32 | memory, event | 1,230,000 | 0.0123 | 0 | 98 % | 50 % |",
-        "| idle | memory, hybrid | - | - | - | 98 % | 50 % |",
+        "| send 64 B, each by itself | packet socket | 500,000 (500,000-500,000) | - | a call each | a call each | 98 % | 50 % |",
+        "| send 64 B, flushed by 32 | memory, event | 2,000,000 (2,000,000-2,000,000) | 4.00 | 0.0123 | 0 | 98 % | 50 % |",
+        "| idle | memory, hybrid | - | - | - | - | 98 % | 50 % |",
+        "| echo 64 B, UDP_SEGMENT | packet socket, hybrid engine | 100,000 (100,000-100,000) | - | a call each | a call each | 98 % | 50 % | 25 % | 2.0 % |",
+        "| echo 64 B, UDP_SEGMENT | packet socket, poll engine | 200,000 (200,000-200,000) | - | a call each | a call each | 98 % | 50 % | 25 % | 2.0 % |",
+        "| echo 64 B, UDP_SEGMENT | memory, poll | 300,000 (300,000-300,000) | 1.50 | 0.0123 | 0 | 98 % | 50 % | 25 % | 2.0 % |",
     ];
-    assert_eq!(rows, expected);
+    assert_eq!(seen[..expected.len()], expected);
 }

@@ -10,6 +10,7 @@ mod front_end;
 mod fuzzed;
 mod guest;
 mod hostile;
+mod in_process;
 mod library;
 mod messages;
 #[path = "../../../ring/tests/ring/script.rs"]

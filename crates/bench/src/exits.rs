@@ -1,0 +1,185 @@
+//! `pontoon bench exits`: how often a guest leaves its virtual machine, for a packet and for a connection.
+//!
+//! The machine is the example's, `pontoon-microvm`, with the engine inside. Exits are counted and nothing is timed: where
+//! KVM emulates the guest instruction by instruction, times would mean nothing, and KVM's own count of exits has those
+//! instructions in it. So an exit is a return from KVM_RUN, a doorbell that the kernel took, a halt, or an interrupt.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, value_parser};
+use serde::Deserialize;
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+/// What was asked for.
+#[derive(Args, Debug)]
+pub(crate) struct Exits {
+    /// Datagrams of each measurement
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = value_parser!(u32).range(1..=1_000_000))]
+    datagrams: u32,
+    /// Connections of each measurement
+    #[arg(long, value_name = "N", default_value = "100", value_parser = value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// The machine [default: pontoon-microvm beside this program]
+    #[arg(long, value_name = "PATH")]
+    machine: Option<PathBuf>,
+}
+
+/// What the guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Send,
+    Receive,
+    Connect,
+}
+
+/// How frames come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// By a call for each.
+    Calls,
+    /// By virtio, whose doorbells and interrupts the VMM passes on.
+    Passed,
+    /// By virtio with ioeventfd and irqfd.
+    Direct,
+    /// The same with event indices.
+    EventIndex,
+    /// The same, and neither side sleeps.
+    Poll,
+}
+
+const TASKS: [Task; 3] = [Task::Send, Task::Receive, Task::Connect];
+const LINKS: [Link; 5] = [
+    Link::Calls,
+    Link::Passed,
+    Link::Direct,
+    Link::EventIndex,
+    Link::Poll,
+];
+
+/// What the machine says of a run, as far as it is of interest.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Outcome {
+    done: u32,
+    doorbells: u64,
+    returns: u64,
+    kvm: Statistics,
+}
+
+/// What KVM counted.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Statistics {
+    halts: u64,
+    interrupts: u64,
+}
+
+/// Runs the machine for each row, and prints the table.
+///
+/// # Errors
+/// There is no machine, or one failed.
+pub(crate) fn exits(arguments: &Exits) -> Result<String> {
+    if !Path::new("/dev/kvm").exists() {
+        bail!("there is no /dev/kvm here, so there are no exits to count");
+    }
+    let machine = machine(arguments.machine.as_deref())?;
+    let mut rows = Vec::new();
+    for task in TASKS {
+        for link in LINKS {
+            let outcome = run(&machine, task, link, arguments)
+                .with_context(|| format!("{}, {}", task.name(), link.name()))?;
+            rows.push((task, link, outcome));
+        }
+    }
+    Ok(table::markdown(&rows))
+}
+
+fn machine(wanted: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = wanted {
+        return Ok(path.to_owned());
+    }
+    let beside = std::env::current_exe()?.with_file_name("pontoon-microvm");
+    if !beside.exists() {
+        bail!(
+            "{} is not there (try: cargo build --release -p pontoon-microvm, or --machine PATH)",
+            beside.display()
+        );
+    }
+    Ok(beside)
+}
+
+fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<Outcome> {
+    let count = match task {
+        Task::Send | Task::Receive => arguments.datagrams,
+        Task::Connect => arguments.connections,
+    };
+    let output = Command::new(machine)
+        .args(["--json", "--task", task.argument(), "--count", &count.to_string()])
+        .args(link.arguments())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot run {}", machine.display()))?;
+    if !output.status.success() {
+        bail!("the machine ended with {}", output.status);
+    }
+    let outcome: Outcome =
+        serde_json::from_slice(&output.stdout).context("the machine says nothing known")?;
+    if outcome.done == 0 {
+        bail!("the guest has done nothing");
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    /// Exits of the guest's. A doorbell that the VMM hears is a return already.
+    fn exits(&self, link: Link) -> u64 {
+        let taken = match link {
+            Link::Calls | Link::Passed => 0,
+            Link::Direct | Link::EventIndex | Link::Poll => self.doorbells,
+        };
+        self.returns + taken + self.kvm.halts + self.kvm.interrupts
+    }
+}
+
+impl Task {
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Connect => "crr",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send 64 B",
+            Self::Receive => "receive 64 B",
+            Self::Connect => "connect, 1 B each way, close",
+        }
+    }
+}
+
+impl Link {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Calls => &["--link", "calls"],
+            Self::Passed => &["--no-event-idx", "--doorbells", "vmm", "--interrupts", "vmm"],
+            Self::Direct => &["--no-event-idx"],
+            Self::EventIndex => &[],
+            Self::Poll => &["--io", "poll"],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Calls => "a call each",
+            Self::Passed => "virtio, through the VMM",
+            Self::Direct => "virtio, ioeventfd and irqfd",
+            Self::EventIndex => "the same, event index",
+            Self::Poll => "the same, poll",
+        }
+    }
+}

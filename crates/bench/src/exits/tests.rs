@@ -1,0 +1,26 @@
+//! The table. The machine has tests of its own.
+
+use super::*;
+
+#[test]
+fn a_doorbell_is_counted_once() {
+    let outcome: Outcome = serde_json::from_str(
+        r#"{"address": "10.0.2.15", "done": 200, "sent": 200, "doorbells": 40, "returns": 50,
+            "kvm": {"halts": 6, "interrupts": 4, "exits": 1000000}}"#,
+    )
+    .unwrap();
+    assert_eq!(outcome.exits(Link::Passed), 60, "the VMM hears them");
+    assert_eq!(outcome.exits(Link::Direct), 100);
+    let table = table::markdown(&[(Task::Send, Link::Direct, outcome)]);
+    let row = "| send 64 B | virtio, ioeventfd and irqfd | 200 | 50 | 40 | 6 | 4 | 0.500 |";
+    assert!(table.lines().any(|line| line == row), "{table}");
+}
+
+#[test]
+fn every_task_is_asked_of_every_link() {
+    let arguments: Vec<_> = LINKS.map(Link::arguments).into();
+    for (at, one) in arguments.iter().enumerate() {
+        assert!(!arguments[..at].contains(one), "{one:?}");
+    }
+    assert_eq!(TASKS.map(Task::argument), ["send", "receive", "crr"]);
+}

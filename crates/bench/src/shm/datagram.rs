@@ -1,0 +1,73 @@
+//! Frames as a guest without a stack reads and writes them.
+
+use super::engine::PORT;
+
+/// The guest's Ethernet address.
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// Where the protocol is in an IPv4 header behind an Ethernet header, and where UDP's destination port.
+const PROTOCOL: usize = 14 + 9;
+const DESTINATION: usize = 14 + 20 + 2;
+
+const UDP: u8 = 17;
+
+/// Who has 10.0.2.2? Tell 10.0.2.15 (RFC 826).
+pub(super) fn question() -> [u8; 42] {
+    let mut frame = [0; 42];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&OURS);
+    frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame[22..28].copy_from_slice(&OURS);
+    frame[28..32].copy_from_slice(&[10, 0, 2, 15]);
+    frame[38..42].copy_from_slice(&[10, 0, 2, 2]);
+    frame
+}
+
+/// Whether it is an ARP reply.
+pub(super) fn is_answer(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 2])
+}
+
+/// Whether it is a datagram to the published port, in an IPv4 header without options.
+pub(super) fn is_one(frame: &[u8]) -> bool {
+    frame.get(12..15) == Some(&[8, 0, 0x45])
+        && frame.get(PROTOCOL) == Some(&UDP)
+        && frame.get(DESTINATION..DESTINATION + 2) == Some(&PORT.to_be_bytes())
+}
+
+/// Sends it back where it came from. Its checksums are sums, whose terms change places.
+pub(super) fn turn(frame: &mut [u8]) {
+    swap::<6>(frame, 0);
+    swap::<4>(frame, 26);
+    swap::<2>(frame, 34);
+}
+
+/// Two neighbours of `N` bytes at `at`.
+fn swap<const N: usize>(frame: &mut [u8], at: usize) {
+    let (left, right) = frame[at..at + 2 * N].split_at_mut(N);
+    left.swap_with_slice(right);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_goes_back() {
+        let mut frame = vec![0; 14 + 20 + 8 + 2];
+        frame[..12].copy_from_slice(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        frame[PROTOCOL] = UDP;
+        frame[26..34].copy_from_slice(&[10, 0, 2, 2, 10, 0, 2, 15]);
+        frame[34..38].copy_from_slice(&[0xab, 0xcd, 0x13, 0x88]);
+        frame[42..].copy_from_slice(b"hi");
+        assert!(is_one(&frame));
+        turn(&mut frame);
+        assert_eq!(frame[..12], [2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(frame[26..34], [10, 0, 2, 15, 10, 0, 2, 2]);
+        assert_eq!(frame[34..38], [0x13, 0x88, 0xab, 0xcd]);
+        assert_eq!(frame[42..], *b"hi");
+        assert!(!is_one(&frame), "to somebody else");
+        assert!(!is_one(&question()) && !is_answer(&question()) && !is_one(b""));
+    }
+}

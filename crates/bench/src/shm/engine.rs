@@ -1,0 +1,160 @@
+//! A measurement through the engine: source on the host, published port, `pontoon vm`, link, guest.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use pontoon_guest::{Attached, Options, Pacing, attach};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+
+use super::memory::Count;
+use super::process::Guest;
+use super::source::{Fed, Source};
+use super::unikernel::{self, Packets, Rings};
+use super::{Bench, Case, Link, Sample, Sends, Task};
+use crate::run::processes::{Processes, Use};
+use crate::stack::unprivileged;
+
+/// The published port, on the host and of the guest.
+pub(super) const PORT: u16 = 5000;
+
+/// How long the engine may take to begin, or to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a guest waits for a frame before it looks at the clock.
+const TURN: Duration = Duration::from_millis(20);
+
+pub(super) fn measure(bench: &Bench<'_>, case: Case, pacing: Pacing, sends: Sends) -> Result<Sample> {
+    let taken = Count::new()?;
+    let (task, duration) = (case.task, bench.duration);
+    match case.link {
+        Link::Memory(waits) => {
+            let socket = bench.socket()?;
+            let mut command = command(bench, pacing)?;
+            command
+                .args(["--protocol", "vhost-user", "--socket"])
+                .arg(&socket);
+            let mut engine = Engine::start(&mut command)?;
+            let socket = engine.until(|| UnixStream::connect(&socket).ok())?;
+            let options = Options {
+                pacing: waits,
+                ..Options::default()
+            };
+            let net: Attached = attach(socket, options)?;
+            let mut net = Rings(net);
+            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &taken))?;
+            engine.watch(guest, task, sends, &taken)
+        }
+        Link::Packet | Link::Tap(_) => {
+            let flags = SocketFlags::CLOEXEC;
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            let mut command = command(bench, pacing)?;
+            command.args(["--protocol", "packet", "--fd", &theirs.as_raw_fd().to_string()]);
+            // There is one thread, so that nothing else inherits it.
+            fcntl_setfd(&theirs, FdFlags::empty())?;
+            let engine = Engine::start(&mut command)?;
+            drop(theirs);
+            for way in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+                sockopt::set_socket_timeout(&ours, way, Some(TURN))?;
+            }
+            // Ours stays open: without it the engine would end before its CPU time is read.
+            let mut net = Packets(ours);
+            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &taken))?;
+            engine.watch(guest, task, sends, &taken)
+        }
+    }
+}
+
+fn command(bench: &Bench<'_>, pacing: Pacing) -> Result<Command> {
+    let io = match pacing {
+        Pacing::Event => "event",
+        Pacing::Hybrid => "hybrid",
+        Pacing::Poll => "poll",
+    };
+    let mut command = unprivileged(bench.pontoon()?);
+    command
+        .args([
+            "vm",
+            "--quiet",
+            "--one-off",
+            "--no-ipv6",
+            "--dns",
+            "none",
+            "--io",
+            io,
+        ])
+        .args(["--publish", &format!("127.0.0.1:{PORT}:{PORT}/udp")]);
+    Ok(command)
+}
+
+/// `pontoon vm` at work.
+struct Engine(Child);
+
+impl Engine {
+    fn start(command: &mut Command) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Ok(Self(child.context("cannot run pontoon vm")?))
+    }
+
+    /// Waits for what the engine has to do first.
+    fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> Result<T> {
+        let begin = Instant::now();
+        loop {
+            if let Some(result) = done() {
+                return Ok(result);
+            }
+            if let Some(status) = self.0.try_wait()? {
+                bail!("pontoon vm has ended: {status}");
+            }
+            ensure!(begin.elapsed() < PATIENCE, "pontoon vm does not begin");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Feeds the guest, and says what came of it.
+    fn watch(mut self, guest: Guest, task: Task, sends: Sends, taken: &Count) -> Result<Sample> {
+        self.until(|| match guest.is_done() {
+            // It has failed, and said why.
+            Ok(true) | Err(_) => Some(()),
+            Ok(false) => (taken.load(Ordering::Acquire) > 0).then_some(()),
+        })?;
+        let source = Source::new(task, sends)?;
+        let ids = Processes::living(&[guest.id()]).stack();
+        let (begin, before) = (Instant::now(), Use::activity(&ids).cpu_s);
+        let Fed {
+            sent,
+            lost,
+            rate,
+            cpu,
+        } = source.feed(&guest, taken)?;
+        let elapsed = begin.elapsed().as_secs_f64();
+        let device = Use::activity(&ids).cpu_s - before;
+        let guest = guest.outcome()?;
+        let frames = guest.frames.max(1) as f64;
+        Ok(Sample {
+            rate: rate.unwrap_or(guest.frames as f64 / guest.seconds()),
+            kicks: guest.notifications as f64 / frames,
+            calls: guest.sleeps as f64 / frames,
+            guest: guest.load(),
+            device: device / elapsed,
+            source: cpu.as_secs_f64() / elapsed,
+            lost: lost as f64 / sent.max(1) as f64,
+        })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        // What it has started ends with it, but a moment later, and is not to be measured with whoever comes next.
+        let begin = Instant::now();
+        while !Processes::living(&[]).is_empty() && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Solo5's tender for seccomp, with its test of networks, over a tap: echo requests from the host's kernel.
+
+use std::io::IoSlice;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pontoon_sys::Family;
+use pontoon_sys::batch::Batch;
+use pontoon_sys::{icmp, messages};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrV4, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt,
+};
+use rustix::process::geteuid;
+
+use super::process::Watch;
+use super::{Sample, Task};
+use crate::network::ip;
+use crate::run::processes::Use;
+
+/// The guest's address, which its test has built in.
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long the tender may take to begin.
+const BEGIN: Duration = Duration::from_secs(10);
+
+/// What was built.
+pub(super) struct Solo5 {
+    tender: PathBuf,
+    guest: PathBuf,
+}
+
+impl Solo5 {
+    /// In a source tree of Solo5.
+    ///
+    /// # Errors
+    /// It has not been built.
+    pub(super) fn find(tree: &Path) -> Result<Self> {
+        let found = |path: &str| {
+            let path = tree.join(path);
+            ensure!(
+                path.is_file(),
+                "{} is not there (try: make in it)",
+                path.display()
+            );
+            Ok(path)
+        };
+        Ok(Self {
+            tender: found("tenders/spt/solo5-spt")?,
+            guest: found("tests/test_net/test_net.spt")?,
+        })
+    }
+
+    /// Echo requests with `window` of them on their way.
+    pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<Sample> {
+        ip(&format!(
+            "tuntap add dev solo5 mode tap user {}
+             address add 10.0.0.1/24 dev solo5
+             link set solo5 up",
+            geteuid().as_raw()
+        ))?;
+        let measured = self.measure_over_tap(window, duration);
+        ip("link del dev solo5")?;
+        measured
+    }
+
+    fn measure_over_tap(&self, window: usize, duration: Duration) -> Result<Sample> {
+        let mut command = Command::new(&self.tender);
+        command.arg("--net:service0=solo5").arg(&self.guest);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let tender = Tender(child.with_context(|| format!("cannot run {}", self.tender.display()))?);
+        let mut pings = Pings::new()?;
+        let begin = Instant::now();
+        while pings.exchange(1, Duration::ZERO)?.answers == 0 {
+            ensure!(begin.elapsed() < BEGIN, "Solo5's guest does not answer");
+        }
+        let ids = [tender.0.id()];
+        let (before, watch) = (Use::activity(&ids).cpu_s, Watch::start());
+        let exchanged = pings.exchange(window, duration)?;
+        let source = watch.stop(exchanged.answers, 0);
+        let guest = Use::activity(&ids).cpu_s - before;
+        Ok(Sample {
+            rate: exchanged.answers as f64 / source.seconds(),
+            guest: guest / source.seconds(),
+            source: source.load(),
+            lost: exchanged.lost as f64 / exchanged.sent.max(1) as f64,
+            ..Sample::default()
+        })
+    }
+}
+
+struct Tender(Child);
+
+impl Drop for Tender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Who pings.
+struct Pings {
+    socket: OwnedFd,
+    request: Vec<u8>,
+    batch: Batch,
+}
+
+#[derive(Default)]
+struct Exchanged {
+    sent: u64,
+    answers: u64,
+    lost: u64,
+}
+
+impl Pings {
+    fn new() -> Result<Self> {
+        let protocol = Some(ipproto::ICMP);
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?;
+        icmp::only_echo_replies(&socket, Family::V4)?;
+        connect(&socket, &SocketAddrV4::new(GUEST, 0))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        // RFC 792: an echo request, its checksum, and nothing but zeros behind them.
+        let mut request = vec![0; 8 + Task::Echo.payload()];
+        request[0] = 8;
+        request[2..4].copy_from_slice(&[0xf7, 0xff]);
+        Ok(Self {
+            socket,
+            request,
+            batch: Batch::new(messages::MOST, 256),
+        })
+    }
+
+    /// Asks and hears for so long, many in each call.
+    fn exchange(&mut self, window: usize, duration: Duration) -> Result<Exchanged> {
+        let mut exchanged = Exchanged::default();
+        let requests = vec![IoSlice::new(&self.request); window];
+        let mut ahead = 0;
+        let begin = Instant::now();
+        loop {
+            while ahead < window {
+                let most = (window - ahead).min(messages::MOST);
+                let sent = messages::send(&self.socket, &requests[..most])?;
+                ahead += sent;
+                exchanged.sent += sent as u64;
+            }
+            match self.batch.receive(&self.socket) {
+                Ok(answers) => {
+                    ahead = ahead.saturating_sub(answers);
+                    exchanged.answers += answers as u64;
+                }
+                Err(Errno::AGAIN | Errno::INTR) => exchanged.lost += std::mem::take(&mut ahead) as u64,
+                Err(error) => return Err(error).context("no answers"),
+            }
+            if begin.elapsed() >= duration {
+                return Ok(exchanged);
+            }
+        }
+    }
+}

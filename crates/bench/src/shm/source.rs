@@ -1,0 +1,164 @@
+//! The source on the host: datagrams to the published port, and what comes back.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pontoon_sys::udp;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv, sockopt};
+
+use super::engine::PORT;
+use super::memory::Count;
+use super::process::{Guest, Watch};
+use super::{Sends, Task};
+
+/// Datagrams that may be on their way: as many of 1,300 bytes as the receive buffer of a socket holds by default.
+pub(super) const WINDOW: usize = 128;
+
+/// Datagrams of one call.
+const SEGMENTS: usize = 16;
+
+/// How long what is on its way may take.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long the source sleeps while enough is on its way.
+const PAUSE: Duration = Duration::from_micros(20);
+
+pub(super) struct Source {
+    socket: UdpSocket,
+    task: Task,
+    burst: usize,
+    payload: Vec<u8>,
+}
+
+/// What came of it.
+pub(super) struct Fed {
+    pub(super) sent: u64,
+    pub(super) lost: u64,
+    /// Echoes per second, where there are any.
+    pub(super) rate: Option<f64>,
+    pub(super) cpu: Duration,
+}
+
+impl Source {
+    pub(super) fn new(task: Task, sends: Sends) -> Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect((Ipv4Addr::LOCALHOST, PORT))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        udp::coalesce(&socket).context("no UDP_GRO")?;
+        let burst = match sends {
+            Sends::Plainly => 1,
+            Sends::Segmented => SEGMENTS,
+        };
+        if burst > 1 {
+            udp::set_segment(&socket, task.payload() as u16).context("no UDP_SEGMENT")?;
+        }
+        Ok(Self {
+            socket,
+            task,
+            burst,
+            payload: vec![b'd'; burst * task.payload()],
+        })
+    }
+
+    /// Sends until the guest is done, and never more than [`WINDOW`] ahead of what has arrived: a source that floods costs
+    /// the CPU that others need, for datagrams that are lost.
+    pub(super) fn feed(&self, guest: &Guest, taken: &Count) -> Result<Fed> {
+        // Sleeps end when they should, and not 50 us later.
+        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
+        let watch = Watch::start();
+        let fed = match self.task {
+            Task::Echo => self.exchange(guest)?,
+            Task::Receive | Task::Send(_) | Task::Idle => self.push(guest, taken)?,
+        };
+        Ok(Fed {
+            cpu: Duration::from_nanos(watch.stop(0, 0).cpu),
+            ..fed
+        })
+    }
+
+    fn push(&self, guest: &Guest, taken: &Count) -> Result<Fed> {
+        // Given up as lost, which they may not be.
+        let (mut sent, mut given_up) = (0_u64, 0_u64);
+        let mut moved = (0, Instant::now());
+        while !guest.is_done()? {
+            let arrived = taken.load(Ordering::Acquire).saturating_sub(1);
+            if moved.0 != arrived {
+                moved = (arrived, Instant::now());
+            }
+            if (sent - given_up).saturating_sub(arrived) + self.burst as u64 <= WINDOW as u64 {
+                self.send()?;
+                sent += self.burst as u64;
+            } else if moved.1.elapsed() > PATIENCE {
+                given_up = sent.saturating_sub(arrived);
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(Fed {
+            sent,
+            lost: lost(sent, moved.0),
+            rate: None,
+            cpu: Duration::ZERO,
+        })
+    }
+
+    fn exchange(&self, guest: &Guest) -> Result<Fed> {
+        let mut buffer = vec![0; 1 << 16];
+        let len = self.task.payload();
+        let (mut sent, mut back, mut echoed, mut ahead) = (0, 0, 0, 0);
+        let mut span = None;
+        while !guest.is_done()? {
+            while ahead + self.burst <= WINDOW {
+                self.send()?;
+                sent += self.burst as u64;
+                ahead += self.burst;
+            }
+            match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((bytes, _)) => {
+                    let echoes = &buffer[..bytes];
+                    ensure!(
+                        bytes.is_multiple_of(len) && echoes.iter().all(|byte| *byte == b'd'),
+                        "what came back is not what was sent"
+                    );
+                    back += (bytes / len) as u64;
+                    let now = Instant::now();
+                    let (begin, _) = *span.get_or_insert((now, now));
+                    // The first ones came before the clock began.
+                    if begin != now {
+                        echoed += (bytes / len) as u64;
+                    }
+                    span = Some((begin, now));
+                    ahead = ahead.saturating_sub(bytes / len);
+                }
+                Err(Errno::AGAIN) => ahead = 0,
+                Err(Errno::CONNREFUSED | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let seconds = span.map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
+        ensure!(seconds > 0.0, "no echo came");
+        Ok(Fed {
+            sent,
+            lost: lost(sent, back),
+            rate: Some(echoed as f64 / seconds),
+            cpu: Duration::ZERO,
+        })
+    }
+
+    fn send(&self) -> Result<()> {
+        match self.socket.send(&self.payload) {
+            Ok(_) => Ok(()),
+            // It is about datagrams of before.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
+            Err(error) => Err(error).context("cannot send"),
+        }
+    }
+}
+
+/// Of what was sent and has not arrived, what cannot be on its way any more.
+fn lost(sent: u64, arrived: u64) -> u64 {
+    sent.saturating_sub(arrived).saturating_sub(WINDOW as u64)
+}

@@ -1,0 +1,130 @@
+//! A device whose VMM is this process.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use pontoon_engine::Transmit as _;
+use pontoon_ring::Layout;
+use pontoon_vhost_user::{BURST, Device, Queue, Receiver, Transmitter};
+use rustix::event::{EventfdFlags, eventfd};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+
+const BYTES: u64 = 1 << 20;
+const VERSION_1: u64 = 1 << 32;
+
+/// Somebody who works on the rings, and does nothing with what they carry.
+fn work(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        receiver.receive(BURST, |_| ());
+        transmitter.flush();
+        thread::yield_now();
+    }
+}
+
+/// Ends the work when it is dropped.
+struct Ends<'o>(&'o AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A device with somebody who works on its rings.
+fn with_device(test: impl FnOnce(&mut Device)) {
+    let over = AtomicBool::new(false);
+    let (mut device, receiver, transmitter) = Device::new(1500).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| work(receiver, transmitter, &over));
+        // Also of a test that fails: the scope waits for the worker, and a failure would never be told.
+        let _ends = Ends(&over);
+        test(&mut device);
+    });
+}
+
+fn memory() -> GuestMemoryMmap {
+    GuestMemoryMmap::from_ranges(&[(GuestAddress(0), BYTES as usize)]).unwrap()
+}
+
+/// How many hold the memory, besides whoever asks.
+fn holders(memory: &GuestMemoryMmap) -> usize {
+    let region = memory.iter().next().unwrap();
+    Arc::strong_count(&region.get_mmap()) - 1
+}
+
+fn queue(layout: Layout) -> Queue {
+    let event = || -> OwnedFd { eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap() };
+    Queue {
+        size: layout.size,
+        descriptors: layout.descriptors,
+        available: layout.available,
+        used: layout.used,
+        kick: event(),
+        call: event(),
+    }
+}
+
+fn queues() -> [Queue; 2] {
+    [0x1000, 0x8000].map(|base| queue(Layout::contiguous(256, base)))
+}
+
+#[test]
+fn a_reset_lets_go_of_the_memory() {
+    with_device(|device| {
+        let memory = memory();
+        for _ in 0..3 {
+            device.activate(&memory, VERSION_1, queues()).unwrap();
+            assert!(holders(&memory) > 1);
+            device.reset();
+            assert_eq!(holders(&memory), 1);
+        }
+        device.activate(&memory, VERSION_1, queues()).unwrap();
+        device.activate(&memory, VERSION_1, queues()).unwrap();
+        device.reset();
+        device.reset();
+        assert_eq!(holders(&memory), 1);
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_is_kept() {
+    with_device(|device| {
+        let memory = memory();
+        let offered = device.features();
+        assert_eq!(offered & VERSION_1, VERSION_1);
+        let refused = |device: &mut Device, features, change: fn(&mut Queue)| {
+            let [receive, mut transmit] = queues();
+            change(&mut transmit);
+            let refused = device.activate(&memory, features, [receive, transmit]);
+            assert_eq!(holders(&memory), 1);
+            refused.unwrap_err().to_string()
+        };
+        for absent in [1 << 63, 1 << 26, 1 << 30] {
+            assert_eq!(offered & absent, 0);
+            let why = refused(device, VERSION_1 | absent, |_| ());
+            assert!(why.contains("not on offer"), "{why}");
+        }
+        for (change, wanted) in [
+            (
+                (|queue| queue.size = 100) as fn(&mut Queue),
+                "queue 1: a size of 100",
+            ),
+            (|queue| queue.used = BYTES, "queue 1: 0x100000 is not in memory"),
+            (|queue| queue.descriptors = BYTES - 16, ""),
+        ] {
+            let why = refused(device, VERSION_1, change);
+            assert!(why.contains(wanted), "{why}");
+        }
+        device.activate(&memory, VERSION_1, queues()).unwrap();
+    });
+}
+
+#[test]
+fn a_device_outlives_whoever_worked_on_it() {
+    let (mut device, receiver, transmitter) = Device::new(1500).unwrap();
+    drop((receiver, transmitter));
+    device.activate(&memory(), VERSION_1, queues()).unwrap();
+    device.reset();
+}

@@ -1,0 +1,40 @@
+//! Builds the guest, which is for another target.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = std::env::var("OUT_DIR").expect("cargo sets it");
+    // TARGET/PROFILE/build/PACKAGE/out: one build for all profiles of ours.
+    let target = Path::new(&out)
+        .ancestors()
+        .nth(4)
+        .expect("it lies in the target directory")
+        .join("microvm-guest");
+    let guest = here.join("guest");
+    // Everything else of this environment is about another target.
+    let status = Command::new(std::env::var("CARGO").expect("cargo sets it"))
+        .args(["build", "--release", "--locked", "--target-dir"])
+        .arg(&target)
+        .current_dir(&guest)
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("RUSTFLAGS")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .status()
+        .expect("cargo can be started");
+    assert!(
+        status.success(),
+        "the guest cannot be built (is its target there? try: rustup target add x86_64-unknown-none)"
+    );
+    let image = target.join("x86_64-unknown-none/release/pontoon-microvm-guest");
+    println!("cargo::rustc-env=GUEST_IMAGE={}", image.display());
+    for source in [
+        "src/contract.rs",
+        "guest",
+        "../../crates/guest/src",
+        "../../crates/ring/src",
+    ] {
+        println!("cargo::rerun-if-changed={source}");
+    }
+}

@@ -1,0 +1,51 @@
+//! What the guest library stands on.
+
+use core::time::Duration;
+
+use pontoon_guest::{Gone, Platform, Ring};
+
+use crate::contract::DEVICE;
+use crate::{interrupts, memory};
+
+/// A machine with a virtio device.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    khz: u32,
+}
+
+/// QueueNotify (virtio 1.2, section 4.2.2).
+const QUEUE_NOTIFY: u64 = DEVICE + 0x50;
+
+impl Machine {
+    pub(crate) fn new(khz: u32) -> Self {
+        Self { khz }
+    }
+}
+
+/// The time since the counter began.
+pub(crate) fn now(khz: u32) -> Duration {
+    let ticks = u128::from(memory::ticks());
+    Duration::from_nanos((ticks * 1_000_000 / u128::from(khz)) as u64)
+}
+
+impl Platform for Machine {
+    fn now(&mut self) -> Duration {
+        now(self.khz)
+    }
+
+    fn notify(&mut self, ring: Ring) {
+        memory::store(QUEUE_NOTIFY, ring as u32);
+    }
+
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+        if let Some(until) = until {
+            let left = until.saturating_sub(self.now()).as_nanos();
+            interrupts::after(u64::try_from(left).unwrap_or(u64::MAX).max(1));
+        }
+        memory::halt();
+        if until.is_some() {
+            interrupts::after(0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! A guest without an operating system: the guest library, smoltcp, and what little they stand on.
+
+#![no_std]
+#![no_main]
+
+mod calls;
+#[path = "../../src/contract.rs"]
+#[allow(dead_code, reason = "some of it is the VMM's")]
+mod contract;
+mod interrupts;
+mod machine;
+mod memory;
+mod report;
+mod tasks;
+mod virtio;
+
+use contract::{Link, ORDER, Order};
+
+/// The entry, at the image's first byte.
+// SAFETY: no other symbol has this name; the section's place is the linker script's.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.start")]
+extern "C" fn start() -> ! {
+    // SAFETY: the VMM has put an order there before it started the guest, and nobody writes to it any more.
+    let order = unsafe { core::ptr::with_exposed_provenance::<Order>(ORDER as usize).read() };
+    interrupts::set_up();
+    let outcome = match order.link {
+        link if link == Link::Calls as u32 => tasks::run(calls::Calls::new(&order), &order),
+        _ => virtio::open(&order).and_then(|net| tasks::run(net, &order)),
+    };
+    report::end(outcome)
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    report::fail(format_args!("{info}"))
+}

@@ -1,0 +1,155 @@
+//! What the guest does: gets an address, and then what it was told to.
+
+use core::fmt;
+use core::time::Duration;
+
+use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketSet, SocketStorage};
+use smoltcp::phy::Device;
+use smoltcp::socket::dhcpv4;
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
+
+use crate::contract::{Order, Report, Stage, Task};
+use crate::report;
+
+mod crr;
+mod datagrams;
+mod ping;
+
+/// The guest's Ethernet address.
+const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What carries frames.
+pub(crate) trait Net: Device {
+    /// The time.
+    fn now(&mut self) -> Duration;
+
+    /// Has what was queued sent.
+    fn flush(&mut self) -> Result<(), pontoon_guest::Error>;
+
+    /// Has what was queued sent, and waits for a frame.
+    fn wait(&mut self, until: Option<Duration>) -> Result<(), pontoon_guest::Error>;
+
+    /// What went through so far.
+    fn traffic(&mut self) -> Traffic;
+}
+
+/// What went through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) sent: u32,
+    pub(crate) received: u32,
+    pub(crate) doorbells: u32,
+    pub(crate) sleeps: u32,
+}
+
+/// Why a task failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Net(pontoon_guest::Error),
+    Text(&'static str),
+}
+
+/// A stack on its interface.
+struct World<N> {
+    net: N,
+    stack: Interface,
+}
+
+/// Gets an address, then does what was ordered.
+pub(crate) fn run<N: Net>(mut net: N, order: &Order) -> Result<Report, Failure> {
+    let stack = Interface::new(Config::new(MAC.into()), &mut net, Instant::ZERO);
+    let mut world = World { net, stack };
+    let (address, gateway) = world.configure()?;
+    let server = (gateway, order.port as u16);
+
+    let task = order.task;
+    let mut report = Report::new();
+    report.address = address.octets();
+    // The first finds the gateway's Ethernet address.
+    ping::ping(&mut world, gateway, 1)?;
+    let before = world.net.traffic();
+    report::stage(Stage::Begin);
+    report.done = match task {
+        _ if task == Task::Ping as u32 => ping::ping(&mut world, gateway, order.count)?,
+        _ if task == Task::Crr as u32 => crr::crr(&mut world, server, order.count)?,
+        _ if task == Task::Send as u32 => datagrams::send(&mut world, server, order.count)?,
+        _ => datagrams::receive(&mut world, server, order.count)?,
+    };
+    let after = world.net.traffic();
+    report.sent = after.sent - before.sent;
+    report.received = after.received - before.received;
+    report.doorbells = after.doorbells - before.doorbells;
+    report.sleeps = after.sleeps - before.sleeps;
+    Ok(report)
+}
+
+impl<N: Net> World<N> {
+    /// Gets an address by DHCP: the guest's, and the gateway's.
+    fn configure(&mut self) -> Result<(Ipv4Address, Ipv4Address), Failure> {
+        let mut storage = [SocketStorage::EMPTY];
+        let mut sockets = SocketSet::new(&mut storage[..]);
+        let client = sockets.add(dhcpv4::Socket::new());
+        let (address, gateway) = self.until(&mut sockets, |sockets| {
+            match sockets.get_mut::<dhcpv4::Socket<'_>>(client).poll()? {
+                dhcpv4::Event::Configured(config) => Some((config.address, config.router?)),
+                dhcpv4::Event::Deconfigured => None,
+            }
+        })?;
+        self.stack.update_ip_addrs(|addresses| {
+            // There is room for one at least.
+            let _ = addresses.push(IpCidr::Ipv4(address));
+        });
+        Ok((address.address(), gateway))
+    }
+
+    /// Has the stack work until `done`.
+    fn until<'s, R>(
+        &mut self,
+        sockets: &mut SocketSet<'s>,
+        mut done: impl FnMut(&mut SocketSet<'s>) -> Option<R>,
+    ) -> Result<R, Failure> {
+        let end = self.net.now() + PATIENCE;
+        loop {
+            let now = self.net.now();
+            let moment = Instant::from_micros(now.as_micros() as i64);
+            self.stack.poll_maintenance(moment);
+            // One at a time: a stack that takes all that there is has no room for it.
+            let taken = self.stack.poll_ingress_single(moment, &mut self.net, sockets);
+            while self.stack.poll_egress(moment, &mut self.net, sockets) == PollResult::SocketStateChanged {}
+            if let Some(result) = done(sockets) {
+                self.net.flush()?;
+                return Ok(result);
+            }
+            if now >= end {
+                return Err(Failure::Text("nothing came for a minute"));
+            }
+            if taken != PollIngressSingleResult::None {
+                continue;
+            }
+            let delay = self.stack.poll_delay(moment, sockets);
+            let due = delay.map_or(end, |delay| {
+                end.min(now + Duration::from_micros(delay.total_micros()))
+            });
+            self.net.wait(Some(due))?;
+        }
+    }
+}
+
+impl From<pontoon_guest::Error> for Failure {
+    fn from(error: pontoon_guest::Error) -> Self {
+        Self::Net(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(error) => error.fmt(f),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Connections that carry a byte each way.
+
+use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::wire::Ipv4Address;
+
+use super::{Failure, Net, World};
+
+/// The first of the ports that connections come from (RFC 6335, section 6).
+const FIRST_PORT: u16 = 49_152;
+
+/// Connects, asks, is answered and closes, so many times, and says how many times.
+pub(super) fn crr<N: Net>(
+    world: &mut World<N>,
+    server: (Ipv4Address, u16),
+    count: u32,
+) -> Result<u32, Failure> {
+    let (mut out, mut back) = ([0; 64], [0; 64]);
+    let mut storage = [SocketStorage::EMPTY];
+    let mut sockets = SocketSet::new(&mut storage[..]);
+    let socket = Socket::new(SocketBuffer::new(&mut back[..]), SocketBuffer::new(&mut out[..]));
+    let handle = sockets.add(socket);
+    for number in 0..count {
+        let port = FIRST_PORT + (number % 16_384) as u16;
+        sockets
+            .get_mut::<Socket<'_>>(handle)
+            .connect(world.stack.context(), server, port)
+            .map_err(|_| Failure::Text("cannot connect"))?;
+        converse(world, &mut sockets, handle, number as u8)?;
+    }
+    Ok(count)
+}
+
+/// What one connection carries, once there is one.
+fn converse<N: Net>(
+    world: &mut World<N>,
+    sockets: &mut SocketSet<'_>,
+    handle: SocketHandle,
+    question: u8,
+) -> Result<(), Failure> {
+    world
+        .until(sockets, |sockets| {
+            let socket = sockets.get_mut::<Socket<'_>>(handle);
+            socket.may_send().then(|| socket.send_slice(&[question]))
+        })?
+        .map_err(|_| Failure::Text("the server has refused the connection"))?;
+    let mut answer = [0];
+    world
+        .until(sockets, |sockets| {
+            let socket = sockets.get_mut::<Socket<'_>>(handle);
+            let heard = socket.can_recv().then(|| socket.recv_slice(&mut answer));
+            if heard.is_some() {
+                socket.close();
+            }
+            heard
+        })?
+        .map_err(|_| Failure::Text("the server has cut the connection"))?;
+    if answer != [question] {
+        return Err(Failure::Text("the server's answer is another"));
+    }
+    world.until(sockets, |sockets| {
+        let state = sockets.get::<Socket<'_>>(handle).state();
+        matches!(state, State::TimeWait | State::Closed).then_some(())
+    })
+}

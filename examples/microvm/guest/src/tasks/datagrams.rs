@@ -1,0 +1,81 @@
+//! Datagrams, in one direction.
+
+use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
+use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, Socket};
+use smoltcp::wire::Ipv4Address;
+
+use super::{Failure, Net, World};
+
+/// Datagrams that wait to be sent, or to be taken.
+const QUEUE: usize = 192;
+
+/// Bytes of each. Another length is the server's last.
+const LEN: usize = 64;
+
+/// The guest's port.
+const PORT: u16 = 5000;
+
+/// Sends so many, and says how many.
+pub(super) fn send<N: Net>(
+    world: &mut World<N>,
+    server: (Ipv4Address, u16),
+    count: u32,
+) -> Result<u32, Failure> {
+    let mut sent = 0;
+    exchange(world, |world, sockets, handle| {
+        world.until(sockets, |sockets| {
+            let socket = sockets.get_mut::<Socket<'_>>(handle);
+            while sent < count && socket.send_slice(&[0x55; LEN], server).is_ok() {
+                sent += 1;
+            }
+            (socket.send_queue() == 0).then_some(())
+        })
+    })?;
+    Ok(sent)
+}
+
+/// Asks for so many, and says how many came.
+pub(super) fn receive<N: Net>(
+    world: &mut World<N>,
+    server: (Ipv4Address, u16),
+    count: u32,
+) -> Result<u32, Failure> {
+    let mut received = 0;
+    exchange(world, |world, sockets, handle| {
+        sockets
+            .get_mut::<Socket<'_>>(handle)
+            .send_slice(&count.to_le_bytes(), server)
+            .map_err(|_| Failure::Text("cannot ask for datagrams"))?;
+        world.until(sockets, |sockets| {
+            let socket = sockets.get_mut::<Socket<'_>>(handle);
+            while let Ok((datagram, _)) = socket.recv() {
+                if datagram.len() != LEN {
+                    return Some(());
+                }
+                received += 1;
+            }
+            None
+        })
+    })?;
+    Ok(received)
+}
+
+/// Works with a socket.
+fn exchange<N: Net>(
+    world: &mut World<N>,
+    work: impl FnOnce(&mut World<N>, &mut SocketSet<'_>, SocketHandle) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (mut sent, mut received) = ([PacketMetadata::EMPTY; QUEUE], [PacketMetadata::EMPTY; QUEUE]);
+    let (mut out, mut back) = ([0; QUEUE * LEN], [0; QUEUE * LEN]);
+    let mut storage = [SocketStorage::EMPTY];
+    let mut sockets = SocketSet::new(&mut storage[..]);
+    let mut socket = Socket::new(
+        PacketBuffer::new(&mut received[..], &mut back[..]),
+        PacketBuffer::new(&mut sent[..], &mut out[..]),
+    );
+    socket
+        .bind(PORT)
+        .map_err(|_| Failure::Text("cannot bind to a port"))?;
+    let handle = sockets.add(socket);
+    work(world, &mut sockets, handle)
+}

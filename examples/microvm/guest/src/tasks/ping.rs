@@ -1,0 +1,53 @@
+//! Echo requests, and their answers.
+
+use smoltcp::iface::{SocketSet, SocketStorage};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::socket::icmp::{Endpoint, PacketBuffer, PacketMetadata, Socket};
+use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, Ipv4Address};
+
+use super::{Failure, Net, World};
+
+const IDENT: u16 = 0x706f;
+const DATA: &[u8] = b"across a floating bridge";
+
+/// Pings so many times, and says how many answers came.
+pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32) -> Result<u32, Failure> {
+    let (mut asked, mut answered) = ([PacketMetadata::EMPTY], [PacketMetadata::EMPTY]);
+    let (mut out, mut back) = ([0; 64], [0; 64]);
+    let mut storage = [SocketStorage::EMPTY];
+    let mut sockets = SocketSet::new(&mut storage[..]);
+    let mut socket = Socket::new(
+        PacketBuffer::new(&mut answered[..], &mut back[..]),
+        PacketBuffer::new(&mut asked[..], &mut out[..]),
+    );
+    socket
+        .bind(Endpoint::Ident(IDENT))
+        .map_err(|_| Failure::Text("cannot bind to an echo id"))?;
+    let handle = sockets.add(socket);
+
+    let checksums = ChecksumCapabilities::default();
+    for number in 0..count {
+        let question = Icmpv4Repr::EchoRequest {
+            ident: IDENT,
+            seq_no: number as u16,
+            data: DATA,
+        };
+        let room = sockets
+            .get_mut::<Socket<'_>>(handle)
+            .send(question.buffer_len(), target.into())
+            .map_err(|_| Failure::Text("cannot ask for an echo"))?;
+        question.emit(&mut Icmpv4Packet::new_unchecked(room), &checksums);
+        let expected = Icmpv4Repr::EchoReply {
+            ident: IDENT,
+            seq_no: number as u16,
+            data: DATA,
+        };
+        world.until(&mut sockets, |sockets| {
+            let (bytes, from) = sockets.get_mut::<Socket<'_>>(handle).recv().ok()?;
+            let packet = Icmpv4Packet::new_checked(bytes).ok()?;
+            let answer = Icmpv4Repr::parse(&packet, &checksums).ok()?;
+            (answer == expected && from == target.into()).then_some(())
+        })?;
+    }
+    Ok(count)
+}

@@ -1,0 +1,135 @@
+//! The virtio device behind its registers (virtio 1.2, section 4.2), as far as the guest library does not see to it.
+
+use core::ptr::{NonNull, with_exposed_provenance_mut};
+use core::time::Duration;
+
+use pontoon_guest::{Error, Interface, Map, Pacing, Phy, Platform};
+use pontoon_ring::memory::{Raw, Window};
+use pontoon_ring::{Features, Layout};
+
+use crate::contract::{DEVICE, MEMORY, Order, RINGS};
+use crate::machine::Machine;
+use crate::memory::{load, store};
+use crate::tasks::{Failure, Net, Traffic};
+
+/// Frames each way.
+const SIZE: usize = 256;
+
+const MAGIC: u64 = DEVICE;
+const VERSION: u64 = DEVICE + 0x04;
+const DEVICE_ID: u64 = DEVICE + 0x08;
+const DEVICE_FEATURES: u64 = DEVICE + 0x10;
+const DEVICE_FEATURES_SEL: u64 = DEVICE + 0x14;
+const DRIVER_FEATURES: u64 = DEVICE + 0x20;
+const DRIVER_FEATURES_SEL: u64 = DEVICE + 0x24;
+const QUEUE_SEL: u64 = DEVICE + 0x30;
+const QUEUE_NUM_MAX: u64 = DEVICE + 0x34;
+const QUEUE_NUM: u64 = DEVICE + 0x38;
+const QUEUE_READY: u64 = DEVICE + 0x44;
+const STATUS: u64 = DEVICE + 0x70;
+const QUEUE_DESC: u64 = DEVICE + 0x80;
+const QUEUE_DRIVER: u64 = DEVICE + 0x90;
+const QUEUE_DEVICE: u64 = DEVICE + 0xa0;
+
+/// Bits of the status (2.1).
+const ACKNOWLEDGE: u32 = 1;
+const DRIVER: u32 = 2;
+const DRIVER_OK: u32 = 4;
+const FEATURES_OK: u32 = 8;
+
+/// VIRTIO_F_EVENT_IDX.
+const EVENT_IDX: u32 = 1 << 29;
+
+/// VIRTIO_F_VERSION_1, in the features' second word.
+const VERSION_1: u32 = 1;
+
+/// The interface.
+pub(crate) type Virtio = Phy<Window<Raw<'static>>, Machine, SIZE>;
+
+/// Sets the device up (3.1.1), and the interface.
+pub(crate) fn open(order: &Order) -> Result<Virtio, Failure> {
+    if [load(MAGIC), load(VERSION), load(DEVICE_ID)] != [0x7472_6976, 2, 1] {
+        return Err(Failure::Text("no virtio-net device"));
+    }
+    store(STATUS, 0);
+    store(STATUS, ACKNOWLEDGE | DRIVER);
+    let wanted = [if order.event_idx != 0 { EVENT_IDX } else { 0 }, VERSION_1];
+    for (word, wanted) in (0..).zip(wanted) {
+        store(DEVICE_FEATURES_SEL, word);
+        if load(DEVICE_FEATURES) & wanted != wanted {
+            return Err(Failure::Text("the device does not offer what was asked for"));
+        }
+        store(DRIVER_FEATURES_SEL, word);
+        store(DRIVER_FEATURES, wanted);
+    }
+    store(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK);
+    if load(STATUS) & FEATURES_OK == 0 {
+        return Err(Failure::Text("the device refuses the features"));
+    }
+
+    let map = Map::<SIZE>::new(RINGS, 1514);
+    let base = NonNull::new(with_exposed_provenance_mut(RINGS as usize));
+    let base = base.ok_or(Failure::Text("no place for the rings"))?;
+    // SAFETY: the memory is there from RINGS to MEMORY, no value of the program's is in it, and this is its one `Raw`.
+    let raw = unsafe { Raw::new(base, (MEMORY - RINGS) as usize) };
+    let features = Features {
+        event_idx: order.event_idx != 0,
+        indirect: false,
+    };
+    let pacing = match order.pacing {
+        0 => Pacing::Event,
+        1 => Pacing::Hybrid,
+        _ => Pacing::Poll,
+    };
+    let machine = Machine::new(order.khz);
+    let mut interface = Interface::new(Window::new(raw, RINGS), map, features, machine, pacing)?;
+    for (number, layout) in (0..).zip([map.receive(), map.transmit()]) {
+        set_up(number, layout)?;
+    }
+    store(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK);
+    interface.start();
+    Ok(Phy::new(interface))
+}
+
+fn set_up(number: u32, layout: Layout) -> Result<(), Failure> {
+    store(QUEUE_SEL, number);
+    if load(QUEUE_NUM_MAX) < layout.size.into() {
+        return Err(Failure::Text("the device's queues are too small"));
+    }
+    store(QUEUE_NUM, layout.size.into());
+    let parts = [
+        (QUEUE_DESC, layout.descriptors),
+        (QUEUE_DRIVER, layout.available),
+        (QUEUE_DEVICE, layout.used),
+    ];
+    for (register, address) in parts {
+        store(register, address as u32);
+        store(register + 4, (address >> 32) as u32);
+    }
+    store(QUEUE_READY, 1);
+    Ok(())
+}
+
+impl Net for Virtio {
+    fn now(&mut self) -> Duration {
+        self.interface().platform().now()
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.interface().flush()
+    }
+
+    fn wait(&mut self, until: Option<Duration>) -> Result<(), Error> {
+        self.interface().poll(until).map(|_| ())
+    }
+
+    fn traffic(&mut self) -> Traffic {
+        let counters = self.interface().counters();
+        Traffic {
+            sent: counters.sent as u32,
+            received: counters.received as u32,
+            doorbells: counters.doorbells as u32,
+            sleeps: counters.sleeps as u32,
+        }
+    }
+}

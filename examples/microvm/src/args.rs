@@ -1,0 +1,110 @@
+//! Arguments.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+use crate::contract::{Link, Task};
+use crate::outcome::Outcome;
+
+/// A small virtual machine with Pontoon inside.
+#[derive(Debug, Parser)]
+#[command(name = "pontoon-microvm", version)]
+pub(crate) struct Args {
+    /// What the guest does, once DHCP has given it an address
+    #[arg(long, value_enum, default_value = "crr")]
+    task: TaskName,
+    /// How often
+    #[arg(long, value_name = "N", default_value = "100")]
+    pub(crate) count: u32,
+    /// By what frames come and go
+    #[arg(long, value_enum, default_value = "virtio")]
+    link: LinkName,
+    /// Who hears the guest's doorbell
+    #[arg(long, value_enum, default_value = "engine")]
+    pub(crate) doorbells: Hears,
+    /// Who interrupts the guest
+    #[arg(long, value_enum, default_value = "engine")]
+    pub(crate) interrupts: Hears,
+    /// Without VIRTIO_F_EVENT_IDX
+    #[arg(long)]
+    pub(crate) no_event_idx: bool,
+    /// How the guest and the engine wait
+    #[arg(long, value_enum, default_value = "event")]
+    pub(crate) io: Io,
+    /// Seconds after which it is given up
+    #[arg(long, value_name = "S", default_value = "120")]
+    deadline: u64,
+    /// Print numbers for programs
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TaskName {
+    /// Ping the gateway
+    Ping,
+    /// Connect, send a byte, receive one, close
+    Crr,
+    /// Send datagrams
+    Send,
+    /// Receive datagrams
+    Receive,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LinkName {
+    /// A call of the VMM for each
+    Calls,
+    /// A virtio device
+    Virtio,
+}
+
+/// Who is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Hears {
+    /// The engine, by ioeventfd or irqfd
+    Engine,
+    /// The VMM, which passes it on
+    Vmm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Io {
+    Event,
+    Hybrid,
+    Poll,
+}
+
+impl Args {
+    pub(crate) fn task(&self) -> Task {
+        match self.task {
+            TaskName::Ping => Task::Ping,
+            TaskName::Crr => Task::Crr,
+            TaskName::Send => Task::Send,
+            TaskName::Receive => Task::Receive,
+        }
+    }
+
+    pub(crate) fn link(&self) -> Link {
+        match self.link {
+            LinkName::Calls => Link::Calls,
+            LinkName::Virtio => Link::Virtio,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        Duration::from_secs(self.deadline)
+    }
+
+    pub(crate) fn print(&self, outcome: &Outcome) -> Result<()> {
+        let text = match self.json {
+            true => serde_json::to_string(outcome)?,
+            false => outcome.to_string(),
+        };
+        writeln!(std::io::stdout(), "{text}")?;
+        Ok(())
+    }
+}

@@ -1,0 +1,296 @@
+//! The machine: memory, one CPU, and its network.
+
+use std::ffi::CStr;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use kvm_bindings::{
+    KVM_IRQ_ROUTING_MSI, KVM_MAX_CPUID_ENTRIES, KvmIrqRouting, kvm_irq_routing_entry, kvm_msi,
+    kvm_userspace_memory_region,
+};
+use kvm_ioctls::{IoEventAddress, Kvm, VcpuExit, VcpuFd, VmFd};
+use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use crate::args::{Args, Hears, Io};
+use crate::boot;
+use crate::calls::Calls;
+use crate::contract::{DEVICE, IMAGE, Link, MEMORY, ORDER, Order, PORT_STAGE, REPORT, Report, Stage, VECTOR};
+use crate::outcome::Outcome;
+use crate::server;
+use crate::statistics::{Counters, Statistics};
+use crate::virtio::{QUEUE_NOTIFY, Virtio};
+
+/// The guest, as it lies in memory.
+const GUEST: &[u8] = include_bytes!(env!("GUEST_IMAGE"));
+const _: () = assert!(!GUEST.is_empty(), "the linker has kept nothing");
+
+/// The interrupt's number with KVM. What comes of it is the routing's.
+const GSI: u32 = 5;
+
+/// Bytes of the device's registers.
+const REGISTERS: u64 = 0x1000;
+
+/// Where messages are interrupts (Intel SDM volume 3, section 11.11.1): of the only CPU.
+const MESSAGES: u32 = 0xfee0_0000;
+
+// SAFETY: numbers without padding between them.
+unsafe impl ByteValued for Order {}
+
+// SAFETY: numbers and bytes without padding between them, of which any value is one.
+unsafe impl ByteValued for Report {}
+
+/// KVM, if it is there.
+///
+/// # Errors
+/// It is there, but not for us.
+pub(crate) fn kvm() -> Result<Option<Kvm>> {
+    const ENOENT: i32 = 2;
+    match Kvm::new() {
+        Ok(kvm) => Ok(Some(kvm)),
+        Err(error) if error.errno() == ENOENT => Ok(None),
+        Err(error) => Err(error).context("cannot open /dev/kvm"),
+    }
+}
+
+/// Runs the guest until it is done.
+pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)])?;
+    let vm = Arc::new(kvm.create_vm().context("cannot make a machine")?);
+    vm.create_irq_chip()
+        .context("cannot make its interrupt controllers")?;
+    give(&vm, &memory)?;
+    let mut vcpu = vm.create_vcpu(0).context("cannot make its CPU")?;
+    vcpu.set_cpuid2(&kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?)?;
+    boot::prepare(&memory, &vcpu)?;
+    memory.write_slice(GUEST, GuestAddress(IMAGE))?;
+    let order = order(args, server::start()?, vcpu.get_tsc_khz()?);
+    memory.write_obj(order, GuestAddress(ORDER))?;
+
+    let deadline = args.deadline();
+    thread::spawn(move || {
+        thread::sleep(deadline);
+        eprintln!("pontoon-microvm: the guest was not done after {deadline:?}");
+        std::process::exit(1);
+    });
+
+    let options = options(args.io);
+    let signals = Arc::new(AtomicU64::new(0));
+    let (network, mut devices) = match args.link() {
+        Link::Calls => {
+            let flags = SocketFlags::CLOEXEC;
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            let link = Attachment::Packet(Source::Connected(theirs));
+            let network = Network::attach(options, link)?;
+            (network, Devices::Calls(Calls::new(ours, memory.clone())))
+        }
+        Link::Virtio => {
+            let (network, device) = Network::start(options)?;
+            let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
+            // Where the VMM interrupts, it waits for it.
+            let (kicks, call) = ([event()?, event()?], EventFd::new(EFD_CLOEXEC)?);
+            join(&vm, &kicks, &call, args, &signals)?;
+            let virtio = Virtio::new(device, memory.clone(), kicks, call);
+            (network, Devices::Virtio(Box::new(virtio)))
+        }
+    };
+    let outcome = go(&mut vcpu, &mut devices, &memory, &signals);
+    drop(network);
+    outcome
+}
+
+fn options(io: Io) -> Options {
+    let mut options = Options {
+        pacing: match io {
+            Io::Event => Pacing::Event,
+            Io::Hybrid => Pacing::Hybrid,
+            Io::Poll => Pacing::Poll,
+        },
+        ..Options::default()
+    };
+    // The server is on the host's loopback, which is the gateway to the guest.
+    let gateway = options.config.addresses.v4.gateway;
+    options.config.host_loopback.push(gateway.into());
+    options
+}
+
+fn order(args: &Args, port: u16, khz: u32) -> Order {
+    Order {
+        link: args.link() as u32,
+        pacing: args.io as u32,
+        event_idx: (!args.no_event_idx).into(),
+        task: args.task() as u32,
+        count: args.count,
+        port: port.into(),
+        khz,
+    }
+}
+
+/// Gives the machine its memory.
+fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
+    let region = kvm_userspace_memory_region {
+        slot: 0,
+        guest_phys_addr: 0,
+        memory_size: MEMORY,
+        userspace_addr: memory.get_host_address(GuestAddress(0))?.addr() as u64,
+        flags: 0,
+    };
+    // SAFETY: the mapping is of this length, and is there as long as the machine runs: both end with `run`.
+    unsafe { vm.set_user_memory_region(region) }.context("cannot give it memory")
+}
+
+/// Joins the device to the machine: who hears its doorbells, and who interrupts. In the latter's case, how often is counted.
+fn join(
+    vm: &Arc<VmFd>,
+    kicks: &[EventFd; 2],
+    call: &EventFd,
+    args: &Args,
+    signals: &Arc<AtomicU64>,
+) -> Result<()> {
+    if args.doorbells == Hears::Engine {
+        for (number, kick) in (0_u32..).zip(kicks) {
+            vm.register_ioevent(kick, &IoEventAddress::Mmio(DEVICE + QUEUE_NOTIFY), number)
+                .context("no ioeventfd")?;
+        }
+    }
+    match args.interrupts {
+        Hears::Engine => {
+            let mut entry = kvm_irq_routing_entry {
+                gsi: GSI,
+                type_: KVM_IRQ_ROUTING_MSI,
+                ..kvm_irq_routing_entry::default()
+            };
+            entry.u.msi.address_lo = MESSAGES;
+            entry.u.msi.data = VECTOR.into();
+            let routing = KvmIrqRouting::from_entries(&[entry]).context("no routing")?;
+            vm.set_gsi_routing(&routing)
+                .context("cannot route the interrupt")?;
+            vm.register_irqfd(call, GSI).context("no irqfd")?;
+        }
+        Hears::Vmm => {
+            let (vm, call, signals) = (vm.clone(), call.try_clone()?, signals.clone());
+            thread::spawn(move || {
+                while call.read().is_ok() {
+                    signals.fetch_add(1, Ordering::Relaxed);
+                    let message = kvm_msi {
+                        address_lo: MESSAGES,
+                        data: VECTOR.into(),
+                        ..kvm_msi::default()
+                    };
+                    if let Err(error) = vm.signal_msi(message) {
+                        eprintln!("pontoon-microvm: cannot interrupt the guest: {error}");
+                    }
+                }
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What the guest may turn to.
+enum Devices {
+    Calls(Calls),
+    Virtio(Box<Virtio>),
+}
+
+/// What has been counted at some moment.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    returns: u64,
+    signals: u64,
+    kvm: Statistics,
+}
+
+/// Runs the CPU until the guest is done.
+fn go(
+    vcpu: &mut VcpuFd,
+    devices: &mut Devices,
+    memory: &GuestMemoryMmap,
+    signals: &AtomicU64,
+) -> Result<Outcome> {
+    let counters = Counters::new(vcpu)?;
+    let mut before = Counts::default();
+    let mut returns = 0;
+    loop {
+        let exit = match vcpu.run() {
+            Ok(exit) => exit,
+            Err(error) if error.errno() == Errno::INTR.raw_os_error() => continue,
+            Err(error) => return Err(error).context("the CPU cannot run"),
+        };
+        match exit {
+            VcpuExit::IoOut(PORT_STAGE, stage) => {
+                let now = Counts {
+                    returns,
+                    signals: signals.load(Ordering::Relaxed),
+                    kvm: counters.read()?,
+                };
+                if value(stage) == Stage::Begin as u32 {
+                    // Of what comes from here on, this return is none.
+                    before = Counts {
+                        returns: returns + 1,
+                        ..now
+                    };
+                } else {
+                    return conclude(value(stage), memory, before, now);
+                }
+            }
+            VcpuExit::IoOut(port, bytes) => {
+                if let Devices::Calls(calls) = devices {
+                    calls.call(port, value(bytes))?;
+                }
+            }
+            VcpuExit::MmioRead(address, into) => {
+                if let (Some(register), Devices::Virtio(virtio)) = (register(address), &devices) {
+                    virtio.read(register, into);
+                }
+            }
+            VcpuExit::MmioWrite(address, bytes) => {
+                if let (Some(register), Devices::Virtio(virtio)) = (register(address), &mut *devices) {
+                    virtio.write(register, bytes)?;
+                }
+            }
+            other => {
+                let end = format!("{other:?}");
+                let at = vcpu.get_regs()?.rip;
+                bail!("the guest came to an end that is none, at {at:#x}: {end}")
+            }
+        }
+        returns += 1;
+    }
+}
+
+fn register(address: u64) -> Option<u64> {
+    address
+        .checked_sub(DEVICE)
+        .filter(|register| *register < REGISTERS)
+}
+
+/// What an I/O instruction of 32 bits wrote.
+fn value(bytes: &[u8]) -> u32 {
+    bytes.try_into().map_or(0, u32::from_le_bytes)
+}
+
+/// Reads the guest's report.
+fn conclude(stage: u32, memory: &GuestMemoryMmap, before: Counts, now: Counts) -> Result<Outcome> {
+    let report: Report = memory.read_obj(GuestAddress(REPORT))?;
+    if stage != Stage::End as u32 {
+        let text = CStr::from_bytes_until_nul(&report.error).unwrap_or(c"at length");
+        bail!("the guest failed: {}", text.to_string_lossy());
+    }
+    Ok(Outcome {
+        address: Ipv4Addr::from(report.address),
+        done: report.done,
+        sent: report.sent,
+        received: report.received,
+        doorbells: report.doorbells,
+        returns: now.returns - before.returns,
+        signals: now.signals - before.signals,
+        kvm: now.kvm.since(before.kvm),
+    })
+}

@@ -1,0 +1,53 @@
+//! What came of a run.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use serde::Serialize;
+
+use crate::statistics::Statistics;
+
+/// What came of a run. Counts are of the task alone.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    /// The guest's address, from DHCP.
+    pub(crate) address: Ipv4Addr,
+    /// How often the task was done.
+    pub(crate) done: u32,
+    /// Frames that the guest sent.
+    pub(crate) sent: u32,
+    /// Frames that the guest received.
+    pub(crate) received: u32,
+    /// Times that the guest rang the device.
+    pub(crate) doorbells: u32,
+    /// Times that the CPU's thread came back from KVM_RUN.
+    pub(crate) returns: u64,
+    /// Times that the VMM, rather than an irqfd, interrupted the guest.
+    pub(crate) signals: u64,
+    /// What KVM counted.
+    pub(crate) kvm: Statistics,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            address,
+            done,
+            sent,
+            received,
+            doorbells,
+            returns,
+            signals: _,
+            kvm,
+        } = self;
+        writeln!(
+            f,
+            "{address} did it {done} times, with {sent} frames out and {received} in:"
+        )?;
+        write!(
+            f,
+            "{doorbells} doorbells, {returns} returns from KVM_RUN, {} halts, {} interrupts",
+            kvm.halts, kvm.interrupts
+        )
+    }
+}

@@ -1,0 +1,76 @@
+//! The machine, run as a user runs it.
+
+// A test has no better answer to an error.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs the machine, unless there is no KVM: then it says so.
+fn run(arguments: &str) -> Option<serde_json::Value> {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(env!("CARGO_BIN_EXE_pontoon-microvm"))
+        .args(arguments.split_whitespace())
+        .arg("--json")
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{arguments}: {complaint}");
+    if !Path::new("/dev/kvm").exists() {
+        assert!(complaint.contains("there is no /dev/kvm here"), "{complaint}");
+        eprintln!("skipped: {complaint}");
+        return None;
+    }
+    let outcome = serde_json::from_slice(&stdout).unwrap();
+    eprintln!("{arguments}: {outcome}");
+    Some(outcome)
+}
+
+#[test]
+fn a_guest_has_an_address_and_is_answered() {
+    let Some(outcome) = run("--task ping --count 3") else {
+        return;
+    };
+    assert_eq!(outcome["address"], "10.0.2.15");
+    assert_eq!(outcome["done"], 3);
+}
+
+#[test]
+fn a_guest_connects_a_hundred_times() {
+    let Some(outcome) = run("--task crr --count 100") else {
+        return;
+    };
+    assert_eq!(outcome["done"], 100);
+    assert_eq!(
+        outcome["returns"], 0,
+        "neither doorbell nor interrupt is the VMM's"
+    );
+}
+
+#[test]
+fn a_guest_connects_through_the_vmm() {
+    for link in ["--doorbells vmm --interrupts vmm", "--link calls"] {
+        let Some(outcome) = run(&format!("--task crr --count 20 {link}")) else {
+            return;
+        };
+        assert_eq!(outcome["done"], 20, "{link}");
+        let returns = outcome["returns"].as_u64().unwrap();
+        assert!(returns >= 40, "{link}: {returns}");
+    }
+}
+
+#[test]
+fn many_datagrams_cost_one_doorbell() {
+    for task in ["send", "receive"] {
+        let Some(outcome) = run(&format!("--task {task} --count 2000")) else {
+            return;
+        };
+        let number = |name: &str| outcome[name].as_u64().unwrap();
+        let frames = number("sent").max(number("received"));
+        assert!(frames >= 1500, "{outcome}");
+        assert!(number("doorbells") * 90 <= frames, "{outcome}");
+    }
+}
