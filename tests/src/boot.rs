@@ -44,23 +44,23 @@ const INIT: &str = "\
 mount -t proc none /proc
 mount -t devtmpfs none /dev
 for module in /modules/*; do insmod $module; done
-mkdir -p /host /over /root
+mkdir -p /host /over /sysroot
 mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=524288,ro root /host
 mount -t tmpfs none /over
 mkdir /over/new /over/work
-mount -t overlay -o lowerdir=/host,upperdir=/over/new,workdir=/over/work none /root
-mount -t proc none /root/proc
-mount -t sysfs none /root/sys
-mount -t devtmpfs none /root/dev
-chmod 666 /root/dev/net/tun
-mkdir -p /root/dev/pts /root/dev/shm
-mount -t devpts none /root/dev/pts
-mount -t tmpfs none /root/dev/shm
-mount -t tmpfs none /root/run
+mount -t overlay -o lowerdir=/host,upperdir=/over/new,workdir=/over/work none /sysroot
+mount -t proc none /sysroot/proc
+mount -t sysfs none /sysroot/sys
+mount -t devtmpfs none /sysroot/dev
+chmod 666 /sysroot/dev/net/tun
+mkdir -p /sysroot/dev/pts /sysroot/dev/shm
+mount -t devpts none /sysroot/dev/pts
+mount -t tmpfs none /sysroot/dev/shm
+mount -t tmpfs none /sysroot/run
 ip link set lo up
-mkdir /root/machine
-cp /bin/busybox /command /second /root/machine
-exec switch_root /root /machine/busybox sh /machine/second
+mkdir /sysroot/machine
+cp /bin/busybox /command /second /sysroot/machine
+exec switch_root /sysroot /machine/busybox sh /machine/second
 ";
 
 /// The first process from there on.

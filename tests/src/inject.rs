@@ -2,10 +2,11 @@
 //! process over. x86-64 only, as registers are.
 
 use std::io;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::process::Process;
+use crate::process::{Process, wait_until};
 
 /// A process that is stopped, and makes the calls that it is told.
 pub(crate) struct Puppet {
@@ -35,6 +36,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 impl Puppet {
     /// Stops `process` in whatever system call it sleeps in.
     pub(crate) fn take(process: Process) -> Result<Self> {
+        wait_until("it sleeps", Duration::from_secs(5), || process.sleeps())?;
         let pid = process.id().cast_signed();
         ptrace(libc::PTRACE_SEIZE, pid, 0, 0).context("cannot attach")?;
         ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)?;

@@ -49,6 +49,12 @@ impl Program {
         let ours = |process: &Process| std::fs::read_link(process.path("exe")).ok().as_deref() == binary;
         living().into_iter().filter(ours).collect()
     }
+
+    /// Resident memory of all its processes, in KiB.
+    pub(crate) fn resident_kib(&self) -> Result<u64> {
+        let processes = self.processes().into_iter();
+        processes.map(|process| process.number("status", "VmRSS")).sum()
+    }
 }
 
 /// One process, by its id in the case's PID namespace.
@@ -102,6 +108,13 @@ impl Process {
         value
             .and_then(|value| value.parse().ok())
             .with_context(|| format!("{path} has no {key}"))
+    }
+
+    /// Whether it waits for something (proc_pid_status(5)).
+    pub(crate) fn sleeps(self) -> Result<bool> {
+        let path = self.path("status");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        Ok(text.lines().any(|line| line.starts_with("State:\tS")))
     }
 
     /// Times that its threads were woken, and their CPU time in clock ticks.

@@ -1,4 +1,4 @@
-//! The kernel of the guests that QEMU runs: Debian's, unpacked and not installed.
+//! Kernels of the machines that QEMU runs: Debian's, unpacked and not installed. Nothing of this machine's apt is touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,48 +7,104 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{need, step};
+use crate::step;
 
-/// Depends on the newest kernel for virtual machines.
-const PACKAGE: &str = "linux-image-cloud-amd64";
+/// A package of Debian's that depends on the newest kernel of its kind.
+struct Package {
+    name: &'static str,
+    suite: &'static str,
+}
 
-const DOWNLOAD: Duration = Duration::from_secs(180);
-const UNPACK: Duration = Duration::from_secs(60);
+/// Made for virtual machines.
+const GUESTS: Package = Package {
+    name: "linux-image-cloud-amd64",
+    suite: "bookworm",
+};
 
-/// Where the kernel is, below the build's directory: `vmlinuz`, and its modules for virtio and BBR.
+/// Has vhost-net, peeks at an offset of a TCP stream and takes segmented datagrams: what the tests in it are about.
+const RECENT: Package = Package {
+    name: "linux-image-amd64",
+    suite: "bookworm-backports",
+};
+
+const FETCH: Duration = Duration::from_secs(300);
+
+/// Where the guests' kernel is, below the build's directory: `vmlinuz`, and its modules for virtio and BBR.
 pub(crate) fn directory(target: &Path) -> PathBuf {
     target.join("kernel")
 }
 
-/// Fetches the kernel unless it is there.
+/// Fetches the guests' kernel unless it is there.
 pub(crate) fn fetch(target: &Path) -> Result<()> {
-    let kernel = directory(target);
-    if kernel.join("vmlinuz").exists() {
+    once(&GUESTS, &directory(target), |unpacked, chosen| {
+        fs::create_dir(chosen)?;
+        choose(unpacked, chosen)?;
+        for file in ["vmlinuz", "virtio_net.ko"] {
+            ensure!(chosen.join(file).exists(), "{} has no {file}", GUESTS.name);
+        }
+        Ok(())
+    })
+}
+
+/// A recent kernel with all its modules, as Debian packs them, fetched unless it is there.
+pub(crate) fn recent(target: &Path) -> Result<PathBuf> {
+    let directory = target.join("kernel-vhost-net");
+    once(&RECENT, &directory, |unpacked, all| {
+        Ok(fs::rename(unpacked, all)?)
+    })?;
+    Ok(directory)
+}
+
+/// Unpacks the kernel of `package` and has `keep` make `directory` of that: whole, or not at all.
+fn once(package: &Package, directory: &Path, keep: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<()> {
+    if directory.is_dir() {
         return Ok(());
     }
-    need::update()?;
-    let scratch = target.join("kernel-package");
+    let scratch = directory.with_extension("download");
     let _ = fs::remove_dir_all(&scratch);
     fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
-    let mut download = Command::new("apt-get");
-    download.args(["download", &newest()?]).current_dir(&scratch);
-    run("fetch the guests' kernel", &mut download, DOWNLOAD)?;
-    let mut unpack = Command::new("sh");
-    unpack
-        .args(["-c", "exec dpkg-deb --extract ./*.deb ."])
-        .current_dir(&scratch);
-    run("unpack the guests' kernel", &mut unpack, UNPACK)?;
-
-    let _ = fs::remove_dir_all(&kernel);
-    let chosen = target.join("kernel-chosen");
-    let _ = fs::remove_dir_all(&chosen);
-    fs::create_dir(&chosen)?;
-    choose(&scratch, &chosen)?;
-    for file in ["vmlinuz", "virtio_net.ko"] {
-        ensure!(chosen.join(file).exists(), "{PACKAGE} has no {file}");
-    }
-    fs::rename(&chosen, &kernel)?;
+    unpack(package, &scratch.canonicalize()?)?;
+    let kept = scratch.join("kept");
+    keep(&scratch.join("unpacked"), &kept)?;
+    fs::rename(kept, directory)?;
     Ok(fs::remove_dir_all(&scratch)?)
+}
+
+/// Fetches `package` to `at` and unpacks it there, in `unpacked`.
+fn unpack(package: &Package, at: &Path) -> Result<()> {
+    let Package { name, suite } = package;
+    fs::create_dir_all(at.join("lists/partial"))?;
+    fs::create_dir_all(at.join("cache/archives/partial"))?;
+    fs::write(
+        at.join("sources.list"),
+        format!(
+            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
+        ),
+    )?;
+    let place = at.display();
+    fs::write(
+        at.join("apt.conf"),
+        format!(
+            "Dir::Etc::sourcelist \"{place}/sources.list\"; Dir::Etc::sourceparts \"-\"; \
+             Dir::State::lists \"{place}/lists\"; Dir::Cache \"{place}/cache\"; APT::Sandbox::User \"root\";"
+        ),
+    )?;
+    let mut fetch = Command::new("sh");
+    fetch
+        .args([
+            "-ec",
+            "apt-get update
+            package=$(apt-cache depends \"$0\" | sed -n 's/^ *Depends: \\(linux-image-.*\\)/\\1/p')
+            apt-get download \"$package\"
+            dpkg-deb --extract \"$package\"_*.deb unpacked",
+            name,
+        ])
+        .env("APT_CONFIG", "apt.conf")
+        .current_dir(at);
+    if !step::run(&format!("fetch {name} of {suite}"), &mut fetch, FETCH)? {
+        bail!("cannot fetch {name} of {suite}");
+    }
+    Ok(())
 }
 
 /// Copies kernel and modules out of an unpacked package.
@@ -68,27 +124,6 @@ fn choose(from: &Path, to: &Path) -> Result<()> {
         } else if name.strip_suffix(".ko").is_some_and(wanted) {
             fs::copy(entry.path(), to.join(name))?;
         }
-    }
-    Ok(())
-}
-
-/// The package that [`PACKAGE`] stands for.
-fn newest() -> Result<String> {
-    let output = Command::new("apt-cache")
-        .args(["depends", PACKAGE])
-        .output()
-        .context("cannot run apt-cache")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let name = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
-    let name = name.with_context(|| format!("no package {PACKAGE} (try, as root: apt-get update)"))?;
-    Ok(format!("linux-image-{name}"))
-}
-
-fn run(name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
-    if !step::run(name, command, deadline)? {
-        bail!("{name}: failed");
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Programs of others that the tests run, and the Debian packages that hold them.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::{step, target};
+use crate::step;
 
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
@@ -56,7 +56,7 @@ pub(crate) fn install() -> Result<()> {
                 packages.join(" ")
             );
         }
-        update()?;
+        apt_get(&["update"])?;
         apt_get(
             &[
                 &["install", "--yes", "--no-install-recommends"],
@@ -66,14 +66,6 @@ pub(crate) fn install() -> Result<()> {
         )?;
     }
     open_tun()
-}
-
-/// As root: learns which packages there are now.
-pub(crate) fn update() -> Result<()> {
-    if rustix::process::geteuid().is_root() {
-        apt_get(&["update"])?;
-    }
-    Ok(())
 }
 
 fn missing() -> Vec<(&'static str, &'static str)> {
@@ -86,49 +78,6 @@ fn missing() -> Vec<(&'static str, &'static str)> {
         .copied()
         .filter(|(program, _)| !found(program))
         .collect()
-}
-
-/// Where Debian has a kernel that peeks at an offset of a TCP stream and takes segmented datagrams: what the tests are about.
-const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
-    http://deb.debian.org/debian bookworm-backports main\n";
-
-/// Debian's kernel, unpacked: fetched once, and not installed. Nothing of the machine's apt is touched.
-pub(crate) fn kernel() -> Result<PathBuf> {
-    let unpacked = target().join("kernel-vhost-net");
-    if unpacked.is_dir() {
-        return Ok(unpacked);
-    }
-    let download = target().join("kernel-vhost-net.download");
-    std::fs::create_dir_all(download.join("lists/partial"))?;
-    std::fs::create_dir_all(download.join("cache/archives/partial"))?;
-    std::fs::write(download.join("sources.list"), SOURCE)?;
-    let at = download.canonicalize()?;
-    let at = at.display();
-    std::fs::write(
-        download.join("apt.conf"),
-        format!(
-            "Dir::Etc::sourcelist \"{at}/sources.list\"; Dir::Etc::sourceparts \"-\"; Dir::State::lists \"{at}/lists\"; \
-             Dir::Cache \"{at}/cache\"; APT::Sandbox::User \"root\";"
-        ),
-    )?;
-    let mut fetch = Command::new("sh");
-    fetch
-        .args([
-            "-ec",
-            "apt-get update
-            package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: //p')
-            apt-get download \"$package\"
-            dpkg -x \"$package\"_*.deb unpacked",
-        ])
-        .env("APT_CONFIG", "apt.conf")
-        .current_dir(&download);
-    if !step::run("fetch a kernel", &mut fetch, Duration::from_secs(300))? {
-        bail!("cannot fetch a kernel");
-    }
-    // All or nothing.
-    std::fs::rename(download.join("unpacked"), &unpacked)?;
-    std::fs::remove_dir_all(&download)?;
-    Ok(unpacked)
 }
 
 fn apt_get(arguments: &[&str]) -> Result<()> {

@@ -25,6 +25,7 @@ const BY_VHOST_NET: &[&str] = &[
     "vhost-net.auto",
     "vhost-net.on",
     "vhost-net.content",
+    "vhost-net.calls-are-few.v4",
     "vhost.dns.udp.v4",
     "vhost.icmp.ping.v6",
     "vhost.publish.tcp-content-both-ways.v6",
@@ -178,7 +179,7 @@ fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
 
 /// What this machine's kernel may lack, in a machine with another one: the link's own tests, and the list.
 fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
-    let kernel = need::kernel()?;
+    let kernel = kernel::recent(&target())?;
     let end_to_end = programs.join("pontoon-e2e");
     let mut link = cargo(&["test", "-p", "pontoon-runtime", "--lib", "--"]);
     link.args(["link::vhost_net", "--test-threads=1"]).env(

@@ -6,7 +6,7 @@
 
 mod compare;
 mod completeness;
-mod html;
+pub(crate) mod html;
 mod json;
 mod label;
 pub(crate) mod machine;

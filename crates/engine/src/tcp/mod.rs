@@ -41,9 +41,12 @@ use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
 
 /// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
-/// How long a closed connection is remembered when we closed first. A second is many times what a segment lives on a
-/// link to a guest; after it, a repeated FIN gets a reset, which ends LAST-ACK just as well.
-const TIME_WAIT: Duration = Duration::from_secs(1);
+/// How long a closed connection is remembered when we closed first (RFC 9293 section 3.4.1, with Linux's segment lifetime of
+/// 30 s): a guest whose FIN had to wait for the host repeats it every 16 s by then. After it such a FIN gets a reset, which
+/// a program that still reads would be told of.
+const TIME_WAIT: Duration = Duration::from_secs(60);
+/// So many are remembered for so long; with more, the oldest are forgotten before.
+const MOST_WAITING: usize = 8192;
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 
@@ -353,6 +356,9 @@ impl<S> Tcp<S> {
                     };
                     connection.arm(id, ctx);
                     self.waiting.push_back(id);
+                    if self.waiting.len() > MOST_WAITING {
+                        self.forget_oldest(ctx);
+                    }
                     self.feed(ctx);
                     return;
                 }
@@ -413,12 +419,17 @@ impl<S> Tcp<S> {
 
     /// With no room for one more connection, the oldest ones in TIME_WAIT give way.
     fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        while ctx.net.is_full()
-            && let Some(old) = self.waiting.pop_front()
-        {
-            // It is still there: whoever leaves early takes its place in front along, see `remove`.
+        while ctx.net.is_full() && self.forget_oldest(ctx) {}
+    }
+
+    /// Ends the oldest TIME_WAIT; false without any.
+    fn forget_oldest<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let oldest = self.waiting.pop_front();
+        if let Some(old) = oldest {
+            // It is still there: whoever leaves early takes its place in front along, see `replace`.
             self.remove(old.index, ctx);
         }
+        oldest.is_some()
     }
 
     fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {

@@ -36,8 +36,8 @@ fn a_link_that_is_often_full_costs_its_pauses_and_no_more() {
     (link.limits.tso4, link.refusals, link.pause) = (false, 300, Duration::from_micros(10));
     let run = check(scenario.run(false));
     assert!(run.counters.link_refused > 10, "{:?}", run.counters);
-    // A second of it is TIME_WAIT.
-    assert!(run.virtual_time < 2 * SECOND, "{:?}", run.virtual_time);
+    // A minute of it is TIME_WAIT.
+    assert!(run.virtual_time < 61 * SECOND, "{:?}", run.virtual_time);
 }
 
 #[test]

@@ -135,6 +135,17 @@ fn a_starved_listener_is_fed_by_time_wait() {
     assert_eq!((given.engine.flows(), given.host.open()), (2, 1));
 }
 
+/// However many a guest closes within a minute.
+#[test]
+fn time_waits_are_bounded() {
+    let mut given = given(any(), HostPlan::default());
+    for port in 1..=9000 {
+        given.host.serve(port, Answer::Now, Script::source(0));
+        into_time_wait(&mut given, GUEST, (SERVER.ip(), port).into());
+    }
+    assert_eq!((given.engine.flows(), given.host.open()), (8192, 0));
+}
+
 #[test]
 fn a_client_beyond_the_limit_is_reset() {
     let mut given = given(at_most(1, any()), HostPlan::default());

@@ -62,6 +62,9 @@ fn flood(context: &Context, family: Family) -> Result<()> {
         last = now;
         Ok(still)
     })?;
+    for relay in &mut relays {
+        relay.stats()?.add_up()?;
+    }
     eprintln!("{rate:.0} a second: {offered} offered");
     let mut came = u64::from(offered);
     for (number, (seen, before)) in last.iter().zip(&before).enumerate() {
@@ -106,7 +109,6 @@ struct Seen {
 fn seen(relays: &mut [Relay]) -> Result<Vec<Seen>> {
     let of = |relay: &mut Relay| {
         let stats = relay.stats()?;
-        stats.add_up()?;
         let (taken, sent) = (
             stats.number("/interfaces/0/datagrams"),
             stats.number("/rules/0/outputs/0/sent"),

@@ -1,0 +1,20 @@
+//! What every page has: its style, and nothing from elsewhere.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+/// A whole page.
+pub(crate) fn shell(title: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(include_str!("style.css"))) }
+            }
+            body { (body) }
+        }
+    };
+    page.into_string()
+}
