@@ -27,6 +27,7 @@ mod sandbox;
 mod soak;
 mod solo5;
 mod tcp;
+mod testpmd;
 mod transfer;
 mod udp;
 mod vhost_net;
@@ -74,6 +75,7 @@ pub(crate) fn all() -> Vec<Case> {
         solo5::cases,
         soak::cases,
         tcp::cases,
+        testpmd::cases,
         transfer::cases,
         udp::cases,
         vhost_net::cases,

@@ -11,11 +11,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::carrier::{Carrier, Framing};
 use crate::case::Family;
 use crate::counters;
-use crate::faults::Faults;
 use crate::guest::routes;
 use crate::network::{self, Namespace};
 use crate::process::{self, Program};
 use crate::sys;
+use pontoon_carrier::Faults;
 
 /// Where a case's files are, on a file system of its own.
 pub(crate) const DIRECTORY: &str = "/mnt";

@@ -10,7 +10,6 @@ mod carrier;
 mod case;
 mod cases;
 mod counters;
-mod faults;
 mod figures;
 mod guest;
 #[cfg(target_arch = "x86_64")]

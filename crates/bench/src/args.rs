@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, value_parser};
 
+use crate::native::Joint;
 use crate::scenario::{Profile, SCENARIOS};
 use crate::stack::{self, Wanted};
 
@@ -20,6 +21,7 @@ const HELP: &str = "\
   pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
   pontoon bench compare A.json B.json                     what changed
   pontoon bench crr --against qemu-pontoon,qemu-passt     a virtual machine in the place of a namespace
+  pontoon bench rr --against lossy-stream-pontoon,lossy-stream-passt   one at native speed, behind a bad link
   pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
   pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
@@ -158,16 +160,16 @@ pub struct Client {
     pub(crate) order: String,
 }
 
-/// `bench-machine`: a machine at native speed behind a vhost-user device.
+/// `bench-machine`: a machine at native speed.
 #[derive(Args, Debug)]
 pub struct Machine {
     /// Of its interface.
     #[arg(long)]
     pub(crate) mtu: u16,
-    /// Without checksum and segmentation offload.
+    /// What its frames go by.
     #[arg(long)]
-    pub(crate) bare: bool,
-    /// The device's.
+    pub(crate) joint: Joint,
+    /// Of who serves it.
     pub(crate) socket: PathBuf,
     /// What to run in it.
     #[arg(required = true, last = true)]

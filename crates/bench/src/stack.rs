@@ -14,14 +14,14 @@ use rustix::process::geteuid;
 use crate::host::Host;
 use crate::schema::{self, Role};
 
+mod backend;
 mod direct;
-mod driver;
 mod machine;
+mod native;
 mod pasta;
 mod pontoon;
+mod qemu;
 mod qemu_libslirp;
-mod qemu_passt;
-mod qemu_pontoon;
 mod slirp4netns;
 mod veth;
 
@@ -32,14 +32,18 @@ const KINDS: &[Kind] = &[
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
-    driver::PONTOON,
-    driver::PASST,
-    driver::BARE_PONTOON,
-    driver::BARE_PASST,
-    qemu_pontoon::STREAM,
-    qemu_passt::STREAM,
-    qemu_pontoon::VHOST_USER,
-    qemu_passt::VHOST_USER,
+    native::PONTOON_DRIVER,
+    native::PASST_DRIVER,
+    native::PONTOON_BARE_DRIVER,
+    native::PASST_BARE_DRIVER,
+    native::PONTOON_STREAM,
+    native::PASST_STREAM,
+    native::PONTOON_LOSSY_STREAM,
+    native::PASST_LOSSY_STREAM,
+    qemu::PONTOON_STREAM,
+    qemu::PASST_STREAM,
+    qemu::PONTOON_VHOST_USER,
+    qemu::PASST_VHOST_USER,
     qemu_libslirp::KIND,
 ];
 
@@ -53,6 +57,18 @@ struct Kind {
     /// It takes part without being named.
     usual: bool,
     find: fn(&Wanted) -> Result<Found>,
+}
+
+impl Kind {
+    /// One that has nothing to do with those that `run` would meet: it takes part by its name only.
+    const fn by_name(name: &'static str, role: Role, find: fn(&Wanted) -> Result<Found>) -> Self {
+        Self {
+            name,
+            role,
+            usual: false,
+            find,
+        }
+    }
 }
 
 /// A stack that somebody asked for.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use pontoon_engine::{Frame, Transmit as _};
@@ -117,6 +117,7 @@ impl Generator {
 
     fn run(&mut self) -> Result<()> {
         let mut events = Events::new();
+        let begin = Instant::now();
         while self.answered < REQUESTS {
             self.send()?;
             if self.receive()? == Rest::Drained && self.answered < REQUESTS {
@@ -128,6 +129,8 @@ impl Generator {
                 );
             }
         }
+        let rate = f64::from(REQUESTS) / begin.elapsed().as_secs_f64();
+        eprintln!("{REQUESTS} answers, {rate:.0} a second");
         Ok(())
     }
 

@@ -14,13 +14,13 @@ use super::{expect, tcp_server, udp_server};
 use crate::carrier::{Framing, dial};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
-use crate::faults::Faults;
 use crate::guest::{tcp, udp};
 use crate::machine::{self, DIRECTORY, Guest, Vm};
 use crate::network::Network;
 use crate::process;
 use crate::server;
 use crate::sys;
+use pontoon_carrier::Faults;
 
 const GIB: u64 = 1 << 30;
 

@@ -2,15 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Child;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pontoon_qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root};
 
-use super::{Place, Started};
+use super::Started;
 use crate::host::Host;
 
 /// What the guest runs: brings its addresses up, and runs the program that the kernel's arguments name.
@@ -19,25 +18,8 @@ const MAIN: &str = include_str!("machine/main.sh");
 /// Where this program is in the guest.
 const CLIENT: &str = "/bin/pontoon";
 
-/// The gateway, which stands for the host's loopback.
-const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
-const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
-
-/// Addresses as in `main.sh`.
-pub(super) const PLACE: Place = Place {
-    server: GATEWAY,
-    resolver: DNS,
-    published: IpAddr::V4(Ipv4Addr::LOCALHOST),
-};
-
-/// The largest MTU that passt and pontoon take.
-pub(super) const BEST_MTU: u16 = 65520;
-
 /// How long it may take to boot: seconds, without acceleration.
 pub(super) const BOOT: Duration = Duration::from_secs(40);
-
-/// How long it may take until somebody listens.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs a machine until it, or standard input, ends.
 const UNTIL_END: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & machine=$!; exec >/dev/null; \
@@ -124,23 +106,6 @@ pub(super) fn command(interface: &[String]) -> String {
     format!("{QEMU} ... {} (CLIENT in the machine)", interface.join(" "))
 }
 
-/// How a machine's frames go to who serves it.
-#[derive(Clone, Copy)]
-pub(super) enum Link {
-    Stream,
-    VhostUser,
-}
-
-impl Link {
-    /// Options of an interface that is served at `socket`.
-    pub(super) fn interface(self, socket: &Path) -> Vec<String> {
-        match self {
-            Self::Stream => pontoon_qemu::stream(socket),
-            Self::VhostUser => pontoon_qemu::vhost_user(socket, 1),
-        }
-    }
-}
-
 /// Behind `--`: arguments of the guest's first process.
 fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<String> {
     let mut line = format!("{KERNEL_ARGUMENTS} -- {mtu}");
@@ -170,18 +135,4 @@ fn image(host: &Host) -> Result<Image> {
         root.pack(initrd.clone())?;
     }
     Ok(Image { kernel, initrd })
-}
-
-/// Starts who serves the machine at the socket `path`, and waits until it listens.
-pub(super) fn serve(command: &mut Command, path: &Path) -> Result<Child> {
-    let mut helper = super::spawn(command)?;
-    let begun = Instant::now();
-    while !path.exists() {
-        if helper.try_wait()?.is_some() || begun.elapsed() > PATIENCE {
-            let name = command.get_program().display();
-            anyhow::bail!("{name} does not listen: {}", super::give_up(helper));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(helper)
 }

@@ -5,17 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::backend;
 use super::machine::{self, Machine};
 use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
-    name: "qemu-libslirp",
-    role: Role::Peer,
-    usual: false,
-    find,
-};
+pub(super) const KIND: Kind = Kind::by_name("qemu-libslirp", Role::Peer, find);
 
 const NETDEV: &str = "user,id=net";
 
@@ -40,7 +36,7 @@ fn find(wanted: &Wanted) -> Result<Found> {
 
 impl Stack for QemuLibslirp {
     fn place(&self) -> Place {
-        machine::PLACE
+        backend::PLACE
     }
 
     fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {

@@ -2,15 +2,20 @@
 
 /// How often, in ten thousand frames of one direction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Faults {
-    pub(crate) seed: u64,
-    pub(crate) lost: u64,
-    pub(crate) doubled: u64,
-    pub(crate) swapped: u64,
+pub struct Faults {
+    /// Of what is drawn.
+    pub seed: u64,
+    /// Not sent.
+    pub lost: u64,
+    /// Sent twice.
+    pub doubled: u64,
+    /// Sent after the next one.
+    pub swapped: u64,
 }
 
 impl Faults {
-    pub(crate) const NONE: Self = Self {
+    /// None at all.
+    pub const NONE: Self = Self {
         seed: 0,
         lost: 0,
         doubled: 0,
@@ -18,7 +23,7 @@ impl Faults {
     };
 
     /// 1 % lost, 0.5 % doubled, 0.5 % swapped with the next one.
-    pub(crate) const LOSSY: Self = Self {
+    pub const LOSSY: Self = Self {
         seed: 1,
         lost: 100,
         doubled: 50,
@@ -27,7 +32,7 @@ impl Faults {
 }
 
 /// One direction of a link with faults.
-pub(crate) struct Faulty {
+pub struct Faulty {
     faults: Faults,
     state: u64,
     /// A frame whose place the next one takes.
@@ -36,7 +41,7 @@ pub(crate) struct Faulty {
 
 impl Faulty {
     /// `direction` keeps the two directions of one seed apart.
-    pub(crate) fn new(faults: Faults, direction: u64) -> Self {
+    pub fn new(faults: Faults, direction: u64) -> Self {
         Self {
             faults,
             state: faults.seed.wrapping_mul(2).wrapping_add(direction),
@@ -45,11 +50,10 @@ impl Faulty {
     }
 
     /// Hands `frame` on: not at all, once, twice, or after the next one.
-    pub(crate) fn pass<E>(
-        &mut self,
-        frame: &[u8],
-        mut send: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub fn pass<E>(&mut self, frame: &[u8], mut send: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let Faults {
             lost,
             doubled,
@@ -71,7 +75,10 @@ impl Faulty {
     }
 
     /// Hands on what waits for a next one, which may not come.
-    pub(crate) fn release<E>(&mut self, mut send: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub fn release<E>(&mut self, mut send: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         self.held.take().map_or(Ok(()), |frame| send(&frame))
     }
 

@@ -1,0 +1,79 @@
+//! QEMU, served over a socket.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::backend::{self, Backend, Link, Who};
+use super::machine::{self, Machine};
+use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use crate::host::Host;
+use crate::schema::Role;
+
+pub(super) const PONTOON_STREAM: Kind = Kind::by_name("qemu-pontoon", Role::Pontoon, |wanted| {
+    find(wanted, Who::Pontoon, Link::Stream)
+});
+pub(super) const PASST_STREAM: Kind = Kind::by_name("qemu-passt", Role::Peer, |wanted| {
+    find(wanted, Who::Passt, Link::Stream)
+});
+pub(super) const PONTOON_VHOST_USER: Kind =
+    Kind::by_name("qemu-vhost-user-pontoon", Role::Pontoon, |wanted| {
+        find(wanted, Who::Pontoon, Link::VhostUser)
+    });
+pub(super) const PASST_VHOST_USER: Kind = Kind::by_name("qemu-vhost-user-passt", Role::Peer, |wanted| {
+    find(wanted, Who::Passt, Link::VhostUser)
+});
+
+struct Qemu {
+    link: Link,
+    machine: Machine,
+    backend: Backend,
+}
+
+fn find(wanted: &Wanted, who: Who, link: Link) -> Result<Found> {
+    let backend = Backend::find(wanted, who, link)?;
+    let machine = Machine::find()?;
+    Ok(Found {
+        version: format!("{}, {}", backend.version, machine.version()?),
+        stack: Box::new(Qemu {
+            link,
+            machine,
+            backend,
+        }),
+    })
+}
+
+impl Qemu {
+    /// Options of an interface that is served at `socket`.
+    fn interface(&self, socket: &Path) -> Vec<String> {
+        match self.link {
+            Link::Stream => pontoon_qemu::stream(socket),
+            Link::VhostUser => pontoon_qemu::vhost_user(socket, 1),
+        }
+    }
+}
+
+impl Stack for Qemu {
+    fn place(&self) -> Place {
+        backend::PLACE
+    }
+
+    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+        let socket = host.enclosure.open_place("machine.sock")?;
+        let helper = self.backend.serve(host, wish, &socket)?;
+        let interface = self.interface(&socket);
+        self.machine
+            .start(host, &interface, backend::mtu(wish), program, vec![helper])
+    }
+
+    fn command(&self) -> String {
+        let interface = self.interface(Path::new("S"));
+        format!("{}; {}", self.backend.command(), machine::command(&interface))
+    }
+
+    fn boot(&self) -> Duration {
+        machine::BOOT
+    }
+}
