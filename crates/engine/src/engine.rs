@@ -237,6 +237,10 @@ impl<H: Host> Engine<H> {
         if self.net.policy.egress.next_sweep().is_some_and(|at| at <= now) {
             self.sweep(now);
         }
+        if self.protocols.tcp.next_feed().is_some_and(|at| at <= now) {
+            let (protocols, ctx) = &mut self.split(link, host, now);
+            protocols.tcp.feed(ctx);
+        }
         while let Some(flow) = self.net.timers.expired(now) {
             self.isolated(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
@@ -375,6 +379,7 @@ impl<H: Host> Engine<H> {
             self.reassembly.next_timeout(),
             self.net.owed,
             self.net.policy.egress.next_sweep(),
+            self.protocols.tcp.next_feed(),
         ]
         .into_iter()
         .flatten()

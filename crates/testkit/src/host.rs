@@ -343,6 +343,11 @@ impl SimHost {
         }
     }
 
+    /// Has so many descriptors from now on.
+    pub fn set_descriptors(&mut self, descriptors: usize) {
+        self.plan.descriptors = descriptors;
+    }
+
     fn take_descriptor(&mut self) -> Result<(), Failure> {
         self.count_call();
         if self.open >= self.plan.descriptors {

@@ -37,7 +37,7 @@ use self::table::Table;
 use crate::ctx::{Ctx, Net};
 use crate::slab::Slab;
 use crate::table::Secret;
-use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
 
 /// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
@@ -47,6 +47,8 @@ const HOP_LIMIT: u8 = 64;
 const TIME_WAIT: Duration = Duration::from_secs(60);
 /// So many are remembered for so long; with more, the oldest are forgotten before.
 const MOST_WAITING: usize = 8192;
+/// How long a listener waits for a descriptor before it tries again: others than our connections have some, too.
+const HUNGER: Duration = Duration::from_secs(1);
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 
@@ -83,6 +85,8 @@ pub struct Tcp<S> {
     waiting: VecDeque<FlowId>,
     /// Listeners that found no descriptor for a client.
     starved: Vec<FlowId>,
+    /// When they look again at the latest.
+    fed_at: Option<Instant>,
 }
 
 /// The IP header of a segment that we make.
@@ -107,6 +111,7 @@ impl<S> Tcp<S> {
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             starved: Vec::new(),
+            fed_at: None,
         }
     }
 
@@ -473,8 +478,14 @@ impl<S> Tcp<S> {
     }
 
     /// A descriptor may be free: listeners that lacked one look again.
-    fn feed<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+    pub fn feed<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        self.fed_at = None;
         ctx.net.ready.extend(self.starved.drain(..));
+    }
+
+    /// When listeners are to be fed, whether a connection has ended or not.
+    pub fn next_feed(&self) -> Option<Instant> {
+        self.fed_at
     }
 }
 

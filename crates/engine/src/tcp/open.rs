@@ -9,10 +9,10 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use rand_chacha::rand_core::RngCore;
 
-use super::Tcp;
 use super::connection::{Connection, Key, SCALE, State, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
+use super::{HUNGER, Tcp};
 use crate::ctx::{Ctx, Net};
 use crate::egress::{Destination, Protocol};
 use crate::host::{Accepted, Connect};
@@ -143,6 +143,7 @@ impl<S> Tcp<S> {
                     if !self.starved.contains(&listener) {
                         self.starved.push(listener);
                     }
+                    self.fed_at.get_or_insert(ctx.now + HUNGER);
                     return;
                 }
                 // Nobody else waits, or the port is published no more.

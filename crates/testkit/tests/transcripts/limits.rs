@@ -99,6 +99,21 @@ fn a_starved_listener_is_fed_when_a_connection_ends() {
     });
 }
 
+/// What it lacks may be another process's.
+#[test]
+fn a_starved_listener_looks_again_by_itself() {
+    let mut given = given(any(), descriptors(0));
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, START);
+    given.pass(millis(1));
+    given.quiet();
+    given.host.set_descriptors(1);
+    given.pass(millis(1000));
+    let syn = given.take_one();
+    assert_eq!((syn.flags, syn.from), (SYN, (CLIENT, 5000).into()));
+}
+
 #[test]
 fn a_listener_that_starves_again_is_fed_once() {
     let mut given = given(any(), descriptors(1));
