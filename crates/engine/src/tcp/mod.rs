@@ -48,7 +48,7 @@ const TIME_WAIT: Duration = Duration::from_secs(60);
 /// So many are remembered for so long; with more, the oldest are forgotten before.
 const MOST_WAITING: usize = 8192;
 /// How long a listener waits for a descriptor before it tries again: others than our connections have some, too.
-const HUNGER: Duration = Duration::from_secs(1);
+const HUNGER: Duration = Duration::from_millis(200);
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 

@@ -109,7 +109,7 @@ fn a_starved_listener_looks_again_by_itself() {
     given.pass(millis(1));
     given.quiet();
     given.host.set_descriptors(1);
-    given.pass(millis(1000));
+    given.pass(millis(200));
     let syn = given.take_one();
     assert_eq!((syn.flags, syn.from), (SYN, (CLIENT, 5000).into()));
 }
