@@ -91,7 +91,7 @@ fn from_the_start(context: &Context) -> Result<()> {
 fn limits(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let line = format!(
-        "$E2E guest tcp {} put 0 1 3000000 >/dev/null && echo done",
+        "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
         scene.server
     );
     for (limit, why) in [
