@@ -123,7 +123,7 @@ impl Table {
                 ..
             } = mapped.region;
             let at = user.checked_sub(base)?;
-            (at < size).then_some(guest + at)
+            (at < size).then(|| guest + at)
         })
     }
 
