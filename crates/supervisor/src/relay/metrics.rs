@@ -66,18 +66,15 @@ impl Collector for Snapshot {
 
 fn of_rules(rules: &[RuleStats]) -> [Family<1>; 2] {
     let rows = |of: fn(&RuleStats) -> u64| rules.iter().map(|rule| ([rule.rule.clone()], of(rule))).collect();
+    let family = |name, help, of| (name, help, ["rule"], rows(of));
     [
-        (
-            "received_datagrams",
-            "Datagrams that a rule received.",
-            ["rule"],
-            rows(|rule| rule.datagrams),
-        ),
-        (
+        family("received_datagrams", "Datagrams that a rule received.", |rule| {
+            rule.datagrams
+        }),
+        family(
             "received_bytes",
             "Bytes of payload that a rule received.",
-            ["rule"],
-            rows(|rule| rule.bytes),
+            |rule| rule.bytes,
         ),
     ]
 }
@@ -96,25 +93,22 @@ fn of_outputs(rules: &[RuleStats]) -> [Family<2>; 3] {
         };
         outputs(rules).map(row).collect()
     };
-    let labels = ["rule", "output"];
+    let family = |name, help, of| (name, help, ["rule", "output"], rows(of));
     [
-        (
+        family(
             "sent_datagrams",
             "Datagrams of an output that the kernel took.",
-            labels,
-            rows(|output| output.sent),
+            |output| output.sent,
         ),
-        (
+        family(
             "sent_bytes",
             "Bytes of payload of an output that the kernel took.",
-            labels,
-            rows(|output| output.bytes),
+            |output| output.bytes,
         ),
-        (
+        family(
             "sends",
             "Calls of the kernel for an output that sent something.",
-            labels,
-            rows(|output| output.sends),
+            |output| output.sends,
         ),
     ]
 }
@@ -150,25 +144,22 @@ fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 3] {
         let row = |interface| (of_interface(interface), of(interface));
         interfaces.iter().map(row).collect()
     };
-    let labels = ["interface", "family"];
+    let family = |name, help, of| (name, help, ["interface", "family"], rows(of));
     [
-        (
+        family(
             "packets",
             "Packets that workers took; several datagrams of one flow can be one packet.",
-            labels,
-            rows(|interface| interface.packets),
+            |interface| interface.packets,
         ),
-        (
+        family(
             "kernel_packets",
             "Packets that the kernel had for the rings, the dropped ones included.",
-            labels,
-            rows(|interface| interface.kernel_packets),
+            |interface| interface.kernel_packets,
         ),
-        (
+        family(
             "kernel_dropped_packets",
             "Packets that the kernel dropped as a ring or a socket's buffer was full.",
-            labels,
-            rows(|interface| interface.kernel_dropped),
+            |interface| interface.kernel_dropped,
         ),
     ]
 }
