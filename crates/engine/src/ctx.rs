@@ -9,6 +9,7 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
 use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::Policy;
@@ -25,6 +26,8 @@ pub struct Net {
     pub policy: Policy,
     /// What happened.
     pub counters: Counters,
+    /// How long connects took that came to something, in nanoseconds.
+    pub connect_times: Histogram<{ CONNECT_TIMES.len() }>,
     /// Memory for what the host does not take yet.
     pub pool: Pool,
     /// Flows of every kind that hold a slot of this worker's.
@@ -80,6 +83,7 @@ impl Net {
         Self {
             policy,
             counters: Counters::default(),
+            connect_times: Histogram::new(&CONNECT_TIMES),
             pool: Pool::default(),
             flows: 0,
             allowance: (config.max_flow_rate.unwrap_or(0), now),

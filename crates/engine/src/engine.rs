@@ -14,6 +14,7 @@ use crate::ctx::{Ctx, Net};
 use crate::dns::Forwarder;
 use crate::egress::{Egress, News, Rule};
 use crate::fragment::Reassembly;
+use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::icmp::Icmp;
 use crate::inspect::{self, Flow, Page};
 use crate::ledger::{Ends, Ledger};
@@ -471,6 +472,12 @@ impl<H: Host> Engine<H> {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.net.counters
+    }
+
+    /// How long connects took that came to something, in nanoseconds, to the turn of the worker's loop.
+    #[must_use]
+    pub fn connect_times(&self) -> &Histogram<{ CONNECT_TIMES.len() }> {
+        &self.net.connect_times
     }
 
     /// Whose engine this is.

@@ -25,6 +25,9 @@ pub mod vhost_user;
 /// 40,600 with 16, 35,300 with 32, whose buffers no longer stay in the cache.
 pub const BURST: usize = 16;
 
+/// Bounds of how many frames a burst has.
+pub const BURSTS: [u64; 5] = [1, 2, 4, 8, BURST as u64];
+
 /// How long to leave a link alone that had no room, where nothing tells when it has.
 const RETRY: Duration = Duration::from_millis(1);
 

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;
 
+use pontoon_engine::Histogram;
 use pontoon_engine::egress::Rule;
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
 
@@ -69,8 +70,27 @@ pub struct Stats {
     pub pool_bytes: u64,
     /// How often each egress rule was met, then what no allow rule names, then other resolvers.
     pub rules: Vec<u64>,
+    /// What was measured since its start.
+    pub histograms: Vec<Distribution>,
     /// What happened since its start.
     pub counters: Vec<(String, u64)>,
+}
+
+/// Name of how long connects took that came to something, in nanoseconds: [`pontoon_engine::histogram::CONNECT_TIMES`].
+pub const CONNECT_TIMES: &str = "connect_times";
+
+/// Name of how many frames a burst of the guest's had: [`BURSTS`](crate::link::BURSTS).
+pub const BATCHES: &str = "batches";
+
+/// How measured values are distributed, between bounds that both sides know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distribution {
+    /// What was measured.
+    pub name: String,
+    /// The sum of all values.
+    pub sum: u64,
+    /// How many values are above one bound and not above the next; at last, those beyond all of them.
+    pub counts: Vec<u64>,
 }
 
 const RESOLVERS: &str = "resolvers";
@@ -84,6 +104,7 @@ const CAPTURE: &str = "capture";
 const CAPTURED: &str = "captured";
 const STATS: &str = "stats";
 const HITS: &str = "hits";
+const HISTOGRAM: &str = "histogram ";
 const READY: &str = "engine ready";
 
 impl Update {
@@ -209,11 +230,13 @@ impl Stats {
             .counters
             .iter()
             .map(|(name, count)| format!("{name} {count}"));
-        let all: Vec<_> = head.into_iter().chain(counters).collect();
+        let histograms = self.histograms.iter().map(Distribution::encode);
+        let all: Vec<_> = head.into_iter().chain(histograms).chain(counters).collect();
         lines(STATS, &all)
     }
 
-    fn decode(mut lines: std::str::Lines<'_>) -> Option<Self> {
+    fn decode(lines: std::str::Lines<'_>) -> Option<Self> {
+        let mut lines = lines.peekable();
         Some(Self {
             round: lines.next()?.parse().ok()?,
             worker: lines.next()?.parse().ok()?,
@@ -225,12 +248,41 @@ impl Stats {
                 .split_whitespace()
                 .map(|hits| hits.parse().ok())
                 .collect::<Option<_>>()?,
+            histograms: std::iter::from_fn(|| lines.next_if(|line| line.starts_with(HISTOGRAM)))
+                .map(Distribution::decode)
+                .collect::<Option<_>>()?,
             counters: lines
                 .map(|line| {
                     let (name, count) = line.split_once(' ')?;
                     Some((name.to_owned(), count.parse().ok()?))
                 })
                 .collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl Distribution {
+    /// What `histogram` has counted.
+    #[must_use]
+    pub fn of<const N: usize>(name: &str, histogram: &Histogram<N>) -> Self {
+        Self {
+            name: name.to_owned(),
+            sum: histogram.sum(),
+            counts: histogram.counts().collect(),
+        }
+    }
+
+    fn encode(&self) -> String {
+        let counts: String = self.counts.iter().map(|count| format!(" {count}")).collect();
+        format!("{HISTOGRAM}{} {}{counts}", self.name, self.sum)
+    }
+
+    fn decode(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix(HISTOGRAM)?.split(' ');
+        Some(Self {
+            name: words.next()?.to_owned(),
+            sum: words.next()?.parse().ok()?,
+            counts: words.map(|word| word.parse().ok()).collect::<Option<_>>()?,
         })
     }
 }
@@ -300,6 +352,11 @@ mod tests {
             flows: 12,
             pool_bytes: 65_536,
             rules: vec![0, 5],
+            histograms: vec![Distribution {
+                name: "connect_times".to_owned(),
+                sum: u64::MAX,
+                counts: vec![0, 7, 1],
+            }],
             counters: vec![("frames_up".to_owned(), 9), ("frames_down".to_owned(), 0)],
         };
         let flow = |remote: Option<&str>| Flow {
@@ -430,6 +487,9 @@ mod tests {
             "stats\n1\n2\n3\n4",
             "stats\n1\n256\n3\n4\nhits",
             "stats\n1\n2\n3\n4\nhits\nname",
+            "stats\n1\n2\n3\n4\nhits\nhistogram a",
+            "stats\n1\n2\n3\n4\nhits\nhistogram a 1 x",
+            "stats\n1\n2\n3\n4\nhits\nname 1\nhistogram a 1 2",
             "captured\n1\n2\n3\n4",
             "flows\n1",
             "flows\n1\n-\n0 tcp 10.0.2.15:1 - out open 0 0",

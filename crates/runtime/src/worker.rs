@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
-use pontoon_engine::{Counters, Engine, Instant, Transmit as _, peers};
+use pontoon_engine::{Counters, Engine, Histogram, Instant, Transmit as _, peers};
 use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
@@ -18,9 +18,9 @@ use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::limits::Limits;
-use crate::link::{BURST, Burst, Gone, Link, Receive, Rest, Until};
+use crate::link::{BURST, BURSTS, Burst, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
-use crate::messages::{Door, Flows, MAX_LEN, Report, Stats, Update};
+use crate::messages::{BATCHES, CONNECT_TIMES, Distribution, Door, Flows, MAX_LEN, Report, Stats, Update};
 use crate::pacing::{Pacer, Side, Wait};
 
 /// A worker: an engine between the two halves of a link and the host's sockets.
@@ -39,6 +39,8 @@ pub(crate) struct Worker<L> {
     pub(crate) limits: Limits,
     /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
     pub(crate) malformed: u64,
+    /// How many frames a burst had that had any.
+    pub(crate) bursts: Histogram<{ BURSTS.len() }>,
     /// Connections of an engine before this one, until there is a guest to be asked about them.
     pub(crate) orphans: Vec<Ends>,
     /// The process's sandbox, which the first worker speaks for.
@@ -248,6 +250,9 @@ impl<L: Link> Worker<L> {
             engine.handle_frames(frames, &mut transmitter, host, now)
         });
         self.malformed += burst.malformed;
+        if burst.frames > 0 {
+            self.bursts.count(burst.frames as u64);
+        }
         burst
     }
 
@@ -378,6 +383,10 @@ impl<L: Link> Worker<L> {
             flows: self.engine.flows() as u64,
             pool_bytes: self.engine.pool_in_use() as u64,
             rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
+            histograms: vec![
+                Distribution::of(CONNECT_TIMES, self.engine.connect_times()),
+                Distribution::of(BATCHES, &self.bursts),
+            ],
             counters: counters
                 .chain([
                     ("link_malformed", self.malformed),
@@ -438,6 +447,7 @@ impl<L: Link> Worker<L> {
             pacer: self.pacer,
             limits: self.limits,
             malformed: self.malformed,
+            bursts: self.bursts,
             orphans: self.orphans,
             sandbox: self.sandbox,
             deck: self.deck,

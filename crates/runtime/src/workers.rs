@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
 use pontoon_engine::config::Protocol;
-use pontoon_engine::{Config, Engine, WorkerId, peers};
+use pontoon_engine::{Config, Engine, Histogram, WorkerId, peers};
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -14,8 +14,8 @@ use crate::capture::Deck;
 use crate::host::event::Edge;
 use crate::host::{Can, KernelHost};
 use crate::limits::Limits;
-use crate::link::Link;
 use crate::link::captured::Captured;
+use crate::link::{BURSTS, Link};
 use crate::mesh::{self, Member};
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Left, Tally, Worker};
@@ -72,6 +72,7 @@ pub(crate) fn build<L: Link>(
             limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, worker::now()),
             malformed: 0,
+            bursts: Histogram::new(&BURSTS),
             orphans: ledger.take(),
             sandbox: None,
             deck: Arc::clone(&deck),

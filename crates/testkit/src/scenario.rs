@@ -76,6 +76,8 @@ pub struct Scenario {
 pub struct Run {
     /// The engine's counters at the end.
     pub counters: Counters,
+    /// How long the host's connects took that came to something, all together.
+    pub connecting: Duration,
     /// What is wrong.
     pub failure: Option<String>,
     /// A line for each packet and event, where asked for.
@@ -193,6 +195,7 @@ impl Scenario {
         let ended = world.run_to_end(self.limit).and_then(|()| self.judge(&world));
         Run {
             counters: world.counters(),
+            connecting: world.connecting(),
             failure: ended.err(),
             trace: world.trace().to_owned(),
             gave_up: expect::gave_up(&world),

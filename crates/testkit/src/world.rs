@@ -233,6 +233,13 @@ impl<G: Guest> World<G> {
         all
     }
 
+    /// How long the host's connects took that came to something, all together.
+    #[must_use]
+    pub fn connecting(&self) -> Duration {
+        let sums = self.workers.iter().map(|engine| engine.connect_times().sum());
+        Duration::from_nanos(sums.sum())
+    }
+
     fn pool_in_use(&self) -> usize {
         self.workers.iter().map(Engine::pool_in_use).sum()
     }

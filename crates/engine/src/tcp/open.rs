@@ -65,6 +65,7 @@ impl<S> Tcp<S> {
             Ok((socket, progress)) => {
                 connection.socket = Some(socket);
                 if progress == Connect::Done {
+                    ctx.net.connect_times.count(0);
                     connection.state = State::SynReceived;
                     connection.facts.handshake = true;
                 }
@@ -86,6 +87,10 @@ impl<S> Tcp<S> {
         };
         match ctx.host.tcp_connected(socket) {
             Ok(()) => {
+                let took = ctx.now.since(connection.opened).as_nanos();
+                ctx.net
+                    .connect_times
+                    .count(u64::try_from(took).unwrap_or(u64::MAX));
                 connection.state = State::SynReceived;
                 connection.facts.handshake = true;
                 self.settle(index, &[], ctx);

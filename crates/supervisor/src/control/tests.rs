@@ -69,6 +69,7 @@ impl Desk {
                 flows: 2,
                 pool_bytes: 65_536,
                 rules: vec![3, 4, 5],
+                histograms: Vec::new(),
                 counters: vec![("frames_up".to_owned(), 10)],
             };
             let told = &mut self.told;

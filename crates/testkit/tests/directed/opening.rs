@@ -49,6 +49,28 @@ fn connect_timeout() {
 }
 
 #[test]
+fn connects_that_come_to_something_are_timed() {
+    for (answer, time) in [
+        (Answer::Now, Duration::ZERO),
+        (Answer::After(SECOND / 2), SECOND / 2),
+        (Answer::FailAfter(SECOND / 2, Failure::Refused), Duration::ZERO),
+    ] {
+        for scenario in everywhere(&connection(
+            Opening::Guest(answer),
+            Script::source(10),
+            Script::SINK,
+        )) {
+            // To the turn of the worker's loop.
+            let connecting = check(scenario.run(true)).connecting;
+            assert!(
+                connecting.abs_diff(time) < Duration::from_millis(1),
+                "{connecting:?}: {answer:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_lost_syn_ack() {
     for scenario in everywhere(&dial(Script::source(1000), Script::SINK)) {
         let (down, lost) = lose(2, |segment| segment.flags.has(SYN));

@@ -1,16 +1,18 @@
-//! Metrics in OpenMetrics' text format, which Prometheus reads: counters of each worker, gauges, and hits of each rule.
+//! Metrics in OpenMetrics' text format, which Prometheus reads: counters, gauges and histograms of each worker, and hits of
+//! each rule.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-use pontoon_engine::Counters;
-use pontoon_runtime::messages::Stats;
+use pontoon_engine::{Counters, histogram};
+use pontoon_runtime::link::BURSTS;
+use pontoon_runtime::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use super::Api;
 use crate::control::http::{Request, Response};
@@ -61,6 +63,35 @@ const GAUGES: [Gauge; 2] = [
     ),
 ];
 
+/// What a worker has measured: by which name it tells of it, between which bounds, and what one of the unit is in that.
+struct Measured {
+    name: &'static str,
+    unit: Option<Unit>,
+    help: &'static str,
+    told: &'static str,
+    bounds: &'static [u64],
+    one: f64,
+}
+
+const MEASURED: [Measured; 2] = [
+    Measured {
+        name: "tcp_connect",
+        unit: Some(Unit::Seconds),
+        help: "How long the guest's TCP connections took to stand on the host's side.",
+        told: CONNECT_TIMES,
+        bounds: &histogram::CONNECT_TIMES,
+        one: 1e9,
+    },
+    Measured {
+        name: "batch_frames",
+        unit: None,
+        help: "Frames that were taken from the guest together.",
+        told: BATCHES,
+        bounds: &BURSTS,
+        one: 1.0,
+    },
+];
+
 /// Counted beside the engine.
 const BESIDE: [(&str, &str); 5] = [
     ("capture_frames", "Frames that were captured into files."),
@@ -82,6 +113,20 @@ const BESIDE: [(&str, &str); 5] = [
 /// What the names of a sandbox's layers begin with.
 const LAYER: &str = "sandbox_layer_";
 
+impl Measured {
+    /// The sum in the unit, how many there are, and how many up to each bound but above the one before.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "bounds are short numbers, and a sum may be rounded"
+    )]
+    fn read(&self, told: &Distribution) -> (f64, u64, Vec<(f64, u64)>) {
+        let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.one);
+        let bounds = bounds.chain([f64::INFINITY]);
+        let buckets = bounds.zip(told.counts.iter().copied()).collect();
+        (told.sum as f64 / self.one, told.counts.iter().sum(), buckets)
+    }
+}
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for (name, help) in Counters::describe().chain(BESIDE) {
@@ -101,6 +146,19 @@ impl Collector for Snapshot {
             for stats in &self.workers {
                 let labels = [("worker", stats.worker.to_string())];
                 metric.encode_family(&labels)?.encode_gauge(&of(stats))?;
+            }
+        }
+        for measured in &MEASURED {
+            let Measured { name, unit, help, .. } = measured;
+            let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Histogram)?;
+            for stats in &self.workers {
+                if let Some(told) = stats.histograms.iter().find(|told| told.name == measured.told) {
+                    let labels = [("worker", stats.worker.to_string())];
+                    let (sum, count, buckets) = measured.read(told);
+                    metric
+                        .encode_family(&labels)?
+                        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+                }
             }
         }
         let help = "Whether a layer of the sandbox stands.";
@@ -132,6 +190,11 @@ mod tests {
         let stats = |worker, count| Stats {
             worker,
             flows: 3,
+            histograms: vec![Distribution {
+                name: CONNECT_TIMES.to_owned(),
+                sum: 1_500_000_000,
+                counts: vec![0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4],
+            }],
             counters: vec![("frames_up".to_owned(), count), ("link_malformed".to_owned(), 0)],
             ..Stats::default()
         };
@@ -152,6 +215,14 @@ mod tests {
             "pontoon_frames_up_total{worker=\"1\"} 8",
             "# TYPE pontoon_flows gauge",
             "pontoon_flows{worker=\"1\"} 3",
+            "# TYPE pontoon_tcp_connect_seconds histogram",
+            "# UNIT pontoon_tcp_connect_seconds seconds",
+            "pontoon_tcp_connect_seconds_sum{worker=\"0\"} 1.5",
+            "pontoon_tcp_connect_seconds_count{worker=\"0\"} 7",
+            "pontoon_tcp_connect_seconds_bucket{le=\"0.0001\",worker=\"0\"} 0",
+            "pontoon_tcp_connect_seconds_bucket{le=\"0.00025\",worker=\"0\"} 2",
+            "pontoon_tcp_connect_seconds_bucket{le=\"30.0\",worker=\"0\"} 3",
+            "pontoon_tcp_connect_seconds_bucket{le=\"+Inf\",worker=\"0\"} 7",
             "pontoon_sandbox_layer{layer=\"root\"} 1",
             "pontoon_sandbox_layer{layer=\"landlock\"} 0",
             "pontoon_egress_hits_total{rule=\"deny 10.0.0.0/8\"} 4",
@@ -186,7 +257,7 @@ mod tests {
                 "{name}: {help}"
             );
         }
-        let all = Counters::describe().count() + BESIDE.len() + GAUGES.len() + 2;
+        let all = Counters::describe().count() + BESIDE.len() + GAUGES.len() + MEASURED.len() + 2;
         assert_eq!(seen.len(), all);
     }
 }
