@@ -13,6 +13,7 @@ use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
 use pontoon_runtime::Outbound;
 use pontoon_supervisor::capture::Capture;
+use pontoon_supervisor::control::reply::Level;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
@@ -288,6 +289,12 @@ pub(crate) enum Order {
     /// Capture what passes the link, or no longer
     #[command(subcommand)]
     Capture(Capturing),
+    /// How much is said of what happens, or is to be
+    LogLevel {
+        /// error, warn, info, debug or trace
+        #[arg(value_name = "LEVEL", value_parser = values::level)]
+        level: Option<Level>,
+    },
 }
 
 #[derive(Args, Debug)]

@@ -58,6 +58,15 @@ pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
             let ended: reply::Capture = client.delete("/v1/capture")?;
             say(&mut output, arguments.json, &ended, write_capture)?;
         }
+        Order::LogLevel { level } => {
+            let level: reply::LogLevel = match *level {
+                Some(level) => client.put("/v1/log-level", &reply::LogLevel { level })?,
+                None => client.get("/v1/log-level")?,
+            };
+            say(&mut output, arguments.json, &level, |level, to| {
+                writeln!(to, "{}", level.level)
+            })?;
+        }
     }
     Ok(output.flush()?)
 }

@@ -1,23 +1,42 @@
 //! What we say while running, on standard error.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Registry;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::LogFormat;
 
+/// What changes the level. A child that is forked has its own copy.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
 /// From here on, everything that is traced at `level` or above is said.
 pub(crate) fn start(format: LogFormat, level: LevelFilter) {
-    let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(level);
+    let (filter, handle) = reload::Layer::new(level);
+    LEVEL.get_or_init(|| handle);
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     match format {
-        LogFormat::Text => builder.event_format(Plain).init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_target(false).init(),
+        LogFormat::Text => registry.with(lines.event_format(Plain)).init(),
+        LogFormat::Json => registry
+            .with(lines.json().flatten_event(true).with_target(false))
+            .init(),
+    }
+}
+
+/// The same at another level, in this process. Nothing is traced in vain: call sites know whether they are wanted.
+pub(crate) fn set(level: LevelFilter) {
+    if let Some(handle) = LEVEL.get() {
+        // Fails where there is no subscriber any more, which lasts as long as the process.
+        let _ = handle.reload(level);
     }
 }
 

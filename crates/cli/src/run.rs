@@ -51,7 +51,7 @@ pub(crate) fn serve(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Ex
             return error.status().into();
         }
     };
-    match pontoon_supervisor::run(&options) {
+    match pontoon_supervisor::run(&options, log::set) {
         Ok(status) => status.into(),
         Err(error) => {
             tracing::error!("{error}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pontoon_runtime::Outbound;
 use pontoon_supervisor::config::OUR_MAC;
+use pontoon_supervisor::control::reply::Level;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_wire::Mac;
 
@@ -139,6 +140,12 @@ pub(crate) fn delay(text: &str) -> Result<Duration, String> {
         Some(product @ ..=MOST_DELAY) => Ok(Duration::from_micros(product)),
         _ => Err("longer than 1s".to_owned()),
     }
+}
+
+pub(crate) fn level(text: &str) -> Result<Level, String> {
+    let mut all = Level::ALL.into_iter();
+    all.find(|level| level.to_string() == text)
+        .ok_or_else(|| "none of error, warn, info, debug and trace".into())
 }
 
 /// In microseconds.

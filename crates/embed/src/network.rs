@@ -75,6 +75,8 @@ impl Network {
             outbound: options.outbound,
             // Nobody takes the place of an engine that ends: its process is the VMM.
             ledger: ledger::Shared::none(),
+            // What is said goes where the VMM has it go, and as much of it as it wants.
+            set_log_level: |_| {},
         };
         let thread = thread::Builder::new()
             .name("pontoon".to_owned())

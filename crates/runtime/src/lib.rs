@@ -10,6 +10,7 @@ use pontoon_sandbox::Sandbox;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
 
 mod capture;
@@ -66,6 +67,8 @@ pub struct Setup {
     pub outbound: Option<Outbound>,
     /// Where the workers' connections are written down, for the next engine.
     pub ledger: ledger::Shared,
+    /// Sets how much the process says of what happens.
+    pub set_log_level: fn(LevelFilter),
 }
 
 impl Setup {
@@ -85,6 +88,7 @@ impl Setup {
             pacing: self.pacing,
             outbound: self.outbound.clone(),
             ledger: self.ledger,
+            set_log_level: self.set_log_level,
         })
     }
 }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use pontoon_engine::Histogram;
 use pontoon_engine::egress::Rule;
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
+use tracing::level_filters::LevelFilter;
 
 mod capture;
 mod door;
@@ -36,6 +37,8 @@ pub enum Update {
     /// Published ports changed: [`Update::MOST_DOORS`] at most, in order. The other variants are states, of which the last
     /// one counts; this one is an event.
     Published(Vec<Door>),
+    /// How much the engine says of what happens.
+    LogLevel(LevelFilter),
     /// Each worker is to say what it knows: [`Report::Stats`], with this number.
     Ask(u64),
     /// A worker is to tell of some of its flows: [`Report::Flows`].
@@ -98,6 +101,7 @@ const OWNED: &str = "owned";
 const IPV6_ROUTE: &str = "ipv6 route";
 const RULES: &str = "rules";
 const PUBLISHED: &str = "published";
+const LOG_LEVEL: &str = "log level";
 const ASK: &str = "ask";
 const FLOWS: &str = "flows";
 const CAPTURE: &str = "capture";
@@ -127,6 +131,7 @@ impl Update {
             Self::Ipv6Route(exists) => lines(IPV6_ROUTE, &[exists]),
             Self::Rules(list) => lines(RULES, list),
             Self::Published(doors) => lines(PUBLISHED, &doors.iter().map(Door::encode).collect::<Vec<_>>()),
+            Self::LogLevel(level) => lines(LOG_LEVEL, &[level]),
             Self::Ask(round) => lines(ASK, &[round]),
             Self::Flows(turn) => lines(FLOWS, &turn.encode()),
             Self::Capture(order) => lines(CAPTURE, &[order.encode()]),
@@ -143,6 +148,7 @@ impl Update {
             | Self::Owned(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
+            | Self::LogLevel(_)
             | Self::Ask(_)
             | Self::Flows(_) => Vec::new(),
         }
@@ -165,6 +171,7 @@ impl Update {
                 let doors = lines.map(|line| Door::decode(line, &mut descriptors));
                 doors.collect::<Option<_>>().map(Self::Published)
             }
+            Some(LOG_LEVEL) => only(lines).map(Self::LogLevel),
             Some(ASK) => only(lines).map(Self::Ask),
             Some(FLOWS) => {
                 let numbers: Option<Vec<u64>> = values(lines);
@@ -336,6 +343,7 @@ mod tests {
                 "allow *.example.org".parse().unwrap(),
             ]),
             Update::Ipv6Route(true),
+            Update::LogLevel(LevelFilter::WARN),
             Update::Ask(u64::MAX),
             Update::Capture(Order::Stop(7)),
             Update::Flows(Turn {
@@ -464,6 +472,7 @@ mod tests {
             "resolvers\n192.0.2.1",
             "owned 192.0.2.1",
             "rules\nallow",
+            "log level\nloud",
             "ask",
             "ask\n1\n2",
             "published\nopen tcp 0.0.0.0:80 80",

@@ -68,6 +68,7 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
         pacing,
         outbound: None,
         ledger: ledger::Shared::new(workers, 64).unwrap(),
+        set_log_level: |_| {},
     };
     (setup, ours, supervisor)
 }

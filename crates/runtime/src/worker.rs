@@ -11,6 +11,7 @@ use pontoon_engine::{Counters, Engine, Histogram, Instant, Transmit as _, peers}
 use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::time::{ClockId, clock_gettime};
+use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
 
 use crate::capture::{Deck, Tape};
@@ -49,6 +50,8 @@ pub(crate) struct Worker<L> {
     pub(crate) deck: Arc<Deck>,
     /// Where frames are to be written down from the next turn on; `None`: nowhere.
     pub(crate) tape: Option<Arc<Tape>>,
+    /// Sets how much the process says.
+    pub(crate) set_log_level: fn(LevelFilter),
     /// What the last turn has left.
     pub(crate) left: Left,
 }
@@ -326,6 +329,7 @@ impl<L: Link> Worker<L> {
                     self.change(door, now);
                 }
             }
+            Update::LogLevel(level) => (self.set_log_level)(level),
             Update::Ask(round) => self.answer(round),
             Update::Flows(turn) if turn.worker == engine.worker().0 => {
                 let page = engine.flows_from(turn.from, now);
@@ -452,6 +456,7 @@ impl<L: Link> Worker<L> {
             sandbox: self.sandbox,
             deck: self.deck,
             tape: self.tape,
+            set_log_level: self.set_log_level,
             left: self.left,
         }
     }

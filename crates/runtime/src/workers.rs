@@ -77,6 +77,7 @@ pub(crate) fn build<L: Link>(
             sandbox: None,
             deck: Arc::clone(&deck),
             tape: None,
+            set_log_level: setup.set_log_level,
             left: Left::default(),
         };
         worker.engine.set_owned_addresses(setup.owned.clone());

@@ -25,6 +25,7 @@ use pontoon_engine::egress::Rule;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
 use rustix::event::PollFd;
+use tracing::level_filters::LevelFilter;
 
 use crate::capture::Capture;
 use crate::error::Error;
@@ -50,6 +51,8 @@ pub(crate) struct Served {
     pub(crate) workers: u8,
     /// What is published at the start.
     pub(crate) ports: Ports,
+    /// Sets how much this process says.
+    pub(crate) set_log_level: fn(LevelFilter),
 }
 
 /// Clients at one time. One more takes the place of the one that has said nothing for longest.

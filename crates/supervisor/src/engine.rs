@@ -155,6 +155,8 @@ impl Engine {
                     tracing::warn!(%error, "an engine that takes this one's place would not have a published port");
                 }
             }
+            // The next one is forked from this process, and says as much.
+            Update::LogLevel(_) => {}
             Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
         }
         self.pending.retain(|older| !update.replaces(older));

@@ -17,6 +17,7 @@ use pontoon_engine::config::{Addresses, V6};
 use pontoon_runtime::{Attachment, Setup, Vhost, ledger, pacing};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
+use tracing::level_filters::LevelFilter;
 
 mod announce;
 mod attach;
@@ -69,11 +70,11 @@ use signals::Signals;
 use watch::{Behind, Watch};
 
 /// Gives a guest a network until the guest ends; returns the command's exit status. Call it from the one thread of a
-/// process.
+/// process. `set_log_level` sets how much that says, or a child that it forked.
 ///
 /// # Errors
 /// Anything of ours that failed, in one line; nothing is left behind.
-pub fn run(options: &Options) -> Result<u8, Error> {
+pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     one_use_each(options)?;
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
@@ -121,6 +122,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         forwarder: options.resolvers != Resolvers::None,
         workers: options.workers,
         ports,
+        set_log_level,
     };
     let wanted_control = options.control.is_some() || options.metrics.is_some() || options.pcap.is_some();
     let control = wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics, served));
@@ -182,6 +184,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
+        set_log_level,
     };
     let mut engine = Engine::start(setup, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {

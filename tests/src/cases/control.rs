@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
-use super::{expect, tcp_server, tmpfs};
+use super::{expect, talk, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
-use crate::network::Network;
+use crate::network::{self, Network};
 use crate::process;
 use crate::run::Running;
 
@@ -29,6 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.half-a-request", 30, half_a_request),
         Case::new("control.flows", 30, flows),
         Case::new("control.metrics-over-tcp", 30, metrics_over_tcp),
+        Case::new("control.log-level", 30, log_level),
         Case::new("control.engine-killed", 30, engine_killed),
     ]
     .into_iter()
@@ -167,6 +168,40 @@ fn flows(context: &Context) -> Result<()> {
     let later = flows(&["--to", &format!("{}/tcp", server.ip())])?;
     ensure!(bytes(&later[0]) > bytes(flow), "{later:?} after {flow}");
     ensure!(flows(&["--to", "*/udp"])?.is_empty(), "a UDP flow is seen");
+    Ok(())
+}
+
+/// The supervisor and the engine say more once they are told to.
+fn log_level(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let talk = talk()?;
+    tmpfs(Path::new("/run"))?;
+    let run = network.run().options(["--control", SOCKET]).talk_to(&talk);
+    let mut guest = run.shell("echo listening; read -r line").spawn()?.listening()?;
+    let ctl = |words: &[&str]| {
+        let mut command = context.program.command()?;
+        process::output(
+            command
+                .args(["ctl", "--control", SOCKET, "log-level"])
+                .args(words),
+        )
+    };
+    expect(&ctl(&[])?, "info")?;
+    ensure!(ctl(&["loud"]).is_err(), "there is no such level");
+    expect(&ctl(&["debug", "--json"])?, "{\"level\":\"debug\"}")?;
+    network::add_address("lo", "192.0.2.77/32")?;
+    let said = || -> Result<String> { Ok(std::fs::read_to_string(&talk)?) };
+    process::wait_until("the supervisor says more", Duration::from_secs(5), || {
+        Ok(said()?.contains("debug: the host's addresses changed"))
+    })?;
+    ensure!(!said()?.contains("debug: frames_up "), "the engine has ended");
+    guest.tell("")?;
+    guest.finish()?;
+    let said = said()?;
+    ensure!(
+        said.contains("debug: frames_up "),
+        "the engine says no more:\n{said}"
+    );
     Ok(())
 }
 

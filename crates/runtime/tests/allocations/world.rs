@@ -88,6 +88,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
         pacing: Pacing::Hybrid,
         outbound: None,
         ledger: Shared::new(1, 1024).unwrap(),
+        set_log_level: |_| {},
     };
     let attachment = Attachment::Tap {
         queues: tap.queues,

@@ -4,6 +4,7 @@ mod capture;
 mod census;
 mod document;
 mod flows;
+mod log_level;
 mod metrics;
 mod policy;
 mod publish;
@@ -15,9 +16,11 @@ use std::time::Instant;
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::{Report, Stats};
+use tracing::level_filters::LevelFilter;
 
 use super::Served;
 use super::http::Response;
+use super::reply::Level;
 use super::server::{Answer, Route};
 use crate::capture::Capture;
 use crate::error::Error;
@@ -37,6 +40,8 @@ pub(super) struct Api {
     round: Round,
     census: Census,
     captures: Captures,
+    level: Level,
+    set_log_level: fn(LevelFilter),
     /// For the engine.
     outbox: Vec<Update>,
 }
@@ -90,6 +95,16 @@ pub(super) const ROUTES: &[Route<Api>] = &[
     },
     Route {
         method: "GET",
+        path: "/v1/log-level",
+        act: log_level::get,
+    },
+    Route {
+        method: "PUT",
+        path: "/v1/log-level",
+        act: log_level::put,
+    },
+    Route {
+        method: "GET",
         path: "/metrics",
         act: metrics::get,
     },
@@ -116,6 +131,8 @@ impl Api {
             round: Round::new(served.workers),
             census: Census::new(served.workers),
             captures: Captures::default(),
+            level: log_level::now(),
+            set_log_level: served.set_log_level,
             outbox: Vec::new(),
         }
     }

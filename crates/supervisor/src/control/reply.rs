@@ -1,6 +1,7 @@
 //! What is said over the control socket, in JSON.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -135,6 +136,47 @@ pub struct Capture {
     pub bytes: u64,
     /// Why it has ended.
     pub ended: Option<String>,
+}
+
+/// `GET` and `PUT /v1/log-level`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevel {
+    /// What is said, and whatever is more urgent.
+    pub level: Level,
+}
+
+/// How urgent something is that is said of what happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// We failed.
+    Error,
+    /// Somebody should see to it.
+    Warn,
+    /// What `pontoon` says by itself.
+    Info,
+    /// What `-v` adds.
+    Debug,
+    /// What `-vv` adds.
+    Trace,
+}
+
+impl Level {
+    /// All of them, the most urgent first.
+    pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        })
+    }
 }
 
 /// What every status but 200 has for a body.

@@ -28,6 +28,10 @@ struct Desk {
 
 impl Desk {
     fn new(workers: u8) -> Self {
+        Self::with(workers, |_| {})
+    }
+
+    fn with(workers: u8, set_log_level: fn(LevelFilter)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
         let served = Served {
@@ -35,6 +39,7 @@ impl Desk {
             forwarder: true,
             workers,
             ports: Ports::new(Families::V4),
+            set_log_level,
         };
         Self {
             control: Control::open(Some(&path), None, served).unwrap(),
@@ -309,6 +314,7 @@ fn without_a_forwarder_no_rule_names_a_domain() {
         forwarder: false,
         workers: 1,
         ports: Ports::new(Families::V4),
+        set_log_level: |_| {},
     };
     let mut control = Control::open(Some(&path), None, served).unwrap();
     let client = UnixStream::connect(&path).unwrap();
@@ -499,6 +505,39 @@ fn one_client_too_many_takes_the_stalest_ones_place() {
 }
 
 #[test]
+fn every_process_is_told_how_much_to_say() {
+    use std::sync::Mutex;
+    static SET: Mutex<Vec<LevelFilter>> = Mutex::new(Vec::new());
+    let mut desk = Desk::with(1, |level| SET.lock().unwrap().push(level));
+    let client = desk.client();
+    let put = |body: &str| {
+        let len = body.len();
+        format!("PUT /v1/log-level HTTP/1.1\r\nContent-Length: {len}\r\n\r\n{body}")
+    };
+    for body in [
+        r#"{"level": "loud"}"#,
+        r#"{"level": "DEBUG"}"#,
+        "{}",
+        r#"{"level": "info", "x": 1}"#,
+    ] {
+        say(&client, &put(body));
+        desk.serve();
+        assert_eq!(status(&heard(&client).0), "400", "{body}");
+    }
+    assert_eq!((desk.told.len(), SET.lock().unwrap().len()), (0, 0));
+    say(&client, &put(r#"{"level": "debug"}"#));
+    desk.serve();
+    assert_eq!(desk.told, [Update::LogLevel(LevelFilter::DEBUG), Update::Ask(1)]);
+    assert_eq!(*SET.lock().unwrap(), [LevelFilter::DEBUG]);
+    assert_eq!(heard(&client).0, "");
+    desk.answer(1);
+    assert!(heard(&client).0.ends_with(r#"{"level":"debug"}"#));
+    say(&client, "GET /v1/log-level HTTP/1.1\r\n\r\n");
+    desk.serve();
+    assert!(heard(&client).0.ends_with(r#"{"level":"debug"}"#));
+}
+
+#[test]
 fn metrics_over_tcp_and_nothing_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
@@ -507,6 +546,7 @@ fn metrics_over_tcp_and_nothing_else() {
         forwarder: true,
         workers: 1,
         ports: Ports::new(Families::V4),
+        set_log_level: |_| {},
     };
     let error = Control::open(None, Some(at), served()).unwrap_err().to_string();
     assert_eq!(
@@ -558,6 +598,7 @@ fn the_file_is_ours_alone_and_goes_with_us() {
         forwarder: true,
         workers: 1,
         ports: Ports::new(Families::V4),
+        set_log_level: |_| {},
     };
     let taken = Control::open(Some(&path), None, served())
         .unwrap_err()

@@ -56,6 +56,10 @@ fn answers_have_the_form_that_it_says() {
             false,
         ),
         (post("/v1/capture", r#"{"file": "relative"}"#), false),
+        ("GET /v1/log-level HTTP/1.1\r\n\r\n".to_owned(), false),
+        (put_level("trace"), false),
+        (put_level("trace"), true),
+        (put_level("loud"), false),
         ("DELETE /v1/capture HTTP/1.1\r\n\r\n".to_owned(), false),
     ] {
         let mut desk = Desk::new(2);
@@ -84,6 +88,10 @@ fn answers_have_the_form_that_it_says() {
         let value = serde_json::from_str(body).unwrap();
         conform(&document, schema, &value).unwrap_or_else(|why| panic!("{request}: {why}"));
     }
+}
+
+fn put_level(level: &str) -> String {
+    put(&format!("{{\"level\": \"{level}\"}}")).replace("/v1/policy", "/v1/log-level")
 }
 
 #[test]
