@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -214,9 +215,12 @@ pub(crate) struct Network {
     /// Flows at one time [default: what 'ulimit -Hn' allows]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flows: Option<u32>,
-    /// New flows per second [default: any]
+    /// New flows per second [default: 20000 for each worker]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flow_rate: Option<u32>,
+    /// Bits per second each way: N[k|M|G] [default: any]
+    #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
+    pub(crate) max_bandwidth: Option<NonZeroU64>,
     /// Listen for `pontoon ctl` on a Unix socket
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,

@@ -110,6 +110,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         },
         max_flows: arguments.max_flows,
         max_flow_rate: arguments.max_flow_rate,
+        max_bandwidth: arguments.max_bandwidth,
         ready_fd: arguments.report.ready_fd,
         control: arguments.control,
         pcap: arguments.pcap,

@@ -1,6 +1,7 @@
 //! Values of options, from text.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use pontoon_runtime::Outbound;
@@ -148,6 +149,26 @@ pub(crate) fn level(text: &str) -> Result<Level, String> {
         .ok_or_else(|| "none of error, warn, info, debug and trace".into())
 }
 
+/// Bits a second, in powers of 1000.
+pub(crate) fn bandwidth(text: &str) -> Result<NonZeroU64, String> {
+    let malformed = || "not a bandwidth, such as 500k, 20M or 1G".to_owned();
+    let (digits, factor) = match text.as_bytes().last() {
+        Some(b'k') => (&text[..text.len() - 1], 1_000),
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        Some(b'G') => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| malformed())?;
+    match number.checked_mul(factor).and_then(NonZeroU64::new) {
+        Some(rate) if rate.get() < LEAST_BANDWIDTH => Err("less than 64k".to_owned()),
+        Some(rate) => Ok(rate),
+        None => Err("out of range".to_owned()),
+    }
+}
+
+/// With less, one frame of the largest would have the next one wait for more than 8 s.
+const LEAST_BANDWIDTH: u64 = 64_000;
+
 /// In microseconds.
 const MOST_DELAY: u64 = 1_000_000;
 
@@ -189,6 +210,18 @@ mod tests {
             Ok(Resolver::At("127.0.0.1:5353".parse().unwrap()))
         );
         assert!(resolver("dns.example").is_err());
+    }
+
+    #[test]
+    fn bandwidths() {
+        let parse = |text| bandwidth(text).map(NonZeroU64::get);
+        assert_eq!(parse("64000"), Ok(64_000));
+        assert_eq!(parse("500k"), Ok(500_000));
+        assert_eq!(parse("20M"), Ok(20_000_000));
+        assert_eq!(parse("1G"), Ok(1_000_000_000));
+        for wrong in ["", "M", "1T", "1m", "63k", "0", "-1M", "1.5M", "99999999999999G"] {
+            parse(wrong).unwrap_err();
+        }
     }
 
     #[test]

@@ -46,6 +46,7 @@ impl Default for Options {
             udp_filter: UdpFilter::Address,
             max_flows: 1000,
             max_flow_rate: None,
+            bandwidth: None,
         };
         Self {
             config,

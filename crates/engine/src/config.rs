@@ -7,6 +7,7 @@ use core::time::Duration;
 use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_wire::Mac;
 
+use crate::bandwidth::Bandwidth;
 use crate::egress::Egress;
 
 /// Our Ethernet address, usually: locally administered, "Pont" in ASCII.
@@ -48,6 +49,8 @@ pub struct Config {
     pub max_flows: u32,
     /// New flows a second, if limited.
     pub max_flow_rate: Option<u32>,
+    /// How fast the guest may be, if limited.
+    pub bandwidth: Option<Bandwidth>,
 }
 
 /// Addresses on the guest's side of the link.

@@ -48,6 +48,8 @@ counters! {
     policy_refused,
     /// Flows refused because `--max-flows` or `--max-flow-rate` is reached.
     flows_refused,
+    /// Times that data for the guest had to wait, as it was faster than `--max-bandwidth`.
+    held_back,
     /// Flows refused or dropped because the host is out of descriptors or memory.
     host_exhausted,
     /// TCP connections opened by the guest.

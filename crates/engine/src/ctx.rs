@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pontoon_wire::{Mac, emit};
 use rand_chacha::ChaCha12Rng;
 
+use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::histogram::{CONNECT_TIMES, Histogram};
@@ -34,6 +35,8 @@ pub struct Net {
     pub flows: u32,
     /// New flows that may still be opened in the second that began at `.1`.
     pub allowance: (u32, Instant),
+    /// What holds data back that is too fast.
+    pub(crate) throttle: Throttle,
     /// Every timer.
     pub timers: Wheel,
     /// Randomness: ports, ids, secrets.
@@ -87,6 +90,7 @@ impl Net {
             pool: Pool::default(),
             flows: 0,
             allowance: (config.max_flow_rate.unwrap_or(0), now),
+            throttle: Throttle::new(config.bandwidth.take()),
             timers: Wheel::default(),
             random,
             worker,

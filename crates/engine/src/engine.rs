@@ -53,6 +53,9 @@ struct Gathered<'a> {
 /// 22,400 with four.
 const ALONE: u32 = 4;
 
+/// Bytes of the largest frame, as good as.
+const LARGEST: u64 = 64 << 10;
+
 /// Connections of a dead engine that the guest is asked about in one turn. Its answers come at once, all into the same
 /// queue.
 const ORPHANS: usize = 64;
@@ -162,6 +165,15 @@ impl<H: Host> Engine<H> {
         protocols.udp.cede(published, ctx);
     }
 
+    /// How many frames may be taken from the link now: as many as the guest's bandwidth leaves room for if they are of the
+    /// largest, and at least one. 0: they have to wait there, until [`Self::handle_timeout`].
+    pub fn frames_allowed(&mut self, now: Instant) -> usize {
+        match self.net.throttle.up(now) {
+            0 => 0,
+            bytes => usize::try_from(bytes / LARGEST).unwrap_or(usize::MAX).max(1),
+        }
+    }
+
     /// A burst of frames from the guest.
     pub fn handle_frames<T: Transmit>(
         &mut self,
@@ -171,6 +183,9 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) {
         self.net.mtu = link.limits().mtu;
+        self.net
+            .throttle
+            .sent_up(frames.iter().map(|frame| frame.len), now);
         let mut gathered = Gathered::default();
         for frame in frames {
             let lost = self.isolated(None, link, host, now, |reassembly, protocols, ctx| {
@@ -238,6 +253,9 @@ impl<H: Host> Engine<H> {
         if self.net.policy.egress.next_sweep().is_some_and(|at| at <= now) {
             self.sweep(now);
         }
+        if self.net.throttle.open(now) {
+            self.handle_link_ready(link, host, now);
+        }
         if self.protocols.tcp.next_feed().is_some_and(|at| at <= now) {
             let (protocols, ctx) = &mut self.split(link, host, now);
             protocols.tcp.feed(ctx);
@@ -267,12 +285,15 @@ impl<H: Host> Engine<H> {
 
     /// The link has room again.
     pub fn handle_link_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        // Those that still find no room line up again behind the ones that waited.
+        // Those that still find no room line up again behind the ones that waited, and these stay in front when the guest's
+        // bandwidth is used up before their turn: that has a timer of its own.
         let waited = self.net.parked.len();
-        for place in 0..waited {
-            self.resume(self.net.parked[place], link, host, now);
+        let mut resumed = 0;
+        while resumed < waited && self.net.throttle.down(now) > 0 {
+            self.resume(self.net.parked[resumed], link, host, now);
+            resumed += 1;
         }
-        self.net.parked.drain(..waited);
+        self.net.parked.drain(..resumed);
         link.flush();
     }
 
@@ -379,6 +400,7 @@ impl<H: Host> Engine<H> {
             self.net.timers.next(),
             self.reassembly.next_timeout(),
             self.net.owed,
+            self.net.throttle.next(),
             self.net.policy.egress.next_sweep(),
             self.protocols.tcp.next_feed(),
         ]

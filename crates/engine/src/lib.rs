@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod bandwidth;
 pub mod config;
 pub mod counters;
 pub mod ctx;
@@ -36,6 +37,7 @@ pub mod timer;
 pub mod udp;
 pub mod udp_emit;
 
+pub use bandwidth::Bandwidth;
 pub use config::Config;
 pub use counters::Counters;
 pub use egress::Egress;

@@ -176,9 +176,8 @@ pub trait Link: Send {
         let _ = more;
     }
 
-    /// The worker is about to sleep, `full` if something waits for room: how long it may, at most. `None`: until some
-    /// event tells of what it needs to know.
-    fn sleep(&mut self, epoll: &Epoll, full: bool) -> Option<Duration>;
+    /// The worker is about to sleep: how long it may, at most. `None`: until some event tells of what it waits for.
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration>;
 
     /// Times that the link went on by a slower way, as a faster one had failed.
     fn withdrawals(&self) -> u64 {
@@ -190,6 +189,15 @@ pub trait Link: Send {
         let _ = epoll;
         false
     }
+}
+
+/// What a worker that sleeps waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct For {
+    /// Frames. Otherwise there are some, and it is not their time yet.
+    pub frames: bool,
+    /// Room for frames to the guest.
+    pub room: bool,
 }
 
 /// The receiving half of a link.

@@ -59,6 +59,7 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
         udp_filter: UdpFilter::Address,
         max_flows: 64,
         max_flow_rate: None,
+        bandwidth: None,
     };
     let setup = Setup {
         config,

@@ -19,7 +19,7 @@ use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::limits::Limits;
-use crate::link::{BURST, BURSTS, Burst, Gone, Link, Receive, Rest, Until};
+use crate::link::{BURST, BURSTS, Burst, For, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
 use crate::messages::{BATCHES, CONNECT_TIMES, Distribution, Door, Flows, MAX_LEN, Report, Stats, Update};
 use crate::pacing::{Pacer, Side, Wait};
@@ -120,8 +120,10 @@ impl<L: Link> Worker<L> {
                     if self.sockets(&events, begin) {
                         worked = worked.or(Some(Side::Host));
                     }
-                } else if left.frames {
-                    let burst = self.frames(until, begin);
+                } else if left.frames
+                    && let most @ 1.. = self.engine.frames_allowed(begin)
+                {
+                    let burst = self.frames(most.min(BURST), until, begin);
                     if burst.frames > 0 {
                         worked = Some(Side::Guest);
                     }
@@ -215,8 +217,9 @@ impl<L: Link> Worker<L> {
             self.host.prepare();
             left.frames |= self.link.has_frames();
 
-            // Wait.
-            let more = more || left.frames || left.inbox || left.icmp || left.icmpv6;
+            // Wait. Frames that would be too fast stay where they are until a timer of the engine's ends that.
+            let frames = left.frames && self.engine.frames_allowed(begin) > 0;
+            let more = more || frames || left.inbox || left.icmp || left.icmpv6;
             self.link.end_turn(more);
             let wait = match worked {
                 _ if more => self.pacer.busy(),
@@ -235,7 +238,10 @@ impl<L: Link> Worker<L> {
                     left.refused(self.link.take_full());
                     match left.gone {
                         Some(_) => Some(Duration::ZERO),
-                        None => self.until_due(begin, left.room),
+                        None => {
+                            let (frames, room) = (!left.frames, left.room);
+                            self.until_due(begin, For { frames, room })
+                        }
                     }
                 }
             };
@@ -243,13 +249,13 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// A burst of frames.
-    fn frames(&mut self, until: Until, now: Instant) -> Burst {
+    /// A burst of frames, `most` at most.
+    fn frames(&mut self, most: usize, until: Until, now: Instant) -> Burst {
         let Self {
             engine, host, link, ..
         } = self;
         let (mut receiver, mut transmitter) = link.halves();
-        let burst = receiver.receive(BURST, until, |frames| {
+        let burst = receiver.receive(most, until, |frames| {
             engine.handle_frames(frames, &mut transmitter, host, now)
         });
         self.malformed += burst.malformed;
@@ -462,9 +468,9 @@ impl<L: Link> Worker<L> {
     }
 
     /// How long to sleep: until the next timer, for ever without one.
-    fn until_due(&mut self, now: Instant, full: bool) -> Option<Duration> {
+    fn until_due(&mut self, now: Instant, wait: For) -> Option<Duration> {
         let due = self.engine.next_timeout().map(|due| due.since(now));
-        let link = self.link.sleep(self.host.epoll(), full);
+        let link = self.link.sleep(self.host.epoll(), wait);
         due.into_iter().chain(link).min()
     }
 

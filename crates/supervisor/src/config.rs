@@ -4,12 +4,17 @@ use std::net::IpAddr;
 
 use pontoon_engine::config::{Addresses, Published};
 pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
-use pontoon_engine::{Config, Egress};
+use pontoon_engine::{Bandwidth, Config, Egress};
 use rustix::process::Rlimit;
 
 use crate::host;
 use crate::options::{Guest, Loopback, Options, Resolvers};
 use crate::resolv::{Resolv, render};
+
+/// New flows a second for each worker, where the user says nothing: above what any opens that has a use for them (12,900
+/// connections a second, 8 clients, 2 cores, 2026-11-21), and few enough that a guest that scans or floods does not fill the
+/// host's connection tracking (262,144 entries and more, kept for 30 s to 120 s) in a moment.
+pub const FLOW_RATE: u32 = 20_000;
 
 /// The engine's configuration.
 #[must_use]
@@ -45,7 +50,8 @@ pub(crate) fn config(
         published,
         connect_timeout: options.connect_timeout,
         udp_filter: options.udp_filter,
-        max_flow_rate: options.max_flow_rate,
+        max_flow_rate: Some(flow_rate(options.max_flow_rate, options.workers)),
+        bandwidth: options.max_bandwidth.map(Bandwidth::new),
     }
 }
 
@@ -92,6 +98,10 @@ fn max_flows(wish: Option<u32>, room: u32) -> u32 {
     }
 }
 
+fn flow_rate(wish: Option<u32>, workers: u8) -> u32 {
+    wish.unwrap_or(FLOW_RATE * u32::from(workers))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +117,13 @@ mod tests {
         let open = host_loopback(&[Loopback::Gateway, Loopback::Address(other)], addresses);
         let expected = ["10.0.2.2", "fd70:6f6e:746f::2", "192.0.2.9"];
         assert_eq!(open, expected.map(|address| address.parse::<IpAddr>().unwrap()));
+    }
+
+    #[test]
+    fn new_flows_are_limited_in_any_case() {
+        assert_eq!(flow_rate(None, 1), 20_000);
+        assert_eq!(flow_rate(None, 16), 320_000);
+        assert_eq!(flow_rate(Some(7), 16), 7);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,8 +59,10 @@ pub struct Options {
     pub udp_filter: UdpFilter,
     /// Flows at one time; none given: what the descriptor limit leaves.
     pub max_flows: Option<u32>,
-    /// New flows a second.
+    /// New flows a second; none given: [`config::FLOW_RATE`](crate::config::FLOW_RATE) for each worker.
     pub max_flow_rate: Option<u32>,
+    /// Bits a second each way.
+    pub max_bandwidth: Option<NonZeroU64>,
     /// Descriptor that is told when the network stands.
     pub ready_fd: Option<RawFd>,
     /// Control socket.

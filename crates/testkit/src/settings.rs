@@ -64,6 +64,7 @@ pub fn config(mtu: u16) -> Config {
         udp_filter: UdpFilter::Address,
         max_flows: 1 << 16,
         max_flow_rate: None,
+        bandwidth: None,
     }
 }
 

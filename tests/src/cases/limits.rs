@@ -1,8 +1,10 @@
 //! Limits, and that they are told of.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
 
-use super::talk;
+use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 
@@ -14,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("limits.new-flows-per-second", 20, |context, family| {
             bites(context, family, "--max-flow-rate", "5")
         }),
+        Case::both("limits.bandwidth", 30, bandwidth),
     ]
     .into_iter()
     .flatten()
@@ -39,4 +42,31 @@ fn bites(context: &Context, family: Family, option: &str, limit: &str) -> Result
         "told {told:?}:\n{talk}"
     );
     Ok(())
+}
+
+/// What is too fast waits, up and down, and none of it is lost.
+fn bandwidth(context: &Context, family: Family) -> Result<()> {
+    const LEN: u64 = 5_000_000;
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?;
+    let shell = "echo listening; while read -r line; do eval \"$line\"; done";
+    let run = network.run().options(["--max-bandwidth", "40M"]).shell(shell);
+    let mut guest = run.spawn()?.listening()?;
+    for way in ["fetch", "put"] {
+        let start = Instant::now();
+        expect(
+            &guest.ask(&format!("$E2E guest tcp {server} {way} 0 1 {LEN}"))?,
+            "ok",
+        )?;
+        let took = start.elapsed();
+        // It takes a second, but for what may pass at once after a rest.
+        ensure!(
+            took > Duration::from_millis(950),
+            "{way}: {LEN} bytes in {took:?}"
+        );
+        ensure!(took < Duration::from_secs(5), "{way}: {LEN} bytes in {took:?}");
+    }
+    // The guest's kernel drops what finds no room in the interface's queue.
+    let dropped = "awk '/tap0:/ { print $13 }' /proc/net/dev";
+    expect(&guest.ask(dropped)?, "0")
 }

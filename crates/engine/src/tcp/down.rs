@@ -268,6 +268,18 @@ impl<S> Connection<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<Sent, Ended> {
         let mss = self.down.mss;
+        let len = match ctx.net.throttle.down(ctx.now) {
+            0 => {
+                ctx.net.counters.held_back += 1;
+                self.park(id, ctx.net);
+                return Ok(Sent::Full);
+            }
+            bytes => len.min(
+                self.down
+                    .portion(u32::try_from(bytes).unwrap_or(u32::MAX))
+                    .max(mss),
+            ),
+        };
         let frame = frame_payload(&ctx.link.limits(), mss, self.key.guest.is_ipv4()).min(len);
         let frames = (len.div_ceil(frame) as usize).min(FRAMES);
         let head = HEAD + if self.key.guest.is_ipv4() { 20 } else { 40 };
@@ -315,7 +327,10 @@ impl<S> Connection<S> {
                 segmentation: self.segmentation(take),
             };
             match room.commit(offload, head.bytes(), take) {
-                Ok(()) => ctx.net.counters.frames_down += 1,
+                Ok(()) => {
+                    ctx.net.counters.frames_down += 1;
+                    ctx.net.throttle.sent_down(head.bytes().len() + take, ctx.now);
+                }
                 Err(refused) => {
                     ctx.net.counters.link_refused += 1;
                     self.facts.ack = owed;

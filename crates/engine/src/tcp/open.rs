@@ -53,7 +53,7 @@ impl<S> Tcp<S> {
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, State::Connecting { give_up }, iss, ctx.now);
-        connection.heard_syn(segment, ctx.net.mtu);
+        connection.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;

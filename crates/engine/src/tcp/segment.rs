@@ -184,7 +184,7 @@ impl<S> Connection<S> {
         ) {
             (true, _, true) => Verdict::Reset,
             (false, true, true) => {
-                self.heard_syn(segment, ctx.net.mtu);
+                self.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
                 self.stand(ctx.now);
                 self.facts.ack = true;
                 Verdict::Changed

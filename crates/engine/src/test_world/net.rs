@@ -53,6 +53,7 @@ pub(crate) fn net() -> Net {
         udp_filter: UdpFilter::Address,
         max_flows: 1_000,
         max_flow_rate: None,
+        bandwidth: None,
     };
     let random = ChaCha12Rng::from_seed([7; 32]);
     let mut net = Net::new(config, WorkerId(0), random, Instant::default());

@@ -75,6 +75,10 @@ impl<S> Udp<S> {
 
     /// One receive: into the link's room where what comes may stay together, else by way of the scratch.
     fn receive<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) -> Step {
+        if ctx.net.throttle.down(ctx.now) == 0 {
+            ctx.net.counters.held_back += 1;
+            return Step::Full;
+        }
         let limits = ctx.link.limits();
         let guest = self.endpoints.key(index).0;
         let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
@@ -102,6 +106,9 @@ impl<S> Udp<S> {
             ctx.net.counters.udp_unsolicited += count as u64;
             return Step::Took(received.len.max(LEAST_COST));
         };
+        ctx.net
+            .throttle
+            .sent_down(received.len + count * (ETHERNET + headers), ctx.now);
         let meta = received.meta;
         let stride = match received.stride {
             0 => received.len,

@@ -9,7 +9,7 @@ use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Burst, Gone, Link, Receive, Until};
+use super::{Burst, For, Gone, Link, Receive, Until};
 use crate::capture::pcapng::Way;
 use crate::capture::{Record, Tape};
 use crate::host::event::Epoll;
@@ -81,8 +81,8 @@ impl<L: Link> Link for Captured<L> {
         self.link.end_turn(more);
     }
 
-    fn sleep(&mut self, epoll: &Epoll, full: bool) -> Option<Duration> {
-        self.link.sleep(epoll, full)
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+        self.link.sleep(epoll, wait)
     }
 
     fn withdrawals(&self) -> u64 {

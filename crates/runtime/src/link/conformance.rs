@@ -13,7 +13,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
 use super::captured::Captured;
-use super::{BURST, Link, Receive, Rest, Until};
+use super::{BURST, For, Link, Receive, Rest, Until};
 use crate::capture::Tape;
 use crate::host::event::{Edge, Epoll, Events};
 
@@ -213,7 +213,16 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
         if before {
             guest.say(PAIRS[0], b"before");
         }
-        assert_eq!(link.sleep(&epoll, false), None);
+        assert_eq!(
+            link.sleep(
+                &epoll,
+                For {
+                    frames: true,
+                    room: false
+                }
+            ),
+            None
+        );
         if !before {
             guest.say(PAIRS[0], b"behind");
         }
@@ -312,7 +321,13 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
             Rest::Gone(how) => Some(how),
             Rest::Drained | Rest::More => {
                 // As the worker does.
-                link.sleep(&epoll, false);
+                link.sleep(
+                    &epoll,
+                    For {
+                        frames: true,
+                        room: false,
+                    },
+                );
                 link.take_full().err()
             }
         }

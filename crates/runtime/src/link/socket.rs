@@ -13,7 +13,7 @@ use std::time::Duration;
 use pontoon_engine::Limits;
 use rustix::io::Errno;
 
-use super::{Gone, Link, RETRY, Receive};
+use super::{For, Gone, Link, RETRY, Receive};
 use crate::host::event::Epoll;
 
 mod heads;
@@ -119,8 +119,8 @@ impl<F: Framing> Link for Socket<F> {
         self.transmitter.take_full()
     }
 
-    fn sleep(&mut self, epoll: &Epoll, full: bool) -> Option<Duration> {
-        (full && self.seat.watch_room(epoll).is_err()).then_some(RETRY)
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+        (wait.room && self.seat.watch_room(epoll).is_err()).then_some(RETRY)
     }
 
     fn part(&mut self, epoll: &Epoll) -> bool {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use pontoon_engine::{Limits, Transmit as _};
 use pontoon_sys::tun::TapOffload;
 
-use super::{Gone, Link, RETRY};
+use super::{For, Gone, Link, RETRY};
 use crate::host::event::{Edge, Epoll};
 
 mod receive;
@@ -86,8 +86,8 @@ impl Link for Tap {
         Ok(self.transmitter.take_full())
     }
 
-    fn sleep(&mut self, _: &Epoll, full: bool) -> Option<Duration> {
-        full.then_some(RETRY)
+    fn sleep(&mut self, _: &Epoll, wait: For) -> Option<Duration> {
+        wait.room.then_some(RETRY)
     }
 }
 

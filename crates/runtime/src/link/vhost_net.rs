@@ -22,7 +22,7 @@ use tracing::info;
 use vm_memory::VolatileSlice;
 
 use super::tap::{self, Tap};
-use super::{Burst, Gone, Link, RETRY, Receive, Rest, Until};
+use super::{Burst, For, Gone, Link, RETRY, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
 use queue::{Alarm, Bell, Failure};
 
@@ -232,16 +232,16 @@ impl Link for VhostNet {
         self.wake(more);
     }
 
-    fn sleep(&mut self, _: &Epoll, full: bool) -> Option<Duration> {
+    fn sleep(&mut self, _: &Epoll, wait: For) -> Option<Duration> {
         self.wake(false);
         let Some(ring) = &mut self.transmitter.ring else {
-            return full.then_some(RETRY);
+            return wait.room.then_some(RETRY);
         };
-        let room = full && {
+        let room = wait.room && {
             let used = ring.rearm();
             ring.queue().checked(used).is_some_and(|used| used > 0)
         };
-        let frames = self.receiver.look(receive::Receiver::rearm);
+        let frames = wait.frames && self.receiver.look(receive::Receiver::rearm);
         self.look_for_guest();
         (frames || room || self.gone.is_some()).then_some(Duration::ZERO)
     }

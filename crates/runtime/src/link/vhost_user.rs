@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use vm_memory::GuestMemoryMmap;
 
 use super::socket::Source;
-use super::{Burst, Gone, Link, Receive, Rest, Until};
+use super::{Burst, For, Gone, Link, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
 
 /// One worker's part of the link.
@@ -155,8 +155,10 @@ impl Link for VhostUser {
         self.receiver.has_frames()
     }
 
-    fn sleep(&mut self, _: &Epoll, _: bool) -> Option<Duration> {
-        self.receiver.rearm();
+    fn sleep(&mut self, _: &Epoll, wait: For) -> Option<Duration> {
+        if wait.frames {
+            self.receiver.rearm();
+        }
         None
     }
 

@@ -136,5 +136,6 @@ fn config() -> Config {
         udp_filter: UdpFilter::Address,
         max_flows: 1024,
         max_flow_rate: None,
+        bandwidth: None,
     }
 }

@@ -1,5 +1,6 @@
 //! Named situations, each for both families and, where it makes no difference who the guest is, for both guests.
 
+mod bandwidth;
 mod closing;
 mod datagrams;
 mod link;

@@ -163,7 +163,17 @@ fn pushes_back<F: Speaks>() {
     assert!(taken > 100, "{taken}");
     assert!(link.transmitter().reserve(1, 42, 1000).is_none());
     assert_eq!(link.take_full(), Ok(true));
-    assert_eq!(link.sleep(&epoll, true), None, "an event will tell");
+    assert_eq!(
+        link.sleep(
+            &epoll,
+            For {
+                frames: true,
+                room: true
+            }
+        ),
+        None,
+        "an event will tell"
+    );
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
     assert_eq!(events.edges().count(), 0);
@@ -177,7 +187,16 @@ fn pushes_back<F: Speaks>() {
         if events.edges().any(|(edge, _)| edge == Edge::Room) {
             link.transmitter().flush();
             if link.take_full().unwrap() {
-                assert_eq!(link.sleep(&epoll, true), None);
+                assert_eq!(
+                    link.sleep(
+                        &epoll,
+                        For {
+                            frames: true,
+                            room: true
+                        }
+                    ),
+                    None
+                );
             }
         }
     }

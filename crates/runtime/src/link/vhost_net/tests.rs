@@ -119,7 +119,13 @@ fn a_full_ring_from_the_guest_loses_and_doubles_nothing() {
                         heard.extend(data.map(|data| u32::from_be_bytes(data.try_into().unwrap())));
                     });
                     if burst.rest == Rest::Drained && heard.len() < numbers.len() {
-                        let timeout = link.sleep(&epoll, false);
+                        let timeout = link.sleep(
+                            &epoll,
+                            For {
+                                frames: true,
+                                room: false,
+                            },
+                        );
                         wait_for(&epoll, timeout, Edge::Link);
                     }
                 }
@@ -193,7 +199,13 @@ fn watched() -> (VhostNet, Epoll) {
 fn until_room(link: &mut VhostNet, epoll: &Epoll) {
     link.transmitter().flush();
     assert_eq!(link.take_full(), Ok(true));
-    let timeout = link.sleep(epoll, true);
+    let timeout = link.sleep(
+        epoll,
+        For {
+            frames: true,
+            room: true,
+        },
+    );
     wait_for(epoll, timeout, Edge::Room);
 }
 

@@ -1,0 +1,257 @@
+//! How fast a guest may be: so many bits a second each way, whatever the number of workers.
+//!
+//! Each way is a token bucket, kept as the time at which everything that passed is paid for (virtual scheduling, ITU-T I.371).
+//! What passes is counted afterwards and may be more than there were tokens for: the next one waits for longer. So no
+//! frame is too large, and nothing is dropped: the guest's frames wait in the link, and the host's data in its sockets.
+
+use core::num::NonZeroU64;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+
+use crate::Instant;
+
+/// A guest's bandwidth. A clone is the same one.
+#[derive(Clone, Debug)]
+pub struct Bandwidth(Arc<Ways>);
+
+#[derive(Debug)]
+struct Ways {
+    up: Bucket,
+    down: Bucket,
+}
+
+impl Bandwidth {
+    /// So many bits a second, up and down.
+    #[must_use]
+    pub fn new(rate: NonZeroU64) -> Self {
+        Self(Arc::new(Ways {
+            up: Bucket::new(rate),
+            down: Bucket::new(rate),
+        }))
+    }
+}
+
+/// One worker's way through the guest's bandwidth, if that is limited.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    bandwidth: Option<Bandwidth>,
+    /// Until when the guest's frames have to wait, and data for the guest.
+    up: Option<Instant>,
+    down: Option<Instant>,
+}
+
+impl Throttle {
+    pub(crate) fn new(bandwidth: Option<Bandwidth>) -> Self {
+        Self {
+            bandwidth,
+            up: None,
+            down: None,
+        }
+    }
+
+    /// Bytes that the guest may send now, before it has to wait; 0: it has to.
+    pub(crate) fn up(&mut self, now: Instant) -> u64 {
+        match &self.bandwidth {
+            Some(Bandwidth(ways)) => ways.up.ask(&mut self.up, now),
+            None => u64::MAX,
+        }
+    }
+
+    /// Bytes that the guest may be sent now; 0: they have to wait.
+    pub(crate) fn down(&mut self, now: Instant) -> u64 {
+        match &self.bandwidth {
+            Some(Bandwidth(ways)) => ways.down.ask(&mut self.down, now),
+            None => u64::MAX,
+        }
+    }
+
+    /// The MTU to send segments by on a link of this one: on a slow one, large segments would come too seldom for the guest to
+    /// acknowledge them at once (RFC 9293 section 3.8.6.3: every second one), and until then they fill the host's socket.
+    pub(crate) fn mtu(&self, mtu: usize) -> usize {
+        match &self.bandwidth {
+            Some(Bandwidth(ways)) => mtu.min(ways.down.worth(SEGMENT).max(ETHERNET_MTU)),
+            None => mtu,
+        }
+    }
+
+    /// The guest has sent frames of these lengths.
+    pub(crate) fn sent_up(&self, lens: impl Iterator<Item = usize>, now: Instant) {
+        if let Some(Bandwidth(ways)) = &self.bandwidth {
+            ways.up.spend(lens.sum(), now);
+        }
+    }
+
+    /// The guest was sent so many bytes.
+    pub(crate) fn sent_down(&self, len: usize, now: Instant) {
+        if let Some(Bandwidth(ways)) = &self.bandwidth {
+            ways.down.spend(len, now);
+        }
+    }
+
+    /// When something that waits need not any more.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.up.into_iter().chain(self.down).min()
+    }
+
+    /// Lets go of what need not wait any more; true if that is data for the guest.
+    pub(crate) fn open(&mut self, now: Instant) -> bool {
+        let is_over = |at: &mut Instant| *at <= now;
+        self.up.take_if(is_over);
+        self.down.take_if(is_over).is_some()
+    }
+}
+
+#[derive(Debug)]
+struct Bucket {
+    /// Bits a second.
+    rate: NonZeroU64,
+    /// When all that has passed is paid for.
+    paid: AtomicU64,
+}
+
+impl Bucket {
+    fn new(rate: NonZeroU64) -> Self {
+        Self {
+            rate,
+            paid: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes that may pass. Where there is none, all wait until `wait`, so that they need not be woken for each.
+    fn ask(&self, wait: &mut Option<Instant>, now: Instant) -> u64 {
+        if wait.is_some_and(|at| now < at) {
+            return 0;
+        }
+        let paid = Instant(self.paid.load(Ordering::Relaxed));
+        let left = (now + DEPTH).since(if paid < now { now } else { paid });
+        if left.is_zero() {
+            *wait = Some(Instant(paid.0 - nanos(DEPTH)) + PAUSE);
+            return 0;
+        }
+        u64::try_from(self.worth(left)).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Bytes that pass in such a time.
+    fn worth(&self, time: Duration) -> usize {
+        let bytes = u128::from(nanos(time)) * u128::from(self.rate.get()) / BIT_NANOS;
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn spend(&self, bytes: usize, now: Instant) {
+        let cost = bytes as u128 * BIT_NANOS / u128::from(self.rate.get());
+        let cost = u64::try_from(cost).unwrap_or(u64::MAX);
+        let next = |paid: u64| Some(paid.max(now.0).saturating_add(cost));
+        let _ = self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a byte costs at one bit a second, in nanoseconds.
+const BIT_NANOS: u128 = 8_000_000_000;
+
+/// What may pass at once after a rest: as much as in this time.
+const DEPTH: Duration = Duration::from_millis(20);
+
+/// How long a segment may take at most, where it is larger than Ethernet's.
+const SEGMENT: Duration = Duration::from_millis(4);
+const ETHERNET_MTU: usize = 1500;
+
+/// How long to gather before any passes again: at 1 Gbit/s and an MTU of 1,500 a wake-up is worth 170 segments.
+const PAUSE: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// 8 Mbit/s: a byte takes a microsecond.
+    fn throttle() -> Throttle {
+        Throttle::new(Some(Bandwidth::new(NonZeroU64::new(8_000_000).unwrap())))
+    }
+
+    #[test]
+    fn after_a_rest_the_bucket_is_full_and_no_fuller() {
+        let mut throttle = throttle();
+        for now in [100, 900].map(|ms| Instant(ms * MS)) {
+            assert_eq!((throttle.up(now), throttle.down(now)), (20_000, 20_000));
+            throttle.sent_up([15_000, 1_000].into_iter(), now);
+            assert_eq!((throttle.up(now), throttle.down(now)), (4_000, 20_000));
+            assert_eq!(throttle.next(), None);
+        }
+    }
+
+    #[test]
+    fn what_was_too_much_is_waited_for() {
+        let mut throttle = throttle();
+        let at = |micros: u64| Instant(100 * MS + micros * 1_000);
+        throttle.sent_down(70_000, at(0));
+        assert_eq!(throttle.down(at(0)), 0);
+        // 50 ms are owed, and 2 ms are gathered.
+        assert_eq!(throttle.next(), Some(at(52_000)));
+        assert!(!throttle.open(at(51_999)));
+        assert_eq!(throttle.down(at(51_999)), 0);
+        assert_eq!(throttle.down(at(52_000)), 2_000);
+        // Nobody who waits is forgotten by one who did not.
+        assert!(throttle.open(at(52_000)));
+        assert_eq!(throttle.next(), None);
+    }
+
+    #[test]
+    fn workers_share_it() {
+        let mut one = throttle();
+        let mut other = Throttle::new(one.bandwidth.clone());
+        let now = Instant(100 * MS);
+        one.sent_up([20_000].into_iter(), now);
+        assert_eq!((one.up(now), other.up(now), other.down(now)), (0, 0, 20_000));
+    }
+
+    #[test]
+    fn over_time_the_rate_is_kept() {
+        for rate in [64_000, 10_000_000, 40_000_000_000] {
+            let mut throttle = Throttle::new(Some(Bandwidth::new(NonZeroU64::new(rate).unwrap())));
+            let (mut now, mut sent) = (Instant(100 * MS), 0);
+            let end = now + Duration::from_secs(60);
+            while now < end {
+                match throttle.down(now) {
+                    0 => {
+                        now = throttle.next().unwrap();
+                        throttle.open(now);
+                    }
+                    _ => {
+                        throttle.sent_down(65_535, now);
+                        sent += 65_535;
+                    }
+                }
+            }
+            let most = rate * 60 / 8;
+            assert!(
+                (most * 99 / 100..=most * 101 / 100 + 65_535).contains(&sent),
+                "{sent} at {rate}"
+            );
+        }
+    }
+
+    #[test]
+    fn segments_are_short_where_they_take_long() {
+        let mtu = |rate, mtu| Throttle::new(NonZeroU64::new(rate).map(Bandwidth::new)).mtu(mtu);
+        assert_eq!(mtu(1_000_000, 65_520), 1500);
+        assert_eq!(mtu(20_000_000, 65_520), 10_000);
+        assert_eq!(mtu(20_000_000, 1280), 1280);
+        assert_eq!(mtu(1_000_000_000, 65_520), 65_520);
+    }
+
+    #[test]
+    fn without_a_limit_nothing_waits() {
+        let mut throttle = Throttle::new(None);
+        throttle.sent_up([1 << 30].into_iter(), Instant(0));
+        assert_eq!(
+            (throttle.up(Instant(0)), throttle.down(Instant(0))),
+            (u64::MAX, u64::MAX)
+        );
+    }
+}
