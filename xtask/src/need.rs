@@ -32,6 +32,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("strace", "strace"),
     ("sysctl", "procps"),
     ("tcpdump", "tcpdump"),
+    ("tmux", "tmux"),
     ("traceroute", "traceroute"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),

@@ -37,6 +37,8 @@ pub(crate) enum Verb {
     Vm(Box<Vm>),
     /// Look at a running instance, and change it
     Ctl(Ctl),
+    /// Watch the flows of a running instance, and how fast they are
+    Top(Top),
     /// Relay multicast from interface to interface
     Relay(Box<Relay>),
     /// Compare network stacks on this machine
@@ -270,6 +272,13 @@ pub(crate) struct Ctl {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) order: Order,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// The socket that `pontoon run` or `vm` listens on by --control
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]

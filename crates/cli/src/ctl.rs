@@ -1,7 +1,7 @@
 //! `pontoon ctl`.
 
-mod client;
-mod flows;
+pub(crate) mod client;
+pub(crate) mod flows;
 mod relay;
 
 use std::io::{self, Write};

@@ -9,6 +9,7 @@ mod ctl;
 mod log;
 mod relay;
 mod run;
+mod top;
 mod usage;
 mod values;
 mod vm;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         args::Verb::Run(arguments) => run::run(*arguments),
         args::Verb::Vm(arguments) => vm::run(*arguments),
         args::Verb::Ctl(arguments) => end(ctl::ctl(&arguments).map(|()| 0)),
+        args::Verb::Top(arguments) => end(top::top(&arguments).map(|()| 0)),
         args::Verb::Relay(arguments) => relay::run(*arguments),
         args::Verb::Bench(arguments) => end(pontoon_bench::bench(*arguments)),
         args::Verb::BenchServer(arguments) => end(pontoon_bench::server(&arguments)),

@@ -2,6 +2,7 @@
 
 mod capture;
 mod publish;
+mod top;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -35,6 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
     .into_iter()
     .chain(publish::cases())
     .chain(capture::cases())
+    .chain(top::cases())
     .map(Case::pontoon_only)
     .collect()
 }

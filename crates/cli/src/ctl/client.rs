@@ -1,6 +1,6 @@
 //! One request over a Unix socket.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use pontoon_supervisor::control::reply::Problem;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(super) struct Client<'a> {
+pub(crate) struct Client<'a> {
     path: &'a Path,
 }
 
@@ -19,23 +19,23 @@ pub(super) struct Client<'a> {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl<'a> Client<'a> {
-    pub(super) fn new(path: &'a Path) -> Self {
+    pub(crate) fn new(path: &'a Path) -> Self {
         Self { path }
     }
 
-    pub(super) fn get<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
         self.request("GET", what, &[])
     }
 
-    pub(super) fn put<T: DeserializeOwned>(&self, what: &str, value: &impl Serialize) -> Result<T> {
+    pub(crate) fn put<T: DeserializeOwned>(&self, what: &str, value: &impl Serialize) -> Result<T> {
         self.request("PUT", what, &serde_json::to_vec(value)?)
     }
 
-    pub(super) fn post<T: DeserializeOwned>(&self, what: &str, value: &impl Serialize) -> Result<T> {
+    pub(crate) fn post<T: DeserializeOwned>(&self, what: &str, value: &impl Serialize) -> Result<T> {
         self.request("POST", what, &serde_json::to_vec(value)?)
     }
 
-    pub(super) fn delete<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
+    pub(crate) fn delete<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
         self.request("DELETE", what, &[])
     }
 
@@ -64,8 +64,11 @@ impl<'a> Client<'a> {
         );
         stream.write_all(&[head.as_bytes(), body].concat())?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(answer)
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => Ok(answer),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no answer in {PATIENCE:?}"),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

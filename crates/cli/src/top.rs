@@ -1,0 +1,84 @@
+//! `pontoon top`: the flows of a running instance and how fast they are, in a terminal.
+//!
+//! A thread asks once a second; what draws and hears the keys never waits for it, so that an instance that has stopped, or is
+//! gone, is a line on the screen.
+
+mod state;
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use pontoon_supervisor::control::reply;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+
+use crate::args;
+use crate::ctl::client::Client;
+use state::{Look, Top, Wish};
+
+/// How often to ask.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// How often to draw, unless a key or another size asks for it.
+const FRAME: Duration = Duration::from_millis(250);
+
+pub(crate) fn top(arguments: &args::Top) -> Result<()> {
+    let path = arguments.control.clone();
+    // One that is not there from the start is told of as everywhere.
+    let first = look(&path)?;
+    ensure!(
+        io::stdin().is_terminal() && io::stdout().is_terminal(),
+        "there is no terminal (try: pontoon ctl flows --follow)"
+    );
+    let mut top = Top::new(path.display().to_string());
+    top.take(Ok(first), Instant::now());
+    let (to, looks) = mpsc::channel();
+    thread::spawn(move || follow(&path, &to));
+    let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
+    let result = show(&mut terminal, &looks, top);
+    ratatui::restore();
+    result
+}
+
+/// Shows what is found out, until a key ends it.
+fn show(terminal: &mut DefaultTerminal, looks: &Receiver<Result<Look>>, mut top: Top) -> Result<()> {
+    loop {
+        let now = Instant::now();
+        for look in looks.try_iter() {
+            top.take(look, now);
+        }
+        terminal.draw(|frame| view::draw(frame, &mut top, now))?;
+        if event::poll(FRAME)?
+            && let Event::Key(key) = event::read()?
+            && top.press(key) == Wish::Quit
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// Looks again and again, until nobody wants to know.
+fn follow(path: &Path, to: &Sender<Result<Look>>) {
+    loop {
+        thread::sleep(PERIOD);
+        if to.send(look(path)).is_err() {
+            return;
+        }
+    }
+}
+
+fn look(path: &Path) -> Result<Look> {
+    let client = Client::new(path);
+    let stats: reply::Stats = client.get("/v1/stats")?;
+    let flows: reply::Flows = client.get("/v1/flows")?;
+    Ok(Look {
+        total: stats.total,
+        flows: flows.flows,
+        at: Instant::now(),
+    })
+}

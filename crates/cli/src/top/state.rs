@@ -1,0 +1,209 @@
+//! What is on the screen: flows, how fast each is, and in which order.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use pontoon_supervisor::control::reply::{Flow, Worker};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// What was found out at one time.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) total: Worker,
+    pub(super) flows: Vec<Flow>,
+    pub(super) at: Instant,
+}
+
+/// What there is to see.
+#[derive(Debug)]
+pub(super) struct Top {
+    /// Where it comes from.
+    pub(super) path: String,
+    pub(super) total: Worker,
+    /// In order.
+    pub(super) rows: Vec<Row>,
+    pub(super) sort: Sort,
+    /// Rows above the first one that is shown.
+    pub(super) above: usize,
+    /// Why nothing was found out the last time.
+    pub(super) problem: Option<String>,
+    /// When something was last heard, good or bad.
+    pub(super) heard: Instant,
+    /// When the rows were so.
+    seen: Option<Instant>,
+}
+
+/// A flow, and how many bytes it carries in a second.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) flow: Flow,
+    pub(super) up: u64,
+    pub(super) down: u64,
+}
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// The fastest, up and down together.
+    Rate,
+    Up,
+    Down,
+    /// What has carried the most.
+    Bytes,
+    /// The oldest.
+    Age,
+    /// By the other end's address.
+    Remote,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Stay,
+    Quit,
+}
+
+/// Rows that a page is.
+const PAGE: usize = 10;
+
+impl Top {
+    pub(super) fn new(path: String) -> Self {
+        Self {
+            path,
+            total: Worker::default(),
+            rows: Vec::new(),
+            sort: Sort::Rate,
+            above: 0,
+            problem: None,
+            heard: Instant::now(),
+            seen: None,
+        }
+    }
+
+    /// Takes what was found out. What went wrong leaves the rows as they were.
+    pub(super) fn take(&mut self, look: Result<Look>, now: Instant) {
+        self.heard = now;
+        let look = match look {
+            Ok(look) => look,
+            Err(error) => {
+                self.problem = Some(format!("{error:#}"));
+                return;
+            }
+        };
+        self.problem = None;
+        let passed = self.seen.map(|seen| look.at.duration_since(seen));
+        let before: HashMap<String, Flow> = self
+            .rows
+            .drain(..)
+            .map(|row| (row.flow.id.clone(), row.flow))
+            .collect();
+        self.rows = look
+            .flows
+            .into_iter()
+            .map(|flow| Row::new(before.get(&flow.id), flow, passed))
+            .collect();
+        self.total = look.total;
+        self.seen = Some(look.at);
+        self.arrange();
+    }
+
+    /// Bytes a second of all flows, up and down.
+    pub(super) fn rates(&self) -> (u64, u64) {
+        let add = |(up, down), row: &Row| (up + row.up, down + row.down);
+        self.rows.iter().fold((0, 0), add)
+    }
+
+    pub(super) fn press(&mut self, key: KeyEvent) -> Wish {
+        let sort = match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
+            KeyCode::Char(letter) => Sort::ALL.into_iter().find(|sort| sort.key() == letter),
+            KeyCode::Up => return self.scroll(self.above.saturating_sub(1)),
+            KeyCode::Down => return self.scroll(self.above + 1),
+            KeyCode::PageUp => return self.scroll(self.above.saturating_sub(PAGE)),
+            KeyCode::PageDown => return self.scroll(self.above + PAGE),
+            KeyCode::Home => return self.scroll(0),
+            _ => None,
+        };
+        if let Some(sort) = sort {
+            self.sort = sort;
+            self.above = 0;
+            self.arrange();
+        }
+        Wish::Stay
+    }
+
+    fn scroll(&mut self, above: usize) -> Wish {
+        self.above = above;
+        Wish::Stay
+    }
+
+    fn arrange(&mut self) {
+        let rows = &mut self.rows;
+        // Those that are alike stay where they are from one look to the next.
+        rows.sort_by(|one, other| one.flow.id.cmp(&other.flow.id));
+        match self.sort {
+            Sort::Rate => rows.sort_by_key(|row| Reverse(row.up + row.down)),
+            Sort::Up => rows.sort_by_key(|row| Reverse(row.up)),
+            Sort::Down => rows.sort_by_key(|row| Reverse(row.down)),
+            Sort::Bytes => rows.sort_by_key(|row| Reverse(row.bytes())),
+            Sort::Age => rows.sort_by_key(|row| Reverse(row.flow.age_ms)),
+            Sort::Remote => rows.sort_by_key(|row| row.flow.remote),
+        }
+    }
+}
+
+impl Row {
+    /// `before` is the same flow as long ago as has `passed`.
+    fn new(before: Option<&Flow>, flow: Flow, passed: Option<Duration>) -> Self {
+        // One that was not there before has done all of it in its own time.
+        let time = passed.map(|passed| passed.min(Duration::from_millis(flow.age_ms)).as_millis());
+        let rate = |now: u64, before: Option<u64>| match time {
+            Some(time @ 1..) => {
+                let rate = u128::from(now.saturating_sub(before.unwrap_or(0))) * 1000 / time;
+                u64::try_from(rate).unwrap_or(u64::MAX)
+            }
+            Some(0) | None => 0,
+        };
+        Self {
+            up: rate(flow.bytes_up, before.map(|flow| flow.bytes_up)),
+            down: rate(flow.bytes_down, before.map(|flow| flow.bytes_down)),
+            flow,
+        }
+    }
+
+    /// All that it has carried.
+    pub(super) fn bytes(&self) -> u64 {
+        self.flow.bytes_up.saturating_add(self.flow.bytes_down)
+    }
+}
+
+impl Sort {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Rate,
+        Self::Up,
+        Self::Down,
+        Self::Bytes,
+        Self::Age,
+        Self::Remote,
+    ];
+
+    /// What it is called on the screen.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "speed",
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Bytes => "bytes",
+            Self::Age => "age",
+            Self::Remote => "remote",
+        }
+    }
+
+    /// The key that asks for it: its first letter.
+    fn key(self) -> char {
+        self.name().chars().next().unwrap_or_default()
+    }
+}

@@ -1,0 +1,166 @@
+use pontoon_supervisor::control::reply::{Flow, Worker};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::*;
+use crate::top::state::{Look, Wish};
+
+fn flow(id: &str, protocol: &str, remote: Option<&str>, state: &str, carried: (u64, u64)) -> Flow {
+    Flow {
+        id: id.to_owned(),
+        worker: 0,
+        protocol: protocol.to_owned(),
+        guest: "10.0.2.15:40001".parse().unwrap(),
+        remote: remote.map(|remote| remote.parse().unwrap()),
+        direction: if state == "closing" { "in" } else { "out" }.to_owned(),
+        state: state.to_owned(),
+        age_ms: 65_000,
+        bytes_up: carried.0,
+        bytes_down: carried.1,
+    }
+}
+
+fn look(at: Instant, more: u64) -> Look {
+    let mut total = Worker {
+        flows: 5,
+        ..Worker::default()
+    };
+    total.counters.insert("tcp_retransmits".to_owned(), 1_234);
+    let flows = vec![
+        flow(
+            "a",
+            "tcp",
+            Some("192.0.2.1:443"),
+            "open",
+            (1_000 + more, 5_000_000),
+        ),
+        flow(
+            "b",
+            "tcp",
+            Some("[2001:db8:1234:5678:9abc:def0:1234:5678]:8443"),
+            "connecting",
+            (0, 0),
+        ),
+        flow("c", "udp", Some("192.0.2.53:53"), "unanswered", (120, 0)),
+        flow("d", "udp", None, "unanswered", (0, 0)),
+        flow(
+            "e",
+            "tcp",
+            Some("198.51.100.7:51000"),
+            "closing",
+            (7, 20_000 + 3_000 * more),
+        ),
+    ];
+    Look { total, flows, at }
+}
+
+/// Two looks, two seconds apart.
+fn top(begin: Instant) -> Top {
+    let mut top = Top::new("/run/control".to_owned());
+    top.take(Ok(look(begin, 0)), begin);
+    let later = begin + Duration::from_secs(2);
+    top.take(Ok(look(later, 1_000)), later);
+    top
+}
+
+fn drawn(top: &mut Top, now: Instant, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, top, now)).unwrap();
+    terminal.backend().to_string()
+}
+
+fn press(top: &mut Top, code: KeyCode) -> Wish {
+    top.press(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+/// What the column of remote addresses shows, from above.
+fn remotes(top: &mut Top, now: Instant) -> Vec<String> {
+    let screen = drawn(top, now, 80, 24);
+    let rows = screen
+        .lines()
+        .skip(3)
+        .map_while(|line| line.get(1..)?.split_whitespace().nth(3));
+    rows.take(5).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_screen_of_80_by_24() {
+    let begin = Instant::now();
+    let mut top = top(begin);
+    insta::assert_snapshot!(drawn(&mut top, top_time(begin), 80, 24));
+}
+
+fn top_time(begin: Instant) -> Instant {
+    begin + Duration::from_millis(2_500)
+}
+
+#[test]
+fn silence_and_trouble_are_a_line_and_the_rows_stay() {
+    let begin = Instant::now();
+    let mut top = top(begin);
+    let screen = drawn(&mut top, begin + Duration::from_secs(9), 80, 24);
+    assert!(
+        screen.contains("/run/control has not answered for 7 s; asking on"),
+        "{screen}"
+    );
+    assert!(screen.contains("192.0.2.1:443"), "{screen}");
+    top.take(
+        Err(anyhow::anyhow!("cannot ask /run/control: gone")),
+        begin + Duration::from_secs(9),
+    );
+    let screen = drawn(&mut top, begin + Duration::from_secs(9), 80, 24);
+    assert!(
+        screen.contains("cannot ask /run/control: gone; asking on"),
+        "{screen}"
+    );
+    assert!(screen.contains("192.0.2.1:443"), "{screen}");
+    top.take(
+        Ok(look(begin + Duration::from_secs(10), 2_000)),
+        begin + Duration::from_secs(10),
+    );
+    let screen = drawn(&mut top, begin + Duration::from_secs(10), 80, 24);
+    assert!(!screen.contains("asking on"), "{screen}");
+}
+
+#[test]
+fn keys_sort_scroll_and_quit() {
+    let begin = Instant::now();
+    let (mut top, now) = (top(begin), top_time(begin));
+    for (key, first) in [
+        ('d', "198.51.100.7:51000"),
+        ('u', "192.0.2.1:443"),
+        ('s', "198.51.100.7:51000"),
+        ('b', "192.0.2.1:443"),
+        ('r', "-"),
+    ] {
+        assert_eq!(press(&mut top, KeyCode::Char(key)), Wish::Stay);
+        assert_eq!(remotes(&mut top, now)[0], first, "{key}");
+    }
+    // Of all that fit none scrolls away.
+    press(&mut top, KeyCode::Down);
+    assert_eq!(remotes(&mut top, now)[0], "-");
+    let screen = drawn(&mut top, now, 80, 6);
+    press(&mut top, KeyCode::PageDown);
+    assert_ne!(drawn(&mut top, now, 80, 6), screen);
+    press(&mut top, KeyCode::Home);
+    assert_eq!(drawn(&mut top, now, 80, 6), screen);
+    assert_eq!(press(&mut top, KeyCode::Char('q')), Wish::Quit);
+    assert_eq!(press(&mut top, KeyCode::Esc), Wish::Quit);
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(top.press(interrupt), Wish::Quit);
+}
+
+#[test]
+fn any_size_will_do() {
+    let begin = Instant::now();
+    let mut top = top(begin);
+    for (width, height) in [(1, 1), (20, 3), (79, 24), (200, 60)] {
+        drawn(&mut top, top_time(begin), width, height);
+    }
+    let wide = drawn(&mut top, top_time(begin), 120, 24);
+    assert!(
+        wide.contains("[2001:db8:1234:5678:9abc:def0:1234:5678]:8443"),
+        "{wide}"
+    );
+}
