@@ -223,6 +223,7 @@ impl<L: Link> Worker<L> {
             self.link.end_turn(more);
             let wait = match worked {
                 _ if more => self.pacer.busy(),
+                _ if left.room => self.pacer.blocked(),
                 Some(from) => self.pacer.worked(from, begin, now()),
                 None => self.pacer.idle(begin),
             };

@@ -70,6 +70,14 @@ fn hybrid_sleeps_after_a_long_turn() {
 }
 
 #[test]
+fn hybrid_sleeps_while_the_link_is_full() {
+    let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
+    assert_eq!(clocked.turn(true), Wait::No);
+    assert_eq!(clocked.pacer.blocked(), Wait::Sleep);
+    assert_eq!(clocked.turn(false), Wait::Sleep);
+}
+
+#[test]
 fn hybrid_needs_a_second_cpu() {
     assert_eq!(Clocked::new(Pacing::Hybrid, 1.99).turn(true), Wait::Sleep);
     assert_eq!(Clocked::new(Pacing::Hybrid, 2.0).turn(true), Wait::No);

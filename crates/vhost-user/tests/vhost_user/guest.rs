@@ -33,6 +33,12 @@ const RING: u64 = 1 << 12;
 const AVAILABLE: u64 = 1 << 10;
 const USED: u64 = 1 << 11;
 
+/// Bytes of the log of what the device writes, which is shorter than it might be.
+const LOG: u64 = 32;
+
+/// VHOST_F_LOG_ALL.
+const LOG_ALL: u64 = 1 << 26;
+
 struct World {
     backend: Backend,
     receiver: Receiver,
@@ -40,7 +46,11 @@ struct World {
     socket: UnixStream,
     files: [OwnedFd; 2],
     event: OwnedFd,
+    log: OwnedFd,
+    features: u64,
     size: u16,
+    /// Times that a ring was started.
+    started: u64,
     /// What the available indices are.
     next: [u16; 2],
 }
@@ -52,6 +62,10 @@ impl World {
         let (ours, socket) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         backend.connect(ours.into()).unwrap();
+        let size = 1 << (script.byte() % 7);
+        // Of what is on offer, but for VHOST_USER_F_PROTOCOL_FEATURES: rings start enabled.
+        let features =
+            0x01c0_0001_3000_998b & !(u64::from(script.byte()) << 28) & !(u64::from(script.byte()) << 8);
         let mut world = Self {
             backend,
             receiver,
@@ -59,15 +73,14 @@ impl World {
             socket,
             files: [memory(FILE), memory(FILE)],
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
-            size: 1 << (script.byte() % 7),
+            log: memory(LOG),
+            features,
+            size,
+            started: 0,
             next: [0; 2],
         };
-        // Of what is on offer, but for VHOST_USER_F_PROTOCOL_FEATURES: rings start enabled.
-        let features =
-            0x01c0_0001_3000_998b & !(u64::from(script.byte()) << 28) & !(u64::from(script.byte()) << 8);
         world.say(2, &words(&[features]), 0);
-        let region = |nth: u64| words(&[BASE + nth * FILE, FILE, USER + nth * FILE, 0]);
-        world.say(5, &[halves(2, 0), region(0), region(1)].concat(), 2);
+        world.share();
         for ring in 0..2 {
             world.start(ring);
         }
@@ -109,7 +122,14 @@ impl World {
             10 if script.byte() > 200 => {
                 ftruncate(&self.files[ring], 0).unwrap();
             }
-            10 => self.transmitter.flush(),
+            10 => self.turn(),
+            // What a front-end says of rings that are running.
+            11 if step > 150 => match step / 12 % 4 {
+                0 => self.share(),
+                1 => self.say(13, &words(&[ring as u64]), 1),
+                2 => self.say(14, &words(&[ring as u64]), 1),
+                _ => self.log(),
+            },
             // The driver sets the ring up anew.
             _ => {
                 self.say(11, &halves(ring as u32, 0), 0);
@@ -119,6 +139,16 @@ impl World {
                 self.start(ring as u32);
             }
         }
+    }
+
+    /// What a worker does once for all frames of a turn.
+    fn turn(&mut self) {
+        self.transmitter.flush();
+        self.transmitter.take_full();
+        self.transmitter.is_serving();
+        assert!(self.transmitter.limits().max_gso <= 65_535);
+        // A ring is given up once.
+        assert!(self.receiver.faults() + self.transmitter.faults() <= self.started);
     }
 
     /// The device takes frames, and looks at all of them.
@@ -180,11 +210,33 @@ impl World {
         }
     }
 
-    fn start(&mut self, ring: u32) {
+    fn share(&mut self) {
+        let region = |nth: u64| words(&[BASE + nth * FILE, FILE, USER + nth * FILE, 0]);
+        self.say(5, &[halves(2, 0), region(0), region(1)].concat(), 2);
+    }
+
+    /// Has the device log what it writes.
+    fn log(&mut self) {
+        self.features |= LOG_ALL;
+        self.say(6, &words(&[LOG, 0]), 1);
+        self.say(2, &words(&[self.features]), 0);
+        for ring in 0..2 {
+            self.locate(ring);
+        }
+    }
+
+    fn locate(&mut self, ring: u32) {
         let begin = USER + u64::from(ring) * RING;
+        let logged = u32::from(self.features & LOG_ALL != 0);
+        let used = BASE + u64::from(ring) * RING + USED;
+        let places = words(&[begin, begin + USED, begin + AVAILABLE, used]);
+        self.say(9, &[halves(ring, logged), places].concat(), 0);
+    }
+
+    fn start(&mut self, ring: u32) {
+        self.started += 1;
         self.say(8, &halves(ring, self.size.into()), 0);
-        let places = words(&[begin, begin + USED, begin + AVAILABLE, 0]);
-        self.say(9, &[halves(ring, 0), places].concat(), 0);
+        self.locate(ring);
         self.say(10, &halves(ring, 0), 0);
         self.say(13, &words(&[ring.into()]), 1);
         self.say(12, &words(&[ring.into()]), 1);
@@ -194,6 +246,7 @@ impl World {
     fn say(&mut self, code: u32, body: &[u8], fds: usize) {
         let files = match code {
             5 => [&self.files[0], &self.files[1]],
+            6 => [&self.log; 2],
             _ => [&self.event; 2],
         };
         let fds = &files.map(AsFd::as_fd)[..fds];
