@@ -7,7 +7,7 @@ use core::time::Duration;
 use pontoon_engine::Instant;
 
 use crate::clock::Agenda;
-use crate::frames::{Ether, Packet};
+use crate::frames::Packet;
 use crate::rng::Rng;
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::Offload;
@@ -81,18 +81,19 @@ impl Pipe {
 
     /// Takes a finished frame (complete checksum, one packet).
     pub fn send(&mut self, frame: Vec<u8>, now: Instant) {
-        let parsed = Packet::parse(Offload::NONE, &frame).ok();
-        let verdict = match (&mut self.filter, &parsed) {
-            (Some(filter), Some((_, packet))) => filter(packet),
-            _ => Verdict::Pass,
+        let verdict = match &mut self.filter {
+            Some(filter) => {
+                Packet::parse(Offload::NONE, &frame).map_or(Verdict::Pass, |(_, packet)| filter(&packet))
+            }
+            None => Verdict::Pass,
         };
         let hold = match verdict {
             Verdict::Pass => None,
-            Verdict::Drop => return self.lose(parsed.as_ref()),
+            Verdict::Drop => return self.lose(&frame),
             Verdict::Hold(time) => Some(time),
         };
         if hold.is_none() && self.chance_of_loss(now) {
-            return self.lose(parsed.as_ref());
+            return self.lose(&frame);
         }
         if self.rng.chance(self.impairment.duplicate) {
             let again = self.arrival(now) + self.rng.micros(0..=self.impairment.hold.as_micros() as u64);
@@ -131,9 +132,9 @@ impl Pipe {
         self.rng.chance(self.impairment.loss)
     }
 
-    fn lose(&mut self, packet: Option<&(Ether, Packet)>) {
+    fn lose(&mut self, frame: &[u8]) {
         self.lost += 1;
-        if let Some((_, Packet::Tcp(segment))) = packet
+        if let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame)
             && segment.flags.has(Flags::RST)
         {
             self.lost_resets += 1;

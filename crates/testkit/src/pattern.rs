@@ -5,53 +5,32 @@ use crate::rng::mix;
 
 /// Writes the bytes of `stream` from `at` on.
 pub fn fill(stream: u64, at: u64, into: &mut [u8]) {
-    for (index, byte) in Bytes::new(stream, at).zip(into.iter_mut()) {
-        *byte = index;
-    }
+    into.copy_from_slice(&bytes(stream, at, into.len()));
 }
 
 /// The bytes of `stream` from `at` on.
 #[must_use]
 pub fn bytes(stream: u64, at: u64, len: usize) -> Vec<u8> {
-    Bytes::new(stream, at).take(len).collect()
+    let (first, skip) = (at / 8, (at % 8) as usize);
+    let words = (skip + len).div_ceil(8);
+    let mut bytes = Vec::with_capacity(8 * words);
+    for index in first..first + words as u64 {
+        bytes.extend(word(stream, index));
+    }
+    bytes.truncate(skip + len);
+    bytes.drain(..skip);
+    bytes
 }
 
 /// Where `data` first differs from the bytes of `stream` from `at` on.
 #[must_use]
 pub fn mismatch(stream: u64, at: u64, data: &[u8]) -> Option<u64> {
-    Bytes::new(stream, at)
-        .zip(data)
-        .position(|(want, have)| want != *have)
-        .map(|offset| at + offset as u64)
-}
-
-struct Bytes {
-    stream: u64,
-    at: u64,
-    word: [u8; 8],
-}
-
-impl Bytes {
-    fn new(stream: u64, at: u64) -> Self {
-        Self {
-            stream,
-            at,
-            word: word(stream, at / 8),
-        }
+    let wanted = bytes(stream, at, data.len());
+    if wanted == data {
+        return None;
     }
-}
-
-impl Iterator for Bytes {
-    type Item = u8;
-
-    fn next(&mut self) -> Option<u8> {
-        let byte = self.word[(self.at % 8) as usize];
-        self.at += 1;
-        if self.at.is_multiple_of(8) {
-            self.word = word(self.stream, self.at / 8);
-        }
-        Some(byte)
-    }
+    let differ = wanted.iter().zip(data).position(|(want, have)| want != have);
+    differ.map(|offset| at + offset as u64)
 }
 
 fn word(stream: u64, index: u64) -> [u8; 8] {

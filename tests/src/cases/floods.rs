@@ -14,14 +14,15 @@ use crate::network::Network;
 use crate::{process, server};
 
 /// What the guest sends, over what, and a counter that says that it was taken note of.
-const FLOODS: [(&str, Family, &str); 7] = [
+const FLOODS: [(&str, Family, &str); 8] = [
     ("refused", Family::V4, "tcp_connect_failed"),
     ("pending", Family::V6, "frames_up"),
     ("sweep", Family::V6, "udp_up"),
     ("sources", Family::V4, "udp_up"),
     ("fragments", Family::V6, "fragments_dropped"),
     ("queries", Family::V4, "dns_queries"),
-    ("neighbours", Family::V4, "frames_up"),
+    ("arp", Family::V4, "frames_up"),
+    ("solicitations", Family::V6, "frames_up"),
 ];
 
 /// All processes together: slots of as many flows as there may be, pools, and the program.

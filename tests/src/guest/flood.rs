@@ -40,7 +40,7 @@ enum Kind {
     Sources,
     /// First fragments, whose others never come.
     Fragments,
-    /// ARP for the gateway.
+    /// Questions for the gateway's Ethernet address, by ARP or NDP.
     Neighbours,
     /// DNS queries, each of its own port and id.
     Queries,
@@ -54,7 +54,7 @@ impl Kind {
             "sweep" => Self::Sweep,
             "sources" => Self::Sources,
             "fragments" => Self::Fragments,
-            "neighbours" => Self::Neighbours,
+            "arp" | "solicitations" => Self::Neighbours,
             "queries" => Self::Queries,
             _ => bail!("not a flood: {word}"),
         })
@@ -225,7 +225,7 @@ impl Flood {
                 let fragments = packet.payload(&[0x5a; 2000]).fragments(1000);
                 self.wire.frame(&fragments[0])
             }
-            Kind::Neighbours => self.wire.arp()?,
+            Kind::Neighbours => self.wire.solicitation()?,
             Kind::Queries => self.wire.frame(&udp(self.dns, source, 53, &query(number))),
         })
     }

@@ -3,7 +3,7 @@
 pub(crate) mod packet;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -79,11 +79,20 @@ impl Wire {
         [&self.header, packet].concat()
     }
 
-    /// A frame that asks for the gateway's Ethernet address (RFC 826), which an IPv4 guest does.
-    pub(crate) fn arp(&self) -> Result<Vec<u8>> {
-        let (IpAddr::V4(source), IpAddr::V4(gateway)) = (self.source, self.gateway) else {
-            bail!("ARP is IPv4's");
-        };
+    /// A frame that asks for the gateway's Ethernet address.
+    pub(crate) fn solicitation(&self) -> Result<Vec<u8>> {
+        match (self.source, self.gateway) {
+            (IpAddr::V4(source), IpAddr::V4(gateway)) => Ok(self.arp(source, gateway)),
+            (IpAddr::V6(source), IpAddr::V6(gateway)) => {
+                let own = &self.header[6..12];
+                Ok(self.frame(&packet::solicitation(source, gateway, own)))
+            }
+            (source, gateway) => bail!("{source} cannot ask for {gateway}"),
+        }
+    }
+
+    /// RFC 826.
+    fn arp(&self, source: Ipv4Addr, gateway: Ipv4Addr) -> Vec<u8> {
         let mut frame = vec![0xff; 6];
         frame.extend(&self.header[6..12]);
         frame.extend([0x08, 0x06, 0, 1, 0x08, 0x00, 6, 4, 0, 1]);
@@ -91,7 +100,7 @@ impl Wire {
         frame.extend(source.octets());
         frame.extend([0; 6]);
         frame.extend(gateway.octets());
-        Ok(frame)
+        frame
     }
 
     /// Sends a frame as it is.

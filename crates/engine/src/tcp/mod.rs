@@ -536,7 +536,11 @@ impl<S> Connection<S> {
             State::Failed => None,
             State::SynReceived | State::SynSent => self.down.recovery.retry.map(|(at, _)| at),
             State::Open => {
-                let unsent = self.facts.readable || (self.down.eof && self.down.fin.is_none());
+                // Behind the end there is nothing to read, whatever events say.
+                let unsent = match self.down.eof {
+                    true => self.down.fin.is_none(),
+                    false => self.facts.readable,
+                };
                 self.down.arm_retry(unsent, ctx.now);
                 self.down.recovery.retry.map(|(at, _)| at)
             }

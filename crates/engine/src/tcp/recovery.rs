@@ -209,6 +209,12 @@ impl Down {
         self.nxt = self.una;
     }
 
+    /// The shut window opens: the guest has answered the probes, and what they waited is no sign of a guest that is gone.
+    pub(super) fn reopened(&mut self) {
+        self.rtt.backoff = 0;
+        self.recovery.retry = None;
+    }
+
     /// Sees to it that something happens even if the guest stays silent.
     pub(super) fn arm_retry(&mut self, blocked: bool, now: Instant) {
         let in_flight = self.max.past(self.una);

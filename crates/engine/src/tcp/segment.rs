@@ -238,6 +238,9 @@ impl<S> Connection<S> {
         }
         if current {
             changed |= !same_window;
+            if down.wnd == 0 && window > 0 {
+                down.reopened();
+            }
             down.wnd = window;
             down.max_wnd = down.max_wnd.max(window);
             down.wl1 = seq;

@@ -15,7 +15,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 use super::{Addressing, Call, Door, Guest, GuestReport};
 use crate::app::{Act, App, Outcome, Script};
 use crate::clock::earlier;
-use crate::frames::{ETHERNET, Packet};
+use crate::frames::{ETHERNET, Packet, Segment};
 use crate::pattern;
 use crate::rng::Rng;
 use crate::streams;
@@ -41,8 +41,11 @@ pub struct Smol {
 /// What the engine said, and how often its last bare acknowledgement came.
 #[derive(Default)]
 struct Heard {
-    /// What the guest has acknowledged.
+    /// What the guest has acknowledged, and where its window ends.
     acknowledged: u32,
+    allowed: u32,
+    /// The guest's window scale.
+    own_scale: u8,
     ack: u32,
     window: u16,
     count: u32,
@@ -142,33 +145,13 @@ impl Smol {
         self.sockets.add(tcp::Socket::new(receive, send))
     }
 
-    /// smoltcp 0.14 answers the third repeat of an acknowledgement by a fast retransmit, and when all that is not
-    /// acknowledged is a FIN, sends nothing and stops its timer: the FIN is lost for ever. Repeats that report a gap in
-    /// the data carry SACK and are let through.
-    fn is_third_repeat(&mut self, frame: &[u8]) -> bool {
+    /// What makes smoltcp 0.14 stand still for ever, which is no matter of the engine's.
+    fn is_fatal(&mut self, frame: &[u8]) -> bool {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return false;
         };
-        let begins = segment.flags.has(Flags::SYN);
         let seen = self.heard.entry(segment.to.port()).or_default();
-        if begins {
-            seen.scale = segment.window_scale.unwrap_or(0);
-        }
-        let shift = if begins { 0 } else { seen.scale };
-        let edge = segment.ack.wrapping_add(u32::from(segment.window) << shift);
-        if begins || edge.wrapping_sub(seen.edge) as i32 > 0 {
-            seen.edge = edge;
-        }
-        // A window probe has an older sequence number, and wants an answer.
-        let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
-        if !bare || (segment.seq.wrapping_sub(seen.acknowledged) as i32) < 0 {
-            return false;
-        }
-        if (seen.ack, seen.window) != (segment.ack, segment.window) {
-            (seen.ack, seen.window, seen.count) = (segment.ack, segment.window, 0);
-        }
-        seen.count += 1;
-        seen.count > 2
+        seen.is_old_shut_window(&segment) || seen.is_third_repeat(&segment)
     }
 
     /// Takes note of what smoltcp sends: its acknowledgements, and what goes beyond the window.
@@ -178,8 +161,14 @@ impl Smol {
         };
         let port = segment.from.port();
         let heard = self.heard.entry(port).or_default();
+        if segment.flags.has(Flags::SYN) {
+            heard.own_scale = segment.window_scale.unwrap_or(0);
+        }
         if segment.flags.has(Flags::ACK) {
+            let begins = segment.flags.has(Flags::SYN);
+            let shift = if begins { 0 } else { heard.own_scale };
             heard.acknowledged = segment.ack;
+            heard.allowed = segment.ack.wrapping_add(u32::from(segment.window) << shift);
         }
         if segment.payload.len() > 1 && segment.end().wrapping_sub(heard.edge) as i32 > 0 {
             self.overran.insert(port);
@@ -206,6 +195,44 @@ impl Smol {
             moved |= conn.run(socket, &mut self.rng, now, &mut self.wrong);
         }
         moved
+    }
+}
+
+impl Heard {
+    /// It takes the window from whatever comes last, from an older segment too (RFC 9293 section 3.10.7.4 has SND.WL1
+    /// against that), and does not probe a shut one while something is in flight.
+    fn is_old_shut_window(&self, segment: &Segment) -> bool {
+        let behind = (segment.ack.wrapping_sub(self.edge) as i32) < 0;
+        segment.window == 0 && behind && !segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::RST)
+    }
+
+    /// It answers the third repeat of an acknowledgement by a fast retransmit, and when all that is not acknowledged is a
+    /// FIN, sends nothing and stops its timer: the FIN is lost for ever. Repeats that report a gap in the data carry SACK
+    /// and are let through.
+    fn is_third_repeat(&mut self, segment: &Segment) -> bool {
+        let begins = segment.flags.has(Flags::SYN);
+        if begins {
+            self.scale = segment.window_scale.unwrap_or(0);
+        }
+        let shift = if begins { 0 } else { self.scale };
+        let edge = segment.ack.wrapping_add(u32::from(segment.window) << shift);
+        if begins || edge.wrapping_sub(self.edge) as i32 > 0 {
+            self.edge = edge;
+        }
+        // A window probe has an older sequence number, and wants an answer.
+        let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
+        if !bare || (segment.seq.wrapping_sub(self.acknowledged) as i32) < 0 {
+            return false;
+        }
+        // What lies beyond its window it does not look at: none of those has told it anything.
+        if (segment.seq.wrapping_sub(self.allowed) as i32) >= 0 {
+            return false;
+        }
+        if (self.ack, self.window) != (segment.ack, segment.window) {
+            (self.ack, self.window, self.count) = (segment.ack, segment.window, 0);
+        }
+        self.count += 1;
+        self.count > 2
     }
 }
 
@@ -338,7 +365,7 @@ impl Guest for Smol {
 
     fn receive(&mut self, frame: &[u8], _now: Instant) {
         let is_ip = frame.len() > ETHERNET && matches!(frame[12..14], [0x08, 0x00] | [0x86, 0xdd]);
-        if is_ip && !self.is_third_repeat(frame) {
+        if is_ip && !self.is_fatal(frame) {
             self.device.input.push_back(frame[ETHERNET..].to_vec());
         }
     }

@@ -67,6 +67,23 @@ fn a_lost_fin_is_sent_again() {
     given.down(fin);
 }
 
+/// Events go on to say that a stream is readable when it has ended.
+#[test]
+fn nothing_is_sent_when_the_fin_is_acknowledged() {
+    let mut given = Given::open(Script::source(100));
+    given.pass(millis(1));
+    given.up(up(ACK, 1001, 102));
+    given.take();
+    let over = Readiness {
+        error: false,
+        ..TROUBLE
+    };
+    given.event(flow(0, 0), over);
+    given.pass(Duration::from_secs(300));
+    given.quiet();
+    assert_eq!(given.engine.flows(), 1);
+}
+
 #[test]
 fn oddities_in_time_wait() {
     let mut given = time_wait();

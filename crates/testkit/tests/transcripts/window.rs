@@ -81,3 +81,32 @@ fn a_guest_that_shuts_its_window_and_falls_silent_is_given_up() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
     assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
 }
+
+/// RFC 9293 section 3.8.6.1: a window may stay shut for as long as the guest likes, and what is sent once it opens has all
+/// its retries.
+#[test]
+fn probes_that_were_answered_are_no_timeouts() {
+    let mut given = Given::serving(Script::sending(1000));
+    given.up(syn());
+    given.down(syn_ack());
+    let shut = Segment {
+        window: 0,
+        ..up(ACK, 1001, 1)
+    };
+    given.up(shut.clone());
+    let mut probes = 0;
+    for _ in 0..400 {
+        given.pass(Duration::from_secs(1));
+        probes += given.take().len();
+        given.up(shut.clone());
+    }
+    assert!(probes > 12, "{probes}");
+    given.forget_counters();
+    given.up(up(ACK, 1001, 1));
+    let data = down(ACK, 1, 1001).carrying(Given::server_bytes(0, 1000));
+    given.down(data.clone());
+    given.pass(millis(300));
+    given.down(data);
+    given.pass(Duration::from_secs(100));
+    assert_eq!(given.engine.flows(), 1);
+}

@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.capture-from-the-start", 30, from_the_start),
         Case::new("control.capture-limits", 30, limits),
         Case::new("control.capture-engine-killed", 30, engine_killed),
+        Case::new("control.capture-on-a-full-disk", 30, full_disk),
     ]
 }
 
@@ -68,6 +69,36 @@ fn started_and_stopped(context: &Context) -> Result<()> {
         ensure!(count(&["tcp[tcpflags] == tcp-syn|tcp-ack"])? == 51);
         ensure!(scene.ctl(&["capture", "stop"]).is_err(), "stopped twice");
     }
+    Ok(())
+}
+
+/// A file system without room ends the capture, which says so, and nobody waits for it.
+fn full_disk(context: &Context) -> Result<()> {
+    use rustix::mount::{MountFlags, mount};
+    const FULL: &str = "/mnt/capture.pcapng";
+    mount(
+        "tmpfs",
+        "/mnt",
+        "tmpfs",
+        MountFlags::empty(),
+        c"mode=1777,size=64k",
+    )?;
+    let mut scene = Scene::new(context)?;
+    scene.ctl(&["capture", "start", FULL])?;
+    let line = format!(
+        "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
+        scene.server
+    );
+    expect(&scene.guest.ask(&line)?, "done")?;
+    process::wait_until("the capture has ended", Duration::from_secs(5), || {
+        Ok(shown()?["running"] == false)
+    })?;
+    let ended = shown()?;
+    eprintln!("{ended}");
+    let why = ended["ended"].as_str().unwrap_or_default();
+    ensure!(why.starts_with("cannot write: No space left"), "{ended}");
+    ensure!(fs::metadata(FULL)?.len() <= 64 << 10, "the file is too large");
+    ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Packets built byte by byte, and what the answers say.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// What is probed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -185,15 +185,7 @@ impl<'a> Packet<'a> {
             }
         };
         let number = self.transport.number(self.to);
-        let mut summed = Vec::new();
-        if number != 1 {
-            summed.extend(octets(self.from));
-            summed.extend(octets(self.to));
-            summed.extend((segment.len() as u32).to_be_bytes());
-            summed.extend([0, 0, 0, number]);
-        }
-        summed.extend(&segment);
-        let sum = match checksum(&summed) {
+        let sum = match sum(self.from, self.to, number, &segment) {
             // RFC 768: zero would mean that there is none.
             0 if self.transport == Transport::Udp => 0xffff,
             sum => sum,
@@ -201,6 +193,34 @@ impl<'a> Packet<'a> {
         segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         segment
     }
+}
+
+/// A neighbour solicitation (RFC 4861 section 4.3), sent to whom it asks for.
+pub(crate) fn solicitation(from: Ipv6Addr, target: Ipv6Addr, own: &[u8]) -> Vec<u8> {
+    let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(target.octets());
+    message.extend([1, 1]);
+    message.extend(own);
+    let sum = sum(from.into(), target.into(), 58, &message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = vec![0x60, 0, 0, 0, 0, message.len() as u8, 58, 255];
+    packet.extend(from.octets());
+    packet.extend(target.octets());
+    packet.extend(message);
+    packet
+}
+
+/// The checksum of a transport header and its payload; all but ICMP's own in IPv4 are over the addresses, too.
+fn sum(from: IpAddr, to: IpAddr, number: u8, segment: &[u8]) -> u16 {
+    let mut summed = Vec::new();
+    if number != 1 {
+        summed.extend(octets(from));
+        summed.extend(octets(to));
+        summed.extend((segment.len() as u32).to_be_bytes());
+        summed.extend([0, 0, 0, number]);
+    }
+    summed.extend(segment);
+    checksum(&summed)
 }
 
 /// What a packet to us says about a probe.
