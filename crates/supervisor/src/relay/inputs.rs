@@ -408,6 +408,7 @@ fn adapt_ring<'a>(
         Family::V4 => program::v4(base, rules.clone()),
         Family::V6 => program::v6(base, rules.clone()),
     };
+    let wanted = program::only_from(link.index, wanted);
     if wanted == *program {
         return Ok(());
     }
