@@ -15,6 +15,7 @@ use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+mod closing;
 mod control;
 mod crew;
 mod groups;

@@ -171,11 +171,12 @@ impl Relay {
         self.update();
     }
 
-    /// Tries again what could not be opened.
+    /// Tries again what could not be opened, and closes what nobody has any more.
     pub(super) fn retry(&mut self) {
         if self.incomplete() {
             self.update();
         }
+        self.inputs.go_on();
     }
 
     /// Whether something that a rule needs is not open.
@@ -188,9 +189,12 @@ impl Relay {
         self.crew.poll_fds()
     }
 
-    /// When a worker has to be looked after, whatever happens.
+    /// When there is something to do, whatever happens.
     pub(super) fn next_turn(&self) -> Option<Instant> {
-        self.crew.next_turn()
+        [self.crew.next_turn(), self.inputs.next_turn()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Buries the dead, tells whoever takes their place everything, and the others what waits for them.
