@@ -97,6 +97,23 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
     }
 }
 
+/// The same program, for what is the interface's own: a packet socket also gets what arrived through its interface for
+/// another one, such as a VLAN's, and what is for another host or for a VLAN that nobody has (`__netif_receive_skb_core`,
+/// Linux net/core/dev.c).
+#[must_use]
+pub fn only_from(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
+    let mut own = vec![
+        op(LOAD_WORD, INTERFACE),
+        when(interface, 1, 0),
+        op(RETURN, 0),
+        op(LOAD_WORD, KIND),
+        when(FOR_OTHERS, 0, 1),
+        op(RETURN, 0),
+    ];
+    own.extend(program);
+    own
+}
+
 /// Compares the address at `at` with a range, word by word.
 fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
     let mut left = u32::from(range.prefix_len());
@@ -181,6 +198,16 @@ const ELSEWHERE: u8 = u8::MAX;
 
 /// The whole packet, whatever its length.
 const ALL: u32 = 0x0004_0000;
+
+/// Where the index of a packet's interface is read (`SKF_AD_OFF + SKF_AD_IFINDEX`).
+const INTERFACE: u32 = BESIDE + 8;
+
+/// Where it is read whom a packet is for (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and others than this host (`PACKET_OTHERHOST`).
+const KIND: u32 = BESIDE + 4;
+const FOR_OTHERS: u32 = 3;
+
+/// What the kernel knows beside the packet.
+const BESIDE: u32 = (-0x1000_i32).cast_unsigned();
 
 const UDP: u32 = 17;
 

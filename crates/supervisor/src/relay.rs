@@ -15,6 +15,7 @@ use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+mod closing;
 mod control;
 mod crew;
 mod groups;
@@ -172,7 +173,7 @@ impl Loop<'_> {
             for server in &mut self.servers {
                 server.serve(&mut self.relay, Instant::now());
             }
-            self.relay.look_after_workers()?;
+            self.relay.look_after_workers();
             self.relay.retry();
         }
     }
@@ -187,7 +188,7 @@ impl Loop<'_> {
         let now = Instant::now();
         let retry = self.relay.incomplete().then(|| now + RETRY);
         let clients = self.servers.iter().filter_map(Server::deadline);
-        let until = [self.relay.next_birth(), self.proxies.next_turn(), retry]
+        let until = [self.relay.next_turn(), self.proxies.next_turn(), retry]
             .into_iter()
             .flatten()
             .chain(clients)

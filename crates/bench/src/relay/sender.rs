@@ -108,8 +108,9 @@ impl Flow {
     }
 
     fn send(&mut self) -> Result<()> {
+        let now = stamp().to_le_bytes();
         for datagram in self.bytes.chunks_exact_mut(self.size) {
-            datagram[..8].copy_from_slice(&stamp().to_le_bytes());
+            datagram[..8].copy_from_slice(&now);
         }
         self.socket.send(&self.bytes).context("cannot send")?;
         Ok(())

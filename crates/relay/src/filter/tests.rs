@@ -5,8 +5,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Rule, Table};
 
-/// What the kernel would do: whether the program takes the frame.
+/// What the kernel would do: whether the program takes the frame, which arrived for interface 7 and a group.
 fn takes(program: &[Instruction], frame: &[u8]) -> bool {
+    takes_of_kind(2, program, frame)
+}
+
+/// The same for another kind (`PACKET_*`).
+fn takes_of_kind(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
     let load = |at: usize, len: usize| {
         let bytes = frame.get(at..at + len)?;
         Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
@@ -17,6 +22,8 @@ fn takes(program: &[Instruction], frame: &[u8]) -> bool {
         at += 1;
         let k_at = k as usize;
         let loaded = match code {
+            LOAD_WORD if k == INTERFACE => Some(7),
+            LOAD_WORD if k == KIND => Some(kind),
             LOAD_WORD => load(k_at, 4),
             LOAD_HALF => load(k_at, 2),
             LOAD_BYTE => load(k_at, 1),
@@ -97,6 +104,21 @@ fn takes_what_a_rule_wants() {
     }
     assert!(!takes(&program, &frame("10.0.0.1", "239.1.1.1:5001", 6)));
     assert!(!takes(&NOTHING, &frame("10.0.0.1", "239.1.1.1:5001", 17)));
+}
+
+#[test]
+fn takes_what_arrived_for_the_interface() {
+    let program = v4(14, &inputs(&["a 239.1.1.1:5001"]));
+    let (wanted, other) = (
+        frame("10.0.0.1", "239.1.1.1:5001", 17),
+        frame("10.0.0.1", "239.1.1.1:5002", 17),
+    );
+    assert!(takes(&only_from(7, program.clone()), &wanted));
+    assert!(!takes(&only_from(7, program.clone()), &other));
+    assert!(!takes(&only_from(8, program.clone()), &wanted));
+    // For this host, for all hosts, for some, for another one.
+    let kinds = (0..4).filter(|kind| takes_of_kind(*kind, &only_from(7, program.clone()), &wanted));
+    assert_eq!(kinds.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The workers.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -49,9 +50,20 @@ enum Life {
         child: Child,
         line: Line,
         since: Instant,
+        /// Until when it has to say that it works, where it has not yet. What it is told meanwhile waits.
+        silent: Option<Instant>,
     },
     /// Dead, and when it is to be born again.
     Dead(Instant),
+}
+
+/// Why a worker is none any more.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Said(String),
+    Killed(u8),
+    Died(u8),
+    Silent,
 }
 
 /// A worker that dies younger than this ...
@@ -61,10 +73,7 @@ const YOUNG: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long one may take to say that it works; it takes a few milliseconds.
-const PATIENCE: Timespec = Timespec {
-    tv_sec: 10,
-    tv_nsec: 0,
-};
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Room for what one says: a line of text.
 const LONGEST: usize = 4096;
@@ -76,10 +85,10 @@ const GRACE: Timespec = Timespec {
 };
 
 impl Crew {
-    /// Places for `count` workers, which are due at once.
+    /// Starts `count` workers, and waits until they work.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// Out of descriptors or memory; one that cannot start: so would be the next.
     pub(super) fn new(count: u8, birth: Birth) -> Result<Self, Error> {
         let member = |_| {
             let memory = Counters::create().context("cannot make memory for counters")?;
@@ -91,10 +100,31 @@ impl Crew {
                 restarts: 0,
             })
         };
-        Ok(Self {
+        let mut crew = Self {
             birth,
             members: (0..count).map(member).collect::<Result<_, Error>>()?,
-        })
+        };
+        for member in &mut crew.members {
+            member.start(&crew.birth)?;
+        }
+        crew.wait_for_all()?;
+        Ok(crew)
+    }
+
+    fn wait_for_all(&mut self) -> Result<(), Error> {
+        loop {
+            for (number, member) in self.members.iter_mut().enumerate() {
+                if let Some(end) = member.look() {
+                    return Err(Error::new(format!("worker {number}: {end}")));
+                }
+            }
+            let Some(until) = self.next_turn() else {
+                return Ok(());
+            };
+            let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+            poll(&mut self.poll_fds().collect::<Vec<_>>(), timeout.as_ref())
+                .context("cannot wait for a worker")?;
+        }
     }
 
     /// How many there are.
@@ -102,27 +132,30 @@ impl Crew {
         self.members.len()
     }
 
-    /// What to poll: a worker's death, and room for what it has not been told yet.
+    /// What to poll: a worker's death, its first word, and room for what it has not been told yet.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.members.iter().flat_map(|member| {
             let fds = match &member.life {
-                Life::Alive { child, line, .. } => {
+                Life::Alive {
+                    child, line, silent, ..
+                } => {
                     let death = PollFd::from_borrowed_fd(child.fd(), PollFlags::IN);
-                    [Some(death), line.poll_fd()]
+                    let word = silent.map(|_| PollFd::new(line, PollFlags::IN));
+                    [Some(death), word, line.poll_fd()]
                 }
-                Life::Dead(_) => [None, None],
+                Life::Dead(_) => [None, None, None],
             };
             fds.into_iter().flatten()
         })
     }
 
-    /// When the next one is due.
-    pub(super) fn next_birth(&self) -> Option<Instant> {
-        let due = |member: &Member| match member.life {
-            Life::Alive { .. } => None,
+    /// When the next one is due, or has been silent for too long.
+    pub(super) fn next_turn(&self) -> Option<Instant> {
+        let turn = |member: &Member| match member.life {
+            Life::Alive { silent, .. } => silent,
             Life::Dead(until) => Some(until),
         };
-        self.members.iter().filter_map(due).min()
+        self.members.iter().filter_map(turn).min()
     }
 
     /// Tells what there was no room for before.
@@ -137,59 +170,31 @@ impl Crew {
     /// Buries the dead.
     pub(super) fn reap(&mut self) {
         for (number, member) in self.members.iter_mut().enumerate() {
-            let Life::Alive { child, line, since } = &member.life else {
+            let Some(end) = member.look() else {
                 continue;
             };
-            let fd = child.fd();
-            if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) != Ok(1) {
-                continue;
-            }
-            let now = Instant::now();
-            let pause = if now - *since < YOUNG {
-                PAUSE
-            } else {
-                Duration::ZERO
-            };
-            match (child.wait(), word(line)) {
-                (status @ 129.., _) => {
-                    tracing::error!("worker {number} was killed by signal {}", status - 128);
-                }
-                (_, Some(why)) => tracing::error!("worker {number}: {why}"),
-                (status, None) => tracing::error!("worker {number} died with status {status}"),
-            }
+            tracing::error!("worker {number}: {end}");
             member.restarts += 1;
-            member.life = Life::Dead(now + pause);
         }
     }
 
     /// Starts those that are due. Each has to be told everything, by its number.
-    ///
-    /// # Errors
-    /// One could not start that is nobody's successor: so would be the next.
-    pub(super) fn start_due(&mut self) -> Result<Vec<usize>, Error> {
+    pub(super) fn start_due(&mut self) -> Vec<usize> {
         let now = Instant::now();
         let mut started = Vec::new();
         for (number, member) in self.members.iter_mut().enumerate() {
             if !matches!(member.life, Life::Dead(due) if due <= now) {
                 continue;
             }
-            match start(&self.birth, &member.memory) {
-                Ok((child, line)) => {
-                    member.life = Life::Alive {
-                        child,
-                        line,
-                        since: now,
-                    };
-                    started.push(number);
-                }
-                Err(error) if member.restarts == 0 => return Err(error),
+            match member.start(&self.birth) {
+                Ok(()) => started.push(number),
                 Err(error) => {
                     tracing::error!("{error}");
                     member.life = Life::Dead(now + PAUSE);
                 }
             }
         }
-        Ok(started)
+        started
     }
 
     /// Tells one. Who has not listened for so long that it is too much to keep is replaced.
@@ -262,45 +267,78 @@ impl Drop for Crew {
     }
 }
 
-/// Forks a worker that counts in `memory`, and waits until it works.
-fn start(birth: &Birth, memory: &OwnedFd) -> Result<(Child, Line), Error> {
-    let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
-    let child = spawn::sandboxed(&birth.disabled, |born_in| {
-        let sandbox = Sandbox {
-            role: Role::Relay,
-            born_in,
-            required: birth.require_sandbox,
-        };
-        become_worker(&theirs, sandbox, &birth.disabled)
-    });
-    let child = child.context("cannot fork a worker")?;
-    drop(theirs);
-    let began = Line::new(ours)
-        .context("cannot talk to a worker")
-        .and_then(|mut line| {
-            // It is the first message: there is room.
-            let _ = line.say(&Message::Begin(birth.settings), Some(memory.as_fd()));
-            first_word(&line).map(|()| line)
+impl Member {
+    /// Forks a worker that counts in our memory. That it works it will say.
+    fn start(&mut self, birth: &Birth) -> Result<(), Error> {
+        let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+        let mut line = Line::new(ours).context("cannot talk to a worker")?;
+        // It is the first message: there is room.
+        let _ = line.say(&Message::Begin(birth.settings), Some(self.memory.as_fd()));
+        let child = spawn::sandboxed(&birth.disabled, |born_in| {
+            let sandbox = Sandbox {
+                role: Role::Relay,
+                born_in,
+                required: birth.require_sandbox,
+            };
+            become_worker(&theirs, sandbox, &birth.disabled)
         });
-    match began {
-        Ok(line) => Ok((child, line)),
-        Err(error) => {
-            child.kill();
-            let _ = child.wait();
-            Err(error)
+        let since = Instant::now();
+        self.life = Life::Alive {
+            child: child.context("cannot fork a worker")?,
+            line,
+            since,
+            silent: Some(since + PATIENCE),
+        };
+        Ok(())
+    }
+
+    /// Hears its first word. Buries it if it is dead, or is to be: it has complained, or said nothing for too long.
+    fn look(&mut self) -> Option<End> {
+        let Life::Alive {
+            child,
+            line,
+            since,
+            silent,
+        } = &mut self.life
+        else {
+            return None;
+        };
+        let fd = child.fd();
+        let dead = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
+        let now = Instant::now();
+        let mut said = (dead || silent.is_some()).then(|| word(line)).flatten();
+        if said.as_deref() == Some(READY) {
+            *silent = None;
+            said = word(line);
         }
+        if !dead && said.is_none() && silent.is_none_or(|until| now < until) {
+            return None;
+        }
+        child.kill();
+        let end = match (said, child.wait()) {
+            (Some(why), _) => End::Said(why),
+            (None, _) if !dead => End::Silent,
+            (None, status @ 129..) => End::Killed(status - 128),
+            (None, status) => End::Died(status),
+        };
+        let pause = if now - *since < YOUNG {
+            PAUSE
+        } else {
+            Duration::ZERO
+        };
+        self.life = Life::Dead(now + pause);
+        Some(end)
     }
 }
 
-fn first_word(line: &Line) -> Result<(), Error> {
-    let mut fds = [PollFd::new(line, PollFlags::IN)];
-    if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for a worker")? == 0 {
-        return Err(Error::new("a worker does not answer"));
-    }
-    match word(line).as_deref() {
-        Some(READY) => Ok(()),
-        Some(why) => Err(Error::new(format!("a worker: {why}"))),
-        None => Err(Error::new("a worker died as it began")),
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Said(why) => f.write_str(why),
+            Self::Killed(signal) => write!(f, "killed by signal {signal}"),
+            Self::Died(status) => write!(f, "died with status {status}"),
+            Self::Silent => f.write_str("it does not answer"),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use pontoon_relay::counters::InterfaceStats;
 use pontoon_relay::filter::{self as program, Instruction, NOTHING};
@@ -13,6 +14,7 @@ use pontoon_sys::packet::{self, Size, Spread};
 use pontoon_sys::{Family, bind, filter, udp};
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
+use super::closing::Closing;
 use super::crew::Crew;
 use super::links::{Link, Links};
 use crate::error::reason;
@@ -38,6 +40,7 @@ pub(super) enum Engine {
 pub(super) struct Inputs {
     engine: Engine,
     doors: BTreeMap<Door, Receiving>,
+    closing: Closing,
     next_table: u32,
     next_id: u32,
 }
@@ -113,6 +116,7 @@ impl Inputs {
         Self {
             engine,
             doors: BTreeMap::new(),
+            closing: Closing::default(),
             next_table: 0,
             next_id: 0,
         }
@@ -151,7 +155,7 @@ impl Inputs {
     /// Takes a door away; its row is free.
     pub(super) fn remove(&mut self, door: &Door, crew: &mut Crew) -> Option<u32> {
         let mut receiving = self.doors.remove(door)?;
-        receiving.close(crew);
+        receiving.close(crew, &mut self.closing);
         Some(receiving.row)
     }
 
@@ -170,6 +174,16 @@ impl Inputs {
         self.doors.values().any(|receiving| receiving.state.is_err())
     }
 
+    /// When something is to be closed for good.
+    pub(super) fn next_turn(&self) -> Option<Instant> {
+        self.closing.next_turn()
+    }
+
+    /// Closes it.
+    pub(super) fn go_on(&mut self) {
+        self.closing.go_on();
+    }
+
     /// Opens or closes a door as its interface is now, for the rules that it has now.
     pub(super) fn update<'a>(
         &mut self,
@@ -185,7 +199,7 @@ impl Inputs {
         let link = links.get(&door.interface).filter(|link| link.up);
         let now = link.map(|link| (link.index, link.mtu));
         if receiving.state.as_ref().ok().map(|open| open.link) != now {
-            receiving.close(crew);
+            receiving.close(crew, &mut self.closing);
         }
         let Some(link) = link else {
             let why = match links.get(&door.interface) {
@@ -284,23 +298,26 @@ impl Receiving {
     }
 
     /// Workers take what is left, and no more.
-    fn close(&mut self, crew: &mut Crew) {
+    fn close(&mut self, crew: &mut Crew, closing: &mut Closing) {
+        if self.state.is_err() {
+            return;
+        }
         self.ask_kernel();
         self.kernel_dropped += self.socket_drops();
-        if let Ok(open) = &self.state {
-            match &open.what {
-                What::Ring { id, sockets, .. } => {
-                    sockets.iter().for_each(receive_no_more);
-                    crew.tell_all(&Message::NoInput(*id));
-                }
-                What::Sockets(sockets) => {
-                    for (id, socket) in sockets.values() {
-                        receive_no_more(socket);
-                        crew.tell(0, &Message::NoInput(*id), None);
-                    }
+        let open = std::mem::replace(&mut self.state, Err("closed".to_owned()));
+        match open.map(|open| open.what) {
+            Ok(What::Ring { id, sockets, .. }) => {
+                sockets.iter().for_each(receive_no_more);
+                crew.tell_all(&Message::NoInput(id));
+                closing.extend(sockets);
+            }
+            Ok(What::Sockets(sockets)) => {
+                for (id, socket) in sockets.values() {
+                    receive_no_more(socket);
+                    crew.tell(0, &Message::NoInput(*id), None);
                 }
             }
-            self.state = Err("closed".to_owned());
+            Err(_) => {}
         }
     }
 
@@ -408,6 +425,7 @@ fn adapt_ring<'a>(
         Family::V4 => program::v4(base, rules.clone()),
         Family::V6 => program::v6(base, rules.clone()),
     };
+    let wanted = program::only_from(link.index, wanted);
     if wanted == *program {
         return Ok(());
     }

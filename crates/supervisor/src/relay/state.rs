@@ -48,7 +48,7 @@ impl Relay {
     /// # Errors
     /// No memory for them; one that cannot start.
     pub(super) fn start(links: Links, workers: u8, birth: Birth) -> Result<Self, Error> {
-        let mut relay = Self {
+        Ok(Self {
             own: Rules::default(),
             mirrored: Vec::new(),
             rules: Rules::default(),
@@ -60,9 +60,7 @@ impl Relay {
             rows: Rows::new(),
             crew: Crew::new(workers, birth)?,
             begin: Instant::now(),
-        };
-        relay.look_after_workers()?;
-        Ok(relay)
+        })
     }
 
     /// The rules.
@@ -173,11 +171,12 @@ impl Relay {
         self.update();
     }
 
-    /// Tries again what could not be opened.
+    /// Tries again what could not be opened, and closes what nobody has any more.
     pub(super) fn retry(&mut self) {
         if self.incomplete() {
             self.update();
         }
+        self.inputs.go_on();
     }
 
     /// Whether something that a rule needs is not open.
@@ -190,19 +189,19 @@ impl Relay {
         self.crew.poll_fds()
     }
 
-    /// When a worker is due.
-    pub(super) fn next_birth(&self) -> Option<Instant> {
-        self.crew.next_birth()
+    /// When there is something to do, whatever happens.
+    pub(super) fn next_turn(&self) -> Option<Instant> {
+        [self.crew.next_turn(), self.inputs.next_turn()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Buries the dead, tells whoever takes their place everything, and the others what waits for them.
-    ///
-    /// # Errors
-    /// The first one could not start.
-    pub(super) fn look_after_workers(&mut self) -> Result<(), Error> {
+    pub(super) fn look_after_workers(&mut self) {
         self.crew.go_on();
         self.crew.reap();
-        for number in self.crew.start_due()? {
+        for number in self.crew.start_due() {
             self.outputs.brief(number, &mut self.crew);
             for entry in self.installed.values() {
                 self.crew
@@ -211,7 +210,6 @@ impl Relay {
             self.crew.tell(number, &Message::Commit, None);
             self.inputs.brief(number, &mut self.crew);
         }
-        Ok(())
     }
 
     /// Everything that was counted.

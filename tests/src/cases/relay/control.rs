@@ -2,25 +2,32 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Signal, kill_process};
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::traffic::{Receiver, Sender};
 use super::workers::worker;
-use super::world::{Relay, Row, command, on_the_right};
-use super::{MANY, group, onward, usual};
+use super::world::{Relay, Row, Stats, command, on_the_right};
+use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
-use crate::process::output;
+use crate::process::{output, wait_until};
 
 pub(super) fn cases() -> Vec<Case> {
     let one = [
         Case::new("relay.control-shows-rates", 20, rates),
         Case::new("relay.control-refuses-as-a-whole", 20, refuses),
         Case::new("relay.a-stopped-worker-holds-nobody-up", 20, stopped),
+        Case::new(
+            "relay.a-worker-stopped-at-birth-holds-nobody-up",
+            20,
+            stopped_at_birth,
+        ),
+        Case::new("relay.control-changes-lose-nothing-of-others", 30, churn).alone(),
     ];
     Case::both("relay.control", 30, control)
         .into_iter()
@@ -71,12 +78,23 @@ fn control(context: &Context, family: Family) -> Result<()> {
                 ctl(context, &["remove", &format!("left {}", at(3)), &absent], 0).map(drop)
             })
         });
-        // Never more on the way than the receiver has room for, however long it has to wait for its turn.
-        for begin in (0..10 * MANY).step_by(500) {
-            sender.send(begin..begin + 500, usual)?;
-            kept.take(begin..begin + 500, usual)?;
+        let sending = scope.spawn(|| sender.send(0..10 * MANY, usual));
+        let mut received = 0;
+        while !sending.is_finished() {
+            received += kept.count(usual)?;
         }
-        joined(changing)
+        joined(sending)?;
+        joined(changing)?;
+        received += kept.count(usual)?;
+        // The receiver may have to wait for its turn longer than its buffer lasts, which is not the relay's loss.
+        let missed = kept.missed()?;
+        eprintln!("{received} received, {missed} missed");
+        ensure!(
+            received + missed == 10 * MANY,
+            "{received} received and {missed} missed are not {}",
+            10 * MANY
+        );
+        Ok(())
     })?;
 
     let said = ctl(context, &["add", &second, &absent], 0)?;
@@ -219,6 +237,164 @@ fn stopped(context: &Context) -> Result<()> {
     let stats = relay.stats()?;
     stats.add_up()?;
     stats.expect("/rules/0/outputs/0/sent", 100)?;
+    stats.expect("/workers/0/restarts", 0)
+}
+
+/// Who is stopped before it works holds up neither the other worker's successor nor who asks, and loses nothing.
+fn stopped_at_birth(context: &Context) -> Result<()> {
+    const FLOWS: u32 = 16;
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let rule = onward(from, to);
+    let options = ["--control", SOCKET, "--workers", "2", "--rule", &rule];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let newborn = stop_newborn(&mut relay)?;
+    let other = pid_of(&relay.stats()?, 1)?;
+    kill_process(other, Signal::KILL)?;
+    let begin = Instant::now();
+    relay.stats_when("the other has a successor", |stats| {
+        pid_of(stats, 1).is_ok_and(|pid| pid != other)
+    })?;
+    ensure!(
+        ctl(context, &["list"], 0)? == format!("{rule}\n"),
+        "the rules are others"
+    );
+    for number in 0..FLOWS {
+        Sender::new(row.sender(), from, 8)?.send(number..number + 1, usual)?;
+    }
+    // Flows of the worker that lives.
+    ensure!(
+        receiver.next(Duration::from_secs(5))?.is_some(),
+        "nothing comes while one is stopped"
+    );
+    let took = begin.elapsed();
+    ensure!(took < Duration::from_secs(5), "it took {took:?}");
+    let stats = relay.stats()?;
+    stats.expect("/workers/0/restarts", u64::from(newborn.restarts))?;
+    stats.expect("/workers/1/restarts", 1)?;
+
+    kill_process(newborn.pid, Signal::CONT)?;
+    let stats = relay.stats_when("what has waited is sent", |stats| {
+        stats.number("/rules/0/outputs/0/sent") == u64::from(FLOWS)
+    })?;
+    stats.add_up()?;
+    stats.expect("/workers/0/restarts", newborn.restarts.into())
+}
+
+/// A worker that is stopped before it has entered its sandbox.
+struct Newborn {
+    pid: Pid,
+    restarts: u32,
+}
+
+/// Has a worker die, and stops its successor where that is quick enough.
+fn stop_newborn(relay: &mut Relay) -> Result<Newborn> {
+    const TRIES: u32 = 50;
+    for restarts in 1..=TRIES {
+        // Young workers wait a while before they have a successor.
+        std::thread::sleep(Duration::from_millis(60));
+        let old = relay.children()?;
+        kill_process(worker(relay)?, Signal::KILL)?;
+        let pid = loop {
+            if let Some(new) = relay.children()?.into_iter().find(|pid| !old.contains(pid)) {
+                break new;
+            }
+        };
+        let new = Pid::from_raw(pid.cast_signed()).context("no process")?;
+        kill_process(new, Signal::STOP)?;
+        let status = || Ok(std::fs::read_to_string(format!("/proc/{pid}/status"))?);
+        wait_until("it is stopped", Duration::from_secs(5), || {
+            status().map(|status| status.contains("\nState:\tT"))
+        })?;
+        if status()?.contains("\nSeccomp:\t0\n") {
+            return Ok(Newborn { pid: new, restarts });
+        }
+        kill_process(new, Signal::CONT)?;
+    }
+    bail!("{TRIES} workers were quicker than the signal")
+}
+
+fn pid_of(stats: &Stats, worker: usize) -> Result<Pid> {
+    let pid = stats.number(&format!("/workers/{worker}/pid"));
+    Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
+}
+
+/// A thousand rules, of which a hundred go in a second, and a hundred others come: those that stay lose nothing.
+fn churn(context: &Context) -> Result<()> {
+    const RULES: u16 = 1000;
+    const FLOWS: u16 = 5;
+    const TURNS: u16 = 20;
+    const EACH: u16 = 10;
+    const TURN: Duration = Duration::from_millis(100);
+    let row = Row::new(1)?;
+    let flow = |number: u16| (group(Family::V4, number), group(Family::V4, 100 + number));
+    let other = |number: u16| format!("left 239.2.{}.{}:7000 -> right *:*", number / 250, number % 250);
+    let kept = (0..FLOWS).map(flow).map(|(from, to)| onward(from, to));
+    reload::write(&kept.chain((FLOWS..RULES).map(other)).collect::<Vec<_>>())?;
+    let options = ["--control", SOCKET, "--config", reload::FILE];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let flows = (0..FLOWS)
+        .map(|number| {
+            let (from, to) = flow(number);
+            let sender = Sender::new(row.sender(), from, 8)?;
+            Ok((sender, Receiver::new(row.receiver(), to)?))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let turn = |turn: u16| {
+        let first = FLOWS + turn * EACH;
+        let gone: Vec<String> = (first..first + EACH).map(other).collect();
+        let come: Vec<String> = (first..first + EACH)
+            .map(|number| other(RULES + number))
+            .collect();
+        for (what, rules) in [("remove", gone), ("add", come)] {
+            let rules = rules.iter().map(String::as_str);
+            ctl(context, &[what].into_iter().chain(rules).collect::<Vec<_>>(), 0)?;
+        }
+        Ok(())
+    };
+    let done = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| -> Result<u32> {
+        let changing = scope.spawn(|| -> Result<()> {
+            let begin = Instant::now();
+            let result = (0..TURNS).try_for_each(|number| {
+                std::thread::sleep((begin + TURN * number.into()).saturating_duration_since(Instant::now()));
+                turn(number)
+            });
+            done.store(true, Ordering::Relaxed);
+            let took = begin.elapsed();
+            eprintln!("{} rules added and removed in {took:?}", TURNS * EACH);
+            ensure!(took < 2 * TURN * TURNS.into(), "that is too slow");
+            result
+        });
+        let (mut begin, mut passed) = (0, Ok(()));
+        while passed.is_ok() && !done.load(Ordering::Relaxed) {
+            let numbers = begin..begin + 100;
+            passed = flows
+                .iter()
+                .try_for_each(|(sender, _)| sender.send(numbers.clone(), usual));
+            let received = || {
+                flows
+                    .iter()
+                    .try_for_each(|(_, receiver)| receiver.take(numbers.clone(), usual))
+            };
+            passed = passed.and_then(|()| received());
+            begin = numbers.end;
+        }
+        joined(changing)?;
+        passed.map(|()| begin)
+    })?;
+    eprintln!("{sent} of each flow");
+    let stats = relay.stats()?;
+    stats.add_up()?;
+    for number in 0..FLOWS {
+        stats.expect(&format!("/rules/{number}/outputs/0/sent"), sent.into())?;
+    }
+    ensure!(
+        !stats.text("/rules/999/rule").is_empty() && stats.text("/rules/1000/rule").is_empty(),
+        "there are not as many rules as before"
+    );
+    stats.expect("/interfaces/0/kernel_dropped", 0)?;
     stats.expect("/workers/0/restarts", 0)
 }
 

@@ -1,12 +1,13 @@
 //! Interfaces and outputs in trouble.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
 use super::world::{Relay, Row, command};
-use super::{MANY, group, onward, usual};
+use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::network::{add_address, ip};
 
@@ -18,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
     let one = [
         Case::new("relay.an-output-without-offloads", 20, no_offload),
         Case::new("relay.a-smaller-mtu", 20, smaller_mtu),
+        Case::new("relay.inputs-that-go-hold-nobody-up", 20, inputs_go).alone(),
         Case::new("relay.refuses-malformed-rules", 20, malformed),
     ];
     both.into_iter().flatten().chain(one).collect()
@@ -130,6 +132,57 @@ fn interface(context: &Context, family: Family) -> Result<()> {
         stats.expect("/rules/0/outputs/0/sent", u64::from(round + 1) * 200)?;
     }
     relay.stats()?.expect("/workers/0/restarts", 0)
+}
+
+/// The kernel takes 20 ms to close a ring. Meanwhile there is no time in which a worker does nothing for the others.
+fn inputs_go(context: &Context) -> Result<()> {
+    const INPUTS: u16 = 10;
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let mut rules = vec![onward(from, to)];
+    row.relay(0).enter(|| {
+        (0..INPUTS).try_for_each(|number| {
+            ip(&format!(
+                "link add more{number} type veth peer name other{number}"
+            ))?;
+            ip(&format!("link set other{number} up"))?;
+            ip(&format!("link set more{number} up"))
+        })
+    })?;
+    rules.extend((0..INPUTS).map(|number| format!("more{number} {from} -> right *:*")));
+    reload::write(&rules)?;
+    let mut relay = Relay::start(context, row.relay(0), ["--config", reload::FILE])?;
+    let (sender, receiver) = (
+        Sender::new(row.sender(), from, 8)?,
+        Receiver::new(row.receiver(), to)?,
+    );
+    reload::write(&rules[..1])?;
+    let (begin, mut number, mut longest) = (Instant::now(), 0, Duration::ZERO);
+    while begin.elapsed() < Duration::from_secs(1) {
+        if number == 100 {
+            relay.signal(Signal::HUP)?;
+        }
+        let sent = Instant::now();
+        sender.send(number..number + 1, usual)?;
+        receiver.take(number..number + 1, usual)?;
+        longest = longest.max(sent.elapsed());
+        number += 1;
+    }
+    eprintln!("{number} datagrams; the slowest took {longest:?}");
+    ensure!(longest < Duration::from_millis(80), "it took {longest:?}");
+    let stats = relay.stats()?;
+    ensure!(
+        stats.text("/interfaces/1/state").is_empty(),
+        "the inputs are there"
+    );
+    stats.expect("/rules/0/outputs/0/sent", number.into())?;
+    // They are closed in the end.
+    relay.stats_when("all rings but one are closed", |_| {
+        row.relay(0)
+            .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/packet")?))
+            .is_ok_and(|rings| rings.lines().count() == 2)
+    })?;
+    Ok(())
 }
 
 /// A device that takes neither segments nor unfinished checksums.

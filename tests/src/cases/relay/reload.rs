@@ -19,9 +19,11 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-const FILE: &str = "/mnt/relay.toml";
+/// Where the rules are.
+pub(super) const FILE: &str = "/mnt/relay.toml";
 
-fn write(rules: &[String]) -> Result<()> {
+/// Writes a file of rules.
+pub(super) fn write(rules: &[String]) -> Result<()> {
     let rules: Vec<String> = rules.iter().map(|rule| format!("  \"{rule}\",\n")).collect();
     // All of it or nothing is read.
     std::fs::write("/mnt/new", format!("rules = [\n{}]\n", rules.concat()))?;

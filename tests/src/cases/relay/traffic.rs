@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::net::{netdevice, sockopt};
 
 use crate::network::Namespace;
@@ -119,10 +119,11 @@ impl Receiver {
     pub(super) fn take(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
         let begin = Instant::now();
         for number in numbers {
-            let Some(datagram) = self.next(PATIENCE)? else {
-                bail!("number {number} has not come in {:?}", begin.elapsed());
+            let came = match self.next(PATIENCE)? {
+                Some(datagram) => check(&datagram, number, size(number)),
+                None => Err(anyhow!("number {number} has not come in {:?}", begin.elapsed())),
             };
-            check(&datagram, number, size(number))?;
+            came.with_context(|| format!("{:?} have found the receiver's buffer full", self.missed()))?;
         }
         Ok(())
     }

@@ -161,6 +161,14 @@ impl Relay {
         Ok(last)
     }
 
+    /// The ids of its workers.
+    pub(super) fn children(&self) -> Result<Vec<u32>> {
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+        let ids = children.split_whitespace().map(str::parse);
+        Ok(ids.collect::<Result<_, _>>()?)
+    }
+
     /// Waits for its end.
     pub(super) fn ended(&mut self) -> Result<std::process::ExitStatus> {
         Ok(self.child.wait()?)
