@@ -2,14 +2,13 @@
 
 mod capture;
 mod publish;
+mod stuck;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
@@ -26,7 +25,6 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("control.stats", 30, stats),
         Case::new("control.policy", 30, policy),
-        Case::new("control.half-a-request", 30, half_a_request),
         Case::new("control.flows", 30, flows),
         Case::new("control.metrics-over-tcp", 30, metrics_over_tcp),
         Case::new("control.engine-killed", 30, engine_killed),
@@ -34,6 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
     .into_iter()
     .chain(publish::cases())
     .chain(capture::cases())
+    .chain(stuck::cases())
     .map(Case::pontoon_only)
     .collect()
 }
@@ -183,27 +182,6 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     let metrics = curl("metrics")?;
     ensure!(metrics.contains("pontoon_flows{worker=\"0\"} "), "{metrics}");
     ensure!(curl("v1/stats").is_err(), "more than metrics is told");
-    Ok(())
-}
-
-/// Clients that say half a request delay neither other clients nor the guest.
-fn half_a_request(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
-    let mut stuck = Vec::new();
-    for _ in 0..40 {
-        let mut client = UnixStream::connect(SOCKET)?;
-        // One that had to make room may be gone already.
-        let _ = client.write_all(b"PUT /v1/policy HTTP/1.1\r\nContent-Length: 9\r\n\r\n{");
-        stuck.push(client);
-    }
-    let start = Instant::now();
-    scene.ctl(&["stats"])?;
-    ensure!(
-        start.elapsed() < Duration::from_secs(1),
-        "stats took {:?}",
-        start.elapsed()
-    );
-    ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }
 
