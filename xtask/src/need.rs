@@ -33,6 +33,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("sysctl", "procps"),
     ("tcpdump", "tcpdump"),
     ("traceroute", "traceroute"),
+    ("tshark", "tshark"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),
     ("xz", "xz-utils"),

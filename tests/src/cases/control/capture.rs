@@ -1,4 +1,4 @@
-//! Captures, as tcpdump reads them.
+//! Captures, as tcpdump and tshark read them.
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         by_several,
         Case::new("control.capture-from-the-start", 30, from_the_start),
         Case::new("control.capture-limits", 30, limits),
+        Case::new("control.capture-bulk", 30, bulk),
         Case::new("control.capture-engine-killed", 30, engine_killed),
     ]
 }
@@ -117,6 +118,44 @@ fn limits(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Bytes of a transfer; both ways together find room even if nothing is written meanwhile.
+const BULK: u64 = 7_000_000;
+
+/// What tshark finds fault with: frames that are malformed, and those that others of their connection say must be there.
+const FAULTS: &str = "_ws.malformed || _ws.expert.severity == error || tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment";
+
+/// Large frames of a transfer, each way, are as many for tshark, whole and without fault.
+fn bulk(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    scene.ctl(&["capture", "start", FILE])?;
+    for words in ["put 0 1", "fetch 0 2"] {
+        let line = format!("$E2E guest tcp {} {words} {BULK}", scene.server);
+        expect(&scene.guest.ask(&line)?, "ok")?;
+    }
+    let ended = stop(&scene)?;
+    ensure!(number(&ended, "dropped") == 0, "{ended}");
+
+    let fields = ["frame.len", "frame.cap_len", "tcp.dstport"];
+    let fields = fields.map(|field| ["-e", field]).concat();
+    let text = tshark(&[&["-T", "fields"], &fields[..]].concat())?;
+    let frames = text.lines().count() as u64;
+    ensure!(frames == number(&ended, "frames"), "{frames} frames: {ended}");
+    let mut largest = [0; 2];
+    for line in text.lines() {
+        let mut words = line.split('\t');
+        let (len, kept) = (words.next().unwrap_or_default(), words.next());
+        ensure!(kept == Some(len), "a frame is cut: {line:?}");
+        let up = words.next() == Some(&scene.server.port().to_string());
+        largest[usize::from(up)] = len.parse::<u32>()?.max(largest[usize::from(up)]);
+    }
+    eprintln!("{frames} frames, the largest of {largest:?} bytes, down and up");
+    ensure!(
+        largest.iter().all(|len| *len > 32_768),
+        "no large frames: {largest:?}"
+    );
+    expect(&tshark(&["-Y", FAULTS])?, "")
+}
+
 /// The capture ends with the engine, which is told, and another one may begin.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
@@ -159,15 +198,25 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_default()
 }
 
-/// Frames that pass a filter, as tcpdump reads the file, which it must not find fault with.
+/// Frames that pass a filter, as tcpdump reads the file.
 fn count(filter: &[&str]) -> Result<u64> {
-    // Whom it takes for root it wants to be somebody else, and a namespace may have nobody else.
-    let mut tcpdump = Command::new("unshare");
-    tcpdump.args(["--user", "--map-user=1000", "--map-group=1000", "tcpdump"]);
-    let output = tcpdump.args(["-n", "-t", "-r", FILE]).args(filter).output()?;
+    let frames = read("tcpdump", &[&["-t"], filter].concat())?;
+    Ok(frames.lines().count() as u64)
+}
+
+/// What tshark says of the file. It takes the server's port for that of another protocol.
+fn tshark(options: &[&str]) -> Result<String> {
+    read("tshark", &[&["--disable-protocol", "gryphon"], options].concat())
+}
+
+/// What a program says of the file, which it must not find fault with.
+fn read(program: &str, options: &[&str]) -> Result<String> {
+    // Whom they take for root they want to be somebody else, and a namespace may have nobody else.
+    let mut reader = Command::new("unshare");
+    reader.args(["--user", "--map-user=1000", "--map-group=1000", program]);
+    let output = reader.args(["-n", "-r", FILE]).args(options).output()?;
     let talk = String::from_utf8_lossy(&output.stderr);
     let fine = talk.lines().all(|line| line.starts_with("reading from file "));
-    ensure!(output.status.success() && fine, "tcpdump: {talk}");
-    let frames = output.stdout.split(|byte| *byte == b'\n').count() - 1;
-    Ok(frames as u64)
+    ensure!(output.status.success() && fine, "{program}: {talk}");
+    Ok(String::from_utf8(output.stdout)?)
 }
