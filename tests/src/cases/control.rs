@@ -47,12 +47,17 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn new(context: &'a Context) -> Result<Self> {
+        Self::with(context, &[])
+    }
+
+    /// The same, with more options of `pontoon run`.
+    fn with(context: &'a Context, options: &[&str]) -> Result<Self> {
         let network = Network::new(context)?;
         tmpfs(Path::new("/run"))?;
         let server = tcp_server(&network, Family::V4)?;
         let shell = "echo listening; while read -r line; do eval \"$line\"; done";
-        let guest = network.run().options(["--control", SOCKET]).shell(shell);
-        let guest = guest.spawn()?.listening()?;
+        let guest = network.run().options(["--control", SOCKET]).options(options);
+        let guest = guest.shell(shell).spawn()?.listening()?;
         Ok(Self {
             context,
             server,

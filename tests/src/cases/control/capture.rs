@@ -27,6 +27,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.capture-limits", 30, limits),
         Case::new("control.capture-bulk", 30, bulk),
         Case::new("control.capture-engine-killed", 30, engine_killed),
+        Case::new(
+            "control.capture-from-the-start-engine-killed",
+            30,
+            engine_killed_from_the_start,
+        ),
     ]
 }
 
@@ -156,18 +161,64 @@ fn bulk(context: &Context) -> Result<()> {
     expect(&tshark(&["-Y", FAULTS])?, "")
 }
 
-/// The capture ends with the engine, which is told, and another one may begin.
+/// Another engine goes on with the capture: what both wrote is there, and whole, though the one died in the midst of it.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
-    context.program.engine()?.signal(Signal::KILL)?;
-    process::wait_until("the capture has ended", Duration::from_secs(5), || {
-        Ok(shown()?["ended"] == "the engine died")
-    })?;
-    scene.ctl(&["capture", "start", FILE])?;
     ensure!(scene.reaches()?, "the server is not reached");
-    let frames = number(&stop(&scene)?, "frames");
-    ensure!(frames > 3 && count(&[])? == frames, "{frames} frames");
+    let line = format!(
+        "$E2E guest tcp {} put 0 1 1000000000 >/dev/null 2>&1 &",
+        scene.server
+    );
+    scene.guest.tell(&line)?;
+    process::wait_until("there is much of it", Duration::from_secs(5), || {
+        Ok(fs::metadata(FILE)?.len() > 1_000_000)
+    })?;
+    kill_engine(&scene)?;
+    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(shown()?["running"] == true, "{}", shown()?);
+    let ended = stop(&scene)?;
+    let after = number(&ended, "frames");
+    let (frames, connects) = (count(&[])?, count(&["tcp[tcpflags] == tcp-syn"])?);
+    eprintln!("{frames} frames, {after} of the second engine's; {connects} connects");
+    ensure!(ended["ended"] == "it was stopped", "{ended}");
+    ensure!(
+        after > 3 && frames > after + 10,
+        "{frames} frames, {after} of the second engine's"
+    );
+    ensure!(connects == 3, "{connects} connects");
+    ensure!(
+        tshark(&[])?.lines().count() as u64 == frames,
+        "tshark counts others"
+    );
+    Ok(())
+}
+
+/// The same of one that the program began with.
+fn engine_killed_from_the_start(context: &Context) -> Result<()> {
+    let mut scene = Scene::with(context, &["--pcap", FILE])?;
+    for _ in 0..2 {
+        ensure!(scene.reaches()?, "the server is not reached");
+        // What there is gets into the file.
+        std::thread::sleep(Duration::from_millis(200));
+        kill_engine(&scene)?;
+    }
+    ensure!(scene.reaches()?, "the server is not reached");
+    let Scene { mut guest, .. } = scene;
+    guest.tell("exit 0")?;
+    guest.finish()?;
+    let connects = count(&["tcp[tcpflags] == tcp-syn"])?;
+    ensure!(connects == 3, "{connects} connects");
+    Ok(())
+}
+
+/// Kills the engine, and waits until another one captures.
+fn kill_engine(scene: &Scene<'_>) -> Result<()> {
+    let engine = scene.context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_for_ends(&[engine])?;
+    // Its answer comes after what it was told before.
+    scene.ctl(&["stats"])?;
     Ok(())
 }
 

@@ -10,16 +10,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::Signal;
 
 use super::{SOCKET, Scene};
 use crate::case::{Case, Context};
 use crate::cases::{expect, tmpfs};
 use crate::guest::{tcp, udp};
 use crate::network::Network;
+use crate::process;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("control.publish", 30, publish),
+        Case::new("control.published-ports-outlive-the-engine", 30, engine_killed),
         Case::new(
             "control.publish-under-load",
             60 + u64::from(changes()) / 100,
@@ -72,6 +75,29 @@ fn publish(context: &Context) -> Result<()> {
     ensure!(&got == b"two", "got {got:?}");
     tcp::command(here(8080), &["refused"])?;
     expect(&scene.ctl(&["publish", "list"])?, "")
+}
+
+/// The engine that takes a dead one's place has the ports that were published and removed while that ran.
+fn engine_killed(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    for server in ["tcp:0.0.0.0:80", "udp:0.0.0.0:53"] {
+        let line = scene.guest.ask(&format!("$E2E guest serve {server} &"))?;
+        expect(&line, "listening")?;
+    }
+    let specs = ["127.0.0.1:8080:80", "127.0.0.1:8081:80", "127.0.0.1:5353:53/udp"];
+    scene.ctl(&[&["publish", "add"], &specs[..]].concat())?;
+    scene.ctl(&["publish", "remove", specs[0]])?;
+    let engine = context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_for_ends(&[engine])?;
+    // Its answer is another engine's.
+    scene.ctl(&["stats"])?;
+    tcp::command(here(8080), &["refused"])?;
+    tcp::command(here(8081), &["peer"])?;
+    expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
+    scene.ctl(&["publish", "remove", specs[1]])?;
+    tcp::command(here(8081), &["refused"])?;
+    Ok(())
 }
 
 /// Changes of the case: `PONTOON_CHANGES`, or some; five hundred are made in a second.
