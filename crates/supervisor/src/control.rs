@@ -8,6 +8,7 @@
 //! its resource. Metrics alone may be had over TCP, too.
 
 mod connection;
+mod exposition;
 mod guest;
 pub(crate) mod http;
 pub(crate) mod listener;

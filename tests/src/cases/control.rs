@@ -15,6 +15,7 @@ use rustix::process::Signal;
 
 use super::{expect, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
+use crate::lint;
 use crate::network::Network;
 use crate::process;
 use crate::run::Running;
@@ -186,6 +187,7 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     };
     let metrics = curl("metrics")?;
     ensure!(metrics.contains("pontoon_flows{worker=\"0\"} "), "{metrics}");
+    lint::check(&metrics)?;
     ensure!(curl("v1/stats").is_err(), "more than metrics is told");
     Ok(())
 }
