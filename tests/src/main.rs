@@ -14,6 +14,7 @@ mod figures;
 mod guest;
 #[cfg(target_arch = "x86_64")]
 mod inject;
+mod lint;
 mod machine;
 mod network;
 mod pattern;

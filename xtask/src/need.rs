@@ -34,6 +34,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("tcpdump", "tcpdump"),
     ("tmux", "tmux"),
     ("traceroute", "traceroute"),
+    ("tshark", "tshark"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),
     ("xz", "xz-utils"),

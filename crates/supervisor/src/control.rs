@@ -8,6 +8,7 @@
 //! its resource. Metrics alone may be had over TCP, too.
 
 mod connection;
+mod exposition;
 mod guest;
 pub(crate) mod http;
 pub(crate) mod listener;
@@ -101,8 +102,8 @@ impl Control {
     ///
     /// # Errors
     /// Its file cannot be had.
-    pub(crate) fn capture(&mut self, capture: &Capture) -> Result<(), Error> {
-        self.api.capture(capture)
+    pub(crate) fn capture(&mut self, capture: &Capture, now: Instant) -> Result<(), Error> {
+        self.api.capture(capture, now)
     }
 
     /// Does what can be done now. `tell` passes a word on to the engine.
@@ -119,7 +120,7 @@ impl Control {
 
     /// Another engine has taken the place of the one that was asked: it answers instead.
     pub(crate) fn ask_again(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
-        self.api.ask_again();
+        self.api.ask_again(now);
         self.serve(tell, now);
     }
 

@@ -128,7 +128,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     let control = wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics, served));
     let mut control = control.transpose()?;
     if let Some((control, capture)) = control.as_mut().zip(options.pcap.as_ref()) {
-        control.capture(capture)?;
+        control.capture(capture, Instant::now())?;
     }
     let tap = |ifname: &str| tap::Plan {
         ifname: ifname.to_owned(),

@@ -2,21 +2,21 @@
 
 mod capture;
 mod publish;
+mod stuck;
 mod top;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
 use super::{expect, talk, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
+use crate::lint;
 use crate::network::{self, Network};
 use crate::process;
 use crate::run::Running;
@@ -27,7 +27,6 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("control.stats", 30, stats),
         Case::new("control.policy", 30, policy),
-        Case::new("control.half-a-request", 30, half_a_request),
         Case::new("control.flows", 30, flows),
         Case::new("control.metrics-over-tcp", 30, metrics_over_tcp),
         Case::new("control.log-level", 30, log_level),
@@ -37,6 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
     .chain(publish::cases())
     .chain(capture::cases())
     .chain(top::cases())
+    .chain(stuck::cases())
     .map(Case::pontoon_only)
     .collect()
 }
@@ -51,12 +51,17 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn new(context: &'a Context) -> Result<Self> {
+        Self::with(context, &[])
+    }
+
+    /// The same, with more options of `pontoon run`.
+    fn with(context: &'a Context, options: &[&str]) -> Result<Self> {
         let network = Network::new(context)?;
         tmpfs(Path::new("/run"))?;
         let server = tcp_server(&network, Family::V4)?;
         let shell = "echo listening; while read -r line; do eval \"$line\"; done";
-        let guest = network.run().options(["--control", SOCKET]).shell(shell);
-        let guest = guest.spawn()?.listening()?;
+        let guest = network.run().options(["--control", SOCKET]).options(options);
+        let guest = guest.shell(shell).spawn()?.listening()?;
         Ok(Self {
             context,
             server,
@@ -221,28 +226,8 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     };
     let metrics = curl("metrics")?;
     ensure!(metrics.contains("pontoon_flows{worker=\"0\"} "), "{metrics}");
+    lint::check(&metrics)?;
     ensure!(curl("v1/stats").is_err(), "more than metrics is told");
-    Ok(())
-}
-
-/// Clients that say half a request delay neither other clients nor the guest.
-fn half_a_request(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
-    let mut stuck = Vec::new();
-    for _ in 0..40 {
-        let mut client = UnixStream::connect(SOCKET)?;
-        // One that had to make room may be gone already.
-        let _ = client.write_all(b"PUT /v1/policy HTTP/1.1\r\nContent-Length: 9\r\n\r\n{");
-        stuck.push(client);
-    }
-    let start = Instant::now();
-    scene.ctl(&["stats"])?;
-    ensure!(
-        start.elapsed() < Duration::from_secs(1),
-        "stats took {:?}",
-        start.elapsed()
-    );
-    ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }
 

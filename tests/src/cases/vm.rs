@@ -15,6 +15,7 @@ use crate::carrier::{Framing, dial};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::{tcp, udp};
+use crate::lint;
 use crate::machine::{self, DIRECTORY, Guest, Vm};
 use crate::network::Network;
 use crate::process;
@@ -56,6 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         })
         .collect();
     cases.push(Case::new("vm.stream.lossy-link", 120, lossy).alone());
+    cases.push(Case::new("vm.stream.metrics", 20, metrics));
     cases.push(Case::new("vm.vhost-user.two-queues", 60, two_queues));
     cases.push(Case::new("vm.vhost-user.datagrams-in-one-frame", 30, segments));
     cases.into_iter().map(Case::pontoon_only).collect()
@@ -96,6 +98,24 @@ fn guest(vm: &Vm, faults: Faults) -> Result<Guest> {
     guest.dhcp4()?;
     guest.slaac()?;
     Ok(guest)
+}
+
+/// They follow Prometheus' conventions, and a machine that is not there yet is none.
+fn metrics(context: &Context) -> Result<()> {
+    let (_network, vm) = start(context, Framing::Stream, &["--metrics", "127.0.0.1:9100"])?;
+    let scrape = || {
+        let curl = ["-sS", "--fail", "http://127.0.0.1:9100/metrics"];
+        process::output(Command::new("curl").args(curl))
+    };
+    lint::check(&scrape()?)?;
+    let _guest = guest(&vm, Faults::NONE)?;
+    let metrics = scrape()?;
+    lint::check(&metrics)?;
+    ensure!(
+        !metrics.contains("pontoon_frames_up_total{worker=\"0\"} 0\n"),
+        "{metrics}"
+    );
+    Ok(())
 }
 
 fn addresses(context: &Context, framing: Framing) -> Result<()> {

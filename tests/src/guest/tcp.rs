@@ -30,6 +30,10 @@ pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
             Ok("ok".to_string())
         }
         ["rr", rounds] => Ok(format!("{}", rr(server, rounds.parse()?)?.as_nanos())),
+        ["rr-p99", rounds] => {
+            let times = round_trips(server, rounds.parse()?)?;
+            Ok(format!("{}", times[times.len() * 99 / 100].as_nanos()))
+        }
         _ => bail!("unknown TCP command {}", words.join(" ")),
     }
 }
@@ -200,6 +204,11 @@ fn round(server: SocketAddr) -> Result<()> {
 
 /// Median time of a byte there and back.
 pub(crate) fn rr(server: SocketAddr, rounds: usize) -> Result<Duration> {
+    Ok(round_trips(server, rounds)?[rounds / 2])
+}
+
+/// Times of a byte there and back, the shortest first.
+fn round_trips(server: SocketAddr, rounds: usize) -> Result<Vec<Duration>> {
     let mut stream = request(server, "echo")?;
     let mut times = Vec::with_capacity(rounds);
     for _ in 0..rounds {
@@ -209,5 +218,5 @@ pub(crate) fn rr(server: SocketAddr, rounds: usize) -> Result<Duration> {
         times.push(start.elapsed());
     }
     times.sort_unstable();
-    Ok(times[rounds / 2])
+    Ok(times)
 }

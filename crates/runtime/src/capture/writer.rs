@@ -1,8 +1,12 @@
 //! The thread that writes a capture's file.
+//!
+//! The engine may die within a write. The file's offset, which the supervisor sees too, is where what is whole of it ends, and
+//! where the next engine goes on.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -11,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime};
 use pontoon_sys::seqpacket;
 use tracing::debug;
 
+use super::Tape;
 use super::pcapng::{self, Statistics};
-use super::{Record, Tape};
 use crate::messages::{Captured, Report, Start};
 
 /// How often to look for frames: so long is the file behind at most.
@@ -37,7 +41,7 @@ pub(super) struct Writer {
     buffer: Vec<u8>,
     /// Frames among that.
     buffered: u64,
-    /// Written.
+    /// Bytes of the file.
     bytes: u64,
 }
 
@@ -92,14 +96,23 @@ impl Writer {
     }
 
     fn follow(&mut self) -> End {
+        match self.file.stream_position() {
+            Ok(position) => self.bytes = position,
+            Err(error) => return End::Failed(error),
+        }
         pcapng::begin(&mut self.buffer, self.snap);
+        if !self.fits(0) {
+            self.buffer.clear();
+            return End::Size;
+        }
         loop {
             // Asked before the tape is empty: what was put on it before it was closed is not left there.
             let closed = self.tape.is_closed();
             while self.buffer.len() < CHUNK
                 && let Some(record) = self.tape.take()
             {
-                if !self.fits(&record) {
+                let frame = pcapng::FRAME_OVERHEAD + (record.bytes.len() as u64).next_multiple_of(4);
+                if !self.fits(frame) {
                     return End::Size;
                 }
                 pcapng::frame(&mut self.buffer, record.at, record.way, &record.bytes, record.len);
@@ -124,10 +137,9 @@ impl Writer {
         }
     }
 
-    /// Whether there is room in the file for a frame, and for the statistics behind the last one.
-    fn fits(&self, record: &Record) -> bool {
-        let frame = pcapng::FRAME_OVERHEAD + (record.bytes.len() as u64).next_multiple_of(4);
-        let len = self.bytes + self.buffer.len() as u64 + frame + pcapng::STATISTICS_LEN;
+    /// Whether there is room in the file for so much more, and for the statistics behind it.
+    fn fits(&self, more: u64) -> bool {
+        let len = self.bytes + self.buffer.len() as u64 + more + pcapng::STATISTICS_LEN;
         len <= self.most_bytes
     }
 
@@ -148,8 +160,9 @@ impl Writer {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        self.file.write_all(&self.buffer)?;
+        self.file.write_all_at(&self.buffer, self.bytes)?;
         self.bytes += self.buffer.len() as u64;
+        self.file.seek(SeekFrom::Start(self.bytes))?;
         self.tape.frames.fetch_add(self.buffered, Ordering::Relaxed);
         self.buffered = 0;
         self.buffer.clear();

@@ -21,7 +21,7 @@ pub enum Order {
 pub struct Start {
     /// Larger than that of every capture before.
     pub number: u64,
-    /// An empty file.
+    /// A file, from its offset on.
     pub file: Descriptor,
     /// Bytes that are kept of a frame.
     pub snap: u32,
@@ -36,7 +36,7 @@ pub struct Start {
 pub struct Captured {
     /// Its number.
     pub number: u64,
-    /// Frames in the file.
+    /// Frames that went into the file.
     pub frames: u64,
     /// Frames that are missing there, as they came faster than they could be written.
     pub dropped: u64,

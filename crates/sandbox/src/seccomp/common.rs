@@ -17,7 +17,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     // Descriptors.
     call(
         SYS_write,
-        "log; tap: frames; mesh: a worker's doorbell; vhost-net: the kernel's; capture: its file",
+        "log; tap: frames; mesh: a worker's doorbell; vhost-net: the kernel's",
     ),
     call(SYS_close, "sockets: end of a flow, or of an output"),
     // Sockets.

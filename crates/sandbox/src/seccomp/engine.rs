@@ -14,6 +14,8 @@ pub(super) const ALLOWED: &[Entry] = &[
         "tap: frames; mesh: a worker's doorbell; vhost-net: whether it has failed",
     ),
     call(SYS_writev, "tap: frames in parts"),
+    call(SYS_pwrite64, "capture: its file"),
+    call(SYS_lseek, "capture: where what is whole of its file ends"),
     only(
         SYS_fcntl,
         &[Only {

@@ -141,8 +141,8 @@ impl Api {
     ///
     /// # Errors
     /// Its file cannot be had.
-    pub(super) fn capture(&mut self, capture: &Capture) -> Result<(), Error> {
-        self.captures.start(capture, &mut self.outbox)
+    pub(super) fn capture(&mut self, capture: &Capture, now: Instant) -> Result<(), Error> {
+        self.captures.start(capture, &mut self.outbox, now)
     }
 
     /// Whether the workers may have something to say.
@@ -183,11 +183,12 @@ impl Api {
         self.census.go_on(&mut self.outbox, now);
     }
 
-    /// Another engine is to answer what was asked.
-    pub(super) fn ask_again(&mut self) {
+    /// Another engine is to answer what was asked, and to go on with what was begun.
+    pub(super) fn ask_again(&mut self, now: Instant) {
+        // First: who hears an answer finds every worker at it.
+        self.captures.go_on(&mut self.outbox, now);
         self.round.restart(&mut self.outbox);
         self.census.restart(&mut self.outbox);
-        self.captures.lost();
     }
 
     /// What the engine is to be told.

@@ -7,6 +7,7 @@ use httparse::Status;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::exposition;
 use super::reply::Problem;
 
 /// A whole request.
@@ -136,10 +137,10 @@ impl Response {
         Self::ok(JSON, json.to_owned())
     }
 
-    /// Metrics in OpenMetrics' text format.
+    /// Metrics, rendered in OpenMetrics' text format.
     pub(crate) fn metrics(rendered: Result<String, fmt::Error>) -> Self {
         match rendered {
-            Ok(text) => Self::ok(OPEN_METRICS, text),
+            Ok(text) => Self::ok(METRICS, exposition::plain(&text)),
             Err(error) => Self::problem(500, error),
         }
     }
@@ -210,4 +211,4 @@ fn phrase(status: u16) -> &'static str {
 }
 
 const JSON: &str = "application/json";
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";

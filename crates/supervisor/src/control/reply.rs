@@ -128,7 +128,7 @@ pub struct Capture {
     pub running: bool,
     /// Its file; none: there was no capture.
     pub file: Option<String>,
-    /// Frames in the file, once it has ended.
+    /// Frames in the file since the engine's start, once it has ended.
     pub frames: u64,
     /// Frames that came faster than they could be written, once it has ended.
     pub dropped: u64,

@@ -574,7 +574,7 @@ fn metrics_over_tcp_and_nothing_else() {
     let metrics = ask(&mut control, "/metrics");
     assert_eq!(status(&metrics), "200");
     assert!(
-        metrics.contains("\r\nContent-Type: application/openmetrics-text; "),
+        metrics.contains("\r\nContent-Type: text/plain; version=0.0.4; "),
         "{metrics}"
     );
     for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {

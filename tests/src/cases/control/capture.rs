@@ -1,4 +1,4 @@
-//! Captures, as tcpdump reads them.
+//! Captures, as tcpdump and tshark read them.
 
 use std::fs;
 use std::path::Path;
@@ -25,8 +25,14 @@ pub(super) fn cases() -> Vec<Case> {
         by_several,
         Case::new("control.capture-from-the-start", 30, from_the_start),
         Case::new("control.capture-limits", 30, limits),
+        Case::new("control.capture-bulk", 30, bulk),
         Case::new("control.capture-engine-killed", 30, engine_killed),
         Case::new("control.capture-on-a-full-disk", 30, full_disk),
+        Case::new(
+            "control.capture-from-the-start-engine-killed",
+            30,
+            engine_killed_from_the_start,
+        ),
     ]
 }
 
@@ -148,18 +154,102 @@ fn limits(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The capture ends with the engine, which is told, and another one may begin.
+/// Bytes of a transfer; both ways together find room even if nothing is written meanwhile.
+const BULK: u64 = 7_000_000;
+
+/// What tshark finds fault with: frames that are malformed, and those that others of their connection say must be there.
+const FAULTS: &str = "_ws.malformed || _ws.expert.severity == error || tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment";
+
+/// Large frames of a transfer, each way, are as many for tshark, whole and without fault.
+fn bulk(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    scene.ctl(&["capture", "start", FILE])?;
+    for words in ["put 0 1", "fetch 0 2"] {
+        let line = format!("$E2E guest tcp {} {words} {BULK}", scene.server);
+        expect(&scene.guest.ask(&line)?, "ok")?;
+    }
+    let ended = stop(&scene)?;
+    ensure!(number(&ended, "dropped") == 0, "{ended}");
+
+    let fields = ["frame.len", "frame.cap_len", "tcp.dstport"];
+    let fields = fields.map(|field| ["-e", field]).concat();
+    let text = tshark(&[&["-T", "fields"], &fields[..]].concat())?;
+    let frames = text.lines().count() as u64;
+    ensure!(frames == number(&ended, "frames"), "{frames} frames: {ended}");
+    let mut largest = [0; 2];
+    for line in text.lines() {
+        let mut words = line.split('\t');
+        let (len, kept) = (words.next().unwrap_or_default(), words.next());
+        ensure!(kept == Some(len), "a frame is cut: {line:?}");
+        let up = words.next() == Some(&scene.server.port().to_string());
+        largest[usize::from(up)] = len.parse::<u32>()?.max(largest[usize::from(up)]);
+    }
+    eprintln!("{frames} frames, the largest of {largest:?} bytes, down and up");
+    ensure!(
+        largest.iter().all(|len| *len > 32_768),
+        "no large frames: {largest:?}"
+    );
+    expect(&tshark(&["-Y", FAULTS])?, "")
+}
+
+/// Another engine goes on with the capture: what both wrote is there, and whole, though the one died in the midst of it.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
-    context.program.engine()?.signal(Signal::KILL)?;
-    process::wait_until("the capture has ended", Duration::from_secs(5), || {
-        Ok(shown()?["ended"] == "the engine died")
-    })?;
-    scene.ctl(&["capture", "start", FILE])?;
     ensure!(scene.reaches()?, "the server is not reached");
-    let frames = number(&stop(&scene)?, "frames");
-    ensure!(frames > 3 && count(&[])? == frames, "{frames} frames");
+    let line = format!(
+        "$E2E guest tcp {} put 0 1 1000000000 >/dev/null 2>&1 &",
+        scene.server
+    );
+    scene.guest.tell(&line)?;
+    process::wait_until("there is much of it", Duration::from_secs(5), || {
+        Ok(fs::metadata(FILE)?.len() > 1_000_000)
+    })?;
+    kill_engine(&scene)?;
+    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(shown()?["running"] == true, "{}", shown()?);
+    let ended = stop(&scene)?;
+    let after = number(&ended, "frames");
+    let (frames, connects) = (count(&[])?, count(&["tcp[tcpflags] == tcp-syn"])?);
+    eprintln!("{frames} frames, {after} of the second engine's; {connects} connects");
+    ensure!(ended["ended"] == "it was stopped", "{ended}");
+    ensure!(
+        after > 3 && frames > after + 10,
+        "{frames} frames, {after} of the second engine's"
+    );
+    ensure!(connects == 3, "{connects} connects");
+    ensure!(
+        tshark(&[])?.lines().count() as u64 == frames,
+        "tshark counts others"
+    );
+    Ok(())
+}
+
+/// The same of one that the program began with.
+fn engine_killed_from_the_start(context: &Context) -> Result<()> {
+    let mut scene = Scene::with(context, &["--pcap", FILE])?;
+    for _ in 0..2 {
+        ensure!(scene.reaches()?, "the server is not reached");
+        // What there is gets into the file.
+        std::thread::sleep(Duration::from_millis(200));
+        kill_engine(&scene)?;
+    }
+    ensure!(scene.reaches()?, "the server is not reached");
+    let Scene { mut guest, .. } = scene;
+    guest.tell("exit 0")?;
+    guest.finish()?;
+    let connects = count(&["tcp[tcpflags] == tcp-syn"])?;
+    ensure!(connects == 3, "{connects} connects");
+    Ok(())
+}
+
+/// Kills the engine, and waits until another one captures.
+fn kill_engine(scene: &Scene<'_>) -> Result<()> {
+    let engine = scene.context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_for_ends(&[engine])?;
+    // Its answer comes after what it was told before.
+    scene.ctl(&["stats"])?;
     Ok(())
 }
 
@@ -190,15 +280,25 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_default()
 }
 
-/// Frames that pass a filter, as tcpdump reads the file, which it must not find fault with.
+/// Frames that pass a filter, as tcpdump reads the file.
 fn count(filter: &[&str]) -> Result<u64> {
-    // Whom it takes for root it wants to be somebody else, and a namespace may have nobody else.
-    let mut tcpdump = Command::new("unshare");
-    tcpdump.args(["--user", "--map-user=1000", "--map-group=1000", "tcpdump"]);
-    let output = tcpdump.args(["-n", "-t", "-r", FILE]).args(filter).output()?;
+    let frames = read("tcpdump", &[&["-t"], filter].concat())?;
+    Ok(frames.lines().count() as u64)
+}
+
+/// What tshark says of the file. It takes the server's port for that of another protocol.
+fn tshark(options: &[&str]) -> Result<String> {
+    read("tshark", &[&["--disable-protocol", "gryphon"], options].concat())
+}
+
+/// What a program says of the file, which it must not find fault with.
+fn read(program: &str, options: &[&str]) -> Result<String> {
+    // Whom they take for root they want to be somebody else, and a namespace may have nobody else.
+    let mut reader = Command::new("unshare");
+    reader.args(["--user", "--map-user=1000", "--map-group=1000", program]);
+    let output = reader.args(["-n", "-r", FILE]).args(options).output()?;
     let talk = String::from_utf8_lossy(&output.stderr);
     let fine = talk.lines().all(|line| line.starts_with("reading from file "));
-    ensure!(output.status.success() && fine, "tcpdump: {talk}");
-    let frames = output.stdout.split(|byte| *byte == b'\n').count() - 1;
-    Ok(frames as u64)
+    ensure!(output.status.success() && fine, "{program}: {talk}");
+    Ok(String::from_utf8(output.stdout)?)
 }

@@ -1,5 +1,6 @@
 //! Ports that are published while the guest runs.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -9,17 +10,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::Signal;
 
 use super::{SOCKET, Scene};
 use crate::case::{Case, Context};
 use crate::cases::{expect, tmpfs};
 use crate::guest::{tcp, udp};
 use crate::network::Network;
+use crate::process;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("control.publish", 30, publish),
-        Case::new("control.publish-under-load", 60, under_load),
+        Case::new("control.published-ports-outlive-the-engine", 30, engine_killed),
+        Case::new(
+            "control.publish-under-load",
+            60 + u64::from(changes()) / 100,
+            under_load,
+        ),
     ]
 }
 
@@ -69,11 +77,37 @@ fn publish(context: &Context) -> Result<()> {
     expect(&scene.ctl(&["publish", "list"])?, "")
 }
 
-/// Changes of the case; a thousand of them take a second.
-const CHANGES: usize = 2_000;
+/// The engine that takes a dead one's place has the ports that were published and removed while that ran.
+fn engine_killed(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    for server in ["tcp:0.0.0.0:80", "udp:0.0.0.0:53"] {
+        let line = scene.guest.ask(&format!("$E2E guest serve {server} &"))?;
+        expect(&line, "listening")?;
+    }
+    let specs = ["127.0.0.1:8080:80", "127.0.0.1:8081:80", "127.0.0.1:5353:53/udp"];
+    scene.ctl(&[&["publish", "add"], &specs[..]].concat())?;
+    scene.ctl(&["publish", "remove", specs[0]])?;
+    let engine = context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_for_ends(&[engine])?;
+    // Its answer is another engine's.
+    scene.ctl(&["stats"])?;
+    tcp::command(here(8080), &["refused"])?;
+    tcp::command(here(8081), &["peer"])?;
+    expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
+    scene.ctl(&["publish", "remove", specs[1]])?;
+    tcp::command(here(8081), &["refused"])?;
+    Ok(())
+}
+
+/// Changes of the case: `PONTOON_CHANGES`, or some; five hundred are made in a second.
+fn changes() -> u32 {
+    let wanted = std::env::var("PONTOON_CHANGES").ok();
+    wanted.and_then(|changes| changes.parse().ok()).unwrap_or(1_000)
+}
 
 /// Ports come and go, half of them other addresses of the very port that is asked a thousand times a second: every client
-/// is answered.
+/// is answered, and once more before it goes.
 fn under_load(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
@@ -85,36 +119,77 @@ fn under_load(context: &Context) -> Result<()> {
         .listening()?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let load = scope.spawn(|| load(&over));
-        let changed = change(CHANGES);
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| load(&over))).collect();
+        let changed = change(changes());
         over.store(true, Ordering::Relaxed);
-        let answered = load.join().unwrap_or_else(|_| bail!("the load panicked"))?;
+        let mut answered = Vec::new();
+        for client in clients {
+            answered.extend(client.join().unwrap_or_else(|_| bail!("a client panicked"))?);
+        }
         let took = changed?;
-        eprintln!("{CHANGES} changes in {took:?}, {answered} connections meanwhile");
-        ensure!(answered > 0, "no connection was made");
+        answered.sort_unstable();
+        let (count, slowest) = (answered.len(), answered.last().context("no connection was made")?);
+        eprintln!(
+            "{} changes in {took:?}; {count} connections meanwhile, answered in {:?} (median), {:?} (99 %), {slowest:?}",
+            changes(),
+            answered[count / 2],
+            answered[count * 99 / 100],
+        );
+        // A SYN that nobody hears is sent again after a second.
+        ensure!(*slowest < Duration::from_secs(1), "a connection took {slowest:?}");
+        let due = took.as_secs_f64() / PACE.as_secs_f64() * f64::from(CLIENTS);
+        ensure!(
+            count as f64 > due / 4.0,
+            "{count} connections instead of {due:.0}"
+        );
         Ok(())
     })
 }
 
-/// Asks until it is over; how often.
-fn load(over: &AtomicBool) -> Result<usize> {
-    let mut answered = 0;
-    let start = Instant::now();
+/// Clients, and how often each connects.
+const CLIENTS: u32 = 4;
+const PACE: Duration = Duration::from_millis(4);
+
+/// Connections of each client that stand while others come.
+const STANDING: usize = 25;
+
+/// Connects again and again until it is over. How long each took from its connect to its answer.
+fn load(over: &AtomicBool) -> Result<Vec<Duration>> {
+    let mut answered = Vec::new();
+    let mut standing = VecDeque::new();
+    let mut due = Instant::now();
     while !over.load(Ordering::Relaxed) {
-        let mut stream = TcpStream::connect(here(8080)).with_context(|| format!("connection {answered}"))?;
-        stream.write_all(b"echo\n!")?;
-        let mut got = [0];
-        stream
-            .read_exact(&mut got)
-            .with_context(|| format!("answer {answered}"))?;
-        answered += 1;
-        let due = Duration::from_millis(answered as u64);
-        thread::sleep(due.saturating_sub(start.elapsed()));
+        let nth = answered.len();
+        let asked = Instant::now();
+        let mut stream = TcpStream::connect(here(8080)).with_context(|| format!("connection {nth}"))?;
+        echo(&mut stream, b"echo\n!").with_context(|| format!("connection {nth}, its first answer"))?;
+        answered.push(asked.elapsed());
+        standing.push_back(stream);
+        if standing.len() > STANDING
+            && let Some(mut oldest) = standing.pop_front()
+        {
+            echo(&mut oldest, b"!")
+                .with_context(|| format!("connection {}, its last answer", nth - STANDING))?;
+        }
+        due += PACE;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     Ok(answered)
 }
 
-fn change(count: usize) -> Result<Duration> {
+/// Says something to the server that ends in what comes back.
+fn echo(stream: &mut TcpStream, words: &[u8]) -> Result<()> {
+    stream.write_all(words)?;
+    let mut got = [0];
+    stream.read_exact(&mut got)?;
+    ensure!(&got == b"!", "got {got:?}");
+    Ok(())
+}
+
+/// From one change to the next, when there is time.
+const BETWEEN: Duration = Duration::from_millis(2);
+
+fn change(count: u32) -> Result<Duration> {
     let mut talk = Talk::new()?;
     let start = Instant::now();
     for nth in 0..count / 2 {
@@ -122,9 +197,11 @@ fn change(count: usize) -> Result<Duration> {
             0 => format!("127.0.0.{}:8080:80", 2 + nth % 200),
             _ => format!("127.0.0.1:{}:80", 9000 + nth % 200),
         };
-        for what in ["add", "remove"] {
+        for (place, what) in (0..).zip(["add", "remove"]) {
             let answer = talk.post(&format!(r#"{{"{what}": ["{spec}"]}}"#))?;
             ensure!(answer.contains(&spec), "{what} {spec}: {answer}");
+            let due = BETWEEN * (2 * nth + place + 1);
+            thread::sleep(due.saturating_sub(start.elapsed()));
         }
     }
     Ok(start.elapsed())

@@ -15,6 +15,7 @@ use super::workers::worker;
 use super::world::{Relay, Row, Stats, command, on_the_right};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
+use crate::lint;
 use crate::process::{output, wait_until};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -116,6 +117,7 @@ fn control(context: &Context, family: Family) -> Result<()> {
     stats.expect("/rules/1/outputs/0/sent", MANY.into())?;
     let url = |at: &str| format!("http://{at}/metrics");
     let metrics = curl(&["--unix-socket", SOCKET, &url("pontoon")])?;
+    lint::check(&metrics)?;
     let over_tcp = row.sender().enter(|| curl(&[&url(&at_tcp)]))?;
     ensure!(
         over_tcp.contains("pontoon_relay_received_datagrams_total"),

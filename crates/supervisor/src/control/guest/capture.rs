@@ -1,5 +1,7 @@
 //! Captures of the link.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +22,8 @@ use crate::error::Error;
 pub(super) struct Captures {
     /// Of the last one.
     number: u64,
+    /// How the one that runs began, and when.
+    began: Option<(Start, Instant)>,
     /// Where it is to be stopped: since when.
     stopping: Option<Instant>,
     shown: reply::Capture,
@@ -49,7 +53,12 @@ impl Captures {
     ///
     /// # Errors
     /// The file cannot be had.
-    pub(super) fn start(&mut self, capture: &Capture, outbox: &mut Vec<Update>) -> Result<(), Error> {
+    pub(super) fn start(
+        &mut self,
+        capture: &Capture,
+        outbox: &mut Vec<Update>,
+        now: Instant,
+    ) -> Result<(), Error> {
         let file = capture.open()?;
         self.number += 1;
         self.stopping = None;
@@ -58,13 +67,15 @@ impl Captures {
             file: Some(capture.to_string()),
             ..reply::Capture::default()
         };
-        outbox.push(Update::Capture(Order::Start(Start {
+        let start = Start {
             number: self.number,
             file: Arc::new(file).into(),
             snap: capture.snap,
             size: capture.size,
             time: capture.time,
-        })));
+        };
+        self.began = Some((start.clone(), now));
+        outbox.push(Update::Capture(Order::Start(start)));
         Ok(())
     }
 
@@ -73,6 +84,7 @@ impl Captures {
         if !self.runs() || captured.number != self.number {
             return false;
         }
+        self.began = None;
         self.shown = reply::Capture {
             running: false,
             file: self.shown.file.take(),
@@ -87,11 +99,25 @@ impl Captures {
         true
     }
 
-    /// The engine that captured is no more.
-    pub(super) fn lost(&mut self) {
-        if self.runs() {
-            self.give_up("the engine died");
+    /// Another engine is to go on with it, behind what the one before it has left whole.
+    pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
+        if !self.runs() {
+            return;
         }
+        let Some((start, since)) = self.began.as_ref().filter(|_| self.stopping.is_none()) else {
+            return self.give_up("the engine died");
+        };
+        let left = start.time.map(|time| time.saturating_sub(now - *since));
+        if left == Some(Duration::ZERO) {
+            return self.give_up("it was to take no longer");
+        }
+        if let Err(error) = cut_off(&start.file) {
+            return self.give_up(&format!("the engine died, and its file cannot be cut: {error}"));
+        }
+        outbox.push(Update::Capture(Order::Start(Start {
+            time: left,
+            ..start.clone()
+        })));
     }
 
     /// Until when the engine has time to end it.
@@ -106,10 +132,18 @@ impl Captures {
     }
 
     fn give_up(&mut self, why: &str) {
+        self.began = None;
         self.shown.running = false;
         self.shown.ended = Some(why.to_owned());
         tracing::warn!("{}", told(&self.shown));
     }
+}
+
+/// Takes what is behind a file's offset off it.
+fn cut_off(file: impl AsFd) -> io::Result<()> {
+    let whole = rustix::fs::tell(&file)?;
+    let len = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or_default();
+    Ok(rustix::fs::ftruncate(&file, whole.min(len))?)
 }
 
 fn told(capture: &reply::Capture) -> String {
@@ -141,7 +175,7 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
     if api.captures.runs() {
         return Answer::Now(Response::problem(409, "a capture runs already"));
     }
-    if let Err(error) = api.captures.start(&capture, &mut api.outbox) {
+    if let Err(error) = api.captures.start(&capture, &mut api.outbox, now) {
         return Answer::Now(Response::problem(409, error));
     }
     // Who hears the answer finds every worker at it.

@@ -98,7 +98,7 @@ fn one_that_ends_by_itself_is_heard_and_the_workers_forget_it() {
 }
 
 #[test]
-fn it_ends_with_its_engine_or_when_that_does_not_answer() {
+fn one_that_is_to_end_does_with_its_engine_or_when_that_does_not_answer() {
     let (mut desk, client, _directory) = begun();
     say(&client, STOP);
     desk.serve();
@@ -113,6 +113,35 @@ fn it_ends_with_its_engine_or_when_that_does_not_answer() {
         shown(&heard(&client).0).ended.as_deref(),
         Some("the engine does not answer")
     );
+}
+
+#[test]
+fn another_engine_goes_on_behind_what_is_whole() {
+    let (mut desk, client, directory) = begun();
+    let file = directory.path().join("x");
+    // Nothing of it was whole.
+    std::fs::write(&file, "torn").unwrap();
+    desk.now += Duration::from_millis(3);
+    let told = &mut desk.told;
+    desk.control.ask_again(&mut |update| told.push(update), desk.now);
+    let [Update::Capture(Order::Start(start))] = &desk.told[..] else {
+        panic!("{:?}", desk.told);
+    };
+    assert_eq!(
+        (start.number, start.snap, start.size, start.time),
+        (1, 96, Some(5000), Some(Duration::from_millis(4)))
+    );
+    assert_eq!(std::fs::read(&file).unwrap(), b"");
+    say(&client, "GET /v1/capture HTTP/1.1\r\n\r\n");
+    desk.serve();
+    assert!(shown(&heard(&client).0).running);
+
+    desk.now += Duration::from_millis(4);
+    desk.control.ask_again(&mut |_| {}, desk.now);
+    say(&client, "GET /v1/capture HTTP/1.1\r\n\r\n");
+    desk.serve();
+    let ended = shown(&heard(&client).0).ended;
+    assert_eq!(ended.as_deref(), Some("it was to take no longer"));
 }
 
 #[test]

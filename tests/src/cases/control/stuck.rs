@@ -1,0 +1,104 @@
+//! Clients of the control socket that hang.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{SOCKET, Scene};
+use crate::case::{Case, Context};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("control.half-a-request", 30, others),
+        Case::new("control.half-a-request-round-trips", 90, round_trips).alone(),
+    ]
+}
+
+/// They delay neither other clients nor the guest's next connection.
+fn others(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let _stuck = stuck()?;
+    let start = Instant::now();
+    scene.ctl(&["stats"])?;
+    ensure!(
+        start.elapsed() < Duration::from_secs(1),
+        "stats took {:?}",
+        start.elapsed()
+    );
+    ensure!(scene.reaches()?, "the server is not reached");
+    Ok(())
+}
+
+/// Measurements with such clients and as many without, in turn, and round trips of each.
+const MEASUREMENTS: usize = 12;
+const ROUNDS: usize = 2000;
+
+/// What the tail may be of what it is without them. Whatever they do to it they do all the while, and others on the machine
+/// do not: the tail of either is that of the third best measurement.
+const BOUND: f64 = 1.5;
+
+/// They wake nobody up, and the slowest hundredth of the guest's round trips is as fast as without them.
+fn round_trips(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let line = format!("$E2E guest tcp {} rr-p99 {ROUNDS}", scene.server);
+    let mut p99 = || -> Result<f64> { Ok(scene.guest.ask(&line)?.parse()?) };
+    p99()?;
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..MEASUREMENTS {
+        without.push(p99()?);
+        let stuck = stuck()?;
+        with.push(p99()?);
+        drop(stuck);
+    }
+    let [with, without] = [with, without].map(|mut all| {
+        all.sort_by(f64::total_cmp);
+        all[MEASUREMENTS / 4 - 1]
+    });
+    let ratio = with / without;
+    eprintln!("round trips, p99: {without} ns, with stuck clients {with} ns, {ratio:.3} times as much");
+    ensure!(ratio <= BOUND, "{without} ns without them, {with} ns with them");
+
+    let supervisor = || -> Result<_> {
+        let engine = context.program.engine()?;
+        let others = context.program.processes().into_iter();
+        let others = others.filter(|process| *process != engine);
+        others
+            .map(|process| process.activity())
+            .collect::<Result<Vec<_>>>()
+    };
+    let _stuck = stuck()?;
+    // Until they have been heard.
+    scene.ctl(&["stats"])?;
+    let before = supervisor()?;
+    std::thread::sleep(Duration::from_secs(2));
+    let after = supervisor()?;
+    ensure!(
+        before == after,
+        "(wake-ups, CPU ticks) of the supervisor went from {before:?} to {after:?} in 2 s"
+    );
+    Ok(())
+}
+
+/// More than are served at one time: each has said half a request, but the last one, which takes no answer.
+fn stuck() -> Result<Vec<UnixStream>> {
+    let mut stuck = Vec::new();
+    for _ in 0..40 {
+        let mut client = UnixStream::connect(SOCKET)?;
+        // One that had to make room may be gone already.
+        let _ = client.write_all(b"PUT /v1/policy HTTP/1.1\r\nContent-Length: 9\r\n\r\n{");
+        stuck.push(client);
+    }
+    let mut deaf = UnixStream::connect(SOCKET)?;
+    deaf.set_write_timeout(Some(Duration::from_millis(20)))?;
+    loop {
+        match deaf.write_all(&b"GET /v1/openapi.json HTTP/1.1\r\n\r\n".repeat(100)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error).context("the client that takes no answer"),
+        }
+    }
+    stuck.push(deaf);
+    Ok(stuck)
+}
