@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 
 use crate::case::{Caller, Case, Context, Load, Outcome, Place};
 use crate::process::Program;
-use crate::{Options, cases, run};
+use crate::{Options, cases, run, sys};
 
 /// Cases that run side by side: those that stall for 60 s leave some room.
 const BESIDE: usize = 12;
@@ -258,6 +258,7 @@ pub(crate) fn run_one(arguments: &[String]) -> Result<()> {
         .into_iter()
         .find(|case| case.name == *name)
         .context("no such case")?;
+    sys::heed_signals()?;
     let isolated = case.place == Place::Isolated;
     if isolated {
         // Nothing that a case mounts may reach the machine.

@@ -6,6 +6,18 @@ use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+/// Makes the signals of a terminal do what they do by default, here and in programs that are run from here. They are ignored in
+/// what nohup(1) runs, or a shell behind `&`, and no shell can trap what is ignored when it begins.
+pub(crate) fn heed_signals() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+        // SAFETY: SIG_DFL is no code of ours.
+        if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Makes one send many datagrams of `bytes` bytes (`UDP_SEGMENT`, Linux 4.18).
 pub(crate) fn segment_sends(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
     set_udp_option(socket, libc::UDP_SEGMENT, bytes.into())

@@ -56,7 +56,8 @@ fn soak(context: &Context) -> Result<()> {
         .options(["--publish", "8080:80", "--publish", "8081:81/udp"])
         .talk_to(talk)
         .shell(&format!(
-            "again() {{ while [ $(date +%s) -lt $end ]; do \"$@\" >/dev/null || echo failed: \"$@\"; done; }}; \
+            "again() {{ while [ $(date +%s) -lt $end ]; do \
+             why=$(\"$@\" 2>&1 >/dev/null) || echo failed: \"$@: $why\"; done; }}; \
              go() {{ again $E2E guest \"$@\" & going=\"$going $!\"; }}; \
              now_and_then() {{ $E2E guest udp sizes {datagrams} && sleep 1; }}; \
              $E2E guest serve tcp:0.0.0.0:80 udp:0.0.0.0:81 & served=$!; \
