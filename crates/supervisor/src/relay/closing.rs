@@ -25,7 +25,7 @@ impl Closing {
     }
 
     /// Closes one that is due: between two of them there is time for others.
-    pub(super) fn go_on(&mut self) {
+    pub(super) fn close_due(&mut self) {
         self.0.pop_front_if(|(due, _)| *due <= Instant::now());
     }
 }

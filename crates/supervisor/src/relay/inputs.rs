@@ -180,8 +180,8 @@ impl Inputs {
     }
 
     /// Closes it.
-    pub(super) fn go_on(&mut self) {
-        self.closing.go_on();
+    pub(super) fn close_due(&mut self) {
+        self.closing.close_due();
     }
 
     /// Opens or closes a door as its interface is now, for the rules that it has now.

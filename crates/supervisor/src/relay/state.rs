@@ -13,8 +13,8 @@ use pontoon_sys::packet::{self, Size};
 use rustc_hash::FxHashMap;
 use rustix::event::PollFd;
 
+use super::claims::{Claim, Claims};
 use super::crew::{Birth, Crew};
-use super::groups::{Groups, Membership};
 use super::inputs::{Door, Engine, Inputs};
 use super::links::{self, Links};
 use super::outputs::{Outputs, Way};
@@ -36,7 +36,7 @@ pub(super) struct Relay {
     links: Links,
     inputs: Inputs,
     outputs: Outputs,
-    groups: Groups,
+    claims: Claims,
     rows: Rows,
     crew: Crew,
     begin: Instant,
@@ -56,7 +56,7 @@ impl Relay {
             links,
             inputs: Inputs::new(engine(&birth.disabled)),
             outputs: Outputs::default(),
-            groups: Groups::default(),
+            claims: Claims::default(),
             rows: Rows::new(),
             crew: Crew::new(workers, birth)?,
             begin: Instant::now(),
@@ -171,12 +171,16 @@ impl Relay {
         self.update();
     }
 
-    /// Tries again what could not be opened, and closes what nobody has any more.
+    /// Tries again what could not be opened.
     pub(super) fn retry(&mut self) {
         if self.incomplete() {
             self.update();
         }
-        self.inputs.go_on();
+    }
+
+    /// Closes what nobody has any more.
+    pub(super) fn close_due(&mut self) {
+        self.inputs.close_due();
     }
 
     /// Whether something that a rule needs is not open.
@@ -300,8 +304,8 @@ impl Relay {
             let row = self.take_row();
             self.inputs.add(door.clone(), row);
         }
-        if let Some(membership) = Membership::of(&rule.input, self.inputs.engine()) {
-            self.groups.acquire(membership, &self.links);
+        if let Some(claim) = Claim::of(&rule.input, self.inputs.engine()) {
+            self.claims.acquire(claim, &self.links);
         }
         let row = self.take_row();
         let outputs = rule
@@ -325,8 +329,8 @@ impl Relay {
 
     /// Closes what no other rule needs. The workers know by now.
     fn let_go(&mut self, entry: Entry) {
-        if let Some(membership) = Membership::of(&entry.rule.input, self.inputs.engine()) {
-            self.groups.release(&membership);
+        if let Some(claim) = Claim::of(&entry.rule.input, self.inputs.engine()) {
+            self.claims.release(&claim);
         }
         for (output, (row, _)) in entry.rule.outputs.iter().zip(&entry.outputs) {
             self.outputs
@@ -343,7 +347,7 @@ impl Relay {
     }
 
     fn update(&mut self) {
-        self.groups.update(&self.links);
+        self.claims.update(&self.links);
         self.outputs.update(&self.links, &mut self.crew);
         for door in self.inputs.doors() {
             self.update_door(&door);

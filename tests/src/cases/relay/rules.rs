@@ -191,6 +191,9 @@ fn unicast(context: &Context, family: Family) -> Result<()> {
     let _second = Relay::with_rules(context, row.relay(1), &[onward(between, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
+    receiver.expect(0..MANY, usual)?;
+    // Nobody tells its sender that nobody is there.
+    Sender::new(row.relay(0), between, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)
 }
 

@@ -1,0 +1,156 @@
+//! What rules want of the host's own IP: that it is a member of their groups, as without a report nobody sends them here
+//! (RFC 3376, RFC 3810), and that what a ring has taken of an address and port ends there in silence.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+
+use ipnet::IpNet;
+use pontoon_relay::rule::Input;
+use pontoon_sys::{Family, bind, filter, multicast, udp};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
+
+use super::inputs::Engine;
+use super::links::Links;
+
+/// What is held for a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Claim {
+    interface: String,
+    /// A group to be joined, or an address of the host's.
+    to: IpAddr,
+    /// Joined for this sender only.
+    from: Option<IpAddr>,
+    /// Where datagrams end that the kernel, too, takes.
+    sink: Option<NonZeroU16>,
+}
+
+/// Claims, each held by a socket of its own: closing it is leaving, and no limit of a socket's counts.
+#[derive(Debug, Default)]
+pub(super) struct Claims(BTreeMap<Claim, Claimed>);
+
+#[derive(Debug)]
+struct Claimed {
+    /// Rules that want it.
+    users: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting,
+    /// On the interface of this index, by this socket.
+    Held(u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
+    /// Why not.
+    Failed(Errno),
+}
+
+impl Claim {
+    /// What a rule needs. Of a range nothing can be joined.
+    ///
+    /// What a ring has taken goes on to the host's own IP, which finds a way to itself for each packet of a group that it
+    /// is a member of, and nobody at its end: that costs more than the ring. So the membership's socket is there, which
+    /// IPv4 finds before it looks for a way (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and takes nothing. Of what is
+    /// sent to an address the host would even tell the sender that nobody is there (RFC 1122 section 4.1.3.1).
+    pub(super) fn of(input: &Input, engine: Engine) -> Option<Self> {
+        let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
+        let to = single(input.to)?;
+        let ends_here = engine == Engine::Ring && (to.is_ipv4() || !to.is_multicast());
+        let sink = input.port.filter(|_| ends_here);
+        (to.is_multicast() || sink.is_some()).then(|| Self {
+            interface: input.interface.clone(),
+            to,
+            from: input.from.and_then(single).filter(|_| to.is_multicast()),
+            sink,
+        })
+    }
+
+    fn complain(&self, error: Errno) {
+        let Self { interface, to, .. } = self;
+        if to.is_multicast() {
+            tracing::warn!(%error, "{interface}: cannot join {to}");
+        } else {
+            // Somebody else has the port, say: then nobody is told that nobody is there.
+            tracing::debug!(%error, "{interface}: no sink at {to}");
+        }
+    }
+}
+
+impl Claims {
+    /// One more rule wants it.
+    pub(super) fn acquire(&mut self, claim: Claim, links: &Links) {
+        let claimed = self.0.entry(claim.clone()).or_insert(Claimed {
+            users: 0,
+            state: State::Waiting,
+        });
+        claimed.users += 1;
+        claimed.update(&claim, links);
+    }
+
+    /// One rule less wants it.
+    pub(super) fn release(&mut self, claim: &Claim) {
+        if let Some(claimed) = self.0.get_mut(claim) {
+            claimed.users -= 1;
+            if claimed.users == 0 {
+                self.0.remove(claim);
+            }
+        }
+    }
+
+    /// Holds what interfaces that have come allow.
+    pub(super) fn update(&mut self, links: &Links) {
+        for (claim, claimed) in &mut self.0 {
+            claimed.update(claim, links);
+        }
+    }
+}
+
+impl Claimed {
+    fn update(&mut self, claim: &Claim, links: &Links) {
+        let Some(link) = links.get(&claim.interface) else {
+            self.state = State::Waiting;
+            return;
+        };
+        if matches!(self.state, State::Held(index, _) if index == link.index) {
+            return;
+        }
+        self.state = match (hold(claim, link.index), &self.state) {
+            (Ok(socket), _) => State::Held(link.index, socket),
+            (Err(error), State::Failed(before)) if *before == error => return,
+            (Err(error), _) => {
+                claim.complain(error);
+                State::Failed(error)
+            }
+        };
+    }
+}
+
+fn hold(claim: &Claim, index: u32) -> Result<OwnedFd, Errno> {
+    let domain = Family::of(claim.to).domain();
+    let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    filter::refuse_all(&socket)?;
+    let multicast = claim.to.is_multicast();
+    if multicast {
+        multicast::join(&socket, index, claim.to, claim.from)?;
+        // Others may be at the same group and port; of what is sent to one host only the latest would get any.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    match claim.sink.map(|port| end_at(&socket, claim, port)) {
+        // It is a member all the same.
+        Some(Err(error)) if multicast => {
+            tracing::debug!(%error, "{}: no sink at {}", claim.interface, claim.to);
+        }
+        Some(Err(error)) => return Err(error),
+        Some(Ok(())) | None => {}
+    }
+    Ok(socket)
+}
+
+fn end_at(socket: &OwnedFd, claim: &Claim, port: NonZeroU16) -> Result<(), Errno> {
+    // What is many datagrams is taken apart for whoever does not ask for this.
+    udp::coalesce(socket)?;
+    bind::to_device(socket, &claim.interface)?;
+    rustix::net::bind(socket, &SocketAddr::new(claim.to, port.get()))
+}
