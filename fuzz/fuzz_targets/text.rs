@@ -1,12 +1,7 @@
-//! What is written: messages between supervisor and engine, options, the host's resolvers.
+//! What is written: messages between processes, requests, options, the host's resolvers.
 
 #![no_main]
-// A fuzz target has no better answer to an error.
-#![allow(clippy::unwrap_used)]
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/supervisor/tests/text/play.rs"]
-mod play;
-
-fuzz_target!(|bytes: &[u8]| play::play(bytes));
+fuzz_target!(|bytes: &[u8]| pontoon_supervisor::hostile::play(bytes));

@@ -10,6 +10,8 @@
 mod connection;
 mod exposition;
 mod guest;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 pub(crate) mod http;
 pub(crate) mod listener;
 pub mod reply;

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::deaths::Deaths;
-use crate::error::{Context as _, Error};
+use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
 use crate::{panics, stdio};
 
@@ -294,7 +294,7 @@ enum Death {
 
 fn died(words: &[u8], status: u8) -> String {
     if let Some(words) = words.strip_prefix(LAST_WORDS) {
-        return format!("the engine: {}", String::from_utf8_lossy(words));
+        return format!("the engine: {}", one_line(&String::from_utf8_lossy(words)));
     }
     match status {
         129.. => format!("the engine was killed by signal {}", status - 128),
@@ -371,5 +371,6 @@ mod tests {
         assert_eq!(died(&[], 137), "the engine was killed by signal 9");
         assert_eq!(died(&[], 101), "the engine died with status 101");
         assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
+        assert_eq!(died(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
     }
 }

@@ -56,15 +56,20 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        f.write_str(&one_line(&self.what))?;
         match &self.advice {
-            Some(advice) => write!(f, " (try: {advice})"),
+            Some(advice) => write!(f, " (try: {})", one_line(advice)),
             None => Ok(()),
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+/// A text of somebody else's as a part of a line of ours: no terminal obeys what is in it.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
 
 /// Names the operation that a system call was made for.
 pub(crate) trait Context<T> {

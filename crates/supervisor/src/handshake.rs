@@ -1,7 +1,7 @@
 //! What the supervisor and the guest's first process say to each other before the command starts.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
@@ -39,7 +39,7 @@ const MAPPED: u8 = 5;
 const GO: u8 = 6;
 
 /// Longest message: one line of text.
-const ROOM: usize = 8192;
+pub(crate) const ROOM: usize = 8192;
 
 impl FromGuest {
     /// Sends it.
@@ -75,7 +75,15 @@ impl FromGuest {
         let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
             return Ok(None);
         };
-        let parsed = match (&buffer[..message.len], message.descriptors) {
+        Self::decode(&buffer[..message.len], message.descriptors).map(Some)
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// `InvalidData`: it is none of these.
+    pub(crate) fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        Ok(match (message, descriptors) {
             ([TAP, vnet_hdr, tso, uso, a, b, c, d], mut queues) if queues.len() > 1 => {
                 let netlink = queues.pop().ok_or(io::ErrorKind::InvalidData)?;
                 let offload = TapOffload {
@@ -94,8 +102,7 @@ impl FromGuest {
             ([STARTED], none) if none.is_empty() => Self::Started,
             ([FAILED, status, text @ ..], none) if none.is_empty() => Self::Failed(decode(*status, text)),
             _ => return Err(io::ErrorKind::InvalidData.into()),
-        };
-        Ok(Some(parsed))
+        })
     }
 }
 
@@ -129,7 +136,7 @@ impl ToGuest {
 }
 
 /// Status, text, NUL, advice. Text that does not fit is cut.
-fn encode(error: &Error) -> Vec<u8> {
+pub(crate) fn encode(error: &Error) -> Vec<u8> {
     let (what, advice, status) = error.parts();
     let mut bytes = vec![FAILED, status];
     bytes.extend(what.bytes().filter(|byte| *byte != 0));

@@ -32,6 +32,8 @@ pub mod error;
 mod guest_route;
 mod handshake;
 mod host;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod init;
 mod machine;
 mod mounts;
@@ -41,6 +43,9 @@ mod panics;
 pub mod policy;
 pub mod publish;
 pub mod relay;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod resolv;
 mod signals;
 mod spawn;

@@ -15,10 +15,10 @@ use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+mod claims;
 mod closing;
-mod control;
+pub(crate) mod control;
 mod crew;
-mod groups;
 mod inputs;
 mod kernel;
 mod line;
@@ -175,6 +175,7 @@ impl Loop<'_> {
             }
             self.relay.look_after_workers();
             self.relay.retry();
+            self.relay.close_due();
         }
     }
 

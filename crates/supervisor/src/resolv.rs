@@ -30,7 +30,7 @@ impl Resolv {
     }
 
     /// `index_of` turns the name of an interface, behind a `%`, into its number.
-    fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
+    pub(crate) fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
         let mut resolv = Self::default();
         for line in text.lines() {
             let mut words = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! A hostile device by the property tester.
+//! A hostile device by the property tester, and by the corpus that the fuzzer has gathered.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,6 +14,8 @@ mod ghost;
 #[path = "../../../ring/tests/ring/model.rs"]
 mod model;
 mod play;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 #[path = "../../../ring/tests/ring/script.rs"]
 mod script;
 
@@ -24,4 +26,10 @@ proptest! {
     fn the_interface_gets_no_further_than_an_error(script in prop::collection::vec(any::<u8>(), 0..600)) {
         play::play(&script);
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no files")]
+fn the_interface_stands_the_corpus() {
+    replay::replay("guest", 50, play::play);
 }

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod play;
-
-use std::path::Path;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 
 use proptest::prelude::*;
 
@@ -19,10 +19,5 @@ proptest! {
 
 #[test]
 fn stands_the_corpus() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/relay");
-    let scripts: Vec<_> = std::fs::read_dir(corpus).unwrap().collect();
-    assert!(scripts.len() > 20, "{} scripts", scripts.len());
-    for script in scripts {
-        play::play(&std::fs::read(script.unwrap().path()).unwrap());
-    }
+    replay::replay("relay", 20, play::play);
 }

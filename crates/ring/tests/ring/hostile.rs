@@ -1,10 +1,9 @@
 //! Hostile peers by the property tester, and by the corpus that the fuzzer has gathered.
 
-use std::path::Path;
-
 use proptest::prelude::*;
 
 use crate::cases::cases;
+use crate::replay::replay;
 use crate::{hostile_device, hostile_driver};
 
 proptest! {
@@ -27,22 +26,11 @@ const LONGEST: usize = 600;
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no files")]
 fn the_device_stands_the_corpus() {
-    replay("ring_device", hostile_driver::play);
+    replay("ring_device", 50, hostile_driver::play);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no files")]
 fn the_driver_stands_the_corpus() {
-    replay("ring_driver", hostile_device::play);
-}
-
-fn replay(target: &str, play: fn(&[u8])) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target);
-    let scripts: Vec<_> = std::fs::read_dir(corpus).unwrap().collect();
-    assert!(scripts.len() > 50, "{} scripts", scripts.len());
-    for script in scripts {
-        play(&std::fs::read(script.unwrap().path()).unwrap());
-    }
+    replay("ring_driver", 50, hostile_device::play);
 }

@@ -20,6 +20,8 @@ mod refused_chains;
 mod refused_indices;
 mod refused_layouts;
 mod refused_returns;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 mod script;
 mod shared;
 mod threads;

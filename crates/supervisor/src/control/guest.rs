@@ -1,13 +1,13 @@
 //! What can be asked of a guest's network, and the answers: one file for each resource.
 
-mod capture;
+pub(super) mod capture;
 mod census;
 mod document;
 mod flows;
 mod log_level;
 mod metrics;
-mod policy;
-mod publish;
+pub(super) mod policy;
+pub(super) mod publish;
 mod round;
 mod stats;
 

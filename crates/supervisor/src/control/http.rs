@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::exposition;
 use super::reply::Problem;
+use crate::error::one_line;
 
 /// A whole request.
 #[derive(Debug, PartialEq, Eq)]
@@ -164,8 +165,9 @@ impl Response {
 
     /// What is wrong.
     pub(crate) fn problem(status: u16, why: impl Display) -> Self {
+        // What somebody wrote may be in it.
         let problem = Problem {
-            error: why.to_string(),
+            error: one_line(&why.to_string()),
         };
         Self {
             status,

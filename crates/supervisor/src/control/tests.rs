@@ -2,6 +2,7 @@
 
 mod capture;
 pub(crate) mod document;
+mod log_level;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +17,17 @@ use super::*;
 use crate::control::guest::DOCUMENT;
 use crate::control::http::{BODY, CONTINUE};
 use crate::publish::Families;
+
+/// One worker without rules and ports.
+fn served() -> Served {
+    Served {
+        rules: Vec::new(),
+        forwarder: true,
+        workers: 1,
+        ports: Ports::new(Families::V4),
+        set_log_level: |_| {},
+    }
+}
 
 /// A control socket in a directory of its own.
 struct Desk {
@@ -36,10 +48,9 @@ impl Desk {
         let path = directory.path().join("control");
         let served = Served {
             rules: vec!["deny 192.0.2.1".parse().unwrap()],
-            forwarder: true,
             workers,
-            ports: Ports::new(Families::V4),
             set_log_level,
+            ..served()
         };
         Self {
             control: Control::open(Some(&path), None, served).unwrap(),
@@ -295,6 +306,7 @@ fn rules_that_are_none_change_nothing() {
         (r#"{"alow": []}"#, "unknown field `alow`"),
         (r#"{"allow": ["10.0.0"]}"#, "'10.0.0' is neither"),
         (r#"{"deny": ["*:0"]}"#, "'0' is not a port"),
+        (r#"{"deny": ["a\n\u001bb"]}"#, "'a  b' is neither"),
     ] {
         say(&client, &put(body));
         desk.serve();
@@ -310,11 +322,8 @@ fn without_a_forwarder_no_rule_names_a_domain() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
     let served = Served {
-        rules: Vec::new(),
         forwarder: false,
-        workers: 1,
-        ports: Ports::new(Families::V4),
-        set_log_level: |_| {},
+        ..served()
     };
     let mut control = Control::open(Some(&path), None, served).unwrap();
     let client = UnixStream::connect(&path).unwrap();
@@ -505,49 +514,9 @@ fn one_client_too_many_takes_the_stalest_ones_place() {
 }
 
 #[test]
-fn every_process_is_told_how_much_to_say() {
-    use std::sync::Mutex;
-    static SET: Mutex<Vec<LevelFilter>> = Mutex::new(Vec::new());
-    let mut desk = Desk::with(1, |level| SET.lock().unwrap().push(level));
-    let client = desk.client();
-    let put = |body: &str| {
-        let len = body.len();
-        format!("PUT /v1/log-level HTTP/1.1\r\nContent-Length: {len}\r\n\r\n{body}")
-    };
-    for body in [
-        r#"{"level": "loud"}"#,
-        r#"{"level": "DEBUG"}"#,
-        "{}",
-        r#"{"level": "info", "x": 1}"#,
-    ] {
-        say(&client, &put(body));
-        desk.serve();
-        assert_eq!(status(&heard(&client).0), "400", "{body}");
-    }
-    assert_eq!((desk.told.len(), SET.lock().unwrap().len()), (0, 0));
-    say(&client, &put(r#"{"level": "debug"}"#));
-    desk.serve();
-    assert_eq!(desk.told, [Update::LogLevel(LevelFilter::DEBUG), Update::Ask(1)]);
-    assert_eq!(*SET.lock().unwrap(), [LevelFilter::DEBUG]);
-    assert_eq!(heard(&client).0, "");
-    desk.answer(1);
-    assert!(heard(&client).0.ends_with(r#"{"level":"debug"}"#));
-    say(&client, "GET /v1/log-level HTTP/1.1\r\n\r\n");
-    desk.serve();
-    assert!(heard(&client).0.ends_with(r#"{"level":"debug"}"#));
-}
-
-#[test]
 fn metrics_over_tcp_and_nothing_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
-    let served = || Served {
-        rules: Vec::new(),
-        forwarder: true,
-        workers: 1,
-        ports: Ports::new(Families::V4),
-        set_log_level: |_| {},
-    };
     let error = Control::open(None, Some(at), served()).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -593,13 +562,6 @@ fn the_file_is_ours_alone_and_goes_with_us() {
         _directory,
         ..
     } = desk;
-    let served = || Served {
-        rules: Vec::new(),
-        forwarder: true,
-        workers: 1,
-        ports: Ports::new(Families::V4),
-        set_log_level: |_| {},
-    };
     let taken = Control::open(Some(&path), None, served())
         .unwrap_err()
         .to_string();

@@ -85,10 +85,7 @@ fn list(relay: &Relay) -> Response {
 }
 
 fn change(relay: &mut Relay, request: &Request) -> Response {
-    let parsed = request
-        .json()
-        .and_then(|batch: Batch| Change::parse(&batch.remove, &batch.add));
-    let change = match parsed {
+    let change = match parse(request) {
         Ok(change) => change,
         Err(why) => return Response::problem(400, why),
     };
@@ -102,6 +99,12 @@ fn change(relay: &mut Relay, request: &Request) -> Response {
         }
         Err(why) => Response::problem(409, why),
     }
+}
+
+/// What a request asks for.
+pub(crate) fn parse(request: &Request) -> Result<Change, String> {
+    let batch: Batch = request.json()?;
+    Change::parse(&batch.remove, &batch.add)
 }
 
 fn show(relay: &Relay, rule: &Rule) -> reply::RelayRule {

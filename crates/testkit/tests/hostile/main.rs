@@ -8,12 +8,13 @@ mod engine;
 mod frame;
 mod guest;
 mod host;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 #[path = "../../../ring/tests/ring/script.rs"]
 mod script;
 
-use std::path::Path;
-
 use pontoon_testkit::rng::Rng;
+use replay::replay;
 
 /// Scripts of chance, a few dozen steps each: what the fuzzer builds upon.
 #[test]
@@ -28,12 +29,12 @@ fn frames_are_parsed_or_refused() {
 
 #[test]
 fn the_engine_stands_the_corpus() {
-    replay("engine", engine::play);
+    replay("engine", 50, engine::play);
 }
 
 #[test]
 fn the_parser_stands_the_corpus() {
-    replay("frame", frame::play);
+    replay("frame", 50, frame::play);
 }
 
 /// Plays `count` scripts of up to `longest` bytes.
@@ -43,16 +44,5 @@ fn chance(count: u64, longest: usize, play: fn(&[u8])) {
         let len = rng.size(0..=longest);
         let script: Vec<u8> = (0..len).map(|_| rng.number() as u8).collect();
         play(&script);
-    }
-}
-
-fn replay(target: &str, play: fn(&[u8])) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target);
-    let scripts: Vec<_> = std::fs::read_dir(corpus).unwrap().collect();
-    assert!(scripts.len() > 50, "{} scripts", scripts.len());
-    for script in scripts {
-        play(&std::fs::read(script.unwrap().path()).unwrap());
     }
 }

@@ -1,9 +1,8 @@
 //! Hostile front-ends and guests by the property tester, and by the corpus that the fuzzer has gathered.
 
-use std::path::Path;
-
 use proptest::prelude::*;
 
+use crate::replay::replay;
 use crate::{front_end, guest};
 
 proptest! {
@@ -22,23 +21,12 @@ proptest! {
 
 #[test]
 fn the_device_stands_the_corpus_of_messages() {
-    replay("vhost_user_messages", front_end::play);
+    replay("vhost_user_messages", 0, front_end::play);
 }
 
 #[test]
 fn the_device_stands_the_corpus_of_chains() {
-    replay("vhost_user_chains", guest::play);
-}
-
-fn replay(target: &str, play: fn(&[u8])) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target);
-    let scripts: Vec<_> = std::fs::read_dir(corpus).unwrap().collect();
-    assert!(!scripts.is_empty());
-    for script in scripts {
-        play(&std::fs::read(script.unwrap().path()).unwrap());
-    }
+    replay("vhost_user_chains", 0, guest::play);
 }
 
 /// Bytes of the longest script.

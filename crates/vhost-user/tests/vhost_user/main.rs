@@ -13,6 +13,8 @@ mod hostile;
 mod in_process;
 mod library;
 mod messages;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 #[path = "../../../ring/tests/ring/script.rs"]
 mod script;
 mod threads;

@@ -15,7 +15,7 @@ use crate::capture::{Capture, SNAP};
 use crate::control::http::{Request, Response};
 use crate::control::server::Answer;
 use crate::control::{ENGINE, reply};
-use crate::error::Error;
+use crate::error::{Error, one_line};
 
 /// The capture that runs, or ran last.
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ impl Captures {
             frames: captured.frames,
             dropped: captured.dropped,
             bytes: captured.bytes,
-            ended: Some(captured.why),
+            ended: Some(one_line(&captured.why)),
         };
         tracing::info!("{}", told(&self.shown));
         // It may have ended by itself; now the workers forget it, too.
@@ -196,7 +196,8 @@ pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
     }))
 }
 
-fn parse(request: &Request) -> Result<Capture, String> {
+/// What a request asks for.
+pub(in crate::control) fn parse(request: &Request) -> Result<Capture, String> {
     let wish: Wish = request.json()?;
     if !wish.file.is_absolute() {
         return Err(format!("'{}' is no absolute path", wish.file.display()));

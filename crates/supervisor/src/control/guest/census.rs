@@ -24,6 +24,9 @@ pub(super) struct Census {
     another: bool,
 }
 
+/// More than any process has descriptors for (Linux's default `fs.nr_open`): an engine that goes on is not sane.
+const MOST: usize = 1 << 20;
+
 /// How a census ended.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
@@ -75,6 +78,7 @@ impl Census {
         };
         self.found.extend(flows.page.flows);
         let next = match flows.page.next {
+            _ if self.found.len() > MOST => None,
             // A page behind this one: whatever the engine says, the census ends.
             Some(from) if from > turn.from => Some(Turn { from, ..turn }),
             Some(_) | None if turn.worker + 1 < self.workers => Some(Turn {
@@ -128,5 +132,50 @@ impl Census {
         };
         self.turn = Some((turn, now));
         outbox.push(Update::Flows(turn));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pontoon_engine::inspect::{Page, Phase, Traffic};
+    use pontoon_engine::{FlowId, Kind, WorkerId, egress};
+
+    use super::*;
+
+    #[test]
+    fn an_engine_that_never_ends_is_not_heard_out() {
+        const OF_A_PAGE: usize = 1 << 16;
+        let flow = Flow {
+            id: FlowId {
+                kind: Kind::Udp,
+                worker: WorkerId(0),
+                index: 0,
+                generation: 0,
+            },
+            protocol: egress::Protocol::Udp,
+            guest: ([10, 0, 2, 15], 9).into(),
+            remote: None,
+            came_in: false,
+            phase: Phase::Unanswered,
+            age: Duration::ZERO,
+            traffic: Traffic::default(),
+        };
+        let (mut census, mut outbox, now) = (Census::new(1), Vec::new(), Instant::now());
+        let number = census.ask(&mut outbox, now);
+        let page = |next| Page {
+            flows: vec![flow; OF_A_PAGE],
+            next: Some(next),
+        };
+        let ended = (1..100).find(|next| {
+            let flows = Flows {
+                number,
+                page: page(*next),
+            };
+            census.hear(flows, &mut outbox, now)
+        });
+        assert_eq!(ended, Some((MOST / OF_A_PAGE + 1) as u64));
+        assert!(matches!(census.result(number), Some(Outcome::Found(_))));
     }
 }

@@ -26,7 +26,8 @@ pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
         let mut rules = BTreeMap::new();
         for stats in &said {
             for (text, hits) in texts.iter().zip(&stats.rules) {
-                *rules.entry(text.clone()).or_default() += hits;
+                let sum: &mut u64 = rules.entry(text.clone()).or_default();
+                *sum = sum.saturating_add(*hits);
             }
         }
         Response::metrics(render(said, rules))
@@ -122,8 +123,15 @@ impl Measured {
     fn read(&self, told: &Distribution) -> (f64, u64, Vec<(f64, u64)>) {
         let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.one);
         let bounds = bounds.chain([f64::INFINITY]);
-        let buckets = bounds.zip(told.counts.iter().copied()).collect();
-        (told.sum as f64 / self.one, told.counts.iter().sum(), buckets)
+        // An engine may say anything: what is more than can be counted in all is left out.
+        let mut all = 0;
+        let counts = told.counts.iter().map(|count| {
+            let count = (*count).min(u64::MAX - all);
+            all += count;
+            count
+        });
+        let buckets = bounds.zip(counts).collect();
+        (told.sum as f64 / self.one, all, buckets)
     }
 }
 

@@ -29,7 +29,8 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
     }
 }
 
-fn parse(request: &Request, forwarder: bool) -> Result<Vec<Rule>, String> {
+/// What a request asks for.
+pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Vec<Rule>, String> {
     let lists: Lists = request.json()?;
     let rules = lists.rules()?;
     policy::check(&rules)?;
@@ -46,7 +47,7 @@ fn show(rules: &[Rule], said: &[Stats]) -> Response {
     // Each worker counts for each rule, then for what no rule names.
     let hits = |place: usize| -> u64 {
         let of_each = said.iter().filter_map(|stats| stats.rules.get(place));
-        of_each.sum()
+        of_each.fold(0, |sum, hits| sum.saturating_add(*hits))
     };
     let rule = |(place, rule): (usize, &Rule)| reply::Rule {
         action: rule.action.to_string(),

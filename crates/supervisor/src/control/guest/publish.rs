@@ -54,7 +54,8 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
     api.report(now, move |_, _| Response::json(&reply))
 }
 
-fn parse(request: &Request) -> Result<(Vec<Publish>, Vec<Publish>), String> {
+/// What a request asks for: what to add, and what to remove.
+pub(in crate::control) fn parse(request: &Request) -> Result<(Vec<Publish>, Vec<Publish>), String> {
     let batch: Batch = request.json()?;
     let specs = |texts: Vec<String>| {
         let spec = |text: String| text.parse().map_err(|why| format!("'{text}': {why}"));

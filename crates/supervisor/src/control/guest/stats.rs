@@ -19,10 +19,11 @@ pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
         let workers: Vec<reply::Worker> = said.into_iter().map(worker).collect();
         let mut total = reply::Worker::default();
         for worker in &workers {
-            total.flows += worker.flows;
-            total.pool_bytes += worker.pool_bytes;
+            total.flows = total.flows.saturating_add(worker.flows);
+            total.pool_bytes = total.pool_bytes.saturating_add(worker.pool_bytes);
             for (name, count) in &worker.counters {
-                *total.counters.entry(name.clone()).or_default() += count;
+                let sum = total.counters.entry(name.clone()).or_default();
+                *sum = sum.saturating_add(*count);
             }
         }
         Response::json(&reply::Stats { workers, total })

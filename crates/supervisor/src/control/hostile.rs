@@ -1,0 +1,264 @@
+//! What clients may say, and what an engine may answer. Nothing of it is done to the host.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::time::Instant;
+
+use httparse::Status;
+use pontoon_engine::egress::Action;
+use pontoon_engine::inspect::Page;
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::{Flows, Report, Stats};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Served;
+use super::guest::{self, Api, capture, policy, publish};
+use super::http::{self, Parsed, Request, Response};
+use super::reply::{self, Problem};
+use super::server::{self, Answer};
+use crate::publish::{Families, Ports};
+use crate::relay::control as relay;
+
+/// Plays bytes as what a client sends, and as what each kind of request carries.
+pub(crate) fn client(bytes: &[u8]) {
+    let heard = Heard::of([bytes]);
+    // Each byte for itself, unless they are many.
+    let piece = 1.max(bytes.len() / 256);
+    assert_eq!(Heard::of(bytes.chunks(piece)), heard);
+    let mut api = api();
+    for request in &heard.requests {
+        let response = answer(&mut api, request);
+        assert!(matches!(response.status, 200..=299 | 400..=499), "{response:?}");
+        check(&response, request.close, request.method == "HEAD");
+    }
+    if let Some(response) = &heard.refused {
+        // RFC 9112 section 6.1 asks for 501.
+        assert!(matches!(response.status, 400..=499 | 501), "{response:?}");
+        check(response, true, false);
+    }
+    for (method, path) in WITH_BODIES {
+        let response = answer(&mut api, &request(method, path, bytes));
+        assert!(matches!(response.status, 200 | 400), "{response:?}");
+        check(&response, false, false);
+    }
+}
+
+/// Has an engine with two workers answer all questions by this report. Who asked hears something sensible.
+pub(crate) fn engine(report: &Report) {
+    let mut api = api();
+    for path in ["/v1/stats", "/v1/policy", "/v1/flows"] {
+        let response = ask(&mut api, &request("GET", path, b""), report);
+        assert_eq!(response.status, 200, "{response:?}");
+        check(&response, false, false);
+        match path {
+            "/v1/stats" => drop(read::<reply::Stats>(&response)),
+            "/v1/policy" => drop(read::<reply::Policy>(&response)),
+            _ => drop(read::<reply::Flows>(&response)),
+        }
+    }
+    let response = ask(&mut api, &request("GET", "/metrics", b""), report);
+    let metrics = String::from_utf8(response.body).unwrap_or_default();
+    assert!(response.status == 200 && !metrics.is_empty());
+    for line in metrics.lines().filter(|line| !line.starts_with("# ")) {
+        let number = line.rsplit(' ').next().map(str::parse::<f64>);
+        assert!(
+            line.starts_with("pontoon_") && matches!(number, Some(Ok(_))),
+            "{line}"
+        );
+    }
+}
+
+/// Requests that carry something.
+const WITH_BODIES: [(&str, &str); 5] = [
+    ("PUT", "/v1/policy"),
+    ("PUT", "/v1/log-level"),
+    ("POST", "/v1/publish"),
+    ("POST", "/v1/capture"),
+    ("POST", "/v1/relay/rules"),
+];
+
+fn request(method: &str, path: &str, body: &[u8]) -> Request {
+    Request {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        body: body.to_vec(),
+        close: false,
+    }
+}
+
+fn api() -> Api {
+    Api::new(Served {
+        rules: vec![],
+        forwarder: true,
+        workers: 2,
+        ports: Ports::new(Families::Both),
+        set_log_level: |_| {},
+    })
+}
+
+/// What a client is understood to say.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Heard {
+    requests: Vec<Request>,
+    /// Why it is heard no more.
+    refused: Option<Response>,
+}
+
+impl Heard {
+    fn of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut heard = Self::default();
+        let mut received = Vec::new();
+        for piece in pieces {
+            received.extend(piece);
+            while heard.refused.is_none() {
+                match http::parse(&received) {
+                    Parsed::Partial { .. } => break,
+                    Parsed::Whole(request, len) => {
+                        received.drain(..len);
+                        heard.requests.push(request);
+                    }
+                    Parsed::Wrong(response) => heard.refused = Some(response),
+                }
+            }
+        }
+        heard
+    }
+}
+
+/// The answer of a guest's network, or of a relay. What would be done to the host is understood, and that is all.
+fn answer(api: &mut Api, request: &Request) -> Response {
+    match (request.method.as_str(), request.path.as_str()) {
+        ("PUT", "/v1/policy") => {
+            understand(
+                request,
+                |request| policy::parse(request, true),
+                |rules| {
+                    let of = |action: Action| -> Vec<String> {
+                        let rules = rules.iter().filter(|rule| rule.action == action);
+                        rules.map(|rule| rule.to.to_string()).collect()
+                    };
+                    json!({"allow": of(Action::Allow), "deny": of(Action::Deny)})
+                },
+            );
+            ask(api, request, &Report::Ready)
+        }
+        ("POST", "/v1/publish") => understand(
+            request,
+            publish::parse,
+            |(add, remove)| json!({"add": texts(add), "remove": texts(remove)}),
+        ),
+        ("POST", "/v1/capture") => understand(request, capture::parse, |capture| {
+            assert!(
+                capture.file.is_absolute() && capture.check().is_ok(),
+                "{capture:?}"
+            );
+            let time = capture.time.map(|time| u64::try_from(time.as_millis()).ok());
+            json!({"file": capture.file, "snap": capture.snap, "size": capture.size, "time_ms": time})
+        }),
+        ("POST", "/v1/relay/rules") => understand(
+            request,
+            relay::parse,
+            |change| json!({"add": texts(&change.add), "remove": texts(&change.remove)}),
+        ),
+        _ => ask(api, request, &Report::Ready),
+    }
+}
+
+fn texts(list: &[impl ToString]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+
+/// What is understood is the same once it has been written and read again.
+fn understand<T: Debug + PartialEq>(
+    request: &Request,
+    read: impl Fn(&Request) -> Result<T, String>,
+    write: impl Fn(&T) -> Value,
+) -> Response {
+    match read(request) {
+        Ok(meant) => {
+            let written = write(&meant);
+            let again = self::request(&request.method, &request.path, written.to_string().as_bytes());
+            assert_eq!(read(&again), Ok(meant));
+            Response::json(&written)
+        }
+        Err(why) => Response::problem(400, why),
+    }
+}
+
+/// A guest's network is asked, and its engine answers what that asks by `report`, or by nothing remarkable.
+fn ask(api: &mut Api, request: &Request, report: &Report) -> Response {
+    let now = Instant::now();
+    let mut look = match server::dispatch(guest::ROUTES, api, request, now) {
+        Answer::Now(response) => return response,
+        Answer::Later(look) => look,
+    };
+    for _ in 0..10 {
+        for update in api.take_outbox() {
+            for report in reports(&update, report) {
+                api.hear(report, now);
+            }
+        }
+        if let Some(response) = look(api) {
+            return response;
+        }
+    }
+    panic!("no answer to {request:?}");
+}
+
+/// What the workers say once they have heard `update`.
+fn reports(update: &Update, report: &Report) -> Vec<Report> {
+    match (update, report) {
+        (Update::Ask(round), report) => {
+            let stats = match report {
+                Report::Stats(stats) => stats.clone(),
+                _ => Stats::default(),
+            };
+            let of = |worker| {
+                Report::Stats(Stats {
+                    round: *round,
+                    worker,
+                    ..stats.clone()
+                })
+            };
+            vec![of(0), of(1)]
+        }
+        (Update::Flows(turn), Report::Flows(flows)) => vec![Report::Flows(Flows {
+            number: turn.number,
+            page: Page {
+                flows: flows.page.flows.clone(),
+                next: None,
+            },
+        })],
+        (Update::Flows(turn), _) => vec![Report::Flows(Flows {
+            number: turn.number,
+            page: Page::default(),
+        })],
+        _ => Vec::new(),
+    }
+}
+
+/// An answer is HTTP, and says in one line what is wrong.
+fn check(response: &Response, close: bool, head_only: bool) {
+    let mut bytes = VecDeque::new();
+    response.write(&mut bytes, close, head_only);
+    let bytes = Vec::from(bytes);
+    let mut fields = [httparse::EMPTY_HEADER; 8];
+    let mut head = httparse::Response::new(&mut fields);
+    let Ok(Status::Complete(len)) = head.parse(&bytes) else {
+        panic!("{response:?}");
+    };
+    assert_eq!(head.code, Some(response.status));
+    assert_eq!(
+        &bytes[len..],
+        if head_only { &[] } else { response.body.as_slice() }
+    );
+    if response.status != 200 {
+        let problem: Problem = read(response);
+        assert!(!problem.error.contains(char::is_control), "{problem:?}");
+    }
+}
+
+fn read<T: DeserializeOwned>(response: &Response) -> T {
+    serde_json::from_slice(&response.body).unwrap_or_else(|error| panic!("{error}: {response:?}"))
+}
