@@ -1,6 +1,8 @@
 //! Licences, duplicates, sources and known vulnerabilities of what is linked in (cargo-deny, `deny.toml`).
 
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use crate::step;
 
 /// The version that `deny.toml` is written for.
 const VERSION: &str = "cargo-deny@0.20.2";
@@ -12,14 +14,14 @@ const DATABASE: &str = "https://github.com/RustSec/advisory-db";
 /// vulnerabilities are not looked for, where they are not.
 pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command) -> (Vec<(&'static str, Command)>, Option<String>) {
     let mut steps = Vec::new();
-    if !answers(&mut cargo(&["deny", "--version"])) {
+    if !step::answers(&mut cargo(&["deny", "--version"])) {
         steps.push(("install cargo-deny", cargo(&["install", "--locked", VERSION])));
     }
     let check = ["deny", "check", "bans", "licenses", "sources"];
     steps.push(("dependencies: licences, duplicates, sources", cargo(&check)));
     let mut reach = Command::new("git");
     reach.args(["ls-remote", "--exit-code", DATABASE, "HEAD"]);
-    if !answers(&mut reach) {
+    if !step::answers(&mut reach) {
         let why = format!("dependencies: known vulnerabilities: cannot reach {DATABASE}");
         return (steps, Some(why));
     }
@@ -28,12 +30,4 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command) -> (Vec<(&'static str, C
         cargo(&["deny", "check", "advisories"]),
     ));
     (steps, None)
-}
-
-fn answers(command: &mut Command) -> bool {
-    let quiet = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    quiet.status().is_ok_and(|status| status.success())
 }

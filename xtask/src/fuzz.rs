@@ -23,6 +23,9 @@ const GRACE: Duration = Duration::from_secs(120);
 /// Longest input, in bytes: scripts of a few hundred steps.
 const LONGEST: &str = "-max_len=4096";
 
+/// Seconds that one input may take: it is a hang otherwise.
+const PATIENCE: &str = "-timeout=60";
+
 /// Whether no target found anything.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -58,30 +61,30 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     Ok(sound)
 }
 
-/// Runs one target. Whether it found nothing, and a line that says how much it tried.
-fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
-    let committed = workspace().join("fuzz/corpus").join(target);
+/// A target with the committed corpus, for so long; what it finds goes to `target/fuzz`.
+pub(crate) fn command(target: &str, time: Duration) -> Result<Command> {
+    let committed = committed(target);
     let gathered = gathered(target)?;
     let seconds = format!("-max_total_time={}", time.as_secs());
-    let (committed, gathered) = (path(&committed)?, path(&gathered)?);
-    let arguments = [
-        "run",
-        target,
-        gathered,
-        committed,
-        "--",
-        &seconds,
-        LONGEST,
-        "-print_final_stats=1",
-    ];
+    let corpora = [path(&gathered)?, path(&committed)?];
+    let limits = ["--", &seconds, LONGEST, PATIENCE, "-print_final_stats=1"];
+    Ok(cargo_fuzz(
+        &[&["run", target], &corpora[..], &limits[..]].concat(),
+    ))
+}
+
+/// Runs one target. Whether it found nothing, and a line that says how much it tried.
+fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
     let mut seen = Seen::default();
     let survived = step::errors(
         &format!("fuzz: {target}"),
-        cargo_fuzz(&arguments),
+        command(target, time)?,
         time + GRACE,
         |line| seen.note(line),
     )?;
+    let (committed, gathered) = (committed(target), gathered(target)?);
     if survived {
+        let (committed, gathered) = (path(&committed)?, path(&gathered)?);
         let merge = ["run", target, committed, gathered, "--", "-merge=1", LONGEST];
         step::run(
             &format!("fuzz: keep the corpus of {target}"),
@@ -142,6 +145,10 @@ fn targets() -> Result<Vec<String>> {
     Ok(names.into_iter().flatten().collect())
 }
 
+fn committed(target: &str) -> PathBuf {
+    workspace().join("fuzz/corpus").join(target)
+}
+
 fn gathered(target: &str) -> Result<PathBuf> {
     let directory = workspace().join("target/fuzz").join(target);
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -152,7 +159,7 @@ fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is not UTF-8")
 }
 
-fn cargo_fuzz(arguments: &[&str]) -> Command {
+pub(crate) fn cargo_fuzz(arguments: &[&str]) -> Command {
     nightly(&[&["fuzz"], arguments].concat())
 }
 

@@ -1,6 +1,7 @@
 //! Chores of the workspace: `cargo xtask test` is everything that CI does, `bench-ab` compares revisions, `kernel` fetches
 //! what the tests' virtual machines run, `fuzz` and `simulate` go on for as long as they are told to.
 
+mod asan;
 mod bench_ab;
 mod deny;
 mod fuzz;

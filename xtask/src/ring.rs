@@ -2,14 +2,14 @@
 //! behaviour (Miri), no std.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::nightly;
+use crate::{nightly, step};
 
 /// A target that has no std.
 const BARE: &str = "x86_64-unknown-none";
 
-/// The steps, in order: name and command. Where the nightly toolchain with Miri is missing, rustup installs it first.
+/// The steps, in order: name and command.
 pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec<(&'static str, Command)> {
     let mut loom = cargo(&["test", "-p", "pontoon-ring", "--test", "loom"]);
     // Of its own, as the flag would have everything else compiled anew too.
@@ -17,12 +17,6 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec
         .env("CARGO_TARGET_DIR", workspace.join("target/loom"));
     let mut steps = vec![("ring: all interleavings (loom)", loom)];
 
-    if !answers(nightly(&["miri", "--version"])) {
-        let mut install = Command::new("rustup");
-        install.args(["toolchain", "install", "nightly", "--no-self-update"]);
-        install.args(["--profile", "minimal", "--component", "miri,rust-src"]);
-        steps.push(("install nightly Rust with Miri", install));
-    }
     let miri = nightly(&["miri", "test", "-p", "pontoon-ring", "--tests"]);
     steps.push(("ring: undefined behaviour (Miri)", miri));
     let guest = [
@@ -57,10 +51,13 @@ pub(crate) fn install_bare() -> Command {
     target
 }
 
-fn answers(mut command: Command) -> bool {
-    let quiet = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    quiet.status().is_ok_and(|status| status.success())
+/// Installs the nightly toolchain with Miri, where it is missing.
+pub(crate) fn install_nightly() -> Option<Command> {
+    if step::answers(&mut nightly(&["miri", "--version"])) {
+        return None;
+    }
+    let mut install = Command::new("rustup");
+    install.args(["toolchain", "install", "nightly", "--no-self-update"]);
+    install.args(["--profile", "minimal", "--component", "miri,rust-src"]);
+    Some(install)
 }

@@ -1,6 +1,6 @@
 //! Runs one program under a deadline and says how long it took.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -48,6 +48,28 @@ pub(crate) fn errors(
         eprintln!("{text}");
         line(text);
     })
+}
+
+/// As [`run`], and shows what the program says when it has ended: others run beside it.
+pub(crate) fn aside(name: &str, command: &mut Command, deadline: Duration) -> Result<bool> {
+    let mut said = tempfile::tempfile().context("cannot make a temporary file")?;
+    command.stdout(said.try_clone()?).stderr(said.try_clone()?);
+    let passed = run(name, command, deadline)?;
+    said.seek(SeekFrom::Start(0))?;
+    // One write at a time, so that two steps' words do not mix.
+    let mut text = Vec::new();
+    said.read_to_end(&mut text)?;
+    std::io::stderr().lock().write_all(&text)?;
+    Ok(passed)
+}
+
+/// Whether a program can be run, and is content.
+pub(crate) fn answers(command: &mut Command) -> bool {
+    let quiet = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
 }
 
 fn follow(

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{cargo, deny, kernel, need, ring, step, target, workspace};
+use crate::{asan, cargo, deny, kernel, need, ring, step, target, workspace};
 
 /// The unprivileged user of the end-to-end list, made when root finds none.
 const USER: &str = "pontoon-test";
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const UNIT: Duration = Duration::from_secs(8 * 60);
-const RING: Duration = Duration::from_secs(8 * 60);
+const CHECKER: Duration = Duration::from_secs(15 * 60);
 const LIST: Duration = Duration::from_secs(18 * 60);
 const MACHINE: Duration = Duration::from_secs(4 * 60);
 
@@ -86,9 +86,10 @@ pub(crate) fn run() -> Result<bool> {
         eprintln!("SKIPPED: {why}");
         tally.skipped += 1;
     }
-    for (name, command) in ring::steps(cargo, workspace()) {
-        check(&mut tally, name, command, RING)?;
+    if let Some(install) = ring::install_nightly() {
+        check(&mut tally, "install nightly Rust with Miri", install, BUILD)?;
     }
+    checkers(&mut tally)?;
     let programs = ["build", "--release", "-p", "pontoon", "-p", "pontoon-e2e"];
     if check(&mut tally, "build programs", cargo(&programs), BUILD)? {
         let programs = publish()?;
@@ -114,6 +115,28 @@ fn check(tally: &mut Tally, name: &str, mut command: Command, deadline: Duration
     let passed = step::run(name, &mut command, deadline)?;
     tally.failed += u32::from(!passed);
     Ok(passed)
+}
+
+/// Steps that have one core busy at a time, in two rows beside each other.
+fn checkers(tally: &mut Tally) -> Result<()> {
+    let named = |(name, command): (&str, Command)| (name.to_owned(), command);
+    let ring = ring::steps(cargo, workspace()).into_iter().map(named).collect();
+    let asan = asan::steps(cargo, workspace())?;
+    let row = |steps: Vec<(String, Command)>| -> Result<u32> {
+        let mut failed = 0;
+        for (name, mut command) in steps {
+            failed += u32::from(!step::aside(&name, &mut command, CHECKER)?);
+        }
+        Ok(failed)
+    };
+    let failed = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| row(asan));
+        let failed = row(ring)?;
+        let beside = beside.join().map_err(|_| anyhow!("a step's thread panicked"))?;
+        Ok::<u32, anyhow::Error>(failed + beside?)
+    })?;
+    tally.failed += failed;
+    Ok(())
 }
 
 /// Copies the programs to where every user can run them.
