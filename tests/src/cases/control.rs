@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
-use super::{expect, talk, tcp_server, tmpfs};
+use super::{OBEDIENT, expect, talk, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
 use crate::lint;
 use crate::network::{self, Network};
@@ -59,9 +59,8 @@ impl<'a> Scene<'a> {
         let network = Network::new(context)?;
         tmpfs(Path::new("/run"))?;
         let server = tcp_server(&network, Family::V4)?;
-        let shell = "echo listening; while read -r line; do eval \"$line\"; done";
         let guest = network.run().options(["--control", SOCKET]).options(options);
-        let guest = guest.shell(shell).spawn()?.listening()?;
+        let guest = guest.shell(OBEDIENT).spawn()?.listening()?;
         Ok(Self {
             context,
             server,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::OBEDIENT;
 use crate::case::{Case, Context, Family};
 use crate::network::{self, Network};
 use crate::process;
@@ -50,8 +51,10 @@ fn scene(context: &Context, family: Family) -> Result<Network<'_>> {
 }
 
 fn guest(network: &Network<'_>) -> Result<Running> {
-    let shell = "echo listening; while read -r line; do eval \"$line\"; done";
-    let run = network.run().options(["--connect-timeout", "500ms"]).shell(shell);
+    let run = network
+        .run()
+        .options(["--connect-timeout", "500ms"])
+        .shell(OBEDIENT);
     run.spawn()?.listening()
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
-use super::{expect, icmp, talk, tcp_server};
+use super::{expect, icmp, talk, tcp_server, wanted};
 use crate::case::{Caller, Case, Context, Family, Outcome};
 use crate::guest::tcp;
 use crate::network::Network;
@@ -160,8 +160,7 @@ fn init_killed(context: &Context) -> Result<()> {
 
 /// How often the engine is killed: `PONTOON_KILLS`, or twice.
 fn kills() -> u32 {
-    let wanted = std::env::var("PONTOON_KILLS").ok();
-    wanted.and_then(|kills| kills.parse().ok()).unwrap_or(2)
+    wanted("PONTOON_KILLS", 2)
 }
 
 /// From one death to the next, so that no three come in ten seconds.

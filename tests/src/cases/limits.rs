@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{expect, talk, tcp_server};
+use super::{OBEDIENT, expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 
@@ -49,8 +49,7 @@ fn bandwidth(context: &Context, family: Family) -> Result<()> {
     const LEN: u64 = 5_000_000;
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
-    let shell = "echo listening; while read -r line; do eval \"$line\"; done";
-    let run = network.run().options(["--max-bandwidth", "40M"]).shell(shell);
+    let run = network.run().options(["--max-bandwidth", "40M"]).shell(OBEDIENT);
     let mut guest = run.spawn()?.listening()?;
     for way in ["fetch", "put"] {
         let start = Instant::now();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{expect, tcp_server, tmpfs, udp_server};
+use super::{expect, tcp_server, tmpfs, udp_server, wanted};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::{tcp, udp};
@@ -37,8 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Seconds of traffic: `PONTOON_SOAK`, or a few.
 fn seconds() -> u64 {
-    let wanted = std::env::var("PONTOON_SOAK").ok();
-    wanted.and_then(|seconds| seconds.parse().ok()).unwrap_or(15)
+    wanted("PONTOON_SOAK", 15)
 }
 
 fn soak(context: &Context) -> Result<()> {

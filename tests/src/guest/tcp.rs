@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::rest;
 use crate::pattern::Pattern;
@@ -197,9 +197,14 @@ fn refused(server: SocketAddr) -> Result<String> {
 
 /// Connect, one byte there and back, close.
 fn round(server: SocketAddr) -> Result<()> {
-    let mut stream = request(server, "echo")?;
-    stream.write_all(b"x")?;
-    Ok(stream.read_exact(&mut [0])?)
+    let mut stream = request(server, "echo").context("asking")?;
+    let from = stream.local_addr()?;
+    stream
+        .write_all(b"x")
+        .with_context(|| format!("sending from {from}"))?;
+    stream
+        .read_exact(&mut [0])
+        .with_context(|| format!("receiving at {from}"))
 }
 
 /// Median time of a byte there and back.

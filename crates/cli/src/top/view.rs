@@ -28,8 +28,8 @@ const COLUMNS: [(&str, Constraint); 9] = [
 ];
 
 pub(super) fn draw(frame: &mut Frame<'_>, top: &mut Top, now: Instant) {
-    let lines = [1, 1].map(Constraint::Length);
-    let areas = [lines[0], lines[1], Constraint::Fill(1), Constraint::Length(1)];
+    let line = Constraint::Length(1);
+    let areas = [line, line, Constraint::Fill(1), line];
     let [sums, news, table, keys] = Layout::vertical(areas).areas(frame.area());
     draw_sums(frame, sums, top);
     let wrong = wrong(top, now);
@@ -44,16 +44,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &mut Top, now: Instant) {
 fn draw_sums(frame: &mut Frame<'_>, area: Rect, top: &Top) {
     let (up, down) = top.rates();
     let sums = format!(
-        "{} flows  up {}/s  down {}/s",
+        "  {} flows  up {}/s  down {}/s",
         top.total.flows,
         bytes(up),
         bytes(down)
     );
     frame.render_widget(Paragraph::new(format!("pontoon {}", top.path)).style(BOLD), area);
-    frame.render_widget(
-        Paragraph::new(Line::from(format!("  {sums}")).right_aligned()),
-        area,
-    );
+    frame.render_widget(Paragraph::new(Line::from(sums).right_aligned()), area);
 }
 
 /// What is wrong, in one line.

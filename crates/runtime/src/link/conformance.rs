@@ -29,6 +29,16 @@ pub(super) struct Pair {
     pub(super) gateway: &'static str,
 }
 
+/// What a worker that sleeps waits for, with nothing to send and with a full link.
+pub(super) const FRAMES: For = For {
+    frames: true,
+    room: false,
+};
+pub(super) const FRAMES_AND_ROOM: For = For {
+    frames: true,
+    room: true,
+};
+
 pub(super) const PAIRS: [Pair; 2] = [
     Pair {
         guest: "10.0.2.15",
@@ -213,16 +223,7 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
         if before {
             guest.say(PAIRS[0], b"before");
         }
-        assert_eq!(
-            link.sleep(
-                &epoll,
-                For {
-                    frames: true,
-                    room: false
-                }
-            ),
-            None
-        );
+        assert_eq!(link.sleep(&epoll, FRAMES), None);
         if !before {
             guest.say(PAIRS[0], b"behind");
         }
@@ -321,13 +322,7 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
             Rest::Gone(how) => Some(how),
             Rest::Drained | Rest::More => {
                 // As the worker does.
-                link.sleep(
-                    &epoll,
-                    For {
-                        frames: true,
-                        room: false,
-                    },
-                );
+                link.sleep(&epoll, FRAMES);
                 link.take_full().err()
             }
         }

@@ -165,10 +165,8 @@ impl Smol {
             heard.own_scale = segment.window_scale.unwrap_or(0);
         }
         if segment.flags.has(Flags::ACK) {
-            let begins = segment.flags.has(Flags::SYN);
-            let shift = if begins { 0 } else { heard.own_scale };
             heard.acknowledged = segment.ack;
-            heard.allowed = segment.ack.wrapping_add(u32::from(segment.window) << shift);
+            heard.allowed = edge(&segment, heard.own_scale);
         }
         if segment.payload.len() > 1 && segment.end().wrapping_sub(heard.edge) as i32 > 0 {
             self.overran.insert(port);
@@ -214,8 +212,7 @@ impl Heard {
         if begins {
             self.scale = segment.window_scale.unwrap_or(0);
         }
-        let shift = if begins { 0 } else { self.scale };
-        let edge = segment.ack.wrapping_add(u32::from(segment.window) << shift);
+        let edge = edge(segment, self.scale);
         if begins || edge.wrapping_sub(self.edge) as i32 > 0 {
             self.edge = edge;
         }
@@ -234,6 +231,12 @@ impl Heard {
         self.count += 1;
         self.count > 2
     }
+}
+
+/// Where the window that a segment announces ends: those of SYNs are not scaled (RFC 7323 section 2.2).
+fn edge(segment: &Segment, scale: u8) -> u32 {
+    let shift = if segment.flags.has(Flags::SYN) { 0 } else { scale };
+    segment.ack.wrapping_add(u32::from(segment.window) << shift)
 }
 
 impl Conn {

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use super::{SOCKET, Scene};
 use crate::case::{Case, Context};
-use crate::cases::{expect, tmpfs};
+use crate::cases::{expect, tmpfs, wanted};
 use crate::guest::{tcp, udp};
 use crate::network::Network;
 use crate::process;
@@ -102,8 +102,7 @@ fn engine_killed(context: &Context) -> Result<()> {
 
 /// Changes of the case: `PONTOON_CHANGES`, or some; five hundred are made in a second.
 fn changes() -> u32 {
-    let wanted = std::env::var("PONTOON_CHANGES").ok();
-    wanted.and_then(|changes| changes.parse().ok()).unwrap_or(1_000)
+    wanted("PONTOON_CHANGES", 1_000)
 }
 
 /// Ports come and go, half of them other addresses of the very port that is asked a thousand times a second: every client

@@ -11,7 +11,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::host::event::{Edge, Events};
-use crate::link::conformance::{self, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole};
+use crate::link::conformance::{
+    self, FRAMES_AND_ROOM, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole,
+};
 use crate::link::{BURST, Burst, Rest, Until};
 
 mod guests;
@@ -163,17 +165,7 @@ fn pushes_back<F: Speaks>() {
     assert!(taken > 100, "{taken}");
     assert!(link.transmitter().reserve(1, 42, 1000).is_none());
     assert_eq!(link.take_full(), Ok(true));
-    assert_eq!(
-        link.sleep(
-            &epoll,
-            For {
-                frames: true,
-                room: true
-            }
-        ),
-        None,
-        "an event will tell"
-    );
+    assert_eq!(link.sleep(&epoll, FRAMES_AND_ROOM), None, "an event will tell");
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
     assert_eq!(events.edges().count(), 0);
@@ -187,16 +179,7 @@ fn pushes_back<F: Speaks>() {
         if events.edges().any(|(edge, _)| edge == Edge::Room) {
             link.transmitter().flush();
             if link.take_full().unwrap() {
-                assert_eq!(
-                    link.sleep(
-                        &epoll,
-                        For {
-                            frames: true,
-                            room: true
-                        }
-                    ),
-                    None
-                );
+                assert_eq!(link.sleep(&epoll, FRAMES_AND_ROOM), None);
             }
         }
     }

@@ -6,7 +6,9 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use super::*;
 use crate::host::event::Events;
 use crate::link::BURST;
-use crate::link::conformance::{self, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole};
+use crate::link::conformance::{
+    self, FRAMES, FRAMES_AND_ROOM, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole,
+};
 use crate::link::tap::tests::{all, guest, socket};
 use crate::namespace::{self, ip};
 
@@ -119,13 +121,7 @@ fn a_full_ring_from_the_guest_loses_and_doubles_nothing() {
                         heard.extend(data.map(|data| u32::from_be_bytes(data.try_into().unwrap())));
                     });
                     if burst.rest == Rest::Drained && heard.len() < numbers.len() {
-                        let timeout = link.sleep(
-                            &epoll,
-                            For {
-                                frames: true,
-                                room: false,
-                            },
-                        );
+                        let timeout = link.sleep(&epoll, FRAMES);
                         wait_for(&epoll, timeout, Edge::Link);
                     }
                 }
@@ -199,13 +195,7 @@ fn watched() -> (VhostNet, Epoll) {
 fn until_room(link: &mut VhostNet, epoll: &Epoll) {
     link.transmitter().flush();
     assert_eq!(link.take_full(), Ok(true));
-    let timeout = link.sleep(
-        epoll,
-        For {
-            frames: true,
-            room: true,
-        },
-    );
+    let timeout = link.sleep(epoll, FRAMES_AND_ROOM);
     wait_for(epoll, timeout, Edge::Room);
 }
 
