@@ -18,6 +18,17 @@ pub(crate) fn heed_signals() -> io::Result<()> {
     Ok(())
 }
 
+/// Calls again what a signal has interrupted that nobody handles, as happens to a wait with a timeout (signal(7),
+/// "Interruption of system calls and library functions by stop signals").
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
 /// Makes one send many datagrams of `bytes` bytes (`UDP_SEGMENT`, Linux 4.18).
 pub(crate) fn segment_sends(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
     set_udp_option(socket, libc::UDP_SEGMENT, bytes.into())

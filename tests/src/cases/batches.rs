@@ -120,7 +120,7 @@ fn receive(receiver: &UdpSocket) -> Result<f64> {
     let mut buffer = vec![0; 1 << 16];
     let (mut datagrams, mut receives) = (0, 0_u32);
     while datagrams < wanted {
-        match receiver.recv(&mut buffer) {
+        match sys::uninterrupted(|| receiver.recv(&mut buffer)) {
             Ok(len) => (datagrams, receives) = (datagrams + len / usize::from(SIZE), receives + 1),
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(error) => return Err(error.into()),

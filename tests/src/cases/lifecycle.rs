@@ -15,6 +15,7 @@ use crate::guest::tcp;
 use crate::network::Network;
 use crate::process::{self, Process};
 use crate::run::Running;
+use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -200,7 +201,7 @@ fn engine_killed(context: &Context) -> Result<()> {
         expect(&running.ask(&connect)?, "ok")?;
         slowest[1] = slowest[1].max(asked.elapsed());
         held.set_read_timeout(Some(Duration::from_secs(2)))?;
-        let end = held.read(&mut [0]);
+        let end = sys::uninterrupted(|| held.read(&mut [0]));
         ensure!(
             matches!(&end, Ok(0)) || matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset),
             "the flow that it had: {end:?}"

@@ -11,6 +11,7 @@ use super::vm;
 use crate::carrier::Framing;
 use crate::case::{Case, Context, Family, Outcome};
 use crate::machine::DIRECTORY;
+use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -91,8 +92,7 @@ fn receive(socket: &UdpSocket, from: IpAddr) -> Result<f64> {
     let mut buffer = [0; 2048];
     let mut begin = Instant::now();
     for number in 0..DATAGRAMS {
-        let (len, peer) = socket
-            .recv_from(&mut buffer)
+        let (len, peer) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
             .with_context(|| format!("after {number} datagrams"))?;
         ensure!(len == LEN, "datagram {number} has {len} bytes");
         ensure!(peer.ip() == from, "datagram {number} is {peer}'s");

@@ -387,7 +387,7 @@ fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
     let mut came = Vec::new();
     let mut calls = 0;
     loop {
-        let (len, from) = socket.recv_from(&mut buffer)?;
+        let (len, from) = sys::uninterrupted(|| socket.recv_from(&mut buffer))?;
         came.extend_from_slice(&buffer[..len]);
         calls += 1;
         if came.len() >= sent.len() {
@@ -415,7 +415,7 @@ fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
     let words = ["put", "0", "91", "10000000"];
     expect(&network.server().enter(|| tcp::command(published, &words))?, "ok")?;
     held.set_read_timeout(Some(Duration::from_secs(5)))?;
-    let end = held.read(&mut [0]);
+    let end = sys::uninterrupted(|| held.read(&mut [0]));
     ensure!(
         matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset),
         "the connection that it had: {end:?}"

@@ -157,7 +157,7 @@ fn exchange(socket: &UdpSocket, server: SocketAddr, len: usize) -> Result<()> {
     for _ in 0..3 {
         send(socket, pattern.prefix(len), server).with_context(|| format!("sending {len} bytes"))?;
         loop {
-            match socket.recv_from(&mut buffer) {
+            match sys::uninterrupted(|| socket.recv_from(&mut buffer)) {
                 Ok((got, from)) => {
                     ensure!(from == server, "answered by {from} instead of {server}");
                     pattern.check(0, &buffer[..got])?;
@@ -182,7 +182,7 @@ fn refused(server: SocketAddr) -> Result<String> {
     let _ = socket.recv(&mut [0]);
     let start = Instant::now();
     socket.send(b"x")?;
-    match socket.recv(&mut [0]) {
+    match sys::uninterrupted(|| socket.recv(&mut [0])) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             Ok(start.elapsed().as_micros().to_string())
         }
@@ -241,8 +241,7 @@ fn listen(server: SocketAddr) -> Result<String> {
     say(&stun::mapped(&socket, server)?.to_string())?;
     let mut buffer = [0; 2048];
     loop {
-        let (len, _) = socket
-            .recv_from(&mut buffer)
+        let (len, _) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
             .context("the datagram `end` did not come")?;
         let text = String::from_utf8_lossy(&buffer[..len]);
         if text == "end" {
@@ -261,7 +260,8 @@ fn survive(server: SocketAddr, count: usize) -> Result<String> {
         let socket = socket(server)?;
         socket.set_read_timeout(Some(WAIT))?;
         let mut buffer = vec![0; 1 << 16];
-        let answer = send(&socket, pattern.prefix(len), server).map(|()| socket.recv(&mut buffer));
+        let answer = send(&socket, pattern.prefix(len), server)
+            .map(|()| sys::uninterrupted(|| socket.recv(&mut buffer)));
         let Ok(Ok(got)) = answer else {
             lost += 1;
             continue;

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::sys;
+
 const COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
 const HEADER_BYTES: usize = 20;
 
@@ -28,8 +30,7 @@ pub(crate) fn mapped(socket: &UdpSocket, server: SocketAddr) -> Result<SocketAdd
     request.extend(server.port().to_be_bytes().repeat(6));
     socket.send_to(&request, server)?;
     let mut buffer = [0; 2048];
-    let (len, from) = socket
-        .recv_from(&mut buffer)
+    let (len, from) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
         .with_context(|| format!("no answer from {server}"))?;
     let answer = &buffer[..len];
     ensure!(from == server, "answered by {from} instead of {server}");

@@ -155,7 +155,7 @@ impl Receiver {
     pub(super) fn next(&self, time: Duration) -> Result<Option<Vec<u8>>> {
         self.0.set_read_timeout(Some(time))?;
         let mut buffer = vec![0; 1 << 16];
-        match self.0.recv(&mut buffer) {
+        match sys::uninterrupted(|| self.0.recv(&mut buffer)) {
             Ok(len) => {
                 buffer.truncate(len);
                 Ok(Some(buffer))
