@@ -63,7 +63,8 @@ impl<S> Connection<S> {
             State::Open => {}
         }
         if flags.has(Flags::RST) {
-            return match (seq == self.up.next, self.in_window(seq)) {
+            // A guest that has filled the window stands at its edge.
+            return match (seq == self.up.next, self.in_window(seq) || seq == self.up.edge) {
                 (true, _) => Verdict::Reset,
                 (false, true) => self.challenge(ctx),
                 (false, false) => Verdict::Ignored,

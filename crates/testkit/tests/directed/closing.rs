@@ -98,3 +98,22 @@ fn time_wait_acknowledges_again() {
         assert_eq!(lost.load(Ordering::Relaxed), 1);
     }
 }
+
+/// With the first byte lost, the reset is one beyond the last byte that the guest may send. Linux, too, looks for it there
+/// (`tcp_sequence`).
+#[test]
+fn a_guest_resets_when_the_window_is_full() {
+    let plan = ScriptedPlan::default();
+    let first = plan.iss + 1;
+    let guest = Script {
+        write: pace(20_000, 1),
+        end: End::Reset(200_000),
+        ..Script::source(200_000)
+    };
+    let scenario = Scenario::calm(GuestPlan::Scripted(plan), dial(guest, Script::SINK));
+    let (up, _) = lose(u32::MAX, move |segment| {
+        segment.seq == first && !segment.payload.is_empty()
+    });
+    let run = check(scenario.run_filtered(true, up, None));
+    assert_eq!(run.counters.tcp_reset_by_guest, 1, "{}", run.trace);
+}
