@@ -469,7 +469,9 @@ impl<S> Tcp<S> {
         }
         // Places of connections that left TIME_WAIT early (by reset or reuse) are not kept for ever.
         while let Some(old) = self.waiting.front() {
-            if self.connections.get(old.index, old.generation).is_some() {
+            // A place may outlive so many lives of its slot that their count has come round.
+            let connection = self.connections.get(old.index, old.generation);
+            if connection.is_some_and(|connection| matches!(connection.state, State::TimeWait { .. })) {
                 break;
             }
             self.waiting.pop_front();

@@ -43,6 +43,36 @@ fn the_oldest_in_time_wait_gives_way() {
     assert_eq!(given.engine.flows(), 1);
 }
 
+/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, however many came between.
+#[test]
+fn no_other_than_those_in_time_wait_gives_way() {
+    let mut given = given(at_most(2, config(1500)), HostPlan::default());
+    for port in [80, 81] {
+        given.host.serve(port, Answer::Now, Script::source(0));
+        into_time_wait(&mut given, GUEST, (SERVER_V4, port).into());
+    }
+    let reset = |given: &mut Given, port, seq| {
+        given.up(Segment::between(GUEST, (SERVER_V4, port).into()).with(RST, seq, 0));
+    };
+    reset(&mut given, 81, 1002);
+    given.host.serve(82, Answer::Never, Script::SINK);
+    for _ in 0..u16::MAX {
+        given.up(syn_between(GUEST, (SERVER_V4, 82).into()));
+        reset(&mut given, 82, 1001);
+    }
+    let third = (SERVER_V4, 83).into();
+    given.up(syn_between(GUEST, third));
+    given.down(Segment {
+        mss: Some(1460),
+        ..Segment::between(third, GUEST).with(SYN.and(ACK), 0, 1001)
+    });
+    given.up(Segment::between(GUEST, third).with(ACK, 1001, 1));
+    given.pass(Duration::from_secs(60));
+    is_answered(&mut given, &dial(4, 84));
+    is_refused(&mut given, &dial(5, 85));
+    assert_eq!(given.engine.flows(), 2);
+}
+
 #[test]
 fn new_flows_are_limited_by_the_second() {
     let limited = Config {
