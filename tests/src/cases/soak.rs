@@ -78,13 +78,22 @@ fn soak(context: &Context) -> Result<()> {
             .unwrap_or_else(|_| anyhow::bail!("a client panicked"))?;
         samples
     })?;
-    expect(&guest.line()?, "done")?;
+    let said = guest.line()?;
+    if said != "done" {
+        eprintln!("{}", ctl(context, &["stats", "--json"])?);
+    }
+    expect(&said, "done")?;
     guest.tell("end")?;
     guest.finish()?;
     let counters = Counters::read(talk)?;
     counters.expect("panics", 0)?;
     counters.expect("sandbox_refused", 0)?;
     flat(&samples)
+}
+
+fn ctl(context: &Context, words: &[&str]) -> Result<String> {
+    let mut command: Command = context.program.command()?;
+    process::output(command.args(["ctl", "--control", CONTROL]).args(words))
 }
 
 /// Clients of the published ports, until then.
@@ -112,17 +121,13 @@ struct Sample {
 
 /// Changes the rules each second, asks for the counters, and looks at the processes, until then.
 fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
-    let ctl = |words: &[&str]| {
-        let mut command: Command = context.program.command()?;
-        process::output(command.args(["ctl", "--control", CONTROL]).args(words))
-    };
     let engine = context.program.engine()?;
     let mut samples = Vec::new();
     while Instant::now() < end {
         std::thread::sleep(Duration::from_secs(1));
         let (rules, _) = RULES[samples.len() % RULES.len()];
-        ctl(&["policy", "--load", rules])?;
-        ctl(&["stats", "--json"])?;
+        ctl(context, &["policy", "--load", rules])?;
+        ctl(context, &["stats", "--json"])?;
         let processes = context.program.processes().into_iter();
         samples.push(Sample {
             resident_kib: context.program.resident_kib()?,
