@@ -16,6 +16,8 @@ use tracing::{debug, info, warn};
 mod capture;
 mod cpus;
 pub mod host;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 pub mod ledger;
 mod limits;
 pub mod link;
@@ -24,6 +26,9 @@ pub mod messages;
 #[cfg(test)]
 mod namespace;
 pub mod pacing;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod worker;
 mod workers;
 

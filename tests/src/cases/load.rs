@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{expect, tcp_server};
+use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
+use crate::counters::{self, Counters};
 use crate::network::{self, Network};
 use crate::process;
 
@@ -73,7 +74,9 @@ fn stalled(context: &Context) -> Result<()> {
         "cd /proc/sys/net/ipv4; echo 255 >tcp_retries2; echo 20000 2>/dev/null >tcp_rto_max_ms; \
          $E2E guest load stalled {v4} {v6} {FLOWS} 60 262144"
     );
-    let mut running = network.run().shell(&line).spawn()?;
+    let talk = talk()?;
+    let run = network.run().options([counters::LOGGED]).talk_to(&talk);
+    let mut running = run.shell(&line).spawn()?;
     let line = running.line()?;
     let resident = context.program.resident_kib()?;
     eprintln!("{line}\nresident: {resident} KiB");
@@ -82,6 +85,10 @@ fn stalled(context: &Context) -> Result<()> {
         "{resident} KiB resident with stalled flows"
     );
     expect(&running.finish()?, "ok")?;
+    if context.program.binary.is_some() {
+        let exhausted = Counters::read(&talk)?.count("tcp_pool_empty");
+        ensure!(exhausted > 0, "the pool was never empty");
+    }
     within_15_percent(line.strip_prefix("stalled ").context("no times")?)
 }
 

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use pontoon_engine::host::{DatagramMeta, PingReply, Problem};
@@ -142,30 +143,46 @@ impl Shared {
         let received = message::receive(&self.fd, &into, &mut control, Take::Next)?;
         let beside = udp::Beside::decode(control.get(..received.control_len).unwrap_or_default());
         let packet = self.buffer.get(..received.len).unwrap_or_default();
-        // Raw IPv4 sockets deliver the IP header too (raw(7)).
-        let header = match self.family {
-            Family::V4 => packet.first().map_or(0, |first| usize::from(first & 0xf) * 4),
-            Family::V6 => 0,
-        };
-        let message = packet.get(header..).unwrap_or_default();
-        let (Some(ident), Some(seq), Some(from)) = (word(message, 4), word(message, 6), received.address)
-        else {
+        let (Some(echo), Some(from)) = (echo_reply(packet, self.family), received.address) else {
             return Ok(None);
         };
         let reply = PingReply {
             from: from.ip(),
-            seq,
-            len: message.len().saturating_sub(HEADER),
+            seq: echo.seq,
+            len: echo.data.len(),
             meta: properties::received(&beside),
         };
         Ok(Some((
-            ident,
+            echo.ident,
             Packet::Reply {
                 reply,
-                at: header + HEADER,
+                at: echo.data.start,
             },
         )))
     }
+}
+
+/// An echo reply in a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EchoReply {
+    ident: u16,
+    seq: u16,
+    /// Where its data lie in the packet.
+    pub(crate) data: Range<usize>,
+}
+
+/// Finds the echo reply in what a raw socket delivers, which with IPv4 has the IP header, too (raw(7)).
+pub(crate) fn echo_reply(packet: &[u8], family: Family) -> Option<EchoReply> {
+    let header = match family {
+        Family::V4 => usize::from(packet.first()? & 0xf) * 4,
+        Family::V6 => 0,
+    };
+    let message = packet.get(header..)?;
+    Some(EchoReply {
+        ident: word(message, 4)?,
+        seq: word(message, 6)?,
+        data: header + HEADER..packet.len(),
+    })
 }
 
 impl Shared {

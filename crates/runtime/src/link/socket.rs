@@ -32,7 +32,7 @@ pub use transmit::{Reservation, Transmitter};
 use seat::Seat;
 
 /// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
-const MAX_FRAME: usize = 18 + 65_535;
+pub(crate) const MAX_FRAME: usize = 18 + 65_535;
 
 /// How frames are told apart on a socket.
 pub trait Framing: Debug + Send + 'static {

@@ -1,0 +1,201 @@
+//! Guests at the other end of a socket, and whoever answers echo requests, as scripts of bytes say: for the fuzzer and for
+//! what it has gathered.
+
+use std::io::{ErrorKind, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use pontoon_sys::Family;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::host::ping::echo_reply;
+use crate::link::socket::{Framing, MAX_FRAME, Packet, Socket, Source, Stream};
+use crate::link::{Gone, Link, Receive, Rest, Until};
+
+/// Plays a script, whose first byte says who is hostile.
+///
+/// # Panics
+/// What was heard is not what was said.
+pub fn play(script: &[u8]) {
+    let Some((who, script)) = script.split_first() else {
+        return;
+    };
+    match who % 4 {
+        0 => Play::<Stream>::new(SocketType::STREAM).run(script, stream),
+        1 => Play::<Packet>::new(SocketType::SEQPACKET).run(script, packets),
+        2 => echo(script, Family::V4),
+        _ => echo(script, Family::V6),
+    }
+}
+
+/// A link, its guest, and what passed between them.
+struct Play<F: Framing> {
+    link: Socket<F>,
+    guest: UnixStream,
+    /// What the guest has sent, by calls.
+    said: Vec<Vec<u8>>,
+    heard: Heard,
+}
+
+/// What the link made of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Heard {
+    frames: Vec<Vec<u8>>,
+    malformed: u64,
+    end: Option<Gone>,
+}
+
+impl<F: Framing> Play<F> {
+    fn new(kind: SocketType) -> Self {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a socket");
+        let guest = UnixStream::from(theirs);
+        guest.set_nonblocking(true).expect("a socket");
+        Self {
+            link: Socket::new(Source::Connected(ours), 1500).expect("a link"),
+            guest,
+            said: Vec::new(),
+            heard: Heard::default(),
+        }
+    }
+
+    /// The guest speaks and the link listens, by turns; then the guest leaves. All is heard that a reader would find in
+    /// it who has it all at once.
+    fn run(mut self, mut script: &[u8], read: fn(&[Vec<u8>]) -> Heard) {
+        while let Some((&step, rest)) = script.split_first() {
+            script = rest;
+            let bytes = usize::from(step / 4);
+            match step % 4 {
+                0 => {
+                    let (said, rest) = script.split_at(bytes.min(script.len()));
+                    script = rest;
+                    self.say(said);
+                }
+                // A frame behind its length, or a message, as long as two bytes say, or longer.
+                1 => {
+                    let (len, rest) = script.split_at(script.len().min(2));
+                    script = rest;
+                    let len = len
+                        .iter()
+                        .fold(bytes * 64, |len, byte| len * 7 % 70_000 + usize::from(*byte));
+                    let prefix = u32::try_from(len).expect("seventy thousand").to_be_bytes();
+                    self.say(&[&prefix[..F::PREFIX], &vec![step; len]].concat());
+                }
+                2 => {
+                    self.listen(bytes);
+                }
+                _ => self.listen_to_the_end(),
+            }
+        }
+        let Self { guest, .. } = &self;
+        guest.shutdown(Shutdown::Both).expect("a socket");
+        // What is there, and that there is no more.
+        self.listen_to_the_end();
+        self.listen_to_the_end();
+        assert_eq!(self.heard, read(&self.said));
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        match self.guest.write(bytes) {
+            Ok(len) => self.said.push(bytes[..len].to_vec()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.listen_to_the_end(),
+            // Nobody listens any more.
+            Err(_) => {}
+        }
+    }
+
+    /// Whether there may be more.
+    fn listen(&mut self, max: usize) -> bool {
+        if self.heard.end.is_some() {
+            return false;
+        }
+        let (receiver, _) = self.link.halves();
+        let heard = &mut self.heard;
+        let before = heard.frames.len();
+        let burst = receiver.receive(max, Until::Empty, |frames| {
+            heard.frames.extend(frames.iter().map(whole));
+        });
+        assert_eq!(heard.frames.len() - before, burst.frames);
+        heard.malformed += burst.malformed;
+        match burst.rest {
+            Rest::Drained => false,
+            Rest::More => true,
+            Rest::Gone(how) => {
+                heard.end = Some(how);
+                false
+            }
+        }
+    }
+
+    fn listen_to_the_end(&mut self) {
+        while self.listen(crate::link::BURST) {}
+    }
+}
+
+/// A frame's bytes, whose head is a copy of their beginning.
+fn whole(frame: &pontoon_engine::Frame<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; frame.len];
+    let mut rest = &mut bytes[..];
+    for part in frame.parts {
+        let (here, behind) = rest.split_at_mut(part.len());
+        part.copy_to(here);
+        rest = behind;
+    }
+    assert!(rest.is_empty() && bytes.starts_with(frame.head));
+    bytes
+}
+
+fn stream(said: &[Vec<u8>]) -> Heard {
+    let said = said.concat();
+    let mut rest = &said[..];
+    let mut heard = Heard {
+        end: Some(Gone::Closed),
+        ..Heard::default()
+    };
+    while let Some((prefix, behind)) = rest.split_first_chunk() {
+        let len = u32::from_be_bytes(*prefix) as usize;
+        match behind.split_at_checked(len) {
+            _ if len > MAX_FRAME => {
+                heard.end = Some(Gone::Protocol("a frame of more than 64 KiB"));
+                break;
+            }
+            None => break,
+            Some(([], behind)) => {
+                heard.malformed += 1;
+                rest = behind;
+            }
+            Some((frame, behind)) => {
+                heard.frames.push(frame.to_vec());
+                rest = behind;
+            }
+        }
+    }
+    heard
+}
+
+fn packets(said: &[Vec<u8>]) -> Heard {
+    let sound = |message: &&Vec<u8>| (1..=MAX_FRAME).contains(&message.len());
+    // An empty one is the end, as is the socket's.
+    let end = said.iter().position(Vec::is_empty).unwrap_or(said.len());
+    let (frames, malformed): (Vec<_>, Vec<_>) = said[..end].iter().partition(sound);
+    Heard {
+        frames: frames.into_iter().cloned().collect(),
+        malformed: malformed.len() as u64,
+        end: Some(Gone::Closed),
+    }
+}
+
+/// What a raw socket gets.
+fn echo(packet: &[u8], family: Family) {
+    if let Some(reply) = echo_reply(packet, family) {
+        assert!(packet.get(reply.data).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn stands_the_corpus() {
+        crate::replay::replay("socket", 20, super::play);
+    }
+}
