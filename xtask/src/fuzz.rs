@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{nightly, step, workspace};
+use crate::rustup::nightly;
+use crate::{step, workspace};
 
 pub(crate) const USAGE: &str = "cargo xtask fuzz --minutes N [TARGET...]";
 

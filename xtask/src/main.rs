@@ -8,6 +8,7 @@ mod fuzz;
 mod kernel;
 mod need;
 mod ring;
+mod rustup;
 mod simulate;
 mod step;
 mod test;
@@ -47,16 +48,6 @@ fn main() -> ExitCode {
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
-    command
-}
-
-/// Nightly's cargo: `rustup run`, as this process is some toolchain's cargo already.
-fn nightly(arguments: &[&str]) -> Command {
-    let mut command = Command::new("rustup");
-    command
-        .args(["run", "nightly", "cargo"])
-        .args(arguments)
-        .current_dir(workspace());
     command
 }
 

@@ -4,10 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::{nightly, step};
-
-/// A target that has no std.
-const BARE: &str = "x86_64-unknown-none";
+use crate::rustup::{BARE, nightly};
 
 /// The steps, in order: name and command.
 pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec<(&'static str, Command)> {
@@ -42,22 +39,4 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec
         steps.push((name, cargo(&bare)));
     }
     steps
-}
-
-/// Installs what programs without std are built by: the guest of `examples/microvm` is one.
-pub(crate) fn install_bare() -> Command {
-    let mut target = Command::new("rustup");
-    target.args(["target", "add", BARE]);
-    target
-}
-
-/// Installs the nightly toolchain with Miri, where it is missing.
-pub(crate) fn install_nightly() -> Option<Command> {
-    if step::answers(&mut nightly(&["miri", "--version"])) {
-        return None;
-    }
-    let mut install = Command::new("rustup");
-    install.args(["toolchain", "install", "nightly", "--no-self-update"]);
-    install.args(["--profile", "minimal", "--component", "miri,rust-src"]);
-    Some(install)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{asan, cargo, deny, kernel, need, ring, step, target, workspace};
+use crate::{asan, cargo, deny, kernel, need, ring, rustup, step, target, workspace};
 
 /// The unprivileged user of the end-to-end list, made when root finds none.
 const USER: &str = "pontoon-test";
@@ -57,7 +57,7 @@ pub(crate) fn run() -> Result<bool> {
     check(
         &mut tally,
         "install Rust without std",
-        ring::install_bare(),
+        rustup::install_bare(),
         BUILD,
     )?;
     check(
@@ -86,7 +86,7 @@ pub(crate) fn run() -> Result<bool> {
         eprintln!("SKIPPED: {why}");
         tally.skipped += 1;
     }
-    if let Some(install) = ring::install_nightly() {
+    if let Some(install) = rustup::install_nightly() {
         check(&mut tally, "install nightly Rust with Miri", install, BUILD)?;
     }
     checkers(&mut tally)?;
