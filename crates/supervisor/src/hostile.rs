@@ -10,7 +10,7 @@ use crate::capture::Capture;
 use crate::handshake::{self, FromGuest};
 use crate::publish::Publish;
 use crate::resolv::{self, Resolv};
-use crate::{control, policy};
+use crate::{control, policy, userns};
 
 /// Reads the bytes as each kind of message and text. What is understood is the same once it has been written and read
 /// again.
@@ -46,6 +46,10 @@ fn files_and_options(text: &str) {
         assert_eq!(capture.check(), Ok(()));
     }
     resolvers(text);
+    let name = userns::user_name(text, 1000);
+    assert!(name.is_none_or(|name| !name.contains([':', '\n'])));
+    let ranges = userns::subordinate(text, name, 1000);
+    assert!(ranges.iter().all(|(_, count)| *count > 0));
 }
 
 /// resolv.conf has a server in any case, and hands its domains on to the guest's.

@@ -91,7 +91,7 @@ fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool
 }
 
 /// The name of a user id in passwd(5).
-fn user_name(passwd: &str, user: u32) -> Option<&str> {
+pub(crate) fn user_name(passwd: &str, user: u32) -> Option<&str> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
@@ -100,7 +100,7 @@ fn user_name(passwd: &str, user: u32) -> Option<&str> {
 }
 
 /// The ranges that subuid(5) or subgid(5) grants to a user, by name or number.
-fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u32, u32)> {
+pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u32, u32)> {
     let range = |line: &str| {
         let mut fields = line.trim().split(':');
         let who = fields.next()?;
