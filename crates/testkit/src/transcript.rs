@@ -186,11 +186,15 @@ impl Given {
 
     /// Segments from the guest in one burst. Their acknowledgement numbers are as [`Self::up`]'s.
     pub fn burst_up(&mut self, segments: impl IntoIterator<Item = Segment>) {
-        let frames = segments.into_iter().map(|segment| {
-            let ack = self.absolute(&segment);
-            Packet::Tcp(Segment { ack, ..segment }).emit(addressing().ether())
-        });
-        self.frames_up(Offload::NONE, frames.collect());
+        let frames = segments.into_iter().map(|segment| self.frame(segment)).collect();
+        self.frames_up(Offload::NONE, frames);
+    }
+
+    /// The frame of a segment from the guest. Its acknowledgement number is as [`Self::up`]'s.
+    #[must_use]
+    pub fn frame(&self, segment: Segment) -> Vec<u8> {
+        let ack = self.absolute(&segment);
+        Packet::Tcp(Segment { ack, ..segment }).emit(addressing().ether())
     }
 
     /// Any frame from the guest.
@@ -198,7 +202,8 @@ impl Given {
         self.frames_up(offload, vec![frame]);
     }
 
-    fn frames_up(&mut self, offload: Offload, mut frames: Vec<Vec<u8>>) {
+    /// Any frames from the guest, in one burst.
+    pub fn frames_up(&mut self, offload: Offload, mut frames: Vec<Vec<u8>>) {
         let heads: Vec<_> = frames
             .iter()
             .map(|frame| frame[..frame.len().min(pontoon_wire::frame::HEAD)].to_vec())

@@ -25,7 +25,7 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
                 ctx.net.hear_from(parsed.source);
             }
             if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
-                take_fragment(reassembly, protocols, &parsed, ip, frame, ctx);
+                take_fragment(reassembly, protocols, &parsed, ip, frame, gathered, ctx);
             } else {
                 protocols.take(&parsed, frame, gathered, ctx);
             }
@@ -49,7 +49,7 @@ pub(super) fn take_handed<'a, H: Host, T: Transmit>(
     match &mut parsed.body {
         Body::Ip(ip, Transport::Fragment) => {
             let ip = *ip;
-            return take_fragment(reassembly, protocols, &parsed, &ip, frame, ctx);
+            return take_fragment(reassembly, protocols, &parsed, &ip, frame, gathered, ctx);
         }
         Body::Ip(ip, _) if *reassembled => ip.dont_fragment = false,
         Body::Ip(..) | Body::Arp => {}
@@ -127,6 +127,7 @@ fn take_fragment<H: Host, T: Transmit>(
     parsed: &frame::Frame,
     ip: &frame::Ip,
     frame: &Frame<'_>,
+    gathered: &mut Gathered<'_>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
     if let (Some(peers), Some(fragment)) = (&ctx.net.peers, ip.fragment) {
@@ -142,6 +143,8 @@ fn take_fragment<H: Host, T: Transmit>(
     let Some(mut whole) = reassembly.add(ether, ip, frame, &mut ctx.net.counters, ctx.now) else {
         return;
     };
+    // The datagram is a burst of its own: at the end of it no connection may still have data elsewhere.
+    protocols.finish(gathered, ctx);
     let origin = core::mem::replace(&mut ctx.net.origin, Origin::Fragments);
     let taken = whole.open(|parsed, frame| protocols.take_alone(&parsed, frame, ctx));
     ctx.net.origin = origin;

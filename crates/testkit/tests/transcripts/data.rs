@@ -1,5 +1,10 @@
 //! The guest's data, in and out of order.
 
+use pontoon_testkit::settings::addressing;
+use pontoon_wire::emit;
+use pontoon_wire::frame::Fragment;
+use pontoon_wire::vnet::Offload;
+
 use super::*;
 
 #[test]
@@ -78,6 +83,57 @@ fn a_burst_of_more_parts_than_one_send_gathers() {
         counters.frames_up += 700;
         counters.frames_down += 3;
     });
+}
+
+/// What fragments come to is handled there and then; data that the burst has gathered before is delivered by then.
+#[test]
+fn a_datagram_is_put_together_in_the_midst_of_a_burst() {
+    let mut given = Given::open(Script::SINK);
+    let data = |at: u64| given.frame(up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 10)));
+    let [first, second] = fragments(&[0x5a; 32]);
+    let burst = vec![data(0), first, second, data(10)];
+    given.frames_up(Offload::NONE, burst);
+    assert_eq!(take_last(&mut given).ack, 1021);
+    given.counted(|counters| {
+        counters.frames_up += 4;
+        counters.frames_down += 1;
+        counters.fragments_up += 2;
+        counters.reassembled += 1;
+        counters.udp_up += 1;
+    let sent_again = up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 20));
+    given.up(sent_again);
+    assert_eq!(take_last(&mut given).ack, 1021);
+}
+
+/// A datagram of the guest's in two fragments.
+fn fragments(data: &[u8]) -> [Vec<u8>; 2] {
+    let whole = Packet::Udp(Datagram {
+        from: GUEST,
+        to: SERVER,
+        payload: data.to_vec(),
+    });
+    let ether = addressing().ether();
+    let frame = whole.emit(ether);
+    let packet = &frame[frame.len() - data.len() - 8..];
+    let ip = emit::Ip {
+        source: GUEST.ip(),
+        destination: SERVER.ip(),
+        hop_limit: 64,
+        traffic_class: 0,
+        dont_fragment: false,
+        ident: 0,
+    };
+    let ether = emit::Ether {
+        source: ether.source,
+        destination: ether.destination,
+    };
+    let piece = |offset: u32, more, bytes: &[u8]| {
+        let place = Fragment { id: 7, offset, more };
+        let head = emit::fragment(ether, ip, 17, place, bytes.len());
+        [head.bytes(), bytes].concat()
+    };
+    let (first, second) = packet.split_at(16);
+    [piece(0, true, first), piece(16, false, second)]
 }
 
 /// The slot that a reset frees is the next connection's, in the same burst.
