@@ -100,6 +100,7 @@ fn a_datagram_is_put_together_in_the_midst_of_a_burst() {
         counters.fragments_up += 2;
         counters.reassembled += 1;
         counters.udp_up += 1;
+    });
     let sent_again = up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 20));
     given.up(sent_again);
     assert_eq!(take_last(&mut given).ack, 1021);
