@@ -131,6 +131,10 @@ impl<S> Tcp<S> {
         };
         let opens =
             segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
+        // Which may end the connection.
+        if burst.parts.remaining_capacity() < frame.parts.len() {
+            self.handle_burst(burst, ctx);
+        }
         let Some(index) = self.find(&key) else {
             if ctx.net.is_elsewhere(&key.into(), frame) {
                 return;
@@ -143,9 +147,6 @@ impl<S> Tcp<S> {
             }
             return;
         };
-        if burst.parts.remaining_capacity() < frame.parts.len() {
-            self.handle_burst(burst, ctx);
-        }
         ctx.net.at_hand = Some(self.id(index, ctx.net));
         match self
             .connections

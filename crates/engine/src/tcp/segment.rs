@@ -36,6 +36,7 @@ impl<S> Connection<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Verdict {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
+        let mut changed = false;
         match self.state {
             State::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
                 true => return Verdict::Reset,
@@ -55,6 +56,8 @@ impl<S> Connection<S> {
                 }
                 if flags.has(Flags::ACK) && !flags.has(Flags::RST) && !flags.has(Flags::SYN) {
                     self.stand(ctx.now);
+                    // The host may have had something to say for a while.
+                    changed = true;
                 }
             }
             State::TimeWait { .. } => return self.receive_late(segment),
@@ -63,8 +66,10 @@ impl<S> Connection<S> {
             State::Open => {}
         }
         if flags.has(Flags::RST) {
-            // A guest that has filled the window stands at its edge.
-            return match (seq == self.up.next, self.in_window(seq) || seq == self.up.edge) {
+            // A guest that has filled the window stands at its edge. macOS numbers what follows its FIN like the FIN, which
+            // Linux obeys, too (`tcp_reset_check`).
+            let exact = seq == self.up.next || (self.up.closed && seq + 1 == self.up.next);
+            return match (exact, self.in_window(seq) || seq == self.up.edge) {
                 (true, _) => Verdict::Reset,
                 (false, true) => self.challenge(ctx),
                 (false, false) => Verdict::Ignored,
@@ -97,7 +102,7 @@ impl<S> Connection<S> {
         if ack.after(self.down.max) || ack.before(self.down.una - self.down.max_wnd) {
             return self.challenge(ctx);
         }
-        let mut changed = self.receive_ack(segment, ctx.now);
+        changed |= self.receive_ack(segment, ctx.now);
         if segment.payload_len > 0 {
             self.take_data(slot, segment, frame, burst, ctx.net);
         }

@@ -260,3 +260,19 @@ fn a_guest_that_is_gone_leaves_nothing() {
     let answer = given.take_one();
     assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");
 }
+
+/// macOS numbers it like its FIN where data comes that nobody will read (Linux `tcp_reset_check`).
+#[test]
+fn a_reset_may_have_the_number_of_the_fin() {
+    let mut given = Given::open(Script::sending(100));
+    given.up(up(FIN.and(ACK), 1001, 1));
+    given.take();
+    given.forget_counters();
+    given.up(up(RST, 1001, 0));
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.tcp_reset_by_guest += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}

@@ -85,6 +85,29 @@ fn a_burst_of_more_parts_than_one_send_gathers() {
     });
 }
 
+/// The host's reset is found when the burst is full: the segment for which there was no room finds no connection.
+#[test]
+fn a_connection_may_end_in_the_midst_of_a_burst() {
+    let patience = Duration::from_secs(2);
+    let mut given = Given::open(Script {
+        patience,
+        ..Script::SINK
+    });
+    given.forget_counters();
+    given.host.tick(START + 2 * patience);
+    assert!(!given.host.events().is_empty(), "the host's own event, lost");
+    given.burst_up((0..300).map(|at| up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 1))));
+    let resets = given.take();
+    assert_eq!(resets.len(), 1 + 44, "{resets:?}");
+    given.counted(|counters| {
+        counters.frames_up += 300;
+        counters.frames_down += 45;
+        counters.tcp_reset_by_host += 1;
+        counters.tcp_unknown += 44;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
 /// What fragments come to is handled there and then; data that the burst has gathered before is delivered by then.
 #[test]
 fn a_datagram_is_put_together_in_the_midst_of_a_burst() {

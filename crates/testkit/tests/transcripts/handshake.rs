@@ -47,6 +47,22 @@ fn a_handshake_may_end_with_data_and_fin() {
     given.quiet();
 }
 
+/// Where nothing scales the window, the last acknowledgement says nothing new but that the handshake is over.
+#[test]
+fn a_greeting_follows_the_handshake_at_once() {
+    let mut given = Given::serving(Script::sending(100));
+    given.up(syn());
+    given.down(syn_ack());
+    given.pass(millis(10));
+    given.quiet();
+    let window = syn().window;
+    given.up(Segment {
+        window,
+        ..up(ACK, 1001, 1)
+    });
+    assert_eq!(take_bytes(&mut given), 100);
+}
+
 #[test]
 fn only_an_exact_reset_ends_a_pending_connect() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
