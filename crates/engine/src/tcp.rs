@@ -212,6 +212,7 @@ impl<S> Tcp<S> {
         let facts = &mut connection.facts;
         facts.readable |= ready.readable || ready.end || ready.error;
         facts.writable |= ready.writable;
+        facts.watching &= !ready.writable;
         // A reset ends both directions too, but it is no FIN: a peek behind the data says so.
         facts.error |= ready.error;
         facts.end = (facts.end || ready.end) && !facts.error;

@@ -138,6 +138,8 @@ pub(super) struct Facts {
     pub(super) readable: bool,
     /// The socket may have room for what is spilled.
     pub(super) writable: bool,
+    /// The host was asked to say when there is room, and has not said so since.
+    pub(super) watching: bool,
     /// The host peer closed its direction: the queue holds all there will be.
     pub(super) end: bool,
     /// The socket has an error to tell, behind whatever data it holds.

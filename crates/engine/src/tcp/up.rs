@@ -183,7 +183,10 @@ impl<S> Connection<S> {
                 target = FIRST_WINDOW;
             } else if target < HARDLY_ANY && !self.facts.writable {
                 target = 0;
-                host.tcp_watch_room(id, socket);
+                // Asking makes the host say once more all that is so.
+                if !core::mem::replace(&mut self.facts.watching, true) {
+                    host.tcp_watch_room(id, socket);
+                }
             }
         }
         up.want = up.want.latest(up.next + target);

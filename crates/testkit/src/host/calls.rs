@@ -125,6 +125,8 @@ impl Host for SimHost {
         if let Ok(index) = self.conn(socket, "watch") {
             self.conns[index].watch_room();
             self.schedule(index, self.now);
+            // EPOLL_CTL_MOD says all that is so once more.
+            self.wake(Woken::Conn(index));
         }
     }
 

@@ -311,7 +311,7 @@ impl Conn {
         if !ready.writable {
             self.no_space = true;
         }
-        Some((flow, ready))
+        (ready != Readiness::default()).then_some((flow, ready))
     }
 
     pub(super) fn room(&self) -> u64 {
