@@ -219,6 +219,11 @@ impl<S> Connection<S> {
                     break;
                 }
                 Sent::End => {
+                    // A reset behind the end is told by no peek, and by no other event.
+                    let error = |socket| ctx.host.tcp_error(socket);
+                    if let Some(failure) = self.socket.as_mut().filter(|_| self.facts.error).and_then(error) {
+                        return Err(Ended::Failed(failure));
+                    }
                     self.facts.readable = false;
                     self.down.eof = true;
                 }

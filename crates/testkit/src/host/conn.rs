@@ -351,7 +351,8 @@ impl Conn {
             return Err(Failure::WouldBlock);
         }
         if from == self.down_tail {
-            return match self.error.take() {
+            // The end comes before an error (`SOCK_DONE` in `tcp_recvmsg_locked`).
+            return match self.error.take_if(|_| !self.down_end) {
                 Some(failure) => Err(failure),
                 None if self.dead || self.down_end => Ok(0),
                 None => Err(Failure::WouldBlock),

@@ -141,6 +141,33 @@ fn a_host_that_closes_and_then_resets() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
+/// What it closed with is no end then.
+#[test]
+fn a_host_that_closes_and_resets_before_anybody_looks() {
+    let patience = Duration::from_secs(2);
+    let mut given = Given::serving(Script {
+        patience,
+        ..Script::source(100)
+    });
+    given.up(syn());
+    given.down(syn_ack());
+    for after in [patience / 2, 2 * patience] {
+        given.host.tick(START + after);
+    }
+    given.up(up(ACK, 1001, 1));
+    given.pass(Duration::ZERO);
+    let flags: Vec<_> = given
+        .take()
+        .into_iter()
+        .map(|packet| match packet {
+            Packet::Tcp(segment) => (segment.flags, segment.payload.len()),
+            other => panic!("{other:?} is no segment"),
+        })
+        .collect();
+    assert_eq!(flags, [(PSH.and(ACK), 100), (RST.and(ACK), 0)]);
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
 /// The host has closed and will reset within two seconds, the link has no room for five. The next numbers are 1001 and
 /// 102.
 fn about_to_reset(host: HostPlan) -> Given {
