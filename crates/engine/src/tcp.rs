@@ -390,9 +390,12 @@ impl<S> Tcp<S> {
     /// link is full: whoever hears nothing asks again.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let connection = self.connections.at_mut(index);
-        // Not below the guest's window, where a reset counts for nothing (RFC 9293 section 3.10.7.4): after a timeout
+        // Within the guest's window: elsewhere a reset counts for nothing (RFC 9293 section 3.10.7.4). After a timeout
         // `nxt` is behind what was sent.
-        let seq = connection.down.nxt.latest(connection.down.max);
+        let seq = match connection.state {
+            State::Open => connection.down.acceptable(),
+            _ => connection.down.nxt.latest(connection.down.max),
+        };
         let (key, ack) = (connection.key, connection.up.next);
         if open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx) {
             return self.remove(index, ctx);
@@ -521,7 +524,11 @@ impl<S> Connection<S> {
             State::TimeWait { .. } => {}
         }
         if self.facts.ack {
-            self.send_bare(id, self.down.max, Flags::ACK, None, ctx);
+            let seq = match self.state {
+                State::Open => self.down.acceptable(),
+                _ => self.down.max,
+            };
+            self.send_bare(id, seq, Flags::ACK, None, ctx);
         } else if self.facts.ack_later && !self.facts.owing {
             self.facts.owing = true;
             ctx.net.owe(id, ctx.now);

@@ -129,6 +129,16 @@ impl Down {
             None => self.max,
         }
     }
+
+    /// Where a segment without data is in the guest's window: as far as was sent, or, where the guest has taken back what it
+    /// had offered, as far as it takes now (Linux `tcp_acceptable_seq`: to within a step of the window field).
+    pub(super) fn acceptable(&self) -> Seq {
+        let edge = self.una + self.wnd;
+        match self.max.after(edge) && self.max.past(edge) >= 1 << self.scale {
+            true => edge,
+            false => self.max,
+        }
+    }
 }
 
 /// Facts about a connection that [`settle`](super::settle) has not acted on.

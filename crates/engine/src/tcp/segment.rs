@@ -226,9 +226,10 @@ impl<S> Connection<S> {
         let down = &mut self.down;
         let window = u32::from(segment.window) << down.scale;
         // RFC 9293 leaves the window alone when an older segment acknowledges more; as `una` moves, the edge would move
-        // with it beyond what the guest allowed. Linux's rule (`tcp_may_update_window`).
+        // with it beyond what the guest allowed. Linux's rule (`tcp_may_update_window`), which believes in a shut window, too.
         let current = ack.after(down.una)
-            || (ack == down.una && (down.wl1.before(seq) || (down.wl1 == seq && window > down.wnd)));
+            || (ack == down.una
+                && (down.wl1.before(seq) || (down.wl1 == seq && (window > down.wnd || window == 0))));
         let same_window = window == down.wnd;
         let sack = if down.sack { &segment.options.sack[..] } else { &[] };
         let mut changed = false;

@@ -110,3 +110,21 @@ fn probes_that_were_answered_are_no_timeouts() {
     given.pass(Duration::from_secs(100));
     assert_eq!(given.engine.flows(), 1);
 }
+
+/// What Linux does where it has no memory for what it had room for: it says so by a window of zero, and takes what is beyond
+/// for none of its own.
+#[test]
+fn acknowledgements_are_within_a_window_that_is_taken_back() {
+    let mut given = Given::open(Script::sending(5000));
+    given.pass(millis(1));
+    let Packet::Tcp(first) = given.take().swap_remove(0) else {
+        panic!("no segment");
+    };
+    assert!(!first.payload.is_empty());
+    let shut = |segment| Segment { window: 0, ..segment };
+    given.up(shut(up(ACK, 1001, 1)));
+    given.take();
+    given.up(shut(up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 10))));
+    let answer = given.take_one();
+    assert_eq!((answer.flags, answer.seq), (ACK, first.seq));
+}
