@@ -207,15 +207,23 @@ impl Stream {
         let mut parts = ArrayVec::<_, { MAX_INTO + 1 }>::new();
         parts.push(front);
         parts.extend(into.iter().copied().take(MAX_INTO));
-        let len = message::receive(&self.fd, &parts, &mut [], Take::Peek)?.len;
-        match len.saturating_sub(at) {
+        let look = || {
+            message::receive(&self.fd, &parts, &mut [], Take::Peek)
+                .map(|peeked| peeked.len.saturating_sub(at))
+        };
+        match look()? {
             // Behind what is in flight there is nothing yet, or the end: it reads as 0 only at the head.
             0 if at > 0 && !self.ended()? => Err(Errno::AGAIN),
+            // It may have come since, with the last bytes before it.
+            0 if at > 0 => look(),
             len => Ok(len),
         }
     }
 
     /// Whether the peer has closed its direction.
+    ///
+    /// # Errors
+    /// The connection's, which no peek tells of while there is something to peek at.
     fn ended(&self) -> Result<bool, Errno> {
         let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP)];
         rustix::event::poll(
@@ -225,7 +233,13 @@ impl Stream {
                 tv_nsec: 0,
             }),
         )?;
-        Ok(fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP))
+        let events = fds[0].revents();
+        if events.contains(PollFlags::ERR)
+            && let Some(error) = self.error()
+        {
+            return Err(error);
+        }
+        Ok(events.intersects(PollFlags::RDHUP | PollFlags::HUP))
     }
 
     pub(super) fn discard(&mut self, len: u32) -> Result<(), Errno> {

@@ -34,6 +34,23 @@ fn variants() -> [KernelHost; 2] {
     [host(Can::probe(&Disabled::default())), host(NONE)]
 }
 
+/// What is in flight towards the guest stays, and hides nothing.
+#[test]
+fn a_reset_behind_bytes_that_were_peeked_is_an_error() {
+    for ip in loopbacks("a_reset_behind_bytes_that_were_peeked_is_an_error") {
+        for mut host in variants() {
+            let (mut socket, mut peer) = connection(&mut host, ip);
+            peer.write_all(b"0123456789").unwrap();
+            until(&host, id(), |ready| ready.readable);
+            assert_eq!(peek(&mut host, &mut socket, 0, 10).unwrap().len(), 10);
+            rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+            drop(peer);
+            until(&host, id(), |ready| ready.error);
+            assert_eq!(peek(&mut host, &mut socket, 10, 10), Err(Failure::Reset));
+        }
+    }
+}
+
 #[test]
 fn peeks_anywhere_and_discards() {
     for ip in loopbacks("peeks_anywhere_and_discards") {
