@@ -148,8 +148,7 @@ fn figures_for_whoever_asks() {
                     .samples
                     .iter()
                     .find(|sample| sample.cell == cell && sample.stack == stack);
-                let sample = sample.unwrap_or_else(|| panic!("no {cell} of {stack}"));
-                sample
+                sample.unwrap_or_else(|| panic!("no {cell} of {stack}"))
             };
             let measured = |cell: &str| {
                 let sample = find(cell);

@@ -70,6 +70,8 @@ pub struct Readiness {
     pub end: bool,
     /// An error is pending on the socket or in its error queue.
     pub error: bool,
+    /// Urgent data came (RFC 9293 section 3.8.5): a peek stops in front of it, with more to peek at.
+    pub urgent: bool,
 }
 
 /// A connection that came in on a published port.

@@ -215,6 +215,7 @@ impl<S> Tcp<S> {
         facts.watching &= !ready.writable;
         // A reset ends both directions too, but it is no FIN: a peek behind the data says so.
         facts.error |= ready.error;
+        facts.urgent |= ready.urgent;
         facts.end = (facts.end || ready.end) && !facts.error;
         if let State::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);

@@ -34,6 +34,9 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(Case::both("tcp.guest-resets", 20, |context, family| {
         says(context, family, &["reset-ours"], "reset")
     }));
+    cases.extend(Case::both("tcp.urgent-data-is-in-line", 20, |context, family| {
+        says(context, family, &["urgent"], "abcdef")
+    }));
     cases.extend(Case::both("tcp.refused-within-10-ms", 20, refused).map(Case::alone));
     cases
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use rustix::net::sockopt::set_socket_oobinline;
+
 use super::rest;
 use crate::pattern::Pattern;
 use crate::server::tcp::{receive, send};
@@ -19,6 +21,7 @@ pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
         ["half-theirs", seed, len] => half_theirs(server, seed.parse()?, len.parse()?),
         ["reset-ours"] => reset_ours(server),
         ["reset-theirs"] => reset_theirs(server),
+        ["urgent"] => urgent(server),
         ["waits"] => waits(server),
         ["survive", count, len] => survive(server, count.parse()?, len.parse()?),
         ["crowd", count] => crowd(server, count.parse()?),
@@ -100,6 +103,17 @@ fn reset_ours(server: SocketAddr) -> Result<String> {
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     drop(stream);
     report(server, name)
+}
+
+/// Urgent data is data, in its place.
+fn urgent(server: SocketAddr) -> Result<String> {
+    let mut stream = request(server, "urgent")?;
+    // Behind a plain wire it is urgent here, too.
+    set_socket_oobinline(&stream, true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut all = [0; 6];
+    stream.read_exact(&mut all)?;
+    Ok(String::from_utf8_lossy(&all).into_owned())
 }
 
 /// The server's RST arrives as a RST.

@@ -9,6 +9,7 @@
 //! | `half NAME SEED LEN` | closes its half at once, then as `sink 0`, its answer kept for `report` |
 //! | `swap SEED LEN` | takes LEN bytes, checks, sends as many of the pattern, closes its half, reads to the end |
 //! | `reset` | closes with a RST |
+//! | `urgent` | sends `ab`, `c` as urgent data, and `def`, then reads to the end |
 //! | `hold NAME` | reads to the end, and keeps how that was for `report` |
 //! | `report NAME` | answers how the connection of that name ended, once it did |
 //! | `peer` | answers the client's address |
@@ -66,6 +67,13 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
             &stream,
             Some(Duration::ZERO),
         )?),
+        ["urgent"] => {
+            stream.write_all(b"ab")?;
+            rustix::net::send(&stream, b"c", rustix::net::SendFlags::OOB)?;
+            stream.write_all(b"def")?;
+            std::io::copy(&mut stream, &mut std::io::sink())?;
+            Ok(())
+        }
         ["hold", name] => {
             stream.write_all(b"held\n")?;
             let end = match std::io::copy(&mut stream, &mut std::io::sink()) {

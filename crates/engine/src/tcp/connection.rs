@@ -154,6 +154,8 @@ pub(super) struct Facts {
     pub(super) end: bool,
     /// The socket has an error to tell, behind whatever data it holds.
     pub(super) error: bool,
+    /// A short peek is no sign that there is no more.
+    pub(super) urgent: bool,
     /// Our SYN or SYN-ACK is to be sent.
     pub(super) handshake: bool,
     /// The guest is owed an acknowledgement,

@@ -201,7 +201,7 @@ impl<S> Connection<S> {
                     let down = &mut self.down;
                     if fresh {
                         down.rtt.sent(down.nxt + len, ctx.now);
-                        self.facts.readable &= !drained || self.facts.error;
+                        self.facts.readable &= !drained || self.facts.error || self.facts.urgent;
                     } else {
                         ctx.net.counters.tcp_retransmits += 1;
                     }
@@ -215,7 +215,9 @@ impl<S> Connection<S> {
                     down.max = down.max.latest(down.nxt);
                 }
                 Sent::Nothing => {
-                    self.facts.readable = false;
+                    // What is in flight may hide what is behind the urgent mark, where a peek begins at the head.
+                    self.facts.urgent &= self.down.flight() > 0;
+                    self.facts.readable = self.facts.urgent;
                     break;
                 }
                 Sent::End => {
@@ -313,7 +315,11 @@ impl<S> Connection<S> {
         };
         drop(slices);
         let drained = got < asked;
-        let last = self.facts.end && drained && self.down.fin.is_none() && !from.before(self.down.max);
+        let last = self.facts.end
+            && drained
+            && !self.facts.urgent
+            && self.down.fin.is_none()
+            && !from.before(self.down.max);
         let mut sent = 0;
         while sent < got {
             let take = (got - sent).min(frame as usize);

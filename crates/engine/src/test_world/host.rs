@@ -135,6 +135,7 @@ pub(crate) const READABLE: Readiness = Readiness {
     writable: false,
     end: false,
     error: false,
+    urgent: false,
 };
 
 /// The error queue has an entry.

@@ -208,7 +208,7 @@ impl Default for Events {
 }
 
 fn flags() -> EventFlags {
-    EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
+    EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
 }
 
 fn readiness(flags: EventFlags) -> Readiness {
@@ -217,5 +217,6 @@ fn readiness(flags: EventFlags) -> Readiness {
         writable: flags.contains(EventFlags::OUT),
         end: flags.intersects(EventFlags::RDHUP | EventFlags::HUP),
         error: flags.contains(EventFlags::ERR),
+        urgent: flags.contains(EventFlags::PRI),
     }
 }

@@ -9,7 +9,7 @@ use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{FlowId, Kind, Token, WorkerId};
 use pontoon_sys::{Family, udp as udp_sys};
 use rustix::io::Errno;
-use rustix::net::SocketAddrAny;
+use rustix::net::{SocketAddrAny, sockopt};
 
 use super::event::Epoll;
 use super::udp::Endpoint;
@@ -50,6 +50,8 @@ impl Doors {
         let index = u32::try_from(place).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let socket = match published.protocol {
             Protocol::Tcp => {
+                // Inherited by what it accepts, see `stream.rs`.
+                sockopt::set_socket_oobinline(&socket, true)?;
                 epoll.add_shared(&socket, door(index))?;
                 Held::Listener(socket)
             }

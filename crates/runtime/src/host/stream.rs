@@ -97,6 +97,8 @@ fn fresh(family: Family) -> Result<OwnedFd, Errno> {
     if family == Family::V6 {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
+    // Urgent data is data (RFC 6093): elsewhere the kernel would leave it out.
+    sockopt::set_socket_oobinline(&fd, true)?;
     Ok(fd)
 }
 

@@ -299,6 +299,7 @@ impl Conn {
                 writable: true,
                 end: true,
                 error: true,
+                urgent: false,
             },
             Phase::Open => Readiness {
                 readable: self.down_tail > self.down_head || self.down_end || self.dead,
@@ -306,6 +307,7 @@ impl Conn {
                 end: self.down_end || self.dead,
                 // EPOLLHUP comes too when both directions have ended.
                 error: self.error.is_some() || self.dead || self.hung_up,
+                urgent: false,
             },
         };
         if !ready.writable {

@@ -149,6 +149,7 @@ impl Datagrams {
                 writable: true,
                 end: false,
                 error: socket.queue.iter().any(is_problem),
+                urgent: false,
             };
             (socket.flow, ready)
         })

@@ -91,6 +91,7 @@ impl<'s> Hostile<'s> {
             writable: said & 2 != 0,
             end: said & 4 != 0,
             error: said & 0x38 == 0x38,
+            urgent: said & 0x48 == 0x48,
         };
         Some((socket.flow, ready))
     }

@@ -152,6 +152,7 @@ const TROUBLE: Readiness = Readiness {
     writable: true,
     end: true,
     error: true,
+    urgent: true,
 };
 
 fn flow(index: u32, generation: u16) -> FlowId {

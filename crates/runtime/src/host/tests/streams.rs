@@ -34,6 +34,38 @@ fn variants() -> [KernelHost; 2] {
     [host(Can::probe(&Disabled::default())), host(NONE)]
 }
 
+/// A byte like the others, in front of which a peek stops.
+#[test]
+fn urgent_data_is_in_line() {
+    for ip in loopbacks("urgent_data_is_in_line") {
+        let (listener, at) = listener(ip);
+        let mut host = published(Protocol::Tcp, listener, at);
+        let client = TcpStream::connect(at).unwrap();
+        let accepted = host.tcp_accept(0, id()).unwrap().socket;
+        in_line(&mut host, accepted, client);
+        for mut host in variants() {
+            let (socket, peer) = connection(&mut host, ip);
+            in_line(&mut host, socket, peer);
+        }
+    }
+}
+
+fn in_line(host: &mut KernelHost, mut socket: Socket, mut peer: TcpStream) {
+    let mut all = Vec::new();
+    peer.write_all(b"ab").unwrap();
+    rustix::net::send(&peer, b"c", rustix::net::SendFlags::OOB).unwrap();
+    peer.write_all(b"def").unwrap();
+    until(host, id(), |ready| ready.readable && ready.urgent);
+    while all.len() < 6 {
+        let got = peek(host, &mut socket, 0, 10).unwrap();
+        host.tcp_discard(&mut socket, u32::try_from(got.len()).unwrap())
+            .unwrap();
+        all.extend(got);
+    }
+    assert_eq!(all, b"abcdef");
+    assert_eq!(peek(host, &mut socket, 0, 10), Err(Failure::WouldBlock));
+}
+
 /// What is in flight towards the guest stays, and hides nothing.
 #[test]
 fn a_reset_behind_bytes_that_were_peeked_is_an_error() {
