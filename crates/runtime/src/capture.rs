@@ -26,13 +26,20 @@ use writer::Writer;
 const MOST_FRAMES: usize = 4096;
 const MOST_BYTES: usize = 16 << 20;
 
+/// Captures that are over though their writers are not, at most: each has frames of its own that wait.
+const MOST_CLOSING: usize = 3;
+
 /// Where the process's captures begin and end: one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Deck(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// The latest that was to begin, whatever came of it: another worker's order does not begin it once more.
+    latest: Option<u64>,
     running: Option<Running>,
+    /// Captures whose files are slow: they are over, and are still being written.
+    closing: Vec<Running>,
     /// What earlier captures came to.
     frames: u64,
     dropped: u64,
@@ -77,11 +84,15 @@ impl Deck {
         let mut inner = self.lock();
         match order {
             Order::Start(start) => {
-                let known = inner.running.as_ref().map(|running| running.number);
-                if known.is_none_or(|known| known < start.number) {
-                    inner.end();
+                if inner.latest.is_none_or(|latest| latest < start.number) {
+                    inner.latest = Some(start.number);
+                    inner.let_go();
                     let number = start.number;
-                    match Running::start(start, voice) {
+                    let started = match inner.closing.len() {
+                        MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
+                        _ => Running::start(start, voice),
+                    };
+                    match started {
                         Ok(running) => inner.running = Some(running),
                         Err(error) => {
                             warn!("cannot capture: {error}");
@@ -110,12 +121,13 @@ impl Deck {
     /// What captures came to since the engine's start.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let inner = self.lock();
-        let now = inner.running.as_ref().map(|running| &running.tape);
-        let [frames, dropped] = now.map_or([0; 2], |tape| tape.counts());
-        [
-            ("capture_frames", inner.frames + frames),
-            ("capture_dropped", inner.dropped + dropped),
-        ]
+        let (mut frames, mut dropped) = (inner.frames, inner.dropped);
+        for Running { tape, .. } in inner.running.iter().chain(&inner.closing) {
+            let [of_file, of_none] = tape.counts();
+            frames += of_file;
+            dropped += of_none;
+        }
+        [("capture_frames", frames), ("capture_dropped", dropped)]
     }
 
     /// Nobody who holds it waits for anything but a thread's start or, when no worker runs, its end.
@@ -130,11 +142,25 @@ impl Inner {
         running.map(|running| Arc::clone(&running.tape))
     }
 
+    /// Ends what runs, and does not wait for its file: whoever moves packets is here, and a file system may hang.
+    fn let_go(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.tape.close();
+            self.closing.push(running);
+        }
+        let written = |running: &mut Running| running.writer.is_finished();
+        let written: Vec<Running> = self.closing.extract_if(.., written).collect();
+        written.into_iter().for_each(|running| self.bury(running));
+    }
+
     fn end(&mut self) {
-        let Some(Running { tape, writer, .. }) = self.running.take() else {
-            return;
-        };
-        tape.close();
+        self.let_go();
+        let closing = std::mem::take(&mut self.closing);
+        closing.into_iter().for_each(|running| self.bury(running));
+    }
+
+    /// Waits for the writer.
+    fn bury(&mut self, Running { tape, writer, .. }: Running) {
         // A panic has been told of.
         let _ = writer.join();
         let [frames, dropped] = tape.counts();

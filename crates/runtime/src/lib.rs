@@ -15,6 +15,8 @@ use tracing::{debug, info, warn};
 
 mod capture;
 mod cpus;
+#[cfg(test)]
+mod exhaustion;
 pub mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;

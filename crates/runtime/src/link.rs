@@ -16,6 +16,7 @@ use socket::Source;
 pub(crate) mod captured;
 #[cfg(test)]
 mod conformance;
+mod rest;
 pub mod socket;
 pub mod tap;
 pub mod vhost_net;

@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use pontoon_sys::seqpacket;
@@ -41,15 +42,33 @@ impl Scene {
     }
 
     fn start(&self, size: Option<u64>, time: Option<Duration>) -> Arc<Tape> {
+        self.begin(1, size, time).unwrap()
+    }
+
+    fn begin(&self, number: u64, size: Option<u64>, time: Option<Duration>) -> Option<Arc<Tape>> {
         let file: OwnedFd = self.file.try_clone().unwrap().into();
         let start = Start {
-            number: 1,
+            number,
             file: Arc::new(file).into(),
             snap: 96,
             size,
             time,
         };
-        self.deck.obey(Order::Start(start), &self.voice).unwrap()
+        self.deck.obey(Order::Start(start), &self.voice)
+    }
+
+    /// A capture that runs, and whose writer is in a write until the sender is dropped.
+    fn hang(&self, number: u64) -> mpsc::Sender<()> {
+        let (sender, receiver) = mpsc::channel::<()>();
+        let writer = thread::spawn(move || {
+            let _ = receiver.recv_timeout(Duration::from_secs(5));
+        });
+        self.deck.lock().running = Some(Running {
+            number,
+            tape: Arc::new(Tape::new(96)),
+            writer,
+        });
+        sender
     }
 
     /// What came of it, and the blocks of the file by kind: statistics, frames.
@@ -149,6 +168,44 @@ fn a_file_that_cannot_be_written_ends_it() {
     };
     assert_eq!((captured.frames, captured.bytes), (0, 0));
     assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
+}
+
+/// No file of a test's hangs: a thread that writes nothing stands for the writer of one that does.
+#[test]
+fn nobody_waits_for_a_file_that_hangs() {
+    let mut scene = Scene::new();
+    let begin = Instant::now();
+    let mut hanging = vec![scene.hang(1)];
+    let tape = scene.begin(2, None, None).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(4), "it waited");
+    put(&tape, 10, 60);
+    scene.deck.obey(Order::Stop(2), &scene.voice);
+    let (captured, ..) = scene.end();
+    assert_eq!((captured.number, captured.frames), (2, 10));
+
+    // So many may hang, and no more.
+    for number in 3..=4 {
+        scene.deck.lock().let_go();
+        hanging.push(scene.hang(number));
+    }
+    assert!(scene.begin(5, None, None).is_none());
+    let mut buffer = vec![0; MAX_LEN];
+    let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
+    let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
+        panic!("it said something else");
+    };
+    assert_eq!(captured.number, 5);
+    assert_eq!(
+        captured.why,
+        "cannot begin: earlier captures are still being written"
+    );
+
+    drop(hanging);
+    scene.deck.finish();
+    assert_eq!(
+        scene.deck.counts(),
+        [("capture_frames", 10), ("capture_dropped", 0)]
+    );
 }
 
 /// Without a writer: what finds no room is counted, and nothing waits.

@@ -128,10 +128,13 @@ impl Epoll {
     /// Registers such a socket once more. What is ready already is told again.
     ///
     /// # Errors
-    /// It is not registered, or as in [`Self::add_shared`].
+    /// As in [`Self::add_shared`]: it is not registered then.
     pub fn renew_shared(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         // The kernel lets nobody change an exclusive registration (epoll_ctl(2)).
-        epoll::delete(&self.0, &source)?;
+        match epoll::delete(&self.0, &source) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
         self.add_shared(source, token)
     }
 

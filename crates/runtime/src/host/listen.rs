@@ -18,7 +18,8 @@ use super::udp::Endpoint;
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     places: Vec<Option<Door>>,
-    /// Listeners with connections waiting for a descriptor: nothing will be told about those again.
+    /// Listeners with connections waiting for a descriptor, or that could not be registered again: nothing will be told
+    /// about those.
     starved: Vec<u32>,
 }
 
@@ -134,11 +135,12 @@ impl Doors {
 
     /// A descriptor is free: asks again for what starved listeners hold.
     pub(super) fn rearm(&mut self, epoll: &Epoll) {
-        while let Some(index) = self.starved.pop() {
-            if let Ok(listener) = self.listener(index) {
-                let _ = epoll.renew_shared(listener, door(index));
-            }
-        }
+        let mut starved = std::mem::take(&mut self.starved);
+        starved.retain(|index| {
+            let listener = self.listener(*index);
+            listener.is_ok_and(|listener| epoll.renew_shared(listener, door(*index)).is_err())
+        });
+        self.starved = starved;
     }
 
     /// Makes the UDP socket at `index` the endpoint of `flow`.
@@ -148,8 +150,10 @@ impl Doors {
         let Held::Udp(held) = &mut door.socket else {
             return Err(Errno::INVAL);
         };
+        let fd = held.as_ref().ok_or(Errno::INVAL)?;
+        // Where that fails, the socket stays here: dropped, it would not be the port's any more.
+        epoll.rename(fd, flow.into())?;
         let fd = held.take().ok_or(Errno::INVAL)?;
-        epoll.rename(&fd, flow.into())?;
         Ok(Endpoint::published(fd, family, index))
     }
 
@@ -190,3 +194,6 @@ fn door(index: u32) -> Token {
     }
     .into()
 }
+
+#[cfg(test)]
+mod tests;

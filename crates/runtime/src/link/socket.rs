@@ -120,7 +120,8 @@ impl<F: Framing> Link for Socket<F> {
     }
 
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
-        (wait.room && self.seat.watch_room(epoll).is_err()).then_some(RETRY)
+        let room = (wait.room && self.seat.watch_room(epoll).is_err()).then_some(RETRY);
+        room.into_iter().chain(self.seat.sleep(epoll)).min()
     }
 
     fn part(&mut self, epoll: &Epoll) -> bool {

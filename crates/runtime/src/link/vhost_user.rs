@@ -17,6 +17,7 @@ use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 use vm_memory::GuestMemoryMmap;
 
+use super::rest::Resting;
 use super::socket::Source;
 use super::{Burst, For, Gone, Link, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
@@ -155,11 +156,12 @@ impl Link for VhostUser {
         self.receiver.has_frames()
     }
 
-    fn sleep(&mut self, _: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
         if wait.frames {
             self.receiver.rearm();
         }
-        None
+        let door = self.door.as_mut()?;
+        door.resting.sleep(door.listener.as_ref(), epoll)
     }
 
     fn part(&mut self, epoll: &Epoll) -> bool {
@@ -215,6 +217,7 @@ impl Departures {
 struct Door {
     backend: Backend,
     listener: Option<OwnedFd>,
+    resting: Resting,
     one_off: bool,
 }
 
@@ -227,6 +230,7 @@ impl Door {
                 Self {
                     backend,
                     listener: None,
+                    resting: Resting::default(),
                     one_off: true,
                 }
             }
@@ -235,6 +239,7 @@ impl Door {
                 Self {
                     backend,
                     listener: Some(listener),
+                    resting: Resting::default(),
                     one_off,
                 }
             }
@@ -270,12 +275,9 @@ impl Door {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => return self.resting.end(),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => {
-                    warn!("cannot take a guest's connection: {error}");
-                    return;
-                }
+                Err(error) => return self.resting.begin(error),
             };
             if self.backend.is_connected() {
                 info!("a second guest was turned away: there is one already");

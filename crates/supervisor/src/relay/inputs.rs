@@ -1,6 +1,6 @@
 //! Rings and sockets that workers take from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,10 +50,15 @@ struct Receiving {
     table: u32,
     row: u32,
     state: Result<Open, String>,
+    /// What is not received though it is open.
+    lacking: Lacking,
     /// What the kernel has counted for rings as far as it was asked, and for sockets that are closed.
     kernel_packets: u64,
     kernel_dropped: u64,
 }
+
+/// Why some of what rules want is not received, by port; `None` is what a ring's filter leaves out.
+type Lacking = BTreeMap<Option<u16>, String>;
 
 #[derive(Debug)]
 struct Open {
@@ -141,6 +146,7 @@ impl Inputs {
                 table: self.next_table,
                 row,
                 state: Err("not open".to_owned()),
+                lacking: Lacking::new(),
                 kernel_packets: 0,
                 kernel_dropped: 0,
             },
@@ -164,14 +170,20 @@ impl Inputs {
         self.doors.keys().cloned().collect()
     }
 
-    /// Why nothing can be received.
-    pub(super) fn missing(&self, door: &Door) -> Option<&str> {
-        self.doors.get(door)?.state.as_ref().err().map(String::as_str)
+    /// Why nothing can be received for a rule.
+    pub(super) fn missing(&self, input: &Input) -> Option<&str> {
+        let receiving = self.doors.get(&Door::of(input))?;
+        let lacking = || {
+            let ports = [None, input.port.map(Into::into)];
+            ports.iter().find_map(|port| receiving.lacking.get(port))
+        };
+        let why = receiving.state.as_ref().err().or_else(lacking);
+        why.map(String::as_str)
     }
 
-    /// Whether some door is not open.
+    /// Whether some door is not open, or not for all of its rules.
     pub(super) fn incomplete(&self) -> bool {
-        self.doors.values().any(|receiving| receiving.state.is_err())
+        self.doors.values().any(Receiving::is_incomplete)
     }
 
     /// When something is to be closed for good.
@@ -225,8 +237,16 @@ impl Inputs {
         }
         let (table, row) = (receiving.table, receiving.row);
         if let Ok(open) = &mut receiving.state {
-            let adapted = match &mut open.what {
-                What::Ring { sockets, program, .. } => adapt_ring(door, link, rules, sockets, program),
+            let lacking = match &mut open.what {
+                What::Ring { sockets, program, .. } => {
+                    let adapted = adapt_ring(door, link, rules, sockets, program);
+                    let why = |error| format!("cannot adapt to the rules: {}", reason(&error));
+                    adapted
+                        .err()
+                        .map(|error| (None, why(error)))
+                        .into_iter()
+                        .collect()
+                }
                 What::Sockets(sockets) => {
                     let dropped = &mut receiving.kernel_dropped;
                     adapt_sockets(
@@ -245,9 +265,7 @@ impl Inputs {
                     )
                 }
             };
-            if let Err(error) = adapted {
-                tracing::error!(%error, "{}: cannot adapt to the rules", door.interface);
-            }
+            receiving.set_lacking(door, lacking);
         }
     }
 
@@ -290,10 +308,32 @@ impl Receiving {
         self.state = state;
     }
 
+    fn set_lacking(&mut self, door: &Door, lacking: Lacking) {
+        let family = if door.v6 { "IPv6" } else { "IPv4" };
+        for (port, why) in &lacking {
+            if self.lacking.get(port) != Some(why) {
+                tracing::error!("{}: {family}: {why}; it is tried again", door.interface);
+            }
+        }
+        if lacking.is_empty() && !self.lacking.is_empty() {
+            tracing::info!("{}: {family}: nothing is lacking any more", door.interface);
+        }
+        self.lacking = lacking;
+    }
+
+    fn is_incomplete(&self) -> bool {
+        self.state.is_err() || !self.lacking.is_empty()
+    }
+
     fn describe(&self) -> String {
-        match &self.state {
+        let open = match &self.state {
             Ok(open) => open.describe(),
-            Err(why) => why.clone(),
+            Err(why) => return why.clone(),
+        };
+        match (self.lacking.first_key_value(), self.lacking.len()) {
+            (None, _) => open,
+            (Some((_, why)), 1) => format!("{open}; {why}"),
+            (Some((_, why)), count) => format!("{open}; {why}; {} more", count - 1),
         }
     }
 
@@ -302,6 +342,7 @@ impl Receiving {
         if self.state.is_err() {
             return;
         }
+        self.lacking.clear();
         self.ask_kernel();
         self.kernel_dropped += self.socket_drops();
         let open = std::mem::replace(&mut self.state, Err("closed".to_owned()));
@@ -443,7 +484,7 @@ fn adapt_ring<'a>(
 }
 
 /// Opens sockets for ports that rules want, and closes those that none wants. `tell` gets number, port and socket of
-/// what came, and the number of what went.
+/// what came, and the number of what went. Says which could not be opened: somebody else may have a port for now.
 fn adapt_sockets<'a>(
     door: &Door,
     link: &Link,
@@ -452,24 +493,31 @@ fn adapt_sockets<'a>(
     dropped: &mut u64,
     next_id: &mut u32,
     mut tell: impl FnMut(u32, Option<u16>, Option<&OwnedFd>),
-) -> io::Result<()> {
-    let ports: Vec<u16> = rules.filter_map(|input| input.port).map(Into::into).collect();
+) -> Lacking {
+    let ports: BTreeSet<u16> = rules.filter_map(|input| input.port).map(Into::into).collect();
     let unwanted = sockets.extract_if(.., |port, _| !ports.contains(port));
     for (_, (id, socket)) in unwanted {
         receive_no_more(&socket);
         tell(id, None, None);
         *dropped += drops([&socket]);
     }
+    let mut lacking = Lacking::new();
     for port in ports {
         if sockets.contains_key(&port) {
             continue;
         }
-        let socket = receiver(door.family(), link, port)?;
-        *next_id += 1;
-        tell(*next_id, Some(port), Some(&socket));
-        sockets.insert(port, (*next_id, socket));
+        match receiver(door.family(), link, port) {
+            Ok(socket) => {
+                *next_id += 1;
+                tell(*next_id, Some(port), Some(&socket));
+                sockets.insert(port, (*next_id, socket));
+            }
+            Err(error) => {
+                lacking.insert(Some(port), format!("port {port}: {}", reason(&error)));
+            }
+        }
     }
-    Ok(())
+    lacking
 }
 
 /// A worker takes what is there by now, which has to have an end.
@@ -506,3 +554,6 @@ fn receiver(family: Family, link: &Link, port: u16) -> io::Result<OwnedFd> {
 fn instructions(program: &[Instruction]) -> impl Iterator<Item = (u16, u8, u8, u32)> {
     program.iter().map(|one| (one.code, one.jt, one.jf, one.k))
 }
+
+#[cfg(test)]
+mod tests;

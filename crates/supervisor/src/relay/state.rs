@@ -70,7 +70,7 @@ impl Relay {
 
     /// What a rule waits for: interfaces, and what is wrong with each.
     pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
-        let input = self.inputs.missing(&Door::of(&rule.input));
+        let input = self.inputs.missing(&rule.input);
         let input = input.map(|why| format!("{}: {why}", rule.input.interface));
         let outputs = rule.outputs.iter().filter_map(|output| {
             let why = self.outputs.missing(&Way::of(output, &rule.input))?;

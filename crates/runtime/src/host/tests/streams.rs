@@ -1,9 +1,8 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use super::*;
+use crate::exhaustion::without_descriptors;
 use crate::namespace::{self, ip};
 
 const FLOW: u32 = 5;
@@ -229,14 +228,8 @@ fn a_starved_listener_is_served_when_a_descriptor_is_free() {
             let _client = TcpStream::connect(at).unwrap();
             assert_eq!(events(&host).len(), 2, "the listener, and the new socket");
 
-            let limit = getrlimit(Resource::Nofile);
-            let none = Rlimit {
-                current: Some(3),
-                ..limit
-            };
-            setrlimit(Resource::Nofile, none).unwrap();
-            assert_eq!(host.tcp_accept(0, id()).unwrap_err(), Failure::Exhausted);
-            setrlimit(Resource::Nofile, limit).unwrap();
+            let accepted = without_descriptors(|| host.tcp_accept(0, id()));
+            assert_eq!(accepted.unwrap_err(), Failure::Exhausted);
             host.close(socket);
             until(&host, flow_of_listener(), |ready| ready.readable);
             assert!(host.tcp_accept(0, id()).is_ok());

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -10,6 +11,7 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 
+use super::super::rest::Resting;
 use crate::host::event::{Edge, Epoll};
 
 /// Where guests come from.
@@ -58,6 +60,7 @@ pub(super) struct Seat {
     guest: Option<Guest>,
     /// Where the next one comes from, if another may come.
     listener: Option<OwnedFd>,
+    resting: Resting,
     one_off: bool,
 }
 
@@ -102,6 +105,7 @@ impl Seat {
                 Self {
                     guest: Some(Guest::new(socket)?),
                     listener: None,
+                    resting: Resting::default(),
                     one_off: true,
                 }
             }
@@ -110,6 +114,7 @@ impl Seat {
                 Self {
                     guest: None,
                     listener: Some(listener),
+                    resting: Resting::default(),
                     one_off,
                 }
             }
@@ -152,10 +157,13 @@ impl Seat {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
-                Err(Errno::AGAIN) => return new,
+                Err(Errno::AGAIN) => {
+                    self.resting.end();
+                    return new;
+                }
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
-                    warn!("cannot take a guest's connection: {error}");
+                    self.resting.begin(error);
                     return new;
                 }
             };
@@ -176,6 +184,11 @@ impl Seat {
                 Err(error) => warn!("cannot take a guest's connection over: {error}"),
             }
         }
+    }
+
+    /// How long whoever is about to sleep may, at most.
+    pub(super) fn sleep(&mut self, epoll: &Epoll) -> Option<Duration> {
+        self.resting.sleep(self.listener.as_ref(), epoll)
     }
 
     /// The guest is gone.

@@ -7,9 +7,11 @@ use pontoon_wire::checksum;
 use pontoon_wire::vnet::Segmentation;
 
 use super::*;
+use crate::exhaustion::without_descriptors;
 use crate::host::event::Events;
 use crate::link::BURST;
-use crate::link::conformance::{self, Pair, checked, head_up, suite, whole};
+use crate::link::conformance::{self, FRAMES, Pair, checked, head_up, suite, whole};
+use crate::namespace;
 
 suite!(Guest);
 
@@ -151,6 +153,42 @@ fn guests_come_one_after_the_other_and_one_at_a_time() {
         assert_eq!(turn(second, &epolls[1]), Ok(()));
     }
     std::fs::remove_file(path).unwrap();
+}
+
+/// In a process of its own, as it takes every descriptor.
+#[test]
+fn one_that_found_no_descriptor_is_served_when_there_is_one() {
+    namespace::run(
+        "link::vhost_user::tests::one_that_found_no_descriptor_is_served_when_there_is_one",
+        || {
+            let path = std::env::temp_dir().join(format!("pontoon-no-descriptor-{}", std::process::id()));
+            let listener = UnixListener::bind(&path).unwrap();
+            let source = Source::Listening {
+                listener: listener.into(),
+                one_off: false,
+            };
+            let mut link = open(source, 1, 1500).unwrap().remove(0);
+            let epoll = Epoll::new().unwrap();
+            link.watch(&epoll).unwrap();
+            let socket = UnixStream::connect(&path).unwrap();
+            std::fs::remove_file(path).unwrap();
+            let mut events = Events::new();
+            let mut told = || {
+                epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
+                events.edges().any(|(edge, _)| edge == Edge::Control)
+            };
+            assert!(told());
+            assert_eq!(without_descriptors(|| turn(&mut link, &epoll)), Ok(()));
+            assert!(!told(), "it rests");
+
+            thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
+            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            assert!(told());
+            let guest = Guest::connect(&mut link, socket, &epoll);
+            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            drop(guest);
+        },
+    );
 }
 
 /// A guest that was there from the start is the only one.

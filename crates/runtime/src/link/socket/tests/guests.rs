@@ -3,6 +3,9 @@
 use rustix::net::{SocketAddrUnix, bind, connect, listen, socket_with};
 
 use super::*;
+use crate::exhaustion::without_descriptors;
+use crate::link::conformance::FRAMES;
+use crate::namespace;
 
 /// A listening socket without a file, and its name.
 fn listener() -> (OwnedFd, SocketAddrUnix) {
@@ -117,4 +120,30 @@ fn nobody_comes_after_the_only_one() {
     connected.watch(&epoll).unwrap();
     drop(guest);
     assert!(!connected.part(&epoll));
+}
+
+/// In a process of its own, as it takes every descriptor.
+#[test]
+fn one_that_found_no_descriptor_is_served_when_there_is_one() {
+    namespace::run(
+        "link::socket::tests::guests::one_that_found_no_descriptor_is_served_when_there_is_one",
+        || {
+            let epoll = Epoll::new().unwrap();
+            let (listener, name) = listener();
+            let mut link = link(listener, false, &epoll);
+            let mut guest = come(&name);
+            assert_eq!(told(&epoll), [Edge::Control]);
+            without_descriptors(|| link.control(&epoll)).unwrap();
+            assert!(!link.has_guest());
+            assert_eq!(told(&epoll), [], "it rests");
+
+            std::thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
+            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            assert_eq!(told(&epoll), [Edge::Control]);
+            link.control(&epoll).unwrap();
+            conformance::Guest::say(&mut guest, PAIRS[0], b"x");
+            assert_eq!(drain(&mut link).0.len(), 1);
+            assert_eq!(link.sleep(&epoll, FRAMES), None);
+        },
+    );
 }
