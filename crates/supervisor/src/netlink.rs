@@ -183,17 +183,32 @@ impl Netlink {
         let mut replies = Vec::new();
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
-            for reply in messages(&bytes) {
-                match reply.payload {
-                    NetlinkPayload::Done(_) => return Ok(replies),
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::InnerMessage(message) => replies.push(message),
-                    _ => {}
-                }
+            if take(&bytes, self.sequence, &mut replies)? {
+                return Ok(replies);
             }
         }
     }
+}
+
+/// Takes what one datagram answers to the request of that number. Whether that was all.
+///
+/// # Errors
+/// The kernel's: of the request, or of a list that it could not finish.
+fn take(bytes: &[u8], sequence: u32, replies: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+    // Others answer an earlier request, which was given up.
+    for reply in messages(bytes).filter(|reply| reply.header.sequence_number == sequence) {
+        match reply.payload {
+            NetlinkPayload::Done(done) if done.code == 0 => return Ok(true),
+            NetlinkPayload::Done(done) => {
+                return Err(io::Error::from_raw_os_error(done.code.saturating_abs()));
+            }
+            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            NetlinkPayload::InnerMessage(message) => replies.push(message),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 /// The messages of one datagram. One that cannot be read (a newer kernel's) is passed over.
@@ -379,6 +394,8 @@ const EVENT_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::DoneMessage;
+
     use super::*;
 
     #[test]
@@ -393,6 +410,47 @@ mod tests {
             .unwrap()
             .add_default_route(0x7fff_fff0, "192.0.2.1".parse().unwrap());
         assert!(missing.is_err());
+    }
+
+    /// A datagram of the kernel's to the request of that number.
+    fn datagram(sequence: u32, payload: NetlinkPayload<RouteNetlinkMessage>) -> Vec<u8> {
+        let mut header = NetlinkHeader::default();
+        header.sequence_number = sequence;
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    fn done(code: i32) -> NetlinkPayload<RouteNetlinkMessage> {
+        let mut done = DoneMessage::default();
+        done.code = code;
+        NetlinkPayload::Done(done)
+    }
+
+    #[test]
+    fn a_list_that_the_kernel_could_not_finish_is_an_error() {
+        let address = RouteNetlinkMessage::NewAddress(AddressMessage::default());
+        let mut bytes = datagram(7, NetlinkPayload::InnerMessage(address));
+        bytes.extend(datagram(7, done(-libc::ENOBUFS)));
+        let error = take(&bytes, 7, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
+    }
+
+    #[test]
+    fn answers_to_another_request_are_passed_over() {
+        let address = || RouteNetlinkMessage::NewAddress(AddressMessage::default());
+        let mut replies = Vec::new();
+        let mut stale = datagram(6, NetlinkPayload::InnerMessage(address()));
+        stale.extend(datagram(6, done(0)));
+        assert!(!take(&stale, 7, &mut replies).unwrap() && replies.is_empty());
+        let failed = datagram(6, done(-libc::ENOBUFS));
+        assert!(!take(&failed, 7, &mut replies).unwrap());
+        let mut ours = datagram(7, NetlinkPayload::InnerMessage(address()));
+        ours.extend(datagram(7, done(0)));
+        assert!(take(&ours, 7, &mut replies).unwrap());
+        assert_eq!(replies, [address()]);
     }
 
     #[test]
