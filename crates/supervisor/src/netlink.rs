@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -18,6 +19,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
+use crate::again::Again;
 use crate::subnets::HostNetwork;
 
 /// A request socket in the network namespace that the caller was in when it was opened.
@@ -280,6 +282,7 @@ fn destination(route: &RouteMessage) -> Option<IpNet> {
 pub(crate) struct AddressWatch {
     events: Socket,
     query: Netlink,
+    again: Again,
     last: Vec<IpAddr>,
     ipv6_default: bool,
 }
@@ -309,6 +312,7 @@ impl AddressWatch {
         let watch = Self {
             events,
             query,
+            again: Again::default(),
             last,
             ipv6_default: host.ipv6_default,
         };
@@ -328,14 +332,20 @@ impl AddressWatch {
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Call it when readable.
+    /// Until when to wait at most.
+    #[must_use]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.again.deadline()
+    }
+
+    /// Call it when readable, and when it is time.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's, unless it may do better in a second.
     pub(crate) fn changed(&mut self) -> io::Result<Changed> {
         // What the events say of addresses does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
         // Routes may be many, and change often: only a default one makes us look.
-        let mut look = false;
+        let mut look = self.again.is_pending();
         loop {
             let mut event = Vec::with_capacity(EVENT_BYTES);
             match self.events.recv(&mut event, 0) {
@@ -345,18 +355,31 @@ impl AddressWatch {
                 Err(error) => return Err(error),
             }
         }
+        let said = self.ask(look);
         let mut changed = Changed::default();
-        let now: Vec<_> = self.query.addresses()?.iter().map(IpNet::addr).collect();
-        if now != self.last {
-            self.last.clone_from(&now);
-            changed.owned = Some(now);
+        let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", said)? else {
+            return Ok(changed);
+        };
+        if owned != self.last {
+            self.last.clone_from(&owned);
+            changed.owned = Some(owned);
         }
-        if look {
-            let now = self.query.host_network()?.ipv6_default;
-            changed.ipv6_default = (now != self.ipv6_default).then_some(now);
-            self.ipv6_default = now;
-        }
+        changed.ipv6_default = ipv6_default.filter(|exists| *exists != self.ipv6_default);
+        self.ipv6_default = ipv6_default.unwrap_or(self.ipv6_default);
         Ok(changed)
+    }
+
+    /// The addresses and, if asked for, whether there is an IPv6 default route.
+    fn ask(&mut self, default: bool) -> io::Result<(Vec<IpAddr>, Option<bool>)> {
+        if self.again.is_pending() {
+            self.query = Netlink::open()?;
+        }
+        let owned = |addresses: &[IpNet]| addresses.iter().map(IpNet::addr).collect();
+        if !default {
+            return Ok((owned(&self.query.addresses()?), None));
+        }
+        let host = self.query.host_network()?;
+        Ok((owned(&host.addresses), Some(host.ipv6_default)))
     }
 }
 
@@ -391,6 +414,18 @@ pub(crate) fn drain(events: &Socket) -> io::Result<bool> {
 
 /// An event longer than this is cut, which does not matter.
 const EVENT_BYTES: usize = 4096;
+
+/// Has the kernel say that it has heard.
+#[cfg(test)]
+pub(crate) fn ask_nothing(socket: &Socket) {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_ACK;
+    let mut message = NetlinkMessage::<RouteNetlinkMessage>::new(header, NetlinkPayload::Noop);
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).unwrap();
+}
 
 #[cfg(test)]
 mod tests {
@@ -427,6 +462,28 @@ mod tests {
         let mut done = DoneMessage::default();
         done.code = code;
         NetlinkPayload::Done(done)
+    }
+
+    impl Netlink {
+        /// One whose next answer is lost, as there is no room for it: ENOBUFS.
+        pub(crate) fn without_room() -> Self {
+            let netlink = Self::open().unwrap();
+            netlink.socket.set_rx_buf_sz(0_i32).unwrap();
+            (0..100).for_each(|_| ask_nothing(&netlink.socket));
+            netlink
+        }
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_read_now_are_read_later() {
+        let (mut watch, host) = AddressWatch::start().unwrap();
+        let owned: Vec<_> = host.addresses.iter().map(IpNet::addr).collect();
+        watch.last.clear();
+        watch.query = Netlink::without_room();
+        let changed = watch.changed().unwrap();
+        assert!(changed.owned.is_none() && watch.deadline().is_some());
+        assert_eq!(watch.changed().unwrap().owned, Some(owned));
+        assert_eq!(watch.deadline(), None);
     }
 
     #[test]

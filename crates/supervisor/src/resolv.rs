@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::inotify;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
+use crate::again::Again;
+
 /// Where it is.
 pub(crate) const PATH: &str = "/etc/resolv.conf";
 
@@ -94,6 +96,7 @@ pub(crate) struct ResolvWatch {
     last: Vec<SocketAddr>,
     /// When to look without having been told: no event says that what the file links to is there now.
     due: Option<Instant>,
+    again: Again,
 }
 
 impl ResolvWatch {
@@ -112,6 +115,7 @@ impl ResolvWatch {
             path: path.to_path_buf(),
             last: Vec::new(),
             due: None,
+            again: Again::default(),
         };
         watch.arm();
         let now = Resolv::read(path);
@@ -119,24 +123,25 @@ impl ResolvWatch {
         Ok((watch, now))
     }
 
-    /// What to poll for reading.
+    /// What to poll for reading, unless it cannot be read now.
     #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.again.is_pending()).then(|| self.inotify.as_fd())
     }
 
     /// Until when to wait at most.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.due
+        self.due.into_iter().chain(self.again.deadline()).min()
     }
 
     /// Call it when readable, and when it is time: the host's resolvers, if they changed.
     ///
     /// # Errors
-    /// inotify's.
+    /// inotify's, unless it may do better in a second.
     pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<SocketAddr>>> {
-        drain(self.inotify.as_fd())?;
+        let drained = drain(self.inotify.as_fd());
+        self.again.unless_short("the events of resolv.conf", drained)?;
         self.arm();
         let now = Resolv::read(&self.path).servers;
         if now == self.last {
@@ -273,7 +278,7 @@ mod tests {
             while Instant::now() < end {
                 let until = self.watch.deadline().map_or(end, |due| due.min(end));
                 let left = until.saturating_duration_since(Instant::now());
-                let fd = self.watch.fd();
+                let fd = self.watch.fd().unwrap();
                 let mut fds = [rustix::event::PollFd::from_borrowed_fd(
                     fd,
                     rustix::event::PollFlags::IN,

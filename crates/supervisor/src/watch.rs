@@ -81,7 +81,8 @@ impl Watch {
         let resolvers = self
             .resolvers
             .as_ref()
-            .map(|watch| readable(Source::Resolvers, watch.fd()));
+            .and_then(ResolvWatch::fd)
+            .map(|fd| readable(Source::Resolvers, fd));
         let unsent = self.engine.unsent().map(|fd| {
             (
                 Source::RoomForUpdates,
@@ -108,6 +109,7 @@ impl Watch {
         let resolvers = self.resolvers.as_ref().and_then(ResolvWatch::deadline);
         let deadlines = [
             (Source::Control, self.control.as_ref().and_then(Control::deadline)),
+            (Source::Addresses, self.addresses.deadline()),
             (Source::Resolvers, resolvers),
         ];
         let due = deadlines.iter().filter_map(|(_, due)| *due).min();
