@@ -19,6 +19,7 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 use tracing::level_filters::LevelFilter;
 
+mod again;
 mod announce;
 mod attach;
 pub mod capture;

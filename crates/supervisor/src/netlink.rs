@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -18,6 +19,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
+use crate::again::Again;
 use crate::subnets::HostNetwork;
 
 /// A request socket in the network namespace that the caller was in when it was opened.
@@ -183,17 +185,32 @@ impl Netlink {
         let mut replies = Vec::new();
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
-            for reply in messages(&bytes) {
-                match reply.payload {
-                    NetlinkPayload::Done(_) => return Ok(replies),
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::InnerMessage(message) => replies.push(message),
-                    _ => {}
-                }
+            if take(&bytes, self.sequence, &mut replies)? {
+                return Ok(replies);
             }
         }
     }
+}
+
+/// Takes what one datagram answers to the request of that number. Whether that was all.
+///
+/// # Errors
+/// The kernel's: of the request, or of a list that it could not finish.
+fn take(bytes: &[u8], sequence: u32, replies: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+    // Others answer an earlier request, which was given up.
+    for reply in messages(bytes).filter(|reply| reply.header.sequence_number == sequence) {
+        match reply.payload {
+            NetlinkPayload::Done(done) if done.code == 0 => return Ok(true),
+            NetlinkPayload::Done(done) => {
+                return Err(io::Error::from_raw_os_error(done.code.saturating_abs()));
+            }
+            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            NetlinkPayload::InnerMessage(message) => replies.push(message),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 /// The messages of one datagram. One that cannot be read (a newer kernel's) is passed over.
@@ -265,6 +282,7 @@ fn destination(route: &RouteMessage) -> Option<IpNet> {
 pub(crate) struct AddressWatch {
     events: Socket,
     query: Netlink,
+    again: Again,
     last: Vec<IpAddr>,
     ipv6_default: bool,
 }
@@ -294,6 +312,7 @@ impl AddressWatch {
         let watch = Self {
             events,
             query,
+            again: Again::default(),
             last,
             ipv6_default: host.ipv6_default,
         };
@@ -313,14 +332,20 @@ impl AddressWatch {
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Call it when readable.
+    /// Until when to wait at most.
+    #[must_use]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.again.deadline()
+    }
+
+    /// Call it when readable, and when it is time.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's, unless it may do better in a second.
     pub(crate) fn changed(&mut self) -> io::Result<Changed> {
         // What the events say of addresses does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
         // Routes may be many, and change often: only a default one makes us look.
-        let mut look = false;
+        let mut look = self.again.is_pending();
         loop {
             let mut event = Vec::with_capacity(EVENT_BYTES);
             match self.events.recv(&mut event, 0) {
@@ -330,18 +355,31 @@ impl AddressWatch {
                 Err(error) => return Err(error),
             }
         }
+        let said = self.ask(look);
         let mut changed = Changed::default();
-        let now: Vec<_> = self.query.addresses()?.iter().map(IpNet::addr).collect();
-        if now != self.last {
-            self.last.clone_from(&now);
-            changed.owned = Some(now);
+        let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", said)? else {
+            return Ok(changed);
+        };
+        if owned != self.last {
+            self.last.clone_from(&owned);
+            changed.owned = Some(owned);
         }
-        if look {
-            let now = self.query.host_network()?.ipv6_default;
-            changed.ipv6_default = (now != self.ipv6_default).then_some(now);
-            self.ipv6_default = now;
-        }
+        changed.ipv6_default = ipv6_default.filter(|exists| *exists != self.ipv6_default);
+        self.ipv6_default = ipv6_default.unwrap_or(self.ipv6_default);
         Ok(changed)
+    }
+
+    /// The addresses and, if asked for, whether there is an IPv6 default route.
+    fn ask(&mut self, default: bool) -> io::Result<(Vec<IpAddr>, Option<bool>)> {
+        if self.again.is_pending() {
+            self.query = Netlink::open()?;
+        }
+        let owned = |addresses: &[IpNet]| addresses.iter().map(IpNet::addr).collect();
+        if !default {
+            return Ok((owned(&self.query.addresses()?), None));
+        }
+        let host = self.query.host_network()?;
+        Ok((owned(&host.addresses), Some(host.ipv6_default)))
     }
 }
 
@@ -377,8 +415,22 @@ pub(crate) fn drain(events: &Socket) -> io::Result<bool> {
 /// An event longer than this is cut, which does not matter.
 const EVENT_BYTES: usize = 4096;
 
+/// Has the kernel say that it has heard.
+#[cfg(test)]
+pub(crate) fn ask_nothing(socket: &Socket) {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_ACK;
+    let mut message = NetlinkMessage::<RouteNetlinkMessage>::new(header, NetlinkPayload::Noop);
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::DoneMessage;
+
     use super::*;
 
     #[test]
@@ -393,6 +445,69 @@ mod tests {
             .unwrap()
             .add_default_route(0x7fff_fff0, "192.0.2.1".parse().unwrap());
         assert!(missing.is_err());
+    }
+
+    /// A datagram of the kernel's to the request of that number.
+    fn datagram(sequence: u32, payload: NetlinkPayload<RouteNetlinkMessage>) -> Vec<u8> {
+        let mut header = NetlinkHeader::default();
+        header.sequence_number = sequence;
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    fn done(code: i32) -> NetlinkPayload<RouteNetlinkMessage> {
+        let mut done = DoneMessage::default();
+        done.code = code;
+        NetlinkPayload::Done(done)
+    }
+
+    impl Netlink {
+        /// One whose next answer is lost, as there is no room for it: ENOBUFS.
+        pub(crate) fn without_room() -> Self {
+            let netlink = Self::open().unwrap();
+            netlink.socket.set_rx_buf_sz(0_i32).unwrap();
+            (0..100).for_each(|_| ask_nothing(&netlink.socket));
+            netlink
+        }
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_read_now_are_read_later() {
+        let (mut watch, host) = AddressWatch::start().unwrap();
+        let owned: Vec<_> = host.addresses.iter().map(IpNet::addr).collect();
+        watch.last.clear();
+        watch.query = Netlink::without_room();
+        let changed = watch.changed().unwrap();
+        assert!(changed.owned.is_none() && watch.deadline().is_some());
+        assert_eq!(watch.changed().unwrap().owned, Some(owned));
+        assert_eq!(watch.deadline(), None);
+    }
+
+    #[test]
+    fn a_list_that_the_kernel_could_not_finish_is_an_error() {
+        let address = RouteNetlinkMessage::NewAddress(AddressMessage::default());
+        let mut bytes = datagram(7, NetlinkPayload::InnerMessage(address));
+        bytes.extend(datagram(7, done(-libc::ENOBUFS)));
+        let error = take(&bytes, 7, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
+    }
+
+    #[test]
+    fn answers_to_another_request_are_passed_over() {
+        let address = || RouteNetlinkMessage::NewAddress(AddressMessage::default());
+        let mut replies = Vec::new();
+        let mut stale = datagram(6, NetlinkPayload::InnerMessage(address()));
+        stale.extend(datagram(6, done(0)));
+        assert!(!take(&stale, 7, &mut replies).unwrap() && replies.is_empty());
+        let failed = datagram(6, done(-libc::ENOBUFS));
+        assert!(!take(&failed, 7, &mut replies).unwrap());
+        let mut ours = datagram(7, NetlinkPayload::InnerMessage(address()));
+        ours.extend(datagram(7, done(0)));
+        assert!(take(&ours, 7, &mut replies).unwrap());
+        assert_eq!(replies, [address()]);
     }
 
     #[test]

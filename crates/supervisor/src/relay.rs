@@ -189,11 +189,18 @@ impl Loop<'_> {
         let now = Instant::now();
         let retry = self.relay.incomplete().then(|| now + RETRY);
         let clients = self.servers.iter().filter_map(Server::deadline);
-        let until = [self.relay.next_turn(), self.proxies.next_turn(), retry]
-            .into_iter()
-            .flatten()
-            .chain(clients)
-            .min();
+        let routes = self.kernel.as_ref().and_then(KernelRoutes::deadline);
+        let until = [
+            self.relay.next_turn(),
+            self.proxies.next_turn(),
+            self.watch.deadline(),
+            routes,
+            retry,
+        ]
+        .into_iter()
+        .flatten()
+        .chain(clients)
+        .min();
         let timeout = until.and_then(|until| Timespec::try_from(until.saturating_duration_since(now)).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -205,7 +212,9 @@ impl Loop<'_> {
     fn follow_kernel(&mut self) -> Result<(), Error> {
         if let Some(kernel) = &mut self.kernel {
             let rules = kernel.rules(self.relay.links());
-            self.of_kernel = rules.context("cannot read multicast routes")?;
+            if let Some(rules) = rules.context("cannot read multicast routes")? {
+                self.of_kernel = rules;
+            }
         }
         Ok(())
     }

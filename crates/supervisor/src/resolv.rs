@@ -5,9 +5,12 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::inotify;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+
+use crate::again::Again;
 
 /// Where it is.
 pub(crate) const PATH: &str = "/etc/resolv.conf";
@@ -25,7 +28,11 @@ impl Resolv {
     /// Reads the host's. A file that is not there says what an empty one says.
     #[must_use]
     pub(crate) fn host() -> Self {
-        let text = std::fs::read(PATH).unwrap_or_default();
+        Self::read(Path::new(PATH))
+    }
+
+    fn read(path: &Path) -> Self {
+        let text = std::fs::read(path).unwrap_or_default();
         Self::parse(&String::from_utf8_lossy(&text), interface_index)
     }
 
@@ -85,7 +92,11 @@ pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
 #[derive(Debug)]
 pub(crate) struct ResolvWatch {
     inotify: OwnedFd,
+    path: PathBuf,
     last: Vec<SocketAddr>,
+    /// When to look without having been told: no event says that what the file links to is there now.
+    due: Option<Instant>,
+    again: Again,
 }
 
 impl ResolvWatch {
@@ -94,31 +105,45 @@ impl ResolvWatch {
     /// # Errors
     /// No inotify instance is left (`fs.inotify.max_user_instances`).
     pub(crate) fn start() -> io::Result<(Self, Resolv)> {
+        Self::at(Path::new(PATH))
+    }
+
+    fn at(path: &Path) -> io::Result<(Self, Resolv)> {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         let mut watch = Self {
             inotify,
+            path: path.to_path_buf(),
             last: Vec::new(),
+            due: None,
+            again: Again::default(),
         };
         watch.arm();
-        let now = Resolv::host();
+        let now = Resolv::read(path);
         watch.last.clone_from(&now.servers);
         Ok((watch, now))
     }
 
-    /// What to poll for reading.
+    /// What to poll for reading, unless it cannot be read now.
     #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.again.is_pending()).then(|| self.inotify.as_fd())
     }
 
-    /// Call it when readable: the host's resolvers, if they changed.
+    /// Until when to wait at most.
+    #[must_use]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.due.into_iter().chain(self.again.deadline()).min()
+    }
+
+    /// Call it when readable, and when it is time: the host's resolvers, if they changed.
     ///
     /// # Errors
-    /// inotify's.
+    /// inotify's, unless it may do better in a second.
     pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<SocketAddr>>> {
-        drain(self.inotify.as_fd())?;
+        let drained = drain(self.inotify.as_fd());
+        self.again.unless_short("the events of resolv.conf", drained)?;
         self.arm();
-        let now = Resolv::host().servers;
+        let now = Resolv::read(&self.path).servers;
         if now == self.last {
             return Ok(None);
         }
@@ -128,27 +153,33 @@ impl ResolvWatch {
 
     /// Watches the directory (programs replace the file), the directory of what it links to, and the file itself
     /// (which may be a mount of a file elsewhere). Adding a watch again changes nothing.
-    fn arm(&self) {
-        let target = std::fs::canonicalize(PATH).ok();
+    fn arm(&mut self) {
+        let target = std::fs::canonicalize(&self.path).ok();
+        // Where there is no link either, it is the directory that tells of a file.
+        let missing = target.is_none() && self.path.is_symlink();
         let parent = |path: &Path| path.parent().map(Path::to_path_buf);
-        let places = [
-            parent(Path::new(PATH)),
-            target.as_deref().and_then(parent),
-            target,
-        ];
+        let places = [parent(&self.path), target.as_deref().and_then(parent), target];
+        let mut gone = false;
         for place in places.into_iter().flatten() {
-            watch(self.inotify.as_fd(), &place);
+            gone |= !watch(self.inotify.as_fd(), &place);
         }
+        self.due = (missing || gone).then(|| Instant::now() + LOOK_AGAIN);
     }
 }
 
-fn watch(inotify: BorrowedFd<'_>, place: &PathBuf) {
+/// Whether the place is there.
+fn watch(inotify: BorrowedFd<'_>, place: &PathBuf) -> bool {
     let events = inotify::WatchFlags::CLOSE_WRITE
         | inotify::WatchFlags::MOVED_TO
+        | inotify::WatchFlags::MOVE_SELF
         | inotify::WatchFlags::CREATE
         | inotify::WatchFlags::DELETE;
-    if let Err(error) = inotify::add_watch(inotify, place, events) {
-        tracing::debug!(place = %place.display(), %error, "not watched");
+    match inotify::add_watch(inotify, place, events) {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::debug!(place = %place.display(), %error, "not watched");
+            error != rustix::io::Errno::NOENT
+        }
     }
 }
 
@@ -164,6 +195,9 @@ pub(crate) fn drain(inotify: BorrowedFd<'_>) -> io::Result<()> {
         }
     }
 }
+
+/// How soon to look again where no event will tell.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 const DNS: u16 = 53;
 
@@ -205,6 +239,105 @@ mod tests {
         for text in ["", "options ndots:2\n", "nameserver nonsense\nnameserver\n"] {
             assert_eq!(parse(text).servers, ["127.0.0.1:53".parse().unwrap()]);
         }
+    }
+
+    /// A file that links to one in another directory, which may be missing.
+    struct Linked {
+        watch: ResolvWatch,
+        target: PathBuf,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Linked {
+        fn new(there: bool) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let (path, target) = (
+                directory.path().join("etc/resolv.conf"),
+                directory.path().join("run/resolved/resolv.conf"),
+            );
+            std::fs::create_dir(directory.path().join("etc")).unwrap();
+            std::os::unix::fs::symlink("../run/resolved/resolv.conf", &path).unwrap();
+            if there {
+                write(&target, "nameserver 192.0.2.1\n");
+            }
+            let (watch, now) = ResolvWatch::at(&path).unwrap();
+            assert_eq!(
+                now.servers,
+                [server(if there { "192.0.2.1" } else { "127.0.0.1" })]
+            );
+            Self {
+                watch,
+                target,
+                _directory: directory,
+            }
+        }
+
+        /// What becomes known within three seconds by waiting as the supervisor does, if anything.
+        fn next(&mut self) -> Option<Vec<SocketAddr>> {
+            let end = Instant::now() + Duration::from_secs(3);
+            while Instant::now() < end {
+                let until = self.watch.deadline().map_or(end, |due| due.min(end));
+                let left = until.saturating_duration_since(Instant::now());
+                let fd = self.watch.fd().unwrap();
+                let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+                    fd,
+                    rustix::event::PollFlags::IN,
+                )];
+                let told = rustix::event::poll(&mut fds, Some(&left.try_into().unwrap())).unwrap() > 0;
+                if told || self.watch.deadline().is_some_and(|due| due <= Instant::now()) {
+                    let changed = self.watch.changed().unwrap();
+                    if changed.is_some() {
+                        return changed;
+                    }
+                }
+            }
+            None
+        }
+    }
+
+    fn write(path: &Path, text: &str) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn server(address: &str) -> SocketAddr {
+        (address.parse::<IpAddr>().unwrap(), DNS).into()
+    }
+
+    #[test]
+    fn finds_what_a_link_leads_to_when_it_comes() {
+        let mut linked = Linked::new(false);
+        write(&linked.target, "nameserver 192.0.2.2\n");
+        assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
+        // From here on there are events.
+        assert_eq!(linked.watch.deadline(), None);
+        write(&linked.target, "nameserver 192.0.2.3\n");
+        assert_eq!(linked.next(), Some(vec![server("192.0.2.3")]));
+    }
+
+    #[test]
+    fn finds_it_again_when_its_directory_is_made_anew() {
+        let mut linked = Linked::new(true);
+        assert_eq!(linked.watch.deadline(), None);
+        let run = linked.target.parent().unwrap().to_path_buf();
+        std::fs::remove_dir_all(&run).unwrap();
+        assert_eq!(linked.next(), Some(vec![server("127.0.0.1")]));
+        write(&linked.target, "nameserver 192.0.2.2\n");
+        assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
+        assert_eq!(linked.watch.deadline(), None);
+
+        // So it is when it is moved away, which takes the events along.
+        std::fs::rename(&run, run.with_file_name("old")).unwrap();
+        assert_eq!(linked.next(), Some(vec![server("127.0.0.1")]));
+        write(&linked.target, "nameserver 192.0.2.3\n");
+        assert_eq!(linked.next(), Some(vec![server("192.0.2.3")]));
+    }
+
+    #[test]
+    fn no_file_and_no_link_is_told_by_events_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (watch, _) = ResolvWatch::at(&directory.path().join("resolv.conf")).unwrap();
+        assert_eq!(watch.deadline(), None);
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl Watch {
         let resolvers = self
             .resolvers
             .as_ref()
-            .map(|watch| readable(Source::Resolvers, watch.fd()));
+            .and_then(ResolvWatch::fd)
+            .map(|fd| readable(Source::Resolvers, fd));
         let unsent = self.engine.unsent().map(|fd| {
             (
                 Source::RoomForUpdates,
@@ -105,7 +106,13 @@ impl Watch {
             .chain(voice)
             .chain(control)
             .unzip();
-        let due = self.control.as_ref().and_then(Control::deadline);
+        let resolvers = self.resolvers.as_ref().and_then(ResolvWatch::deadline);
+        let deadlines = [
+            (Source::Control, self.control.as_ref().and_then(Control::deadline)),
+            (Source::Addresses, self.addresses.deadline()),
+            (Source::Resolvers, resolvers),
+        ];
+        let due = deadlines.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -116,8 +123,11 @@ impl Watch {
             .into_iter()
             .zip(&fds)
             .filter(|(_, fd)| !fd.revents().is_empty());
-        let is_due = due.is_some_and(|due| due <= Instant::now());
-        let due = is_due.then_some(Source::Control);
+        let now = Instant::now();
+        let due = deadlines
+            .iter()
+            .filter(|(_, due)| due.is_some_and(|due| due <= now))
+            .map(|(source, _)| *source);
         let mut ready: Vec<_> = ready.map(|(source, _)| source).chain(due).collect();
         // All of its descriptors are served at once.
         ready.dedup();

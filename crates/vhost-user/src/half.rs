@@ -61,6 +61,9 @@ pub(crate) enum Fault {
     Memory,
 }
 
+/// Faults of a half that are told, as a guest that sets its ring up again may cause as many as it likes; the count goes on.
+const MOST_SAID: u64 = 20;
+
 impl Half {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -106,7 +109,9 @@ impl Half {
         };
         ring.faulty = true;
         self.faults += 1;
-        warn!("a queue is given up: {fault}");
+        if self.faults <= MOST_SAID {
+            warn!("a queue is given up: {fault}");
+        }
         if let Some(err) = &ring.setup.err {
             signal(err);
         }

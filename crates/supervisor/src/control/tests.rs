@@ -390,6 +390,33 @@ fn ports_are_published_together_or_not_at_all() {
 }
 
 #[test]
+fn a_batch_of_more_ports_than_there_are_is_refused_before_it_is_looked_at() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    for list in ["remove", "add"] {
+        let ranges = vec![r#""1-65535:1-65535""#; 14_000].join(",");
+        let body = format!(r#"{{"{list}":[{ranges}]}}"#);
+        assert!(body.len() <= BODY);
+        let request = post("/v1/publish", &body);
+        let mut rest = request.as_bytes();
+        let begun = Instant::now();
+        while let Ok(1..) = (&client).write(rest).inspect(|len| rest = &rest[*len..]) {
+            desk.serve();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        let (answer, _) = heard(&client);
+        let why = format!("'{list}' names 917490000 ports, and may name 131070");
+        assert!(status(&answer) == "400" && answer.contains(&why), "{answer}");
+    }
+
+    // All of either protocol at once.
+    let body = r#"{"remove": ["1-65535:1-65535", "1-65535:1-65535/udp"]}"#;
+    say(&client, &post("/v1/publish", body));
+    desk.serve();
+    assert_eq!(status(&heard(&client).0), "200");
+}
+
+#[test]
 fn requests_in_pieces_and_in_a_row() {
     let mut desk = Desk::new(1);
     let client = desk.client();

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
@@ -19,6 +20,7 @@ use pontoon_relay::Rule;
 use pontoon_relay::rule::{Hops, Input, Output};
 
 use super::links::Links;
+use crate::again::Again;
 use crate::error::Error;
 use crate::netlink::{self, Netlink};
 
@@ -27,6 +29,7 @@ use crate::netlink::{self, Netlink};
 pub(super) struct KernelRoutes {
     events: Socket,
     query: Netlink,
+    again: Again,
 }
 
 /// Family of the kernel's IPv4 and IPv6 multicast routes in rtnetlink (linux/rtnetlink.h: `RTNL_FAMILY_IPMR`,
@@ -67,7 +70,11 @@ impl KernelRoutes {
             events.bind(&SocketAddr::new(0, EVENTS.unsigned_abs()))?;
             events.set_non_blocking(true)?;
             let query = Netlink::open()?;
-            Ok(Self { events, query })
+            Ok(Self {
+                events,
+                query,
+                again: Again::default(),
+            })
         };
         subscribe().map_err(|error| {
             unblock();
@@ -81,19 +88,32 @@ impl KernelRoutes {
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Whether some route has changed.
+    /// Until when to wait at most.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.again.deadline()
+    }
+
+    /// Whether some route has changed, or may have.
     ///
     /// # Errors
     /// The kernel's.
     pub(super) fn changed(&self) -> io::Result<bool> {
-        netlink::drain(&self.events)
+        Ok(netlink::drain(&self.events)? || self.again.is_due())
     }
 
-    /// The routes, as rules. Of several for one input the last one counts.
+    /// The routes, as rules, unless they cannot be read now. Of several for one input the last one counts.
     ///
     /// # Errors
-    /// The kernel's.
-    pub(super) fn rules(&mut self, links: &Links) -> io::Result<Vec<Rule>> {
+    /// The kernel's, unless it may do better in a second.
+    pub(super) fn rules(&mut self, links: &Links) -> io::Result<Option<Vec<Rule>>> {
+        let said = self.ask(links);
+        self.again.unless_short("multicast routes", said)
+    }
+
+    fn ask(&mut self, links: &Links) -> io::Result<Vec<Rule>> {
+        if self.again.is_pending() {
+            self.query = Netlink::open()?;
+        }
         let mut rules = BTreeMap::new();
         for family in FAMILIES {
             let mut request = RouteMessage::default();

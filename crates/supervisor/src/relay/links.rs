@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Instant;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::AddressMessage;
@@ -13,6 +14,7 @@ use netlink_sys::{Socket, SocketAddr};
 use pontoon_relay::counters::DeviceStats;
 use pontoon_sys::Family;
 
+use crate::again::Again;
 use crate::netlink::{self, Netlink};
 
 /// An interface.
@@ -59,6 +61,7 @@ impl Links {
 pub(super) struct LinkWatch {
     events: Socket,
     query: Netlink,
+    again: Again,
     last: Links,
 }
 
@@ -75,7 +78,13 @@ impl LinkWatch {
         let mut query = Netlink::open()?;
         let last = look(&mut query)?;
         let links = last.clone();
-        Ok((Self { events, query, last }, links))
+        let watch = Self {
+            events,
+            query,
+            again: Again::default(),
+            last,
+        };
+        Ok((watch, links))
     }
 
     /// What to poll for reading.
@@ -84,20 +93,35 @@ impl LinkWatch {
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
+    /// Until when to wait at most.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.again.deadline()
+    }
+
     /// The interfaces, if something has changed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's, unless it may do better in a second.
     pub(super) fn changed(&mut self) -> io::Result<Option<Links>> {
-        if !netlink::drain(&self.events)? {
+        if !netlink::drain(&self.events)? && !self.again.is_due() {
             return Ok(None);
         }
-        let now = look(&mut self.query)?;
+        let said = self.ask();
+        let Some(now) = self.again.unless_short("the interfaces", said)? else {
+            return Ok(None);
+        };
         if now == self.last {
             return Ok(None);
         }
         self.last = now.clone();
         Ok(Some(now))
+    }
+
+    fn ask(&mut self) -> io::Result<Links> {
+        if self.again.is_pending() {
+            self.query = Netlink::open()?;
+        }
+        look(&mut self.query)
     }
 }
 
@@ -193,5 +217,20 @@ mod tests {
         assert!(links.get("no such").is_none());
         let counted = counted(&mut Netlink::open().unwrap()).unwrap();
         assert_eq!(counted["lo"].interface, "lo");
+    }
+
+    #[test]
+    fn interfaces_that_cannot_be_read_now_are_read_later() {
+        let (mut watch, links) = LinkWatch::start().unwrap();
+        watch.last = Links::default();
+        watch.query = Netlink::without_room();
+        netlink::ask_nothing(&watch.events);
+        assert_eq!(watch.changed().unwrap(), None);
+        // Not before it is time, unless there is an event.
+        assert_eq!(watch.changed().unwrap(), None);
+        let due = watch.deadline().unwrap();
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        assert_eq!(watch.changed().unwrap(), Some(links));
+        assert_eq!(watch.deadline(), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Front-ends and guests that do what they must not: it costs them their session or their queue, and nobody else
 //! anything.
 
+use std::cell::Cell;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::slice::from_ref;
@@ -10,6 +11,7 @@ use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Guest, Memory};
 use pontoon_vhost_user::Ended;
 use pontoon_wire::vnet::Offload;
+use tracing::{Event, Level, Metadata, Subscriber, span};
 use vm_memory::GuestMemoryMmap;
 
 use crate::control::carries;
@@ -128,6 +130,50 @@ fn a_driver_that_breaks_the_protocol_loses_its_queue_only() {
 
         let (_machine, mut pairs) = device.meet(&OPTIONS);
         carries(&mut device, &mut pairs[0]);
+    }
+}
+
+/// Counts lines of the log that everybody sees, for each thread, and so for each test.
+struct Lines;
+
+thread_local! {
+    static LINES: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("pontoon_vhost_user") && *metadata.level() <= Level::WARN
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        LINES.set(LINES.get() + 1);
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn a_driver_that_breaks_its_queue_again_and_again_does_not_fill_the_log() {
+    tracing::subscriber::set_global_default(Lines).unwrap();
+    // Other threads may have found out that nobody listens.
+    tracing::callsite::rebuild_interest_cache();
+    let mut device = Device::new(1);
+    for faults in 1..=50 {
+        let (machine, pairs) = device.meet(&OPTIONS);
+        Raw::new(machine.memory(), pairs[0].tx.queue.layout()).index(257);
+        device.receiver().receive(32, |_| panic!("no frame"));
+        assert_eq!(device.receiver().faults(), faults);
+        assert_eq!(LINES.get(), faults.min(20));
     }
 }
 

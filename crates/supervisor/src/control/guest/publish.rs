@@ -57,9 +57,19 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
 /// What a request asks for: what to add, and what to remove.
 pub(in crate::control) fn parse(request: &Request) -> Result<(Vec<Publish>, Vec<Publish>), String> {
     let batch: Batch = request.json()?;
-    let specs = |texts: Vec<String>| {
-        let spec = |text: String| text.parse().map_err(|why| format!("'{text}': {why}"));
-        texts.into_iter().map(spec).collect::<Result<Vec<Publish>, _>>()
-    };
-    Ok((specs(batch.add)?, specs(batch.remove)?))
+    Ok((specs("add", &batch.add)?, specs("remove", &batch.remove)?))
 }
+
+fn specs(list: &str, texts: &[String]) -> Result<Vec<Publish>, String> {
+    let spec = |text: &String| text.parse().map_err(|why| format!("'{text}': {why}"));
+    let ports = texts.iter().map(spec).collect::<Result<Vec<Publish>, String>>()?;
+    let count: usize = ports.iter().map(|ports| usize::from(ports.count)).sum();
+    if count > MOST_PORTS {
+        return Err(format!("'{list}' names {count} ports, and may name {MOST_PORTS}"));
+    }
+    Ok(ports)
+}
+
+/// Ports that a list may name: all that there are, of TCP and of UDP. Each is looked up on its own, and a body has room
+/// for thousands of ranges with all of them, which would keep everybody else waiting for minutes.
+const MOST_PORTS: usize = 2 * u16::MAX as usize;
