@@ -14,7 +14,7 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::deaths::Deaths;
+use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
 use crate::{panics, stdio};
@@ -22,7 +22,7 @@ use crate::{panics, stdio};
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    process: Process,
+    life: Life,
     pending: Vec<Update>,
     /// What the next one will be made of.
     setup: Setup,
@@ -31,11 +31,21 @@ pub(crate) struct Engine {
     deaths: Deaths,
 }
 
+#[derive(Debug)]
+enum Life {
+    /// It runs, or is dead and nobody has looked.
+    Alive(Process),
+    /// There is none, as the host has refused to start one.
+    Missing(Attempts),
+}
+
 /// What comes after an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Successor {
     /// Another one, which runs.
     Runs,
+    /// Another one, once the host lets it start: see [`Engine::next_turn`].
+    Later,
     /// None: the guest has let go of the link for good.
     None,
 }
@@ -76,7 +86,7 @@ impl Engine {
         let process = Process::start(&setup, &attachment, require_sandbox)?;
         process.ready()?;
         Ok(Self {
-            process,
+            life: Life::Alive(process),
             pending: Vec::new(),
             setup,
             attachment,
@@ -85,57 +95,106 @@ impl Engine {
         })
     }
 
-    /// Call it when it is dead. Unless it ended in order, another one takes its place, with links, published ports and
-    /// what it was told as they were. Flows are lost.
+    /// Call it when it is dead, or its turn has come. Unless it ended in order, another one takes its place, with links,
+    /// published ports and what it was told as they were. Flows are lost.
     ///
     /// # Errors
-    /// It died too often, or with it the guest's only connection: what to tell the user.
-    pub(crate) fn replace(&mut self) -> Result<Successor, Error> {
-        let mut death = self.process.autopsy();
-        loop {
-            let why = match death {
+    /// It died too often, or with it the guest's only connection, or no other one could be started for too long: what to
+    /// tell the user.
+    pub(crate) fn replace(&mut self, now: Instant) -> Result<Successor, Error> {
+        let mut attempts = match &mut self.life {
+            Life::Missing(attempts) => *attempts,
+            Life::Alive(process) => match process.autopsy() {
                 Death::Ended => return Ok(Successor::None),
-                Death::Died(why) => why,
-            };
-            if !self.attachment.outlives_engine() {
-                let what = format!("{why}, and nobody else can go on with the guest's connection");
-                return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
-            }
-            if self.deaths.too_many(Instant::now()) {
-                return Err(Error::new(format!(
-                    "{why}, as the two before it did in {:?}",
-                    Deaths::WITHIN
-                )));
-            }
-            tracing::warn!("{why}; another one takes its place, without its flows");
-            death = match self.again() {
-                Ok(()) => return Ok(Successor::Runs),
-                Err(error) => Death::Died(error.to_string()),
-            };
+                Death::Died(why) => {
+                    self.mourn(&why, now)?;
+                    Attempts::new(now)
+                }
+            },
+        };
+        // What is left of the dead one may be what its successor needs.
+        self.life = Life::Missing(attempts);
+        self.pending.clear();
+        let begin = Instant::now();
+        let Err(error) = self.again() else {
+            return Ok(Successor::Runs);
+        };
+        let first = attempts.is_first();
+        if attempts.too_long(now + begin.elapsed()) {
+            let what = format!(
+                "no other engine could be started in {:?}: {error}",
+                Deaths::WITHIN
+            );
+            return Err(Error::new(what));
         }
+        if first {
+            tracing::warn!("{error}; it is tried again for {:?}", Deaths::WITHIN);
+        }
+        self.life = Life::Missing(attempts);
+        Ok(Successor::Later)
     }
 
+    /// Notes a death.
+    ///
+    /// # Errors
+    /// No other engine is to come.
+    fn mourn(&mut self, why: &str, now: Instant) -> Result<(), Error> {
+        if !self.attachment.outlives_engine() {
+            let what = format!("{why}, and nobody else can go on with the guest's connection");
+            return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
+        }
+        if self.deaths.too_many(now) {
+            return Err(Error::new(format!(
+                "{why}, as the two before it did in {:?}",
+                Deaths::WITHIN
+            )));
+        }
+        tracing::warn!("{why}; another one takes its place, without its flows");
+        Ok(())
+    }
+
+    /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
-        self.pending.clear();
-        self.process = Process::start(&self.setup, &self.attachment, self.require_sandbox)?;
-        self.process.ready()
+        let process = Process::start(&self.setup, &self.attachment, self.require_sandbox)?;
+        process.ready()?;
+        self.life = Life::Alive(process);
+        Ok(())
+    }
+
+    fn process(&self) -> Option<&Process> {
+        match &self.life {
+            Life::Alive(process) => Some(process),
+            Life::Missing(_) => None,
+        }
     }
 
     /// Readable when the engine is dead.
     #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.process.child.fd()
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.process().map(|process| process.child.fd())
+    }
+
+    /// When to call [`Self::replace`] where there is no engine.
+    #[must_use]
+    pub(crate) fn next_turn(&self) -> Option<Instant> {
+        match &self.life {
+            Life::Alive(_) => None,
+            Life::Missing(attempts) => Some(attempts.next()),
+        }
     }
 
     /// Readable when it has said something.
     #[must_use]
-    pub(crate) fn voice(&self) -> BorrowedFd<'_> {
-        self.process.socket.as_fd()
+    pub(crate) fn voice(&self) -> Option<BorrowedFd<'_>> {
+        self.process().map(|process| process.socket.as_fd())
     }
 
     /// What its workers said since the last call.
     pub(crate) fn hear(&mut self) -> Vec<Report> {
-        self.process.hear()
+        match &mut self.life {
+            Life::Alive(process) => process.hear(),
+            Life::Missing(_) => Vec::new(),
+        }
     }
 
     /// Tells the engine something, now or when there is room.
@@ -167,13 +226,17 @@ impl Engine {
     /// What to poll for writing while something waits for room.
     #[must_use]
     pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        (!self.pending.is_empty()).then(|| self.process.socket.as_fd())
+        self.voice().filter(|_| !self.pending.is_empty())
     }
 
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
+        let Life::Alive(process) = &self.life else {
+            // The next one starts with what this one was to be told.
+            return self.pending.clear();
+        };
         while let Some(update) = self.pending.first() {
-            match seqpacket::send(&self.process.socket, &update.encode(), &update.descriptors()) {
+            match seqpacket::send(&process.socket, &update.encode(), &update.descriptors()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // A dead one's successor starts with what it was to be told.
                 Err(error) => tracing::debug!(%error, "the engine was not told of a change"),
@@ -363,14 +426,4 @@ fn prepare(setup: &Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Resu
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tells_how_it_died() {
-        assert_eq!(died(&[], 137), "the engine was killed by signal 9");
-        assert_eq!(died(&[], 101), "the engine died with status 101");
-        assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
-        assert_eq!(died(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
-    }
-}
+mod tests;

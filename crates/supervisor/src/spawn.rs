@@ -25,7 +25,7 @@ const PANICKED: u8 = 101;
 
 impl Child {
     /// A child just made: its id cannot be another's before it is waited for.
-    fn new(pid: libc::pid_t) -> io::Result<Self> {
+    pub(crate) fn new(pid: libc::pid_t) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self { pid, pidfd })

@@ -64,7 +64,7 @@ impl Watch {
     /// Runs until the guest ends, and returns the exit status.
     ///
     /// # Errors
-    /// The engine died, and so did those that took its place. The guest ends with it.
+    /// The engine died, and so did those that took its place, or none could. The guest ends with it.
     pub(crate) fn run(mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
@@ -88,24 +88,30 @@ impl Watch {
                 PollFd::from_borrowed_fd(fd, PollFlags::OUT),
             )
         });
+        let engine = self.engine.fd().map(|fd| readable(Source::Engine, fd));
         let always = [
-            readable(Source::Engine, self.engine.fd()),
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
         ];
         let control = self.control.iter().flat_map(Control::poll_fds);
         let control = control.map(|fd| (Source::Control, fd));
         let asking = self.control.as_ref().is_some_and(Control::is_asking);
-        let voice = asking.then(|| readable(Source::Voice, self.engine.voice()));
+        let voice = self.engine.voice().filter(|_| asking);
+        let voice = voice.map(|fd| readable(Source::Voice, fd));
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
+            .chain(engine)
             .chain(always)
             .chain(resolvers)
             .chain(unsent)
             .chain(voice)
             .chain(control)
             .unzip();
-        let due = self.control.as_ref().and_then(Control::deadline);
+        let turns = [
+            (Source::Control, self.control.as_ref().and_then(Control::deadline)),
+            (Source::Engine, self.engine.next_turn()),
+        ];
+        let due = turns.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -116,8 +122,11 @@ impl Watch {
             .into_iter()
             .zip(&fds)
             .filter(|(_, fd)| !fd.revents().is_empty());
-        let is_due = due.is_some_and(|due| due <= Instant::now());
-        let due = is_due.then_some(Source::Control);
+        let now = Instant::now();
+        let due = turns
+            .into_iter()
+            .filter(|(_, due)| due.is_some_and(|due| due <= now));
+        let due = due.map(|(source, _)| source);
         let mut ready: Vec<_> = ready.map(|(source, _)| source).chain(due).collect();
         // All of its descriptors are served at once.
         ready.dedup();
@@ -128,8 +137,9 @@ impl Watch {
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.behind.ended()),
-            Source::Engine => match self.engine.replace()? {
+            Source::Engine => match self.engine.replace(Instant::now())? {
                 Successor::None => return self.behind.hung_up().map(Some),
+                Successor::Later => {}
                 Successor::Runs => {
                     if let Some(control) = &mut self.control {
                         let engine = &mut self.engine;

@@ -1,0 +1,118 @@
+use std::process::Command;
+use std::time::Duration;
+
+use pontoon_engine::Config;
+use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_runtime::{ledger, pacing};
+use pontoon_sys::tun::TapOffload;
+use pontoon_wire::Mac;
+
+use super::*;
+
+fn setup() -> Setup {
+    let addresses = Addresses {
+        v4: V4 {
+            subnet: "10.0.2.0/24".parse().unwrap(),
+            gateway: "10.0.2.2".parse().unwrap(),
+            dns: "10.0.2.3".parse().unwrap(),
+            guest: "10.0.2.15".parse().unwrap(),
+        },
+        v6: None,
+    };
+    let config = Config {
+        addresses,
+        our_mac: Mac([2, 0, 0, 0, 0, 2]),
+        guest_mac: Mac([2, 0, 0, 0, 0, 1]),
+        mtu: 1500,
+        hostname: None,
+        search: Vec::new(),
+        resolvers: Vec::new(),
+        host_loopback: Vec::new(),
+        host_addresses: false,
+        egress: pontoon_engine::Egress::default(),
+        published: Vec::new(),
+        connect_timeout: None,
+        udp_filter: UdpFilter::Address,
+        max_flows: 64,
+        max_flow_rate: None,
+        bandwidth: None,
+    };
+    Setup {
+        config,
+        owned: Vec::new(),
+        published: Vec::new(),
+        raw_icmp: [None, None],
+        pacing: pacing::Pacing::Event,
+        outbound: None,
+        ledger: ledger::Shared::new(1, 64).unwrap(),
+        set_log_level: |_| {},
+    }
+}
+
+/// A child that has another end of the channel only by name.
+fn process(script: &str) -> (Process, OwnedFd) {
+    let (socket, theirs) = seqpacket::pair().unwrap();
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+    let child = Child::new(child.id().try_into().unwrap()).unwrap();
+    let process = Process {
+        child,
+        socket,
+        last_words: Vec::new(),
+    };
+    (process, theirs)
+}
+
+fn engine(script: &str) -> (Engine, OwnedFd) {
+    let (process, theirs) = process(script);
+    let attachment = Attachment::Tap {
+        queues: Vec::new(),
+        offload: TapOffload::NONE,
+        vhost: None,
+    };
+    let engine = Engine {
+        life: Life::Alive(process),
+        pending: Vec::new(),
+        setup: setup(),
+        attachment,
+        require_sandbox: false,
+        deaths: Deaths::default(),
+    };
+    (engine, theirs)
+}
+
+#[test]
+fn tells_how_it_died() {
+    assert_eq!(died(&[], 137), "the engine was killed by signal 9");
+    assert_eq!(died(&[], 101), "the engine died with status 101");
+    assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
+    assert_eq!(died(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
+}
+
+/// As this process has several threads, it can fork no engine.
+#[test]
+fn a_start_that_fails_is_no_death() {
+    let (mut engine, _theirs) = engine("exit 1");
+    let start = Instant::now();
+    assert_eq!(engine.replace(start).unwrap(), Successor::Later);
+    let mut now = start;
+    for _ in 0..100 {
+        let next = engine.next_turn().unwrap();
+        assert!(next - now >= Duration::from_millis(50), "{:?}", next - now);
+        assert!(engine.fd().is_none() && engine.voice().is_none() && engine.unsent().is_none());
+        now = next;
+        engine.tell(Update::Ipv6Route(true));
+        assert_eq!(engine.replace(now).unwrap(), Successor::Later);
+    }
+    let end = engine.replace(start + Deaths::WITHIN).unwrap_err().to_string();
+    assert!(
+        end.starts_with("no other engine could be started in 10s: cannot fork the engine: "),
+        "{end}"
+    );
+}
+
+#[test]
+fn one_that_ends_in_order_has_no_successor() {
+    let (mut engine, _theirs) = engine("exit 0");
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::None);
+}
