@@ -74,6 +74,13 @@ const GRACE: Timespec = Timespec {
 /// Room for what the engine says of itself: a line of text.
 const LINE: usize = 4096;
 
+/// Messages heard at one time: an engine that the guest has taken over may say more without end, and others wait.
+const MOST_HEARD: usize = 64;
+
+/// More messages than one that is dead can have left: the kernel counts some hundreds of bytes for each, and lets a
+/// socket have some hundreds of thousands.
+const MOST_LEFT: usize = 4096;
+
 /// What the engine's last words begin with.
 const LAST_WORDS: &[u8] = b"error: ";
 
@@ -189,10 +196,10 @@ impl Engine {
         self.process().map(|process| process.socket.as_fd())
     }
 
-    /// What its workers said since the last call.
+    /// What its workers said since the last call, or the beginning of it.
     pub(crate) fn hear(&mut self) -> Vec<Report> {
         match &mut self.life {
-            Life::Alive(process) => process.hear(),
+            Life::Alive(process) => process.hear(MOST_HEARD),
             Life::Missing(_) => Vec::new(),
         }
     }
@@ -288,11 +295,14 @@ impl Process {
         }
     }
 
-    /// What its workers said since the last call.
-    fn hear(&mut self) -> Vec<Report> {
+    /// What its workers said since the last call, up to `most` messages.
+    fn hear(&mut self, most: usize) -> Vec<Report> {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
-        while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
+        for _ in 0..most {
+            let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) else {
+                break;
+            };
             let message = &buffer[..message.len];
             match Report::decode(message) {
                 Ok(report) => heard.push(report),
@@ -305,7 +315,7 @@ impl Process {
     /// Call it when it is dead.
     fn autopsy(&mut self) -> Death {
         // Whoever waits for its answers will ask the next one.
-        drop(self.hear());
+        drop(self.hear(MOST_LEFT));
         match self.child.wait() {
             0 => Death::Ended,
             status => Death::Died(died(&self.last_words, status)),

@@ -49,7 +49,8 @@ fn setup() -> Setup {
     }
 }
 
-/// A child that has another end of the channel only by name.
+/// A child, and what would be its end of the channel.
+#[expect(clippy::zombie_processes, reason = "what is returned waits")]
 fn process(script: &str) -> (Process, OwnedFd) {
     let (socket, theirs) = seqpacket::pair().unwrap();
     rustix::io::ioctl_fionbio(&socket, true).unwrap();
@@ -115,4 +116,30 @@ fn a_start_that_fails_is_no_death() {
 fn one_that_ends_in_order_has_no_successor() {
     let (mut engine, _theirs) = engine("exit 0");
     assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::None);
+}
+
+#[test]
+fn who_talks_without_end_is_heard_a_little_at_a_time() {
+    let (mut engine, theirs) = engine("exit 1");
+    for _ in 0..MOST_HEARD + 1 {
+        seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+    }
+    let last_words = [LAST_WORDS, b"no memory"].concat();
+    seqpacket::send(&theirs, &last_words, &[]).unwrap();
+    assert_eq!(engine.hear().len(), MOST_HEARD);
+    assert_eq!(engine.hear().len(), 1);
+    assert!(engine.hear().is_empty());
+}
+
+#[test]
+fn the_last_words_come_after_everything_else() {
+    let (mut process, theirs) = process("exit 1");
+    rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+    let last_words = [LAST_WORDS, b"no memory"].concat();
+    for _ in 0..2 * MOST_HEARD {
+        seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+    }
+    seqpacket::send(&theirs, &last_words, &[]).unwrap();
+    drop(theirs);
+    assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine: no memory"));
 }
