@@ -19,11 +19,15 @@ use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
 use crate::{panics, stdio};
 
+mod outbox;
+
+use outbox::Outbox;
+
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
     life: Life,
-    pending: Vec<Update>,
+    outbox: Outbox,
     /// What the next one will be made of.
     setup: Setup,
     attachment: Attachment,
@@ -94,7 +98,7 @@ impl Engine {
         process.ready()?;
         Ok(Self {
             life: Life::Alive(process),
-            pending: Vec::new(),
+            outbox: Outbox::default(),
             setup,
             attachment,
             require_sandbox,
@@ -121,7 +125,7 @@ impl Engine {
         };
         // What is left of the dead one may be what its successor needs.
         self.life = Life::Missing(attempts);
-        self.pending.clear();
+        self.outbox.clear();
         let begin = Instant::now();
         let Err(error) = self.again() else {
             return Ok(Successor::Runs);
@@ -225,31 +229,30 @@ impl Engine {
             Update::LogLevel(_) => {}
             Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
         }
-        self.pending.retain(|older| !update.replaces(older));
-        self.pending.push(update);
-        self.flush();
+        if matches!(self.life, Life::Alive(_)) {
+            self.outbox.put(update);
+            self.flush();
+        }
     }
 
     /// What to poll for writing while something waits for room.
     #[must_use]
     pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        self.voice().filter(|_| !self.pending.is_empty())
+        self.voice().filter(|_| self.outbox.wants_room())
+    }
+
+    /// When to call [`Self::flush`] where there is nothing to poll for.
+    #[must_use]
+    pub(crate) fn next_flush(&self) -> Option<Instant> {
+        self.outbox.next_turn()
     }
 
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
-        let Life::Alive(process) = &self.life else {
-            // The next one starts with what this one was to be told.
-            return self.pending.clear();
-        };
-        while let Some(update) = self.pending.first() {
-            match seqpacket::send(&process.socket, &update.encode(), &update.descriptors()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // A dead one's successor starts with what it was to be told.
-                Err(error) => tracing::debug!(%error, "the engine was not told of a change"),
-                Ok(()) => {}
-            }
-            self.pending.remove(0);
+        if let Life::Alive(process) = &self.life {
+            self.outbox.flush(Instant::now(), |update| {
+                seqpacket::send(&process.socket, &update.encode(), &update.descriptors())
+            });
         }
     }
 }

@@ -42,6 +42,7 @@ pub mod options;
 mod panics;
 pub mod policy;
 pub mod publish;
+mod refused;
 pub mod relay;
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]

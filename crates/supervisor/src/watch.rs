@@ -110,6 +110,7 @@ impl Watch {
         let turns = [
             (Source::Control, self.control.as_ref().and_then(Control::deadline)),
             (Source::Engine, self.engine.next_turn()),
+            (Source::RoomForUpdates, self.engine.next_flush()),
         ];
         let due = turns.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));

@@ -73,7 +73,7 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
     };
     let engine = Engine {
         life: Life::Alive(process),
-        pending: Vec::new(),
+        outbox: Outbox::default(),
         setup: setup(),
         attachment,
         require_sandbox: false,
