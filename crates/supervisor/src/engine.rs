@@ -227,10 +227,15 @@ impl Engine {
             }
             // The next one is forked from this process, and says as much.
             Update::LogLevel(_) => {}
-            Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
+            Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
         }
         if matches!(self.life, Life::Alive(_)) {
-            self.outbox.put(update);
+            match update {
+                Update::Owned(list) => Update::owned(list)
+                    .into_iter()
+                    .for_each(|update| self.outbox.put(update)),
+                update => self.outbox.put(update),
+            }
             self.flush();
         }
     }

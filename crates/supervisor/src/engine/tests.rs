@@ -1,8 +1,10 @@
+use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 use std::time::Duration;
 
 use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_runtime::messages::Gathered;
 use pontoon_runtime::{ledger, pacing};
 use pontoon_sys::tun::TapOffload;
 use pontoon_wire::Mac;
@@ -142,4 +144,28 @@ fn the_last_words_come_after_everything_else() {
     seqpacket::send(&theirs, &last_words, &[]).unwrap();
     drop(theirs);
     assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine: no memory"));
+}
+
+#[test]
+fn an_engine_is_told_of_any_number_of_addresses() {
+    let (mut engine, theirs) = engine("exit 1");
+    let address = |n: u128| IpAddr::from(Ipv6Addr::from_bits(u128::MAX - n));
+    let owned: Vec<_> = (0..10_000).map(address).collect();
+    engine.tell(Update::Owned(owned.clone()));
+    assert!(engine.unsent().is_some(), "all of it has room");
+    let (mut gathered, mut buffer) = (Gathered::default(), vec![0; MAX_LEN]);
+    let arrived = loop {
+        let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
+        engine.flush();
+        match Update::decode(&buffer[..message.len], Vec::new()).unwrap() {
+            Update::SomeOwned(some) => {
+                if let Some(list) = gathered.add(some) {
+                    break list;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((&arrived, &engine.setup.owned), (&owned, &owned));
+    assert!(engine.unsent().is_none());
 }
