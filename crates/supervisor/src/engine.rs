@@ -17,7 +17,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
-use crate::{panics, stdio};
+use crate::{last_words, panics, stdio};
 
 mod outbox;
 
@@ -293,7 +293,7 @@ impl Process {
             return Err(Error::new("the engine does not answer"));
         }
         let mut buffer = [0; LINE];
-        let message = seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
+        let message = last_words::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
         match Report::decode(words) {
             Ok(Report::Ready) => Ok(()),
@@ -308,7 +308,7 @@ impl Process {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         for _ in 0..most {
-            let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) else {
+            let Ok(Some(message)) = last_words::receive(&self.socket, &mut buffer) else {
                 break;
             };
             let message = &buffer[..message.len];

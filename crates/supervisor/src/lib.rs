@@ -35,6 +35,7 @@ mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod init;
+mod last_words;
 mod machine;
 mod mounts;
 mod netlink;

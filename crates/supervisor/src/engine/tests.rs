@@ -134,14 +134,17 @@ fn who_talks_without_end_is_heard_a_little_at_a_time() {
 }
 
 #[test]
-fn the_last_words_come_after_everything_else() {
+fn the_last_words_come_after_everything_else_and_whatever_was_unread() {
     let (mut process, theirs) = process("exit 1");
     rustix::io::ioctl_fionbio(&theirs, true).unwrap();
     let last_words = [LAST_WORDS, b"no memory"].concat();
+    seqpacket::send(&process.socket, &Update::Ask(1).encode(), &[]).unwrap();
     for _ in 0..2 * MOST_HEARD {
         seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
     }
     seqpacket::send(&theirs, &last_words, &[]).unwrap();
+    // It may not have closed its copy before.
+    poll(&mut [PollFd::new(&process.child.fd(), PollFlags::IN)], None).unwrap();
     drop(theirs);
     assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine: no memory"));
 }

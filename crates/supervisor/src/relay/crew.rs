@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::line::{Cut, Line};
 use crate::error::{Context as _, Error};
 use crate::spawn::{self, Child};
-use crate::{panics, signals, stdio};
+use crate::{last_words, panics, signals, stdio};
 
 /// Processes that move packets.
 #[derive(Debug)]
@@ -346,7 +346,7 @@ impl fmt::Display for End {
 /// What a worker says, or said before it died.
 fn word(line: &Line) -> Option<String> {
     let mut buffer = [0; LONGEST];
-    let message = seqpacket::receive(line, &mut buffer).ok()??;
+    let message = last_words::receive(line, &mut buffer).ok()??;
     Some(String::from_utf8_lossy(&buffer[..message.len]).into_owned())
 }
 
