@@ -93,8 +93,12 @@ impl Engine {
     ///
     /// # Errors
     /// It could not start, and why.
-    pub(crate) fn start(setup: Setup, attachment: Attachment, require_sandbox: bool) -> Result<Self, Error> {
-        let process = Process::start(&setup, &attachment, require_sandbox)?;
+    pub(crate) fn start(
+        mut setup: Setup,
+        attachment: Attachment,
+        require_sandbox: bool,
+    ) -> Result<Self, Error> {
+        let process = Process::start(&mut setup, &attachment, require_sandbox)?;
         process.ready()?;
         Ok(Self {
             life: Life::Alive(process),
@@ -166,7 +170,7 @@ impl Engine {
 
     /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
-        let process = Process::start(&self.setup, &self.attachment, self.require_sandbox)?;
+        let process = Process::start(&mut self.setup, &self.attachment, self.require_sandbox)?;
         process.ready()?;
         self.life = Life::Alive(process);
         Ok(())
@@ -264,7 +268,7 @@ impl Engine {
 
 impl Process {
     /// Forks an engine, in as many namespaces of its own as the host allows.
-    fn start(setup: &Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
+    fn start(setup: &mut Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
@@ -384,7 +388,7 @@ fn died(words: &[u8], status: u8) -> String {
 }
 
 /// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
-fn become_engine(setup: &Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
+fn become_engine(setup: &mut Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
     panics::log_them();
     match prepare(setup, attachment, socket) {
@@ -420,24 +424,24 @@ struct Own {
 }
 
 /// Lets go of everything that was the supervisor's; returns what is the engine's own.
-fn prepare(setup: &Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Result<Own> {
+fn prepare(setup: &mut Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Result<Own> {
     // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // There can be nearly as many published ports as descriptors: they are not copied, and before the rest is, the
+    // supervisor's own make room.
+    let setup = setup.take();
+    let originals = attachment.descriptors().into_iter().chain([socket.as_fd()]);
+    let keep: Vec<_> = setup.descriptors().chain(originals).collect();
+    spawn::close_all_but(&keep)?;
     let own = Own {
-        setup: setup.try_clone()?,
+        setup,
         attachment: attachment.try_clone()?,
         supervisor: socket.try_clone()?,
         voice: socket.try_clone()?,
     };
-    let single = [own.supervisor.as_fd(), own.voice.as_fd()];
-    let published = own.setup.published.iter().map(AsFd::as_fd);
-    let raw_icmp = own.setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
-    let keep: Vec<_> = single
-        .into_iter()
-        .chain(own.attachment.descriptors())
-        .chain(published)
-        .chain(raw_icmp)
-        .collect();
+    let copies = own.attachment.descriptors().into_iter();
+    let copies = copies.chain([own.supervisor.as_fd(), own.voice.as_fd()]);
+    let keep: Vec<_> = own.setup.descriptors().chain(copies).collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;
     Ok(own)

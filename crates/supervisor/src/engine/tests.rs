@@ -172,3 +172,41 @@ fn an_engine_is_told_of_any_number_of_addresses() {
     assert_eq!((&arrived, &engine.setup.owned), (&owned, &owned));
     assert!(engine.unsent().is_none());
 }
+
+/// It is run once more in a process of its own, which loses its descriptors and does not come back.
+#[test]
+fn an_engine_needs_no_second_descriptor_for_a_published_port() {
+    const INSIDE: &str = "PONTOON_TEST_INSIDE";
+    const NAME: &str = "engine::tests::an_engine_needs_no_second_descriptor_for_a_published_port";
+    const PORTS: usize = 100;
+    if std::env::var_os(INSIDE).is_none() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("prepared"), "{said}");
+        return;
+    }
+    let (_ours, theirs) = seqpacket::pair().unwrap();
+    let (mut engine, _theirs) = engine("exit 0");
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    // Those that the supervisor has beside what an engine is made of.
+    let _ports: Vec<_> = (0..PORTS).map(|_| null()).collect();
+    engine.setup.published = (0..PORTS).map(|_| null()).collect();
+    let limit = Some(2 * PORTS as u64 + 50);
+    let (current, maximum) = (limit, limit);
+    rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current, maximum },
+    )
+    .unwrap();
+    let own = prepare(&mut engine.setup, &engine.attachment, &theirs);
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let published = own.map(|own| own.setup.published.len());
+    // Three of any process, two ends of the channel, and the directory.
+    let right = matches!(published, Ok(PORTS)) && open == PORTS + 6;
+    eprintln!("prepared: {published:?}, and {open} are open");
+    std::process::exit((!right).into());
+}
