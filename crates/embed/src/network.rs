@@ -107,7 +107,9 @@ impl Network {
     /// # Errors
     /// The engine has ended.
     pub fn set_owned(&mut self, addresses: Vec<IpAddr>) -> io::Result<()> {
-        self.tell(&Update::Owned(addresses))
+        Update::owned(addresses)
+            .iter()
+            .try_for_each(|update| self.tell(update))
     }
 
     /// Whom the guest may reach is what these say now. Flows that they forbid end.

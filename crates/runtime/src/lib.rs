@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_engine::Config;
 use pontoon_sandbox::Sandbox;
@@ -79,24 +79,25 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The same, with descriptors of its own.
-    ///
-    /// # Errors
-    /// Out of descriptors.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        let published = self.published.iter().map(OwnedFd::try_clone);
-        let [icmp, icmpv6] = &self.raw_icmp;
-        let raw = |socket: &Option<OwnedFd>| socket.as_ref().map(OwnedFd::try_clone).transpose();
-        Ok(Self {
+    /// The same, with the descriptors, of which none are left here: for a child, in whose memory this is a copy.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        Self {
             config: self.config.clone(),
             owned: self.owned.clone(),
-            published: published.collect::<io::Result<_>>()?,
-            raw_icmp: [raw(icmp)?, raw(icmpv6)?],
+            published: std::mem::take(&mut self.published),
+            raw_icmp: std::mem::take(&mut self.raw_icmp),
             pacing: self.pacing,
             outbound: self.outbound.clone(),
             ledger: self.ledger,
             set_log_level: self.set_log_level,
-        })
+        }
+    }
+
+    /// Every descriptor that the engine process needs of it.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let raw_icmp = self.raw_icmp.iter().flatten();
+        self.published.iter().chain(raw_icmp).map(AsFd::as_fd)
     }
 }
 

@@ -15,10 +15,12 @@ use tracing::level_filters::LevelFilter;
 mod capture;
 mod door;
 mod flows;
+mod owned;
 
 pub use capture::{Captured, Order, Start};
 pub use door::{Descriptor, Door};
 pub use flows::{Flows, Turn};
+pub use owned::{Gathered, SomeOwned};
 
 /// Bytes of the longest message.
 pub const MAX_LEN: usize = 64 << 10;
@@ -28,8 +30,10 @@ pub const MAX_LEN: usize = 64 << 10;
 pub enum Update {
     /// The host's resolvers changed.
     Resolvers(Vec<SocketAddr>),
-    /// The host's own addresses changed.
+    /// The host's own addresses changed. See [`Update::owned`].
     Owned(Vec<IpAddr>),
+    /// Some of them, where one message has no room for all.
+    SomeOwned(SomeOwned),
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
     /// The user's rules changed.
@@ -98,6 +102,7 @@ pub struct Distribution {
 
 const RESOLVERS: &str = "resolvers";
 const OWNED: &str = "owned";
+const SOME_OWNED: &str = "some owned";
 const IPV6_ROUTE: &str = "ipv6 route";
 const RULES: &str = "rules";
 const PUBLISHED: &str = "published";
@@ -118,8 +123,26 @@ impl Update {
     /// Whether this takes the place of `older`, should that not have been heard yet.
     #[must_use]
     pub fn replaces(&self, older: &Self) -> bool {
-        !matches!(self, Self::Published(_) | Self::Capture(_))
-            && std::mem::discriminant(self) == std::mem::discriminant(older)
+        match self {
+            Self::Published(_) | Self::Capture(_) => false,
+            Self::SomeOwned(part) if part.from > 0 => false,
+            Self::Owned(_) | Self::SomeOwned(_) => matches!(older, Self::Owned(_) | Self::SomeOwned(_)),
+            Self::Resolvers(_)
+            | Self::Ipv6Route(_)
+            | Self::Rules(_)
+            | Self::LogLevel(_)
+            | Self::Ask(_)
+            | Self::Flows(_) => std::mem::discriminant(self) == std::mem::discriminant(older),
+        }
+    }
+
+    /// The host's own addresses changed, however many they are: what to say in turn.
+    #[must_use]
+    pub fn owned(list: Vec<IpAddr>) -> Vec<Self> {
+        if list.len() <= SomeOwned::MOST {
+            return vec![Self::Owned(list)];
+        }
+        SomeOwned::split(&list).map(Self::SomeOwned).collect()
     }
 
     /// The message.
@@ -128,6 +151,7 @@ impl Update {
         match self {
             Self::Resolvers(list) => lines(RESOLVERS, list),
             Self::Owned(list) => lines(OWNED, list),
+            Self::SomeOwned(part) => lines(SOME_OWNED, &part.encode()),
             Self::Ipv6Route(exists) => lines(IPV6_ROUTE, &[exists]),
             Self::Rules(list) => lines(RULES, list),
             Self::Published(doors) => lines(PUBLISHED, &doors.iter().map(Door::encode).collect::<Vec<_>>()),
@@ -146,6 +170,7 @@ impl Update {
             Self::Capture(order) => order.descriptor().into_iter().collect(),
             Self::Resolvers(_)
             | Self::Owned(_)
+            | Self::SomeOwned(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_)
@@ -165,6 +190,7 @@ impl Update {
         match lines.next() {
             Some(RESOLVERS) => values(lines).map(Self::Resolvers),
             Some(OWNED) => values(lines).map(Self::Owned),
+            Some(SOME_OWNED) => SomeOwned::decode(lines).map(Self::SomeOwned),
             Some(IPV6_ROUTE) => only(lines).map(Self::Ipv6Route),
             Some(RULES) => values(lines).map(Self::Rules),
             Some(PUBLISHED) => {
@@ -342,6 +368,11 @@ mod tests {
                 "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
                 "allow *.example.org".parse().unwrap(),
             ]),
+            Update::SomeOwned(SomeOwned {
+                from: 7,
+                of: 9,
+                list: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+            }),
             Update::Ipv6Route(true),
             Update::LogLevel(LevelFilter::WARN),
             Update::Ask(u64::MAX),
@@ -471,6 +502,8 @@ mod tests {
             "owned\n192.0.2",
             "resolvers\n192.0.2.1",
             "owned 192.0.2.1",
+            "some owned\n0\n192.0.2.1",
+            "some owned\n0\n1\n192.0.2",
             "rules\nallow",
             "log level\nloud",
             "ask",

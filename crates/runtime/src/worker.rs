@@ -21,7 +21,9 @@ use crate::host::ping::Next;
 use crate::limits::Limits;
 use crate::link::{BURST, BURSTS, Burst, For, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
-use crate::messages::{BATCHES, CONNECT_TIMES, Distribution, Door, Flows, MAX_LEN, Report, Stats, Update};
+use crate::messages::{
+    BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Report, Stats, Update,
+};
 use crate::pacing::{Pacer, Side, Wait};
 
 /// A worker: an engine between the two halves of a link and the host's sockets.
@@ -50,6 +52,8 @@ pub(crate) struct Worker<L> {
     pub(crate) deck: Arc<Deck>,
     /// Where frames are to be written down from the next turn on; `None`: nowhere.
     pub(crate) tape: Option<Arc<Tape>>,
+    /// More of the host's addresses than a message has room for, as far as they came.
+    pub(crate) gathered: Gathered,
     /// Sets how much the process says.
     pub(crate) set_log_level: fn(LevelFilter),
     /// What the last turn has left.
@@ -329,6 +333,11 @@ impl<L: Link> Worker<L> {
         match update {
             Update::Resolvers(list) => engine.set_resolvers(list),
             Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::SomeOwned(some) => {
+                if let Some(list) = self.gathered.add(some) {
+                    engine.set_owned_addresses(list);
+                }
+            }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(list) => engine.set_rules(&list, &mut link.transmitter(), host, now),
             Update::Published(doors) => {
@@ -463,6 +472,7 @@ impl<L: Link> Worker<L> {
             sandbox: self.sandbox,
             deck: self.deck,
             tape: self.tape,
+            gathered: self.gathered,
             set_log_level: self.set_log_level,
             left: self.left,
         }

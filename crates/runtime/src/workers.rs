@@ -17,6 +17,7 @@ use crate::limits::Limits;
 use crate::link::captured::Captured;
 use crate::link::{BURSTS, Link};
 use crate::mesh::{self, Member};
+use crate::messages::Gathered;
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Left, Tally, Worker};
 use crate::{Setup, say};
@@ -77,6 +78,7 @@ pub(crate) fn build<L: Link>(
             sandbox: None,
             deck: Arc::clone(&deck),
             tape: None,
+            gathered: Gathered::default(),
             set_log_level: setup.set_log_level,
             left: Left::default(),
         };

@@ -1,4 +1,4 @@
-//! How often the engine may die before it is not worth another try.
+//! How often the engine may die, and how long it may fail to start, before it is not worth another try.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,43 @@ impl Deaths {
     }
 }
 
+/// Attempts to start an engine in a dead one's place, all of which have failed. They are no deaths: what the host refuses
+/// now, it may grant soon.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempts {
+    first: Instant,
+    next: Instant,
+}
+
+impl Attempts {
+    /// What the host is short of does not come back sooner.
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    /// None yet: the first one is due.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            first: now,
+            next: now,
+        }
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Whether none has failed yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.next == self.first
+    }
+
+    /// Notes that one has failed. Whether they have for too long.
+    pub(crate) fn too_long(&mut self, now: Instant) -> bool {
+        self.next = now + Self::PAUSE;
+        now.duration_since(self.first) >= Deaths::WITHIN
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,5 +69,18 @@ mod tests {
         let mut deaths = Deaths::default();
         let verdicts = [0, 9, 10, 19, 20, 21].map(|seconds| deaths.too_many(at(seconds)));
         assert_eq!(verdicts, [false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn attempts_may_fail_for_ten_seconds() {
+        let start = Instant::now();
+        let mut attempts = Attempts::new(start);
+        assert!(attempts.is_first());
+        assert_eq!(attempts.next(), start);
+        assert!(!attempts.too_long(start));
+        assert!(!attempts.is_first());
+        assert_eq!(attempts.next(), start + Attempts::PAUSE);
+        assert!(!attempts.too_long(start + Deaths::WITHIN - Attempts::PAUSE));
+        assert!(attempts.too_long(start + Deaths::WITHIN));
     }
 }

@@ -14,16 +14,20 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::deaths::Deaths;
+use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
-use crate::{panics, stdio};
+use crate::{last_words, panics, stdio};
+
+mod outbox;
+
+use outbox::Outbox;
 
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    process: Process,
-    pending: Vec<Update>,
+    life: Life,
+    outbox: Outbox,
     /// What the next one will be made of.
     setup: Setup,
     attachment: Attachment,
@@ -31,11 +35,21 @@ pub(crate) struct Engine {
     deaths: Deaths,
 }
 
+#[derive(Debug)]
+enum Life {
+    /// It runs, or is dead and nobody has looked.
+    Alive(Process),
+    /// There is none, as the host has refused to start one.
+    Missing(Attempts),
+}
+
 /// What comes after an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Successor {
     /// Another one, which runs.
     Runs,
+    /// Another one, once the host lets it start: see [`Engine::next_turn`].
+    Later,
     /// None: the guest has let go of the link for good.
     None,
 }
@@ -64,6 +78,13 @@ const GRACE: Timespec = Timespec {
 /// Room for what the engine says of itself: a line of text.
 const LINE: usize = 4096;
 
+/// Messages heard at one time: an engine that the guest has taken over may say more without end, and others wait.
+const MOST_HEARD: usize = 64;
+
+/// More messages than one that is dead can have left: the kernel counts some hundreds of bytes for each, and lets a
+/// socket have some hundreds of thousands.
+const MOST_LEFT: usize = 4096;
+
 /// What the engine's last words begin with.
 const LAST_WORDS: &[u8] = b"error: ";
 
@@ -72,12 +93,16 @@ impl Engine {
     ///
     /// # Errors
     /// It could not start, and why.
-    pub(crate) fn start(setup: Setup, attachment: Attachment, require_sandbox: bool) -> Result<Self, Error> {
-        let process = Process::start(&setup, &attachment, require_sandbox)?;
+    pub(crate) fn start(
+        mut setup: Setup,
+        attachment: Attachment,
+        require_sandbox: bool,
+    ) -> Result<Self, Error> {
+        let process = Process::start(&mut setup, &attachment, require_sandbox)?;
         process.ready()?;
         Ok(Self {
-            process,
-            pending: Vec::new(),
+            life: Life::Alive(process),
+            outbox: Outbox::default(),
             setup,
             attachment,
             require_sandbox,
@@ -85,57 +110,106 @@ impl Engine {
         })
     }
 
-    /// Call it when it is dead. Unless it ended in order, another one takes its place, with links, published ports and
-    /// what it was told as they were. Flows are lost.
+    /// Call it when it is dead, or its turn has come. Unless it ended in order, another one takes its place, with links,
+    /// published ports and what it was told as they were. Flows are lost.
     ///
     /// # Errors
-    /// It died too often, or with it the guest's only connection: what to tell the user.
-    pub(crate) fn replace(&mut self) -> Result<Successor, Error> {
-        let mut death = self.process.autopsy();
-        loop {
-            let why = match death {
+    /// It died too often, or with it the guest's only connection, or no other one could be started for too long: what to
+    /// tell the user.
+    pub(crate) fn replace(&mut self, now: Instant) -> Result<Successor, Error> {
+        let mut attempts = match &mut self.life {
+            Life::Missing(attempts) => *attempts,
+            Life::Alive(process) => match process.autopsy() {
                 Death::Ended => return Ok(Successor::None),
-                Death::Died(why) => why,
-            };
-            if !self.attachment.outlives_engine() {
-                let what = format!("{why}, and nobody else can go on with the guest's connection");
-                return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
-            }
-            if self.deaths.too_many(Instant::now()) {
-                return Err(Error::new(format!(
-                    "{why}, as the two before it did in {:?}",
-                    Deaths::WITHIN
-                )));
-            }
-            tracing::warn!("{why}; another one takes its place, without its flows");
-            death = match self.again() {
-                Ok(()) => return Ok(Successor::Runs),
-                Err(error) => Death::Died(error.to_string()),
-            };
+                Death::Died(why) => {
+                    self.mourn(&why, now)?;
+                    Attempts::new(now)
+                }
+            },
+        };
+        // What is left of the dead one may be what its successor needs.
+        self.life = Life::Missing(attempts);
+        self.outbox.clear();
+        let begin = Instant::now();
+        let Err(error) = self.again() else {
+            return Ok(Successor::Runs);
+        };
+        let first = attempts.is_first();
+        if attempts.too_long(now + begin.elapsed()) {
+            let what = format!(
+                "no other engine could be started in {:?}: {error}",
+                Deaths::WITHIN
+            );
+            return Err(Error::new(what));
         }
+        if first {
+            tracing::warn!("{error}; it is tried again for {:?}", Deaths::WITHIN);
+        }
+        self.life = Life::Missing(attempts);
+        Ok(Successor::Later)
     }
 
+    /// Notes a death.
+    ///
+    /// # Errors
+    /// No other engine is to come.
+    fn mourn(&mut self, why: &str, now: Instant) -> Result<(), Error> {
+        if !self.attachment.outlives_engine() {
+            let what = format!("{why}, and nobody else can go on with the guest's connection");
+            return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
+        }
+        if self.deaths.too_many(now) {
+            return Err(Error::new(format!(
+                "{why}, as the two before it did in {:?}",
+                Deaths::WITHIN
+            )));
+        }
+        tracing::warn!("{why}; another one takes its place, without its flows");
+        Ok(())
+    }
+
+    /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
-        self.pending.clear();
-        self.process = Process::start(&self.setup, &self.attachment, self.require_sandbox)?;
-        self.process.ready()
+        let process = Process::start(&mut self.setup, &self.attachment, self.require_sandbox)?;
+        process.ready()?;
+        self.life = Life::Alive(process);
+        Ok(())
+    }
+
+    fn process(&self) -> Option<&Process> {
+        match &self.life {
+            Life::Alive(process) => Some(process),
+            Life::Missing(_) => None,
+        }
     }
 
     /// Readable when the engine is dead.
     #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.process.child.fd()
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.process().map(|process| process.child.fd())
+    }
+
+    /// When to call [`Self::replace`] where there is no engine.
+    #[must_use]
+    pub(crate) fn next_turn(&self) -> Option<Instant> {
+        match &self.life {
+            Life::Alive(_) => None,
+            Life::Missing(attempts) => Some(attempts.next()),
+        }
     }
 
     /// Readable when it has said something.
     #[must_use]
-    pub(crate) fn voice(&self) -> BorrowedFd<'_> {
-        self.process.socket.as_fd()
+    pub(crate) fn voice(&self) -> Option<BorrowedFd<'_>> {
+        self.process().map(|process| process.socket.as_fd())
     }
 
-    /// What its workers said since the last call.
+    /// What its workers said since the last call, or the beginning of it.
     pub(crate) fn hear(&mut self) -> Vec<Report> {
-        self.process.hear()
+        match &mut self.life {
+            Life::Alive(process) => process.hear(MOST_HEARD),
+            Life::Missing(_) => Vec::new(),
+        }
     }
 
     /// Tells the engine something, now or when there is room.
@@ -157,36 +231,44 @@ impl Engine {
             }
             // The next one is forked from this process, and says as much.
             Update::LogLevel(_) => {}
-            Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
+            Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
         }
-        self.pending.retain(|older| !update.replaces(older));
-        self.pending.push(update);
-        self.flush();
+        if matches!(self.life, Life::Alive(_)) {
+            match update {
+                Update::Owned(list) => Update::owned(list)
+                    .into_iter()
+                    .for_each(|update| self.outbox.put(update)),
+                update => self.outbox.put(update),
+            }
+            self.flush();
+        }
     }
 
     /// What to poll for writing while something waits for room.
     #[must_use]
     pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        (!self.pending.is_empty()).then(|| self.process.socket.as_fd())
+        self.voice().filter(|_| self.outbox.wants_room())
+    }
+
+    /// When to call [`Self::flush`] where there is nothing to poll for.
+    #[must_use]
+    pub(crate) fn next_flush(&self) -> Option<Instant> {
+        self.outbox.next_turn()
     }
 
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
-        while let Some(update) = self.pending.first() {
-            match seqpacket::send(&self.process.socket, &update.encode(), &update.descriptors()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // A dead one's successor starts with what it was to be told.
-                Err(error) => tracing::debug!(%error, "the engine was not told of a change"),
-                Ok(()) => {}
-            }
-            self.pending.remove(0);
+        if let Life::Alive(process) = &self.life {
+            self.outbox.flush(Instant::now(), |update| {
+                seqpacket::send(&process.socket, &update.encode(), &update.descriptors())
+            });
         }
     }
 }
 
 impl Process {
     /// Forks an engine, in as many namespaces of its own as the host allows.
-    fn start(setup: &Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
+    fn start(setup: &mut Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
@@ -215,7 +297,7 @@ impl Process {
             return Err(Error::new("the engine does not answer"));
         }
         let mut buffer = [0; LINE];
-        let message = seqpacket::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
+        let message = last_words::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
         match Report::decode(words) {
             Ok(Report::Ready) => Ok(()),
@@ -225,11 +307,14 @@ impl Process {
         }
     }
 
-    /// What its workers said since the last call.
-    fn hear(&mut self) -> Vec<Report> {
+    /// What its workers said since the last call, up to `most` messages.
+    fn hear(&mut self, most: usize) -> Vec<Report> {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
-        while let Ok(Some(message)) = seqpacket::receive(&self.socket, &mut buffer) {
+        for _ in 0..most {
+            let Ok(Some(message)) = last_words::receive(&self.socket, &mut buffer) else {
+                break;
+            };
             let message = &buffer[..message.len];
             match Report::decode(message) {
                 Ok(report) => heard.push(report),
@@ -242,7 +327,7 @@ impl Process {
     /// Call it when it is dead.
     fn autopsy(&mut self) -> Death {
         // Whoever waits for its answers will ask the next one.
-        drop(self.hear());
+        drop(self.hear(MOST_LEFT));
         match self.child.wait() {
             0 => Death::Ended,
             status => Death::Died(died(&self.last_words, status)),
@@ -303,7 +388,7 @@ fn died(words: &[u8], status: u8) -> String {
 }
 
 /// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
-fn become_engine(setup: &Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
+fn become_engine(setup: &mut Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
     panics::log_them();
     match prepare(setup, attachment, socket) {
@@ -339,38 +424,28 @@ struct Own {
 }
 
 /// Lets go of everything that was the supervisor's; returns what is the engine's own.
-fn prepare(setup: &Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Result<Own> {
+fn prepare(setup: &mut Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Result<Own> {
     // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // There can be nearly as many published ports as descriptors: they are not copied, and before the rest is, the
+    // supervisor's own make room.
+    let setup = setup.take();
+    let originals = attachment.descriptors().into_iter().chain([socket.as_fd()]);
+    let keep: Vec<_> = setup.descriptors().chain(originals).collect();
+    spawn::close_all_but(&keep)?;
     let own = Own {
-        setup: setup.try_clone()?,
+        setup,
         attachment: attachment.try_clone()?,
         supervisor: socket.try_clone()?,
         voice: socket.try_clone()?,
     };
-    let single = [own.supervisor.as_fd(), own.voice.as_fd()];
-    let published = own.setup.published.iter().map(AsFd::as_fd);
-    let raw_icmp = own.setup.raw_icmp.iter().flatten().map(AsFd::as_fd);
-    let keep: Vec<_> = single
-        .into_iter()
-        .chain(own.attachment.descriptors())
-        .chain(published)
-        .chain(raw_icmp)
-        .collect();
+    let copies = own.attachment.descriptors().into_iter();
+    let copies = copies.chain([own.supervisor.as_fd(), own.voice.as_fd()]);
+    let keep: Vec<_> = own.setup.descriptors().chain(copies).collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;
     Ok(own)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tells_how_it_died() {
-        assert_eq!(died(&[], 137), "the engine was killed by signal 9");
-        assert_eq!(died(&[], 101), "the engine died with status 101");
-        assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
-        assert_eq!(died(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
-    }
-}
+mod tests;

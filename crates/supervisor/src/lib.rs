@@ -36,6 +36,7 @@ mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod init;
+mod last_words;
 mod machine;
 mod mounts;
 mod netlink;
@@ -43,6 +44,7 @@ pub mod options;
 mod panics;
 pub mod policy;
 pub mod publish;
+mod refused;
 pub mod relay;
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]

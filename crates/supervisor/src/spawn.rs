@@ -25,7 +25,7 @@ const PANICKED: u8 = 101;
 
 impl Child {
     /// A child just made: its id cannot be another's before it is waited for.
-    fn new(pid: libc::pid_t) -> io::Result<Self> {
+    pub(crate) fn new(pid: libc::pid_t) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self { pid, pidfd })
@@ -86,11 +86,12 @@ pub(crate) fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::R
     finish(libc::pid_t::try_from(pid).unwrap_or(-1), body)
 }
 
-/// Runs `body` in a child that is born in as many namespaces of its own as the host allows, which it is told.
+/// Runs `body` in a child that is born in as many namespaces of its own as the host allows, which it is told. What it
+/// changes is the child's copy.
 ///
 /// # Errors
 /// No memory, or too many processes.
-pub(crate) fn sandboxed(disabled: &Disabled, body: impl Fn(Namespaces) -> u8) -> io::Result<Child> {
+pub(crate) fn sandboxed(disabled: &Disabled, mut body: impl FnMut(Namespaces) -> u8) -> io::Result<Child> {
     let mut refused = io::ErrorKind::Unsupported.into();
     for born_in in namespaces::choices(disabled) {
         match clone(born_in.flags(), || body(born_in)) {

@@ -64,7 +64,7 @@ impl Watch {
     /// Runs until the guest ends, and returns the exit status.
     ///
     /// # Errors
-    /// The engine died, and so did those that took its place. The guest ends with it.
+    /// The engine died, and so did those that took its place, or none could. The guest ends with it.
     pub(crate) fn run(mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
@@ -89,17 +89,19 @@ impl Watch {
                 PollFd::from_borrowed_fd(fd, PollFlags::OUT),
             )
         });
+        let engine = self.engine.fd().map(|fd| readable(Source::Engine, fd));
         let always = [
-            readable(Source::Engine, self.engine.fd()),
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
         ];
         let control = self.control.iter().flat_map(Control::poll_fds);
         let control = control.map(|fd| (Source::Control, fd));
         let asking = self.control.as_ref().is_some_and(Control::is_asking);
-        let voice = asking.then(|| readable(Source::Voice, self.engine.voice()));
+        let voice = self.engine.voice().filter(|_| asking);
+        let voice = voice.map(|fd| readable(Source::Voice, fd));
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
+            .chain(engine)
             .chain(always)
             .chain(resolvers)
             .chain(unsent)
@@ -107,12 +109,14 @@ impl Watch {
             .chain(control)
             .unzip();
         let resolvers = self.resolvers.as_ref().and_then(ResolvWatch::deadline);
-        let deadlines = [
+        let turns = [
             (Source::Control, self.control.as_ref().and_then(Control::deadline)),
             (Source::Addresses, self.addresses.deadline()),
             (Source::Resolvers, resolvers),
+            (Source::Engine, self.engine.next_turn()),
+            (Source::RoomForUpdates, self.engine.next_flush()),
         ];
-        let due = deadlines.iter().filter_map(|(_, due)| *due).min();
+        let due = turns.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -124,7 +128,7 @@ impl Watch {
             .zip(&fds)
             .filter(|(_, fd)| !fd.revents().is_empty());
         let now = Instant::now();
-        let due = deadlines
+        let due = turns
             .iter()
             .filter(|(_, due)| due.is_some_and(|due| due <= now))
             .map(|(source, _)| *source);
@@ -138,8 +142,9 @@ impl Watch {
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.behind.ended()),
-            Source::Engine => match self.engine.replace()? {
+            Source::Engine => match self.engine.replace(Instant::now())? {
                 Successor::None => return self.behind.hung_up().map(Some),
+                Successor::Later => {}
                 Successor::Runs => {
                     if let Some(control) = &mut self.control {
                         let engine = &mut self.engine;

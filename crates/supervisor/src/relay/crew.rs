@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::line::{Cut, Line};
 use crate::error::{Context as _, Error};
 use crate::spawn::{self, Child};
-use crate::{panics, signals, stdio};
+use crate::{last_words, panics, signals, stdio};
 
 /// Processes that move packets.
 #[derive(Debug)]
@@ -113,6 +113,7 @@ impl Crew {
 
     fn wait_for_all(&mut self) -> Result<(), Error> {
         loop {
+            self.go_on();
             for (number, member) in self.members.iter_mut().enumerate() {
                 if let Some(end) = member.look() {
                     return Err(Error::new(format!("worker {number}: {end}")));
@@ -149,11 +150,11 @@ impl Crew {
         })
     }
 
-    /// When the next one is due, or has been silent for too long.
+    /// When the next one is due, or is to be told more, or has been silent for too long.
     pub(super) fn next_turn(&self) -> Option<Instant> {
-        let turn = |member: &Member| match member.life {
-            Life::Alive { silent, .. } => silent,
-            Life::Dead(until) => Some(until),
+        let turn = |member: &Member| match &member.life {
+            Life::Alive { silent, line, .. } => [*silent, line.next_turn()].into_iter().flatten().min(),
+            Life::Dead(until) => Some(*until),
         };
         self.members.iter().filter_map(turn).min()
     }
@@ -162,7 +163,7 @@ impl Crew {
     pub(super) fn go_on(&mut self) {
         for member in &mut self.members {
             if let Life::Alive { line, .. } = &mut member.life {
-                line.go_on();
+                line.go_on(Instant::now());
             }
         }
     }
@@ -345,7 +346,7 @@ impl fmt::Display for End {
 /// What a worker says, or said before it died.
 fn word(line: &Line) -> Option<String> {
     let mut buffer = [0; LONGEST];
-    let message = seqpacket::receive(line, &mut buffer).ok()??;
+    let message = last_words::receive(line, &mut buffer).ok()??;
     Some(String::from_utf8_lossy(&buffer[..message.len]).into_owned())
 }
 

@@ -3,10 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use pontoon_relay_worker::messages::Message;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags};
+
+use crate::refused::{PAUSE, Refused};
 
 /// What a worker does not take at once waits here, in order: one that hears nothing, as it is stopped, say, holds nobody
 /// up.
@@ -15,6 +18,8 @@ pub(super) struct Line {
     socket: OwnedFd,
     unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     cut: bool,
+    /// When to try again, where the host is short of something else than room in the socket.
+    again: Option<Instant>,
 }
 
 /// Whoever is at the other end would not know all that it has to: another has to take its place.
@@ -33,6 +38,7 @@ impl Line {
             socket,
             unsent: VecDeque::new(),
             cut: false,
+            again: None,
         })
     }
 
@@ -56,6 +62,7 @@ impl Line {
             }
             Ok(_) | Err(_) => {
                 self.unsent.clear();
+                self.again = None;
                 self.cut = true;
                 Err(Cut)
             }
@@ -63,25 +70,42 @@ impl Line {
     }
 
     /// Says what there is room for by now.
-    pub(super) fn go_on(&mut self) {
-        while let Some((bytes, descriptor)) = self.unsent.front()
-            && self.goes(bytes, descriptor.as_ref().map(AsFd::as_fd))
-        {
-            self.unsent.pop_front();
+    pub(super) fn go_on(&mut self, now: Instant) {
+        if self.again.is_some_and(|again| now < again) {
+            return;
         }
+        self.again = None;
+        while let Some((bytes, descriptor)) = self.unsent.pop_front() {
+            if !self.goes(&bytes, descriptor.as_ref().map(AsFd::as_fd)) {
+                self.unsent.push_front((bytes, descriptor));
+                return;
+            }
+        }
+    }
+
+    /// When to go on, where there is nothing to poll for.
+    pub(super) fn next_turn(&self) -> Option<Instant> {
+        self.again
     }
 
     /// What to poll for room, where something waits for it.
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        (!self.unsent.is_empty()).then(|| PollFd::new(&self.socket, PollFlags::OUT))
+        (!self.unsent.is_empty() && self.again.is_none()).then(|| PollFd::new(&self.socket, PollFlags::OUT))
     }
 
     /// Whether it has not to be said again.
-    fn goes(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> bool {
-        match seqpacket::send(&self.socket, bytes, descriptor.as_slice()) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            Err(error) => {
+    fn goes(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> bool {
+        let Err(error) = seqpacket::send(&self.socket, bytes, descriptor.as_slice()) else {
+            return true;
+        };
+        match Refused::why(&error) {
+            Refused::Full => false,
+            Refused::ForNow => {
+                tracing::debug!(%error, "a worker is told later");
+                self.again = Some(Instant::now() + PAUSE);
+                false
+            }
+            Refused::Gone | Refused::Never => {
                 tracing::debug!(%error, "a worker was not told");
                 true
             }
@@ -113,7 +137,7 @@ mod tests {
         }
         let mut buffer = [0; 64];
         for row in 0..1000 {
-            line.go_on();
+            line.go_on(Instant::now());
             let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
             let said = Message::decode(&buffer[..message.len]).unwrap();
             assert_eq!(said, Message::NoRule(row));

@@ -1,0 +1,138 @@
+//! More of the host's addresses than one message has room for. They count once all of them are there: nothing that the host
+//! has is reachable in between.
+
+use std::net::IpAddr;
+
+use super::{MAX_LEN, values};
+
+/// Some of the host's addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SomeOwned {
+    /// How many came before these.
+    pub from: usize,
+    /// How many there are in all.
+    pub of: usize,
+    /// These.
+    pub list: Vec<IpAddr>,
+}
+
+/// Those that came so far.
+#[derive(Debug, Default)]
+pub struct Gathered(Vec<IpAddr>);
+
+/// Bytes of the longest address, on a line of its own.
+const LONGEST: usize = "\nffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
+
+/// Bytes for what comes before the addresses.
+const HEAD: usize = 128;
+
+impl SomeOwned {
+    /// Addresses in one message.
+    pub(super) const MOST: usize = (MAX_LEN - HEAD) / LONGEST;
+
+    /// All of them, in turn.
+    pub(super) fn split(list: &[IpAddr]) -> impl Iterator<Item = Self> {
+        list.chunks(Self::MOST).enumerate().map(|(number, some)| Self {
+            from: number * Self::MOST,
+            of: list.len(),
+            list: some.to_vec(),
+        })
+    }
+
+    pub(super) fn encode(&self) -> Vec<String> {
+        let head = [self.from.to_string(), self.of.to_string()];
+        head.into_iter()
+            .chain(self.list.iter().map(IpAddr::to_string))
+            .collect()
+    }
+
+    pub(super) fn decode(mut lines: std::str::Lines<'_>) -> Option<Self> {
+        Some(Self {
+            from: lines.next()?.parse().ok()?,
+            of: lines.next()?.parse().ok()?,
+            list: values(lines)?,
+        })
+    }
+}
+
+impl Gathered {
+    /// Adds some; all, with the last of them. Where the rest of a list was replaced before it was sent, the next one begins
+    /// anew.
+    pub fn add(&mut self, some: SomeOwned) -> Option<Vec<IpAddr>> {
+        self.0.truncate(some.from);
+        self.0.extend(some.list);
+        (self.0.len() >= some.of).then(|| std::mem::take(&mut self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+    use std::thread;
+
+    use pontoon_sys::seqpacket;
+
+    use super::*;
+    use crate::Update;
+
+    fn addresses(count: u128, last: u128) -> Vec<IpAddr> {
+        let address = |n| Ipv6Addr::from_bits(u128::MAX - (n << 16) - last).into();
+        (0..count).map(address).collect()
+    }
+
+    /// What an engine gathers of these.
+    fn gather(gathered: &mut Gathered, update: Update) -> Option<Vec<IpAddr>> {
+        match update {
+            Update::Owned(list) => Some(list),
+            Update::SomeOwned(some) => gathered.add(some),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ten_thousand_addresses_arrive() {
+        for count in [0, 1, SomeOwned::MOST as u128, SomeOwned::MOST as u128 + 1, 10_000] {
+            let (ours, theirs) = seqpacket::pair().unwrap();
+            let list = addresses(count, 0);
+            let updates = Update::owned(list.clone());
+            let messages = updates.len();
+            let sender = thread::spawn(move || {
+                for update in updates {
+                    seqpacket::send(&ours, &update.encode(), &update.descriptors()).unwrap();
+                }
+            });
+            let (mut gathered, mut arrived) = (Gathered::default(), Vec::new());
+            let mut buffer = vec![0; MAX_LEN];
+            for _ in 0..messages {
+                let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
+                let update = Update::decode(&buffer[..message.len], Vec::new()).unwrap();
+                arrived.extend(gather(&mut gathered, update));
+            }
+            sender.join().unwrap();
+            assert_eq!(arrived, [list]);
+        }
+    }
+
+    #[test]
+    fn a_list_that_was_cut_off_leaves_nothing() {
+        let (old, new) = (addresses(5_000, 0), addresses(4_000, 1));
+        let mut gathered = Gathered::default();
+        for update in Update::owned(old).into_iter().take(2) {
+            assert_eq!(gather(&mut gathered, update), None);
+        }
+        let arrived: Vec<_> = Update::owned(new.clone())
+            .into_iter()
+            .filter_map(|update| gather(&mut gathered, update))
+            .collect();
+        assert_eq!(arrived, [new]);
+    }
+
+    #[test]
+    fn the_beginning_of_a_list_replaces_all_of_one_before() {
+        let (short, long) = (Update::owned(addresses(1, 0)), Update::owned(addresses(5_000, 0)));
+        for older in short.iter().chain(&long) {
+            assert!(short[0].replaces(older) && long[0].replaces(older));
+            assert!(!long[1].replaces(older));
+        }
+    }
+}

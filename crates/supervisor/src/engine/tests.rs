@@ -1,0 +1,212 @@
+use std::net::{IpAddr, Ipv6Addr};
+use std::process::Command;
+use std::time::Duration;
+
+use pontoon_engine::Config;
+use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_runtime::messages::Gathered;
+use pontoon_runtime::{ledger, pacing};
+use pontoon_sys::tun::TapOffload;
+use pontoon_wire::Mac;
+
+use super::*;
+
+fn setup() -> Setup {
+    let addresses = Addresses {
+        v4: V4 {
+            subnet: "10.0.2.0/24".parse().unwrap(),
+            gateway: "10.0.2.2".parse().unwrap(),
+            dns: "10.0.2.3".parse().unwrap(),
+            guest: "10.0.2.15".parse().unwrap(),
+        },
+        v6: None,
+    };
+    let config = Config {
+        addresses,
+        our_mac: Mac([2, 0, 0, 0, 0, 2]),
+        guest_mac: Mac([2, 0, 0, 0, 0, 1]),
+        mtu: 1500,
+        hostname: None,
+        search: Vec::new(),
+        resolvers: Vec::new(),
+        host_loopback: Vec::new(),
+        host_addresses: false,
+        egress: pontoon_engine::Egress::default(),
+        published: Vec::new(),
+        connect_timeout: None,
+        udp_filter: UdpFilter::Address,
+        max_flows: 64,
+        max_flow_rate: None,
+        bandwidth: None,
+    };
+    Setup {
+        config,
+        owned: Vec::new(),
+        published: Vec::new(),
+        raw_icmp: [None, None],
+        pacing: pacing::Pacing::Event,
+        outbound: None,
+        ledger: ledger::Shared::new(1, 64).unwrap(),
+        set_log_level: |_| {},
+    }
+}
+
+/// A child, and what would be its end of the channel.
+#[expect(clippy::zombie_processes, reason = "what is returned waits")]
+fn process(script: &str) -> (Process, OwnedFd) {
+    let (socket, theirs) = seqpacket::pair().unwrap();
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+    let child = Child::new(child.id().try_into().unwrap()).unwrap();
+    let process = Process {
+        child,
+        socket,
+        last_words: Vec::new(),
+    };
+    (process, theirs)
+}
+
+fn engine(script: &str) -> (Engine, OwnedFd) {
+    let (process, theirs) = process(script);
+    let attachment = Attachment::Tap {
+        queues: Vec::new(),
+        offload: TapOffload::NONE,
+        vhost: None,
+    };
+    let engine = Engine {
+        life: Life::Alive(process),
+        outbox: Outbox::default(),
+        setup: setup(),
+        attachment,
+        require_sandbox: false,
+        deaths: Deaths::default(),
+    };
+    (engine, theirs)
+}
+
+#[test]
+fn tells_how_it_died() {
+    assert_eq!(died(&[], 137), "the engine was killed by signal 9");
+    assert_eq!(died(&[], 101), "the engine died with status 101");
+    assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
+    assert_eq!(died(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
+}
+
+/// As this process has several threads, it can fork no engine.
+#[test]
+fn a_start_that_fails_is_no_death() {
+    let (mut engine, _theirs) = engine("exit 1");
+    let start = Instant::now();
+    assert_eq!(engine.replace(start).unwrap(), Successor::Later);
+    let mut now = start;
+    for _ in 0..100 {
+        let next = engine.next_turn().unwrap();
+        assert!(next - now >= Duration::from_millis(50), "{:?}", next - now);
+        assert!(engine.fd().is_none() && engine.voice().is_none() && engine.unsent().is_none());
+        now = next;
+        engine.tell(Update::Ipv6Route(true));
+        assert_eq!(engine.replace(now).unwrap(), Successor::Later);
+    }
+    let end = engine.replace(start + Deaths::WITHIN).unwrap_err().to_string();
+    assert!(
+        end.starts_with("no other engine could be started in 10s: cannot fork the engine: "),
+        "{end}"
+    );
+}
+
+#[test]
+fn one_that_ends_in_order_has_no_successor() {
+    let (mut engine, _theirs) = engine("exit 0");
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::None);
+}
+
+#[test]
+fn who_talks_without_end_is_heard_a_little_at_a_time() {
+    let (mut engine, theirs) = engine("exit 1");
+    for _ in 0..MOST_HEARD + 1 {
+        seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+    }
+    let last_words = [LAST_WORDS, b"no memory"].concat();
+    seqpacket::send(&theirs, &last_words, &[]).unwrap();
+    assert_eq!(engine.hear().len(), MOST_HEARD);
+    assert_eq!(engine.hear().len(), 1);
+    assert!(engine.hear().is_empty());
+}
+
+#[test]
+fn the_last_words_come_after_everything_else_and_whatever_was_unread() {
+    let (mut process, theirs) = process("exit 1");
+    rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+    let last_words = [LAST_WORDS, b"no memory"].concat();
+    seqpacket::send(&process.socket, &Update::Ask(1).encode(), &[]).unwrap();
+    for _ in 0..2 * MOST_HEARD {
+        seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+    }
+    seqpacket::send(&theirs, &last_words, &[]).unwrap();
+    // It may not have closed its copy before.
+    poll(&mut [PollFd::new(&process.child.fd(), PollFlags::IN)], None).unwrap();
+    drop(theirs);
+    assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine: no memory"));
+}
+
+#[test]
+fn an_engine_is_told_of_any_number_of_addresses() {
+    let (mut engine, theirs) = engine("exit 1");
+    let address = |n: u128| IpAddr::from(Ipv6Addr::from_bits(u128::MAX - n));
+    let owned: Vec<_> = (0..10_000).map(address).collect();
+    engine.tell(Update::Owned(owned.clone()));
+    assert!(engine.unsent().is_some(), "all of it has room");
+    let (mut gathered, mut buffer) = (Gathered::default(), vec![0; MAX_LEN]);
+    let arrived = loop {
+        let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
+        engine.flush();
+        match Update::decode(&buffer[..message.len], Vec::new()).unwrap() {
+            Update::SomeOwned(some) => {
+                if let Some(list) = gathered.add(some) {
+                    break list;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((&arrived, &engine.setup.owned), (&owned, &owned));
+    assert!(engine.unsent().is_none());
+}
+
+/// It is run once more in a process of its own, which loses its descriptors and does not come back.
+#[test]
+fn an_engine_needs_no_second_descriptor_for_a_published_port() {
+    const INSIDE: &str = "PONTOON_TEST_INSIDE";
+    const NAME: &str = "engine::tests::an_engine_needs_no_second_descriptor_for_a_published_port";
+    const PORTS: usize = 100;
+    if std::env::var_os(INSIDE).is_none() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("prepared"), "{said}");
+        return;
+    }
+    let (_ours, theirs) = seqpacket::pair().unwrap();
+    let (mut engine, _theirs) = engine("exit 0");
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    // Those that the supervisor has beside what an engine is made of.
+    let _ports: Vec<_> = (0..PORTS).map(|_| null()).collect();
+    engine.setup.published = (0..PORTS).map(|_| null()).collect();
+    let limit = Some(2 * PORTS as u64 + 50);
+    let (current, maximum) = (limit, limit);
+    rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current, maximum },
+    )
+    .unwrap();
+    let own = prepare(&mut engine.setup, &engine.attachment, &theirs);
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let published = own.map(|own| own.setup.published.len());
+    // Three of any process, two ends of the channel, and the directory.
+    let right = matches!(published, Ok(PORTS)) && open == PORTS + 6;
+    eprintln!("prepared: {published:?}, and {open} are open");
+    std::process::exit((!right).into());
+}
