@@ -244,10 +244,13 @@ fn engine_killed_often(context: &Context) -> Result<()> {
     for _ in 0..3 {
         let mut engine = None;
         process::wait_until("there is an engine", Duration::from_secs(1), || {
-            engine = context.program.engine().ok();
+            let confined = |engine: &Process| engine.number("status", "Seccomp").is_ok_and(|mode| mode == 2);
+            engine = context.program.engine().ok().filter(confined);
             Ok(engine.is_some())
         })?;
         let engine = engine.context("no engine")?;
+        // Whose loop does not run yet has failed to start, which is no death.
+        std::thread::sleep(REPLACED);
         engine.signal(Signal::KILL)?;
         process::wait_until("it is dead", Duration::from_secs(1), || {
             Ok(!process::living().contains(&engine))
