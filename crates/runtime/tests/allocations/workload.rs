@@ -49,10 +49,15 @@ pub(crate) const RR: Workload = Workload {
     least: 1_000,
 };
 
-/// The guest closes first.
+/// The guest closes first. How many connections are being closed while the next one opens is up to the scheduler, so
+/// that the warm-up has more of them at once than a slow worker leaves behind.
 pub(crate) const CRR: Workload = Workload {
     serve: || serve_tcp(echo),
-    load: |to| until_finish(|| ask(&mut connect(to)?)),
+    load: |to| {
+        let at_once: Vec<_> = (0..64).map(|_| connect(to)).collect::<Result<_, _>>()?;
+        drop(at_once);
+        until_finish(|| ask(&mut connect(to)?))
+    },
     unit: "connections",
     least: 500,
 };
