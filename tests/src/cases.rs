@@ -23,6 +23,7 @@ mod qemu;
 mod reach;
 mod registry;
 mod relay;
+mod routed;
 mod sandbox;
 mod soak;
 mod solo5;
@@ -72,6 +73,7 @@ pub(crate) fn all() -> Vec<Case> {
         reach::cases,
         registry::cases,
         relay::cases,
+        routed::cases,
         sandbox::cases,
         solo5::cases,
         soak::cases,

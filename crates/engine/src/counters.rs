@@ -68,6 +68,8 @@ counters! {
     tcp_retransmits,
     /// Retransmission timeouts.
     tcp_timeouts,
+    /// Times that a router behind the guest asked for smaller segments.
+    tcp_too_big,
     /// Segments outside the window or not acceptable, answered by an acknowledgement (RFC 5961).
     tcp_challenges,
     /// Segments that would have been answered so, had not another of the connection's been a moment before.

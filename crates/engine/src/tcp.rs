@@ -11,6 +11,7 @@ mod connection;
 mod down;
 mod lost;
 mod open;
+pub(crate) mod path_mtu;
 mod recovery;
 mod reorder;
 mod rtt;

@@ -94,6 +94,15 @@ pub(crate) struct Tcp {
     pub(crate) urgent: U16,
 }
 
+/// The first eight bytes of [`Tcp`], which are all that an ICMP error need quote (RFC 792).
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct TcpStart {
+    pub(crate) source_port: U16,
+    pub(crate) destination_port: U16,
+    pub(crate) seq: U32,
+}
+
 /// UDP (RFC 768).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

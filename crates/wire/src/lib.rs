@@ -15,6 +15,7 @@ pub mod frame;
 mod layout;
 #[cfg(test)]
 mod oracle;
+pub mod quote;
 pub mod vnet;
 
 pub use smoltcp::wire as smol;

@@ -8,6 +8,7 @@ use crate::ctx::{Ctx, Net};
 use crate::fragment::Reassembly;
 use crate::local::{self, Handled};
 use crate::peers::{self, Handed, Origin};
+use crate::tcp::path_mtu::TooBig;
 use crate::{Frame, Host, Transmit, policy};
 
 /// Takes a frame from the guest.
@@ -88,11 +89,11 @@ impl<S> Protocols<S> {
                 }
             }
             Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
-            Transport::Icmp(icmp) => {
-                if !ctx.net.is_of(peers::FIRST, frame) {
-                    self.icmp.handle_message(frame, ip, icmp, ctx);
-                }
-            }
+            Transport::Icmp(icmp) => match TooBig::read(frame, ip, icmp) {
+                Some(too_big) => self.tcp.handle_too_big(&too_big, frame, ctx),
+                None if ctx.net.is_of(peers::FIRST, frame) => {}
+                None => self.icmp.handle_message(frame, ip, icmp, ctx),
+            },
             Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
         }
     }

@@ -295,7 +295,7 @@ fn mss(offered: Option<u16>, guest: SocketAddr, mtu: usize) -> u32 {
         .min(u32::from(link_mss(guest, mtu)))
 }
 
-/// The segment size that the link's MTU leaves, which is also what our SYN offers.
+/// The segment size that an MTU leaves; the link's is also what our SYN offers.
 pub(super) fn link_mss(guest: SocketAddr, mtu: usize) -> u16 {
     let headers = if guest.is_ipv4() { 40 } else { 60 };
     u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)

@@ -9,6 +9,7 @@ mod intruders;
 mod jumps;
 mod limits;
 mod orphans;
+mod path_mtu;
 mod published;
 mod recovery;
 mod refusals;

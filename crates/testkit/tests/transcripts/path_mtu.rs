@@ -1,0 +1,135 @@
+//! A router behind the guest finds our segments too large: RFC 1191, RFC 8201, RFC 5927.
+
+use super::*;
+
+/// The error about the segment with this number, as a router between the guest and whoever it routes for sends it.
+fn fragmentation_needed(segment: &Segment, mtu: u16) -> Packet {
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (segment.from.ip(), segment.to.ip()) else {
+        unreachable!("the server is of IPv4");
+    };
+    let mut quote = vec![0x45, 0, 5, 220, 0, 0, 0x40, 0, 63, 6, 0, 0];
+    quote.extend(from.octets().iter().chain(&to.octets()));
+    quote.extend(segment.from.port().to_be_bytes());
+    quote.extend(segment.to.port().to_be_bytes());
+    quote.extend(segment.seq.to_be_bytes());
+    Packet::Icmp(Icmp {
+        from: GUEST_V4.into(),
+        to: segment.from.ip(),
+        kind: 3,
+        code: 4,
+        rest: [&[0, 0], &mtu.to_be_bytes()[..], &quote].concat(),
+    })
+}
+
+/// A server that has sent three segments, and the first of them.
+fn three_in_flight() -> (Given, Segment) {
+    let mut given = Given::open(Script::sending(4380));
+    given.pass(millis(1));
+    let sent = given.take();
+    let [Packet::Tcp(first), ..] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    assert_eq!((sent.len(), first.payload.len()), (3, 1460));
+    let first = first.clone();
+    given.forget_counters();
+    (given, first)
+}
+
+/// What the guest gets when it acknowledges all as it comes.
+fn rest(given: &mut Given, mut at: u32) -> Vec<usize> {
+    let mut lens = Vec::new();
+    while at < 4381 {
+        for packet in given.take() {
+            let Packet::Tcp(segment) = packet else {
+                panic!("{packet:?}");
+            };
+            assert_eq!(
+                segment.payload,
+                Given::server_bytes(u64::from(at) - 1, segment.payload.len())
+            );
+            at += segment.payload.len() as u32;
+            lens.push(segment.payload.len());
+        }
+        given.up(up(ACK, 1001, at));
+    }
+    lens
+}
+
+#[test]
+fn what_was_too_large_is_sent_again_in_smaller_segments() {
+    let (mut given, first) = three_in_flight();
+    given.packet_up(&fragmentation_needed(&first, 1000));
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.frames_down += 1;
+        counters.tcp_retransmits += 1;
+        counters.tcp_too_big += 1;
+    });
+    // The others' errors say nothing new.
+    given.packet_up(&fragmentation_needed(
+        &Segment {
+            seq: first.seq + 1460,
+            ..first.clone()
+        },
+        1000,
+    ));
+    given.counted(|counters| counters.frames_up += 1);
+    assert_eq!(rest(&mut given, 1), [960, 960, 960, 960, 540]);
+}
+
+/// Linux's `ip_rt_min_pmtu` is as far as it goes, and what routers say that know no better.
+#[test]
+fn segments_stay_large_enough() {
+    for mtu in [0, 68, 551] {
+        let (mut given, first) = three_in_flight();
+        given.packet_up(&fragmentation_needed(&first, mtu));
+        assert_eq!(rest(&mut given, 1), [[512; 8].to_vec(), vec![284]].concat());
+    }
+}
+
+#[test]
+fn what_quotes_nothing_in_flight_is_not_believed() {
+    let (mut given, first) = three_in_flight();
+    let elsewhere = [
+        Segment {
+            seq: first.seq - 1,
+            ..first.clone()
+        },
+        Segment {
+            seq: first.seq + 4380,
+            ..first.clone()
+        },
+        Segment {
+            to: (GUEST_V4, 1).into(),
+            ..first.clone()
+        },
+        Segment {
+            from: (SERVER_V4, 1).into(),
+            ..first.clone()
+        },
+    ];
+    for segment in elsewhere {
+        given.packet_up(&fragmentation_needed(&segment, 1000));
+        given.counted(|counters| counters.frames_up += 1);
+    }
+    // Nor what asks for larger ones.
+    given.packet_up(&fragmentation_needed(&first, 1500));
+    given.counted(|counters| counters.frames_up += 1);
+    given.quiet();
+}
+
+/// About a datagram of ours there is nobody to tell.
+#[test]
+fn errors_about_others_than_segments_are_counted() {
+    let (mut given, first) = three_in_flight();
+    let Packet::Icmp(mut error) = fragmentation_needed(&first, 1000) else {
+        unreachable!("it is made above");
+    };
+    error.rest[4 + 9] = 17;
+    given.packet_up(&Packet::Icmp(error));
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.unknown_protocol += 1;
+    });
+    given.quiet();
+}

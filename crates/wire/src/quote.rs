@@ -1,0 +1,109 @@
+//! The packet that an ICMP or ICMPv6 error quotes, cut short where whoever sent the error liked.
+
+use core::net::{IpAddr, SocketAddr};
+
+use zerocopy::FromBytes;
+
+use crate::{layout, protocol};
+
+/// Bytes of a quote that [`Segment::read`] looks at, at most: an IPv4 header with all its options, and the eight bytes
+/// after it that RFC 792 promises.
+pub const LEN: usize = 60 + 8;
+
+/// A quoted TCP segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Who had sent it.
+    pub source: SocketAddr,
+    /// Where to.
+    pub destination: SocketAddr,
+    /// Its sequence number.
+    pub seq: u32,
+}
+
+impl Segment {
+    /// Reads a quote from the IP header on; none of another protocol, behind extension headers (the engine sends none), or
+    /// cut before the sequence number.
+    #[must_use]
+    pub fn read(quote: &[u8]) -> Option<Self> {
+        let (from, to, number, upper): (IpAddr, IpAddr, _, _) = match quote.first()? >> 4 {
+            4 => {
+                let (ip, _) = layout::Ipv4::ref_from_prefix(quote).ok()?;
+                let header_len = usize::from(ip.version_length & 0xf) * 4;
+                let upper = quote.get(header_len.max(size_of::<layout::Ipv4>())..)?;
+                (ip.source.into(), ip.destination.into(), ip.protocol, upper)
+            }
+            6 => {
+                let (ip, upper) = layout::Ipv6::ref_from_prefix(quote).ok()?;
+                (ip.source.into(), ip.destination.into(), ip.next_header, upper)
+            }
+            _ => return None,
+        };
+        let (start, _) = layout::TcpStart::ref_from_prefix(upper).ok()?;
+        (number == protocol::TCP).then(|| Self {
+            source: SocketAddr::new(from, start.source_port.get()),
+            destination: SocketAddr::new(to, start.destination_port.get()),
+            seq: start.seq.get(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    fn quoted(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Segment {
+        Segment {
+            source: SocketAddr::new(source.into(), 443),
+            destination: SocketAddr::new(destination.into(), 40_000),
+            seq: 0x0102_0304,
+        }
+    }
+
+    const PORTS_AND_SEQ: [u8; 8] = [0x01, 0xbb, 0x9c, 0x40, 1, 2, 3, 4];
+
+    fn v4(options: usize) -> Vec<u8> {
+        let mut quote = vec![0; 20 + options];
+        quote[0] = 0x45 + (options / 4) as u8;
+        quote[9] = protocol::TCP;
+        quote[12..20].copy_from_slice(&[203, 0, 113, 7, 10, 0, 2, 15]);
+        [&quote[..], &PORTS_AND_SEQ].concat()
+    }
+
+    #[test]
+    fn v4_with_and_without_options() {
+        let expected = quoted(Ipv4Addr::new(203, 0, 113, 7), Ipv4Addr::new(10, 0, 2, 15));
+        for options in [0, 4, 40] {
+            assert_eq!(Segment::read(&v4(options)), Some(expected), "{options}");
+        }
+        assert_eq!(v4(40).len(), LEN);
+    }
+
+    #[test]
+    fn v6() {
+        let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
+        let mut quote = vec![0; 40];
+        quote[0] = 0x60;
+        quote[6] = protocol::TCP;
+        quote[8..24].copy_from_slice(&source.octets());
+        quote.extend(PORTS_AND_SEQ);
+        assert_eq!(Segment::read(&quote), Some(quoted(source, destination)));
+        quote[6] = protocol::UDP;
+        assert_eq!(Segment::read(&quote), None);
+    }
+
+    #[test]
+    fn nothing_else() {
+        let whole = v4(0);
+        for len in 0..whole.len() {
+            assert_eq!(Segment::read(&whole[..len]), None, "{len}");
+        }
+        for (at, byte) in [(0, 0x55), (0, 0x4f), (9, protocol::ICMP)] {
+            let mut other = whole.clone();
+            other[at] = byte;
+            assert_eq!(Segment::read(&other), None, "{at}: {byte:#x}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Hosts behind the guest, which routes for them, as one does that runs containers of its own.
+
+use anyhow::Result;
+
+use super::{expect, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::network::Network;
+
+pub(super) fn cases() -> Vec<Case> {
+    Case::both("routed.the-way-is-narrower-than-its-ends", 30, narrow)
+        .map(Case::pontoon_only)
+        .into()
+}
+
+/// In the guest: a namespace `$inner` behind a link of 1,400 bytes, whose own end says 9,000.
+const INNER: &str = "
+    for conf in /proc/sys/net/ipv6/conf/*; do echo 2 > $conf/accept_ra; done
+    echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+    echo 1 > /proc/sys/net/ipv4/ip_forward
+    unshare --net sleep 60 > /dev/null &
+    inner=$!
+    until [ $(readlink /proc/$inner/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.05; done
+    ip link add in0 mtu 1400 type veth peer name out0 netns $inner
+    ip addr add 10.9.0.1/24 dev in0
+    ip addr add fd09::1/64 dev in0 nodad
+    ip link set in0 up
+    within() { nsenter --net=/proc/$inner/ns/net \"$@\"; }
+    within ip link set out0 mtu 9000 up
+    within ip addr add 10.9.0.2/24 dev out0
+    within ip addr add fd09::2/64 dev out0 nodad
+    within ip route add default via 10.9.0.1
+    within ip route add default via fd09::1";
+
+/// The guest drops what does not fit, and says so to the server, as routers do.
+fn narrow(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, family)?;
+    let line = format!("set -e; {INNER}; within $E2E guest tcp {server} fetch 0 21 8388608; kill $inner");
+    expect(&network.run().shell(&line).text()?, "ok")
+}
