@@ -375,9 +375,10 @@ impl<S> Tcp<S> {
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;
                 if let Some(socket) = socket {
+                    // Where the connection still stands, its peer must not take this for the end of the data.
                     match failure {
-                        Failure::TimedOut => ctx.host.abort(socket),
-                        _ => ctx.host.close(socket),
+                        Failure::Reset => ctx.host.close(socket),
+                        _ => ctx.host.abort(socket),
                     }
                 }
                 return self.reset(index, ctx);
