@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 use crate::channel::{Broken, Channel};
 use crate::features::{Features, MAX_PACKET, Protocol};
 use crate::guard;
+use crate::half::MOST_SAID;
 use crate::log::Log;
 use crate::mailbox::{self, Answer, Mailbox};
 use crate::memory::{self, MAX_REGIONS, Table};
@@ -97,6 +98,8 @@ struct Session {
     mtu: usize,
     /// The message whose orders are being obeyed.
     pending: Option<Pending>,
+    /// Messages that were answered by a refusal.
+    refusals: u64,
 }
 
 #[derive(Debug)]
@@ -170,6 +173,7 @@ impl Backend {
             log: None,
             mtu: self.mtu,
             pending: None,
+            refusals: 0,
         });
         Ok(())
     }
@@ -421,7 +425,10 @@ impl Session {
             Ok(Reply::Done) if acknowledged => 0,
             Ok(Reply::Done) => return Ok(()),
             Err(refused) if acknowledged => {
-                warn!("message {code} cannot be obeyed: {refused}");
+                self.refusals += 1;
+                if self.refusals <= MOST_SAID {
+                    warn!("message {code} cannot be obeyed: {refused}");
+                }
                 1
             }
             Err(refused) => return Err(End::Refused { code, refused }),

@@ -61,8 +61,8 @@ pub(crate) enum Fault {
     Memory,
 }
 
-/// Faults of a half that are told, as a guest that sets its ring up again may cause as many as it likes; the count goes on.
-const MOST_SAID: u64 = 20;
+/// Faults of a half, or refusals of a session, that are told: there may be as many as the guest or its front-end likes.
+pub(crate) const MOST_SAID: u64 = 20;
 
 impl Half {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> rustix::io::Result<Self> {
