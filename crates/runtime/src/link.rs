@@ -185,6 +185,11 @@ pub trait Link: Send {
         0
     }
 
+    /// Queues in shared memory that were given up, for what the guest did to them.
+    fn queue_faults(&self) -> u64 {
+        0
+    }
+
     /// The guest is gone: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
     fn part(&mut self, epoll: &Epoll) -> bool {
         let _ = epoll;

@@ -411,6 +411,7 @@ impl<L: Link> Worker<L> {
                 .chain([
                     ("link_malformed", self.malformed),
                     ("link_withdrawals", self.link.withdrawals()),
+                    ("link_queue_faults", self.link.queue_faults()),
                 ])
                 .chain(self.of_the_process())
                 .map(|(name, count)| (name.to_owned(), count))
@@ -491,6 +492,7 @@ impl<L: Link> Worker<L> {
             counters: *self.engine.counters(),
             malformed: self.malformed,
             withdrawals: self.link.withdrawals(),
+            queue_faults: self.link.queue_faults(),
             flows: self.engine.flows(),
         }
     }
@@ -503,6 +505,8 @@ pub(crate) struct Tally {
     malformed: u64,
     /// Times that a link went on by a slower way.
     withdrawals: u64,
+    /// Queues that were given up.
+    queue_faults: u64,
     /// Flows at the end.
     flows: usize,
 }
@@ -513,6 +517,7 @@ impl Tally {
         self.counters.add(&other.counters);
         self.malformed += other.malformed;
         self.withdrawals += other.withdrawals;
+        self.queue_faults += other.queue_faults;
         self.flows += other.flows;
     }
 
@@ -521,8 +526,8 @@ impl Tally {
             debug!("{name} {count}");
         }
         debug!(
-            "link_malformed {}, link_withdrawals {}, flows {}",
-            self.malformed, self.withdrawals, self.flows
+            "link_malformed {}, link_withdrawals {}, link_queue_faults {}, flows {}",
+            self.malformed, self.withdrawals, self.queue_faults, self.flows
         );
         debug!("sandbox_refused {}", trap::refused());
     }

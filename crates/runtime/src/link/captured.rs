@@ -89,6 +89,10 @@ impl<L: Link> Link for Captured<L> {
         self.link.withdrawals()
     }
 
+    fn queue_faults(&self) -> u64 {
+        self.link.queue_faults()
+    }
+
     fn part(&mut self, epoll: &Epoll) -> bool {
         self.link.part(epoll)
     }

@@ -164,6 +164,10 @@ impl Link for VhostUser {
         door.resting.sleep(door.listener.as_ref(), epoll)
     }
 
+    fn queue_faults(&self) -> u64 {
+        self.receiver.faults() + self.transmitter.faults()
+    }
+
     fn part(&mut self, epoll: &Epoll) -> bool {
         self.door.as_ref().is_none_or(|door| door.await_next(epoll))
     }

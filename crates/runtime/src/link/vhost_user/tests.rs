@@ -5,6 +5,7 @@ use std::thread;
 use pontoon_vhost_driver::{Machine, Options, Pair as Queues};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::Segmentation;
+use vm_memory::{Bytes as _, GuestAddress};
 
 use super::*;
 use crate::exhaustion::without_descriptors;
@@ -29,7 +30,7 @@ const OPTIONS: Options = Options {
 
 /// A guest that is a driver in this process.
 struct Guest {
-    _machine: Machine,
+    machine: Machine,
     queues: Queues,
     heard: VecDeque<Vec<u8>>,
 }
@@ -47,7 +48,7 @@ impl Guest {
             guest.join().unwrap()
         });
         Self {
-            _machine: machine,
+            machine,
             queues: queues.remove(0),
             heard: VecDeque::new(),
         }
@@ -189,6 +190,24 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
             drop(guest);
         },
     );
+}
+
+#[test]
+fn queues_that_guests_break_are_counted() {
+    let (mut link, guest) = <Guest as conformance::Guest>::open(1500);
+    let available = guest.queues.tx.queue.layout().available;
+    assert_eq!(link.queue_faults(), 0);
+    // More descriptors than there are.
+    let index = GuestAddress(available + 2);
+    guest
+        .machine
+        .memory()
+        .write_obj(OPTIONS.queue_size + 1, index)
+        .unwrap();
+    for _ in 0..2 {
+        Receive::receive(&mut link.receiver, BURST, Until::Empty, |_| panic!("no frame"));
+        assert_eq!(link.queue_faults(), 1);
+    }
 }
 
 /// A guest that was there from the start is the only one.

@@ -94,7 +94,7 @@ const MEASURED: [Measured; 2] = [
 ];
 
 /// Counted beside the engine.
-const BESIDE: [(&str, &str); 5] = [
+const BESIDE: [(&str, &str); 6] = [
     ("capture_frames", "Frames that were captured into files."),
     (
         "capture_dropped",
@@ -103,6 +103,10 @@ const BESIDE: [(&str, &str); 5] = [
     (
         "link_malformed",
         "Frames that the link dropped for meaningless offload metadata.",
+    ),
+    (
+        "link_queue_faults",
+        "Queues in shared memory that were given up, for what the guest did to them.",
     ),
     (
         "link_withdrawals",
