@@ -104,6 +104,7 @@ pub struct SimHost {
     calls: u64,
     panic_at: Option<u64>,
     panics: u64,
+    send_failure: Option<Failure>,
     wrong: Vec<String>,
 }
 
@@ -152,6 +153,7 @@ impl SimHost {
             calls: 0,
             panic_at: None,
             panics: 0,
+            send_failure: None,
             wrong: Vec::new(),
         }
     }
@@ -195,6 +197,11 @@ impl SimHost {
     /// not, nor are they counted: the socket would be gone with the panic.
     pub fn panic_after(&mut self, calls: u64) {
         self.panic_at = Some(self.calls + calls);
+    }
+
+    /// The next send on a TCP socket fails so, as when a firewall forbids it. The connection stands.
+    pub fn fail_send(&mut self, failure: Failure) {
+        self.send_failure = Some(failure);
     }
 
     /// Calls that panicked as they were to.

@@ -106,6 +106,9 @@ impl Host for SimHost {
 
     fn tcp_send(&mut self, socket: &mut SimSocket, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
         let index = self.conn(socket, "send")?;
+        if let Some(failure) = self.send_failure.take() {
+            return Err(failure);
+        }
         let sent = self.conns[index].send(parts, &self.plan, self.now, &mut self.wrong);
         if let Some(at) = self.conns[index].blocked_until {
             self.schedule(index, at);

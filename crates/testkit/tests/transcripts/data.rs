@@ -222,3 +222,16 @@ fn a_fin_that_does_not_fit_is_not_taken() {
     let last = take_last(&mut given);
     assert_eq!(last.ack, 1001 + 33_400, "all data, no FIN");
 }
+
+/// The peer must not take what it has for all there was.
+#[test]
+fn a_send_that_the_host_refuses_breaks_both_connections_off() {
+    let mut given = Given::open(Script::SINK);
+    given.host.fail_send(Failure::Prohibited);
+    given.up(up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 100)));
+    given.down(down(RST.and(ACK), 1, 1101));
+    given.quiet();
+    given.pass(millis(1));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}
