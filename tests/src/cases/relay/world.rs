@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -144,6 +144,18 @@ impl Relay {
 
     /// What it has counted.
     pub(super) fn stats(&mut self) -> Result<Stats> {
+        // What has just been sent may be counted a moment later, and not all of it at once.
+        let start = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_millis(10));
+            let stats = self.stats_now()?;
+            if stats.add_up().is_ok() || start.elapsed() > Duration::from_secs(1) {
+                return Ok(stats);
+            }
+        }
+    }
+
+    fn stats_now(&mut self) -> Result<Stats> {
         self.signal(Signal::USR1)?;
         let mut line = String::new();
         ensure!(self.output.read_line(&mut line)? > 0, "the relay has ended");
