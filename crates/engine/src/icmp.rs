@@ -313,13 +313,9 @@ impl<S> Icmp<S> {
                     self.answer(index, &reply, ctx);
                 }
                 Err(Failure::WouldBlock) if self.echoes.at(index).troubled => break,
-                Err(
-                    Failure::WouldBlock
-                    | Failure::Reset
-                    | Failure::Exhausted
-                    | Failure::InUse
-                    | Failure::Invalid,
-                ) => return,
+                // The reply is still there, and nothing will tell of it again.
+                Err(Failure::Exhausted) => break,
+                Err(Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid) => return,
                 Err(_) => {
                     quantum = quantum.saturating_sub(ERROR_COST);
                     self.report_problems(index, ctx);

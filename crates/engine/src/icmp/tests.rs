@@ -408,6 +408,21 @@ fn a_full_link_parks_and_a_quantum_ends() {
 }
 
 #[test]
+fn what_there_was_no_memory_for_is_read_in_another_turn() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.world.forget();
+    ping.world.host.queue_failure(0, Failure::Exhausted);
+    ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
+    ping.event(0, READABLE);
+    assert_eq!(ping.world.moved(), []);
+    let flow = ping.world.net.ready.pop_front().unwrap();
+    ping.icmp.handle_ready(flow, &mut ping.world.ctx());
+    assert_eq!(ping.world.moved(), [("frames_down", 1), ("ping_down", 1)]);
+    assert!(ping.world.net.ready.is_empty());
+}
+
+#[test]
 fn events_of_an_earlier_life_are_ignored() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);

@@ -28,7 +28,7 @@ pub(crate) struct FakeHost {
 #[derive(Default)]
 struct Queues {
     received: VecDeque<Result<(Received, Vec<u8>), Failure>>,
-    replies: VecDeque<(PingReply, Vec<u8>)>,
+    replies: VecDeque<Result<(PingReply, Vec<u8>), Failure>>,
     problems: VecDeque<(Problem, Vec<u8>)>,
     flow: Option<FlowId>,
     peer: Option<SocketAddr>,
@@ -71,12 +71,13 @@ impl FakeHost {
             meta: META,
         };
         let queues = self.sockets.get_mut(&socket).unwrap();
-        queues.replies.push_back((reply, data.to_vec()));
+        queues.replies.push_back(Ok((reply, data.to_vec())));
     }
 
     pub(crate) fn queue_failure(&mut self, socket: usize, failure: Failure) {
         let queues = self.sockets.get_mut(&socket).unwrap();
         queues.received.push_back(Err(failure));
+        queues.replies.push_back(Err(failure));
     }
 
     pub(crate) fn queue_problem(&mut self, socket: usize, problem: Problem, payload: &[u8]) {
@@ -233,7 +234,7 @@ impl Host for FakeHost {
 
     fn ping_receive(&mut self, socket: &mut usize, into: &mut [u8]) -> Result<PingReply, Failure> {
         let queues = self.sockets.get_mut(socket).unwrap();
-        let (reply, data) = queues.replies.pop_front().ok_or(Failure::WouldBlock)?;
+        let (reply, data) = queues.replies.pop_front().unwrap_or(Err(Failure::WouldBlock))?;
         into[..data.len()].copy_from_slice(&data);
         Ok(reply)
     }

@@ -169,9 +169,9 @@ impl<S> Udp<S> {
                 self.report_problems(index, ctx);
                 Step::Took(ERROR_COST)
             }
-            Failure::WouldBlock | Failure::Reset | Failure::Exhausted | Failure::InUse | Failure::Invalid => {
-                Step::Empty
-            }
+            // The datagram is still there, and nothing will tell of it again.
+            Failure::Exhausted => Step::Took(QUANTUM),
+            Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid => Step::Empty,
         }
     }
 

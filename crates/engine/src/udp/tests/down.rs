@@ -210,6 +210,20 @@ fn an_error_does_not_stop_reading() {
 }
 
 #[test]
+fn what_there_was_no_memory_for_is_read_in_another_turn() {
+    let mut nat = Nat::new();
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.world.forget();
+    nat.world.host.queue_failure(0, Failure::Exhausted);
+    nat.arrive(0, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), []);
+    let flow = nat.world.net.ready.pop_front().unwrap();
+    nat.ready(flow);
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    assert!(nat.world.net.ready.is_empty());
+}
+
+#[test]
 fn the_mtu_counts_headers() {
     for (guest, remote, most) in [
         (GUEST, "192.0.2.1:7", 1_472),
