@@ -121,7 +121,7 @@ impl Setting {
 
     /// Has the guest do what `words` say with the server.
     fn ask(&mut self, words: &str) -> Result<String> {
-        let line = format!("{} guest tcp {} {words}", own_path(), self.server);
+        let line = format!("{} guest tcp {} {words} || echo failed", own_path(), self.server);
         self.guest.ask(&line)
     }
 
@@ -156,9 +156,10 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic)
                 let survive = ["survive", "60", "65536"];
                 network.server().enter(|| tcp::command(published, &survive))?
             }
-            Datagrams => setting
-                .guest
-                .ask(&format!("{} guest udp survive {datagrams} 60", own_path()))?,
+            Datagrams => setting.guest.ask(&format!(
+                "{} guest udp survive {datagrams} 60 || echo failed",
+                own_path()
+            ))?,
         };
         let written = strace.finish()?;
         let injected = written.matches("(INJECTED)").count();
