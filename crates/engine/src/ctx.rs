@@ -16,7 +16,7 @@ use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::timer::Wheel;
-use crate::{FlowId, Frame, Instant, Kind, WorkerId};
+use crate::{FlowId, Frame, Instant, Kind, WorkerId, flow_rate};
 
 /// State shared by the protocols of one worker.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub struct Net {
     pub pool: Pool,
     /// Flows of every kind that hold a slot of this worker's.
     pub flows: u32,
-    /// New flows that may still be opened in the second that began at `.1`.
-    pub allowance: (u32, Instant),
+    /// When the last flow would have begun, had all come evenly: [`flow_rate`].
+    pub flow_due: Instant,
     /// What holds data back that is too fast.
     pub(crate) throttle: Throttle,
     /// Every timer.
@@ -89,7 +89,7 @@ impl Net {
             connect_times: Histogram::new(&CONNECT_TIMES),
             pool: Pool::default(),
             flows: 0,
-            allowance: (config.max_flow_rate.unwrap_or(0), now),
+            flow_due: now,
             throttle: Throttle::new(config.bandwidth.take()),
             timers: Wheel::default(),
             random,
@@ -126,12 +126,9 @@ impl Net {
         if let Some(peers) = &self.peers {
             return peers.within_rate(rate, now);
         }
-        if now.since(self.allowance.1) >= Duration::from_secs(1) {
-            self.allowance = (rate, now);
-        }
-        let left = self.allowance.0.checked_sub(1);
-        self.allowance.0 = left.unwrap_or(0);
-        left.is_some()
+        let next = flow_rate::admit(self.flow_due, rate, now);
+        self.flow_due = next.unwrap_or(self.flow_due);
+        next.is_some()
     }
 
     /// Whether there are as many flows as `--max-flows` allows, those of other workers among them: clients of a published

@@ -14,6 +14,7 @@ pub mod dns;
 pub mod egress;
 pub mod engine;
 pub mod flow;
+pub mod flow_rate;
 pub mod fragment;
 mod gate;
 pub mod histogram;

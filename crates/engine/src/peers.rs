@@ -62,7 +62,8 @@ pub trait Peers: Debug + Send {
     /// A slot is free again.
     fn closed(&self);
 
-    /// Whether one more flow may begin in this second under a limit of `rate` for all workers together; counts it if so.
+    /// Whether one more flow may begin under a limit of `rate` a second for all workers together; counts it if so. See
+    /// [`flow_rate`](crate::flow_rate).
     fn within_rate(&self, rate: u32, now: Instant) -> bool;
 
     /// The guest's Ethernet address is another one than was known.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{io, iter};
 
 use pontoon_engine::peers::{FlowKey, Handed};
-use pontoon_engine::{Frame, Instant, Peers, WorkerId};
+use pontoon_engine::{Frame, Instant, Peers, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 
 use crate::Update;
@@ -30,7 +30,8 @@ struct Mesh {
     inboxes: Vec<Inbox>,
     /// Flows of all workers.
     flows: AtomicU32,
-    rate: Rate,
+    /// When the last flow would have begun, had all come evenly, in nanoseconds.
+    flow_due: AtomicU64,
     /// The guest's Ethernet address, in the low 48 bits.
     guest_mac: AtomicU64,
     /// A worker's loop has ended, so that all are to end.
@@ -60,7 +61,7 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
-        rate: Rate::default(),
+        flow_due: AtomicU64::new(0),
         guest_mac: AtomicU64::new(to_word(guest_mac)),
         ended: AtomicBool::new(false),
     });
@@ -175,30 +176,14 @@ impl Peers for Member {
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {
-        self.mesh.rate.take(rate, now)
+        let next = |due| Some(flow_rate::admit(Instant(due), rate, now)?.0);
+        let due = &self.mesh.flow_due;
+        due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_ok()
     }
 
     fn guest_moved(&self, mac: Mac) {
         self.mesh.guest_mac.store(to_word(mac), Ordering::Relaxed);
-    }
-}
-
-/// Flows begun in a second: the second in the high half, their number in the low one.
-#[derive(Debug, Default)]
-struct Rate(AtomicU64);
-
-impl Rate {
-    /// Whether one more may begin in the second that `now` is in; counts it if so.
-    fn take(&self, rate: u32, now: Instant) -> bool {
-        let second = (now.0 / 1_000_000_000) << 32;
-        let next = |word: u64| {
-            // A worker whose turn began before the second did counts for the second that it finds.
-            let word = word.max(second);
-            (word & u64::from(u32::MAX) < u64::from(rate)).then_some(word + 1)
-        };
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .is_ok()
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pontoon_engine::peers::{FlowKey, Handed};
-use pontoon_engine::{Frame, Instant, Peers, WorkerId};
+use pontoon_engine::{Frame, Instant, Peers, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
@@ -23,7 +23,7 @@ struct Shared {
     inboxes: Vec<VecDeque<Parcel>>,
     room: usize,
     flows: u32,
-    begun: BTreeMap<u64, u32>,
+    flow_due: Instant,
     guest_mac: Option<Mac>,
     wrong: Vec<String>,
 }
@@ -199,10 +199,9 @@ impl Peers for SimMember {
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {
         let mut shared = self.mesh.lock();
-        let begun = shared.begun.entry(now.0 / 1_000_000_000).or_default();
-        let within = *begun < rate;
-        *begun += u32::from(within);
-        within
+        let next = flow_rate::admit(shared.flow_due, rate, now);
+        shared.flow_due = next.unwrap_or(shared.flow_due);
+        next.is_some()
     }
 
     fn guest_moved(&self, mac: Mac) {

@@ -1,0 +1,62 @@
+//! `--max-flow-rate`: who is beyond it, by the generic cell rate algorithm (ITU-T I.371).
+
+use core::time::Duration;
+
+use crate::Instant;
+
+/// As many as a limit allows in this time may begin at once: programs open many connections together.
+const BURST: Duration = Duration::from_secs(1);
+
+/// Whether one more flow may begin under a limit of `rate` a second. `due` is when the last one would have begun, had all
+/// come evenly; the answer is the same with one more flow, `None` where it is too early for that.
+///
+/// Who keeps beyond the limit is let in evenly. With as many a second as come first, a flood of connects took the worker's
+/// whole time for a fifth of each second.
+#[must_use]
+pub fn admit(due: Instant, rate: u32, now: Instant) -> Option<Instant> {
+    let one = Duration::from_secs(1).checked_div(rate)?;
+    let next = due.max(now) + one;
+    (next <= now + BURST).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant(7_000_000_000);
+
+    /// How many of `wishes` come through, at one time.
+    fn at_once(due: &mut Instant, rate: u32, now: Instant, wishes: usize) -> usize {
+        let mut admitted = |_: &usize| admit(*due, rate, now).map(|next| *due = next).is_some();
+        (0..wishes).filter(|wish| admitted(wish)).count()
+    }
+
+    #[test]
+    fn what_a_second_allows_may_begin_at_once() {
+        for rate in [1, 2, 7, 20_000, u32::MAX] {
+            let wishes = 2 * rate.min(100_000) as usize;
+            let expected = wishes.min(rate as usize);
+            assert_eq!(at_once(&mut Instant(0), rate, NOW, wishes), expected, "{rate}");
+        }
+        assert_eq!(admit(Instant(0), 0, NOW), None);
+    }
+
+    #[test]
+    fn who_keeps_beyond_the_limit_is_let_in_evenly() {
+        let mut due = Instant(0);
+        assert_eq!(at_once(&mut due, 1000, NOW, 5000), 1000);
+        for step in 1..=3000 {
+            let now = NOW + Duration::from_millis(step);
+            assert_eq!(at_once(&mut due, 1000, now, 5), 1, "{step} ms");
+        }
+        let rested = NOW + Duration::from_secs(5);
+        assert_eq!(at_once(&mut due, 1000, rested, 5000), 1000);
+    }
+
+    #[test]
+    fn time_that_goes_back_a_little_gives_nothing_away() {
+        let mut due = Instant(0);
+        assert_eq!(at_once(&mut due, 2, NOW, 5), 2);
+        assert_eq!(at_once(&mut due, 2, NOW - Duration::from_millis(1), 5), 0);
+    }
+}
