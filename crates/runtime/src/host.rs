@@ -26,6 +26,7 @@ mod listen;
 pub mod ping;
 mod problem;
 mod properties;
+mod spare;
 mod stream;
 mod udp;
 
@@ -33,6 +34,7 @@ use event::Epoll;
 use failure::failure;
 use listen::Doors;
 use ping::Shared;
+use spare::Spare;
 
 /// The kernel's sockets.
 #[derive(Debug)]
@@ -42,7 +44,10 @@ pub struct KernelHost {
     outbound: Option<Outbound>,
     doors: Doors,
     ports: udp::Ports,
-    spare: stream::Spare,
+    /// For the next connection.
+    streams: Spare<OwnedFd>,
+    /// For the next endpoint.
+    endpoints: Spare<udp::Fresh>,
     raw: [Option<Shared>; 2],
     ping_refused: bool,
     /// Where peeks put the bytes in front of the ones that are wanted, on kernels that cannot begin at an offset.
@@ -134,11 +139,19 @@ impl KernelHost {
             outbound,
             doors: Doors::default(),
             ports,
-            spare: stream::Spare::default(),
+            streams: Spare::new(),
+            endpoints: Spare::new(),
             raw,
             ping_refused: false,
             aside,
         })
+    }
+
+    /// There is time to prepare for what may come.
+    pub(crate) fn prepare(&mut self) {
+        self.streams.refill(stream::fresh);
+        let coalesce = self.can.udp_gro;
+        self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
     }
 
     /// Where the worker waits.

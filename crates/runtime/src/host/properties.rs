@@ -6,6 +6,13 @@ use pontoon_engine::host::DatagramMeta;
 use pontoon_sys::{Family, udp};
 use rustix::io::Errno;
 
+/// What most guests send.
+pub(super) const USUAL: DatagramMeta = DatagramMeta {
+    hop_limit: 64,
+    traffic_class: 0,
+    dont_fragment: true,
+};
+
 /// What a socket's options say now. Setting an option when it changes is cheaper than a control message with every
 /// send: a flow's properties practically never change, and DF has no control message.
 #[derive(Clone, Copy, Debug, Default)]

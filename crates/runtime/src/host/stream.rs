@@ -55,43 +55,8 @@ enum Peek {
     At(u32),
 }
 
-/// A socket of each family, made when there was time to, for the next connection: making one takes a tenth of the time
-/// that a SYN waits for its answer.
-#[derive(Debug)]
-pub(super) struct Spare {
-    fds: [Option<OwnedFd>; 2],
-    wanted: [bool; 2],
-}
-
-impl Default for Spare {
-    fn default() -> Self {
-        Self {
-            fds: [None, None],
-            wanted: [true; 2],
-        }
-    }
-}
-
-impl Spare {
-    fn take(&mut self, family: Family) -> Result<OwnedFd, Errno> {
-        self.wanted[index(family)] = true;
-        match self.fds[index(family)].take() {
-            Some(fd) => Ok(fd),
-            None => fresh(family),
-        }
-    }
-
-    /// Makes the sockets that were taken. None, where there is no descriptor left for it.
-    pub(super) fn refill(&mut self) {
-        for family in [Family::V4, Family::V6] {
-            if std::mem::take(&mut self.wanted[index(family)]) {
-                self.fds[index(family)] = fresh(family).ok();
-            }
-        }
-    }
-}
-
-fn fresh(family: Family) -> Result<OwnedFd, Errno> {
+/// A socket for the next connection.
+pub(super) fn fresh(family: Family) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
     if family == Family::V6 {
@@ -103,14 +68,9 @@ fn fresh(family: Family) -> Result<OwnedFd, Errno> {
 }
 
 impl KernelHost {
-    /// There is time to prepare for what may come.
-    pub(crate) fn prepare(&mut self) {
-        self.spare.refill();
-    }
-
     pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
         let family = Family::of(to.ip());
-        let fd = self.spare.take(family)?;
+        let fd = self.streams.take(family, || fresh(family))?;
         self.bind_outbound(&fd, to.ip())?;
         if let Some(source) = self.source(to.ip()) {
             // Else a port would be taken for every destination at once.

@@ -32,6 +32,31 @@ pub struct Endpoint {
     door: Option<u32>,
 }
 
+/// A socket that is no flow's yet. It has no port.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    fd: OwnedFd,
+    properties: Properties,
+}
+
+impl Fresh {
+    pub(super) fn new(family: Family, coalesce: bool) -> Result<Self, Errno> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
+        if family == Family::V6 {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        udp::tell_all(&fd, family)?;
+        sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
+        if coalesce {
+            udp::coalesce(&fd)?;
+        }
+        let mut properties = Properties::default();
+        properties.apply(&fd, family, properties::USUAL)?;
+        Ok(Self { fd, properties })
+    }
+}
+
 /// Ports that endpoints may have.
 #[derive(Debug)]
 pub(super) struct Ports(RangeInclusive<u16>);
@@ -60,24 +85,16 @@ impl Ports {
 impl KernelHost {
     pub(super) fn open_udp(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Endpoint, Errno> {
         let family = Family::of(family_of);
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
-        if family == Family::V6 {
-            sockopt::set_ipv6_v6only(&fd, true)?;
-        }
+        let coalesce = self.can.udp_gro;
+        let Fresh { fd, properties } = self.endpoints.take(family, || Fresh::new(family, coalesce))?;
         self.bind_outbound(&fd, family_of)?;
         let source = self.source(family_of).unwrap_or(family.unspecified());
         self.bind_somewhere(&fd, source)?;
-        udp::tell_all(&fd, family)?;
-        sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
-        if self.can.udp_gro {
-            udp::coalesce(&fd)?;
-        }
         self.epoll.add(&fd, flow.into())?;
         Ok(Endpoint {
             fd,
             family,
-            properties: Properties::default(),
+            properties,
             door: None,
         })
     }

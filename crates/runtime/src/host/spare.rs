@@ -1,0 +1,67 @@
+//! Sockets made when there was time to, for the next flow: making one takes a tenth of the time that a SYN waits for its
+//! answer, and setting a datagram socket up another tenth. (DNS queries took 0.88 of the time with it, 0.87 to 0.93; medians
+//! of 11 interleaved, 2026-11-22.)
+
+use pontoon_sys::Family;
+use rustix::io::Errno;
+
+use super::index;
+
+/// One of each family.
+#[derive(Debug)]
+pub(super) struct Spare<S> {
+    made: [Option<S>; 2],
+    wanted: [bool; 2],
+}
+
+impl<S> Spare<S> {
+    pub(super) const fn new() -> Self {
+        Self {
+            made: [None, None],
+            wanted: [true; 2],
+        }
+    }
+
+    /// The one at hand, or else what `make` makes.
+    pub(super) fn take(
+        &mut self,
+        family: Family,
+        make: impl FnOnce() -> Result<S, Errno>,
+    ) -> Result<S, Errno> {
+        self.wanted[index(family)] = true;
+        match self.made[index(family)].take() {
+            Some(socket) => Ok(socket),
+            None => make(),
+        }
+    }
+
+    /// Makes those that were taken. None, where there is no descriptor left for it.
+    pub(super) fn refill(&mut self, make: impl Fn(Family) -> Result<S, Errno>) {
+        for family in [Family::V4, Family::V6] {
+            if std::mem::take(&mut self.wanted[index(family)]) {
+                self.made[index(family)] = make(family).ok();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_is_made_again_and_nothing_else() {
+        let mut spare = Spare::new();
+        let none = || Err(Errno::MFILE);
+        assert_eq!(spare.take(Family::V4, none), Err(Errno::MFILE));
+        spare.refill(|family| Ok((family, 1)));
+        assert_eq!(spare.take(Family::V4, none), Ok((Family::V4, 1)));
+        spare.refill(|family| Ok((family, 2)));
+        assert_eq!(spare.take(Family::V4, none), Ok((Family::V4, 2)));
+        assert_eq!(spare.take(Family::V6, none), Ok((Family::V6, 1)));
+        assert_eq!(
+            spare.take(Family::V6, || Ok((Family::V6, 3))),
+            Ok((Family::V6, 3))
+        );
+    }
+}
