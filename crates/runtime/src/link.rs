@@ -208,7 +208,7 @@ pub struct For {
 
 /// The receiving half of a link.
 pub trait Receive {
-    /// Takes up to `max` frames (at most [`BURST`]) and hands them to `sink` together, unless there is none.
+    /// Takes up to `max` frames (one at least, at most [`BURST`]) and hands them to `sink` together, unless there is none.
     fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst;
 }
 
