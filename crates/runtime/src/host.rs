@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pontoon_engine::config::Published;
 use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
@@ -152,6 +153,12 @@ impl KernelHost {
         self.streams.refill(stream::fresh);
         let coalesce = self.can.udp_gro;
         self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
+        self.look_again();
+    }
+
+    /// Sees to clients of published ports that nothing will tell of. Says how long the worker may sleep for them.
+    pub(crate) fn look_again(&mut self) -> Option<Duration> {
+        self.doors.look_again(&self.epoll)
     }
 
     /// Where the worker waits.

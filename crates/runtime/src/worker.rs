@@ -483,7 +483,7 @@ impl<L: Link> Worker<L> {
     fn until_due(&mut self, now: Instant, wait: For) -> Option<Duration> {
         let due = self.engine.next_timeout().map(|due| due.since(now));
         let link = self.link.sleep(self.host.epoll(), wait);
-        due.into_iter().chain(link).min()
+        due.into_iter().chain(link).chain(self.host.look_again()).min()
     }
 
     /// What happened.

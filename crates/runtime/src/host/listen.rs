@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{FlowId, Kind, Token, WorkerId};
@@ -21,7 +22,12 @@ pub(super) struct Doors {
     /// Listeners with connections waiting for a descriptor, or that could not be registered again: nothing will be told
     /// about those.
     starved: Vec<u32>,
+    /// Until when those are left alone, unless a descriptor becomes free here.
+    rest: Option<Instant>,
 }
+
+/// How long starved listeners are left alone: others may hold the descriptors or the memory, and do not tell.
+const REST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 struct Door {
@@ -131,6 +137,22 @@ impl Doors {
                 answer => return answer,
             }
         }
+    }
+
+    /// Asks again for what starved listeners hold once they have been left alone long enough. Says how long that takes yet.
+    pub(super) fn look_again(&mut self, epoll: &Epoll) -> Option<Duration> {
+        if self.starved.is_empty() {
+            self.rest = None;
+            return None;
+        }
+        let now = Instant::now();
+        let left = self.rest.get_or_insert(now + REST).saturating_duration_since(now);
+        if left.is_zero() {
+            self.rest = None;
+            self.rearm(epoll);
+            return Some(REST);
+        }
+        Some(left)
     }
 
     /// A descriptor is free: asks again for what starved listeners hold.

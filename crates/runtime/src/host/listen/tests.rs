@@ -26,7 +26,7 @@ fn a_listener_that_could_not_be_registered_again_is_tried_once_more() {
     };
     let mut doors = Doors {
         places: vec![held(tempfile::tempfile().unwrap().into())],
-        starved: Vec::new(),
+        ..Doors::default()
     };
     let _client = TcpStream::connect(at).unwrap();
     let none = doors.accept(0, |_| Err(Errno::MFILE));

@@ -233,6 +233,32 @@ fn a_starved_listener_is_served_when_a_descriptor_is_free() {
             host.close(socket);
             until(&host, flow_of_listener(), |ready| ready.readable);
             assert!(host.tcp_accept(0, id()).is_ok());
+            assert_eq!(host.look_again(), None);
+        },
+    );
+}
+
+/// Others had the descriptors, so that nothing tells when there is one again.
+#[test]
+fn a_starved_listener_is_looked_at_again_after_a_rest() {
+    namespace::run(
+        "host::tests::streams::a_starved_listener_is_looked_at_again_after_a_rest",
+        || {
+            ip("link set lo up");
+            let (listener, at) = listener(Family::V4.loopback());
+            let mut host = published(Protocol::Tcp, listener, at);
+            let _client = TcpStream::connect(at).unwrap();
+            until(&host, flow_of_listener(), |ready| ready.readable);
+            let accepted = without_descriptors(|| host.tcp_accept(0, id()));
+            assert_eq!(accepted.unwrap_err(), Failure::Exhausted);
+
+            let rest = host.look_again().unwrap();
+            assert!(rest <= Duration::from_millis(100), "{rest:?}");
+            assert_eq!(events(&host), [], "it is left alone");
+            std::thread::sleep(rest);
+            host.prepare();
+            until(&host, flow_of_listener(), |ready| ready.readable);
+            assert!(host.tcp_accept(0, id()).is_ok());
         },
     );
 }
