@@ -14,6 +14,9 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::LogFormat;
+use quota::Quota;
+
+mod quota;
 
 /// What changes the level. A child that is forked has its own copy.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
@@ -22,7 +25,7 @@ static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     let (filter, handle) = reload::Layer::new(level);
     LEVEL.get_or_init(|| handle);
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry().with(filter).with(Quota::default());
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     match format {
         LogFormat::Text => registry.with(lines.event_format(Plain)).init(),

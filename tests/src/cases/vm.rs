@@ -1,7 +1,8 @@
 //! `pontoon vm`: a namespace whose tap is carried over a socket, in the place of a machine.
 
-use std::io::{ErrorKind, Read as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -58,6 +59,11 @@ pub(super) fn cases() -> Vec<Case> {
         .collect();
     cases.push(Case::new("vm.stream.lossy-link", 120, lossy).alone());
     cases.push(Case::new("vm.stream.metrics", 20, metrics));
+    cases.push(Case::new(
+        "vm.stream.many-nonsensical-guests",
+        60,
+        many_nonsensical,
+    ));
     cases.push(Case::new("vm.vhost-user.two-queues", 60, two_queues));
     cases.push(Case::new("vm.vhost-user.datagrams-in-one-frame", 30, segments));
     cases.into_iter().map(Case::pontoon_only).collect()
@@ -236,6 +242,34 @@ fn one_after_the_other(context: &Context, framing: Framing) -> Result<()> {
         expect(&std::io::read_to_string(&mut report)?, "reset")?;
         drop(held);
     }
+    Ok(())
+}
+
+/// Guests that come, say nothing that makes sense and are sent away, as fast as they can: what is said of them is bounded,
+/// and the next one is served.
+fn many_nonsensical(context: &Context) -> Result<()> {
+    const GUESTS: usize = 2000;
+    const MOST_LINES: usize = 1100;
+    let (_network, vm) = start(context, Framing::Stream, &[counters::LOGGED])?;
+    for _ in 0..GUESTS {
+        let mut nonsense = UnixStream::from(dial(&vm.socket, Framing::Stream)?);
+        // Another one may still be there, in whose place nobody is taken.
+        let _ = nonsense.write_all(&[0xff; 8]);
+        let _ = nonsense.read(&mut [0]);
+    }
+    drop(guest(&vm, Faults::NONE)?);
+    let talked = machine::talked();
+    let of_nonsense = talked
+        .lines()
+        .filter(|line| line.contains("does not speak"))
+        .count();
+    let lines = talked.lines().filter(|line| !line.starts_with("debug")).count();
+    eprintln!("{lines} lines, {of_nonsense} of guests that speak something else");
+    ensure!(
+        of_nonsense > 100,
+        "few guests were understood to be strange: {of_nonsense}"
+    );
+    ensure!(lines <= MOST_LINES, "{lines} lines were said");
     Ok(())
 }
 
