@@ -68,7 +68,7 @@ impl Network {
         let (channel, supervisor) = seqpacket::pair()?;
         let setup = Setup {
             config: options.config,
-            owned: options.owned,
+            owned: options.owned.into_iter().map(Into::into).collect(),
             published: options.published,
             raw_icmp: options.raw_icmp,
             pacing: pacing::here(options.pacing, 1),
@@ -107,7 +107,7 @@ impl Network {
     /// # Errors
     /// The engine has ended.
     pub fn set_owned(&mut self, addresses: Vec<IpAddr>) -> io::Result<()> {
-        Update::owned(addresses)
+        Update::owned(addresses.into_iter().map(Into::into).collect())
             .iter()
             .try_for_each(|update| self.tell(update))
     }

@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
 use crate::peers::{FlowKey, Origin, Peers};
-use crate::policy::Policy;
+use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
 use crate::timer::Wheel;
 use crate::{FlowId, Frame, Instant, Kind, WorkerId, flow_rate};
@@ -79,7 +79,7 @@ impl Net {
             addresses: config.addresses,
             host_loopback: config.host_loopback.clone(),
             host_addresses: config.host_addresses,
-            owned: Vec::new(),
+            owned: Owned::default(),
             // What is known of a domain goes with the last rule that names it.
             egress: core::mem::take(&mut config.egress),
         };

@@ -2,8 +2,9 @@
 
 mod dispatch;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
+use ipnet::IpNet;
 use pontoon_wire::Mac;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -415,9 +416,10 @@ impl<H: Host> Engine<H> {
         self.net.config.resolvers = resolvers;
     }
 
-    /// The host's own addresses have changed.
-    pub fn set_owned_addresses(&mut self, owned: Vec<IpAddr>) {
-        self.net.policy.owned = owned;
+    /// What the host owns has changed: addresses, and ranges of which it takes every address for its own.
+    pub fn set_owned_addresses(&mut self, owned: &[IpNet]) {
+        self.net.policy.owned = owned.iter().copied().collect();
+        self.protocols.udp.disown(&self.net.policy);
     }
 
     /// The host has got, or lost, its IPv6 default route: what the guest is told when it asks for routers.

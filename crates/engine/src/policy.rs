@@ -14,6 +14,10 @@ use crate::Instant;
 use crate::config::Addresses;
 use crate::egress::{Destination, Egress, Protocol};
 
+mod owned;
+
+pub use owned::Owned;
+
 /// Why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -38,8 +42,8 @@ pub struct Policy {
     pub host_loopback: Vec<IpAddr>,
     /// The host's own addresses may be reached.
     pub host_addresses: bool,
-    /// Addresses that the host owns, followed while running.
-    pub owned: Vec<IpAddr>,
+    /// What the host owns, followed while running.
+    pub owned: Owned,
     /// The user's rules.
     pub egress: Egress,
 }
@@ -107,7 +111,7 @@ impl Policy {
         if self.addresses.is_local(written) {
             return Err(Refusal::Nobody);
         }
-        if self.owned.contains(&written) && !self.host_addresses {
+        if self.owned.contains(written) && !self.host_addresses {
             return Err(Refusal::HostAddress);
         }
         Ok(written)

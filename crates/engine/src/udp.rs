@@ -26,6 +26,7 @@ use crate::ctx::{Ctx, Net};
 use crate::egress::Protocol;
 use crate::inspect::{Flow, Phase, SLOTS, Traffic};
 use crate::peers::FlowKey;
+use crate::policy::Policy;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
@@ -148,10 +149,22 @@ impl<S> Udp<S> {
             let port = Some(written.port()).filter(|port| *port > 0);
             !peer.came_in && !policy.permits(Protocol::Udp, written.ip(), port, now)
         };
-        self.pool.forget_all(is_forbidden);
+        self.forget(is_forbidden);
+    }
+
+    /// What the host owns has changed: peers that may not be reached any more are heard no more, nor sent to.
+    pub(crate) fn disown(&mut self, policy: &Policy) {
+        let is_forbidden = |peer: &Peer| {
+            !peer.came_in && policy.decide(peer.written.ip()) != Ok(peer.remote_for(peer.written).ip())
+        };
+        self.forget(is_forbidden);
+    }
+
+    fn forget(&mut self, which: impl Fn(&Peer) -> bool) {
+        self.pool.forget_all(&which);
         let indices: Vec<u32> = self.endpoints.iter().map(|(index, _)| index).collect();
         for index in indices {
-            self.endpoints.at_mut(index).peers.forget_first(is_forbidden);
+            self.endpoints.at_mut(index).peers.forget_first(&which);
         }
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ipnet::IpNet;
 use pontoon_engine::Config;
 use pontoon_sandbox::Sandbox;
 use pontoon_sys::disabled::Disabled;
@@ -62,8 +63,8 @@ pub enum Outbound {
 pub struct Setup {
     /// What the engine is told.
     pub config: Config,
-    /// Addresses that the host owns now.
-    pub owned: Vec<IpAddr>,
+    /// Addresses that the host owns now, and ranges of which it takes every address for its own.
+    pub owned: Vec<IpNet>,
     /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP), non-blocking.
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.

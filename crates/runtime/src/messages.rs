@@ -3,10 +3,11 @@
 
 use std::fmt::Display;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;
 
+use ipnet::IpNet;
 use pontoon_engine::Histogram;
 use pontoon_engine::egress::Rule;
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
@@ -30,8 +31,8 @@ pub const MAX_LEN: usize = 64 << 10;
 pub enum Update {
     /// The host's resolvers changed.
     Resolvers(Vec<SocketAddr>),
-    /// The host's own addresses changed. See [`Update::owned`].
-    Owned(Vec<IpAddr>),
+    /// The host's own addresses changed, or ranges of which it takes every address for its own. See [`Update::owned`].
+    Owned(Vec<IpNet>),
     /// Some of them, where one message has no room for all.
     SomeOwned(SomeOwned),
     /// The host has got, or lost, its IPv6 default route.
@@ -138,7 +139,7 @@ impl Update {
 
     /// The host's own addresses changed, however many they are: what to say in turn.
     #[must_use]
-    pub fn owned(list: Vec<IpAddr>) -> Vec<Self> {
+    pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
         if list.len() <= SomeOwned::MOST {
             return vec![Self::Owned(list)];
         }
@@ -363,7 +364,10 @@ mod tests {
                 "[fe80::1%2]:53".parse().unwrap(),
             ]),
             Update::Resolvers(Vec::new()),
-            Update::Owned(vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]),
+            Update::Owned(vec![
+                "192.0.2.1/32".parse().unwrap(),
+                "2001:db8::/64".parse().unwrap(),
+            ]),
             Update::Rules(vec![
                 "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
                 "allow *.example.org".parse().unwrap(),
@@ -371,7 +375,10 @@ mod tests {
             Update::SomeOwned(SomeOwned {
                 from: 7,
                 of: 9,
-                list: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+                list: vec![
+                    "192.0.2.0/24".parse().unwrap(),
+                    "2001:db8::1/128".parse().unwrap(),
+                ],
             }),
             Update::Ipv6Route(true),
             Update::LogLevel(LevelFilter::WARN),

@@ -332,10 +332,10 @@ impl<L: Link> Worker<L> {
         } = self;
         match update {
             Update::Resolvers(list) => engine.set_resolvers(list),
-            Update::Owned(list) => engine.set_owned_addresses(list),
+            Update::Owned(list) => engine.set_owned_addresses(&list),
             Update::SomeOwned(some) => {
                 if let Some(list) = self.gathered.add(some) {
-                    engine.set_owned_addresses(list);
+                    engine.set_owned_addresses(&list);
                 }
             }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),

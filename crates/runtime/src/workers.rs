@@ -82,7 +82,7 @@ pub(crate) fn build<L: Link>(
             set_log_level: setup.set_log_level,
             left: Left::default(),
         };
-        worker.engine.set_owned_addresses(setup.owned.clone());
+        worker.engine.set_owned_addresses(&setup.owned);
         worker.engine.keep_ledger(Box::new(ledger));
         connect(&mut worker)?;
         workers.push(worker);

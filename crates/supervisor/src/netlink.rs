@@ -135,13 +135,15 @@ impl Netlink {
             let RouteNetlinkMessage::NewRoute(route) = reply else {
                 continue;
             };
-            // The local table repeats the addresses.
-            if route.header.kind != RouteType::Unicast || route.header.table == libc::RT_TABLE_LOCAL {
-                continue;
-            }
             let Some(destination) = destination(&route) else {
                 continue;
             };
+            if is_local(&route) {
+                host.local.push(destination);
+            }
+            if route.header.kind != RouteType::Unicast || route.header.table == libc::RT_TABLE_LOCAL {
+                continue;
+            }
             host.ipv6_default |= matches!(destination, IpNet::V6(net) if net.prefix_len() == 0);
             host.routes.push(destination);
         }
@@ -277,21 +279,30 @@ fn destination(route: &RouteMessage) -> Option<IpNet> {
     IpNet::new(address, route.header.destination_prefix_length).ok()
 }
 
-/// Follows the host's own addresses, and whether it has an IPv6 default route.
+/// Whether what is sent there arrives at the host itself: each of its addresses has such a route, and others may (`ip route
+/// add local PREFIX`, anycast addresses of an IPv6 router). Such routes in other tables are for who asks for these tables.
+fn is_local(route: &RouteMessage) -> bool {
+    route.header.table == libc::RT_TABLE_LOCAL
+        && matches!(route.header.kind, RouteType::Local | RouteType::Anycast)
+}
+
+/// Follows what the host owns, and whether it has an IPv6 default route.
 #[derive(Debug)]
 pub(crate) struct AddressWatch {
     events: Socket,
     query: Netlink,
     again: Again,
-    last: Vec<IpAddr>,
+    last: Vec<IpNet>,
+    /// What it takes for its own by a route.
+    local: Vec<IpNet>,
     ipv6_default: bool,
 }
 
 /// What has changed.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// The host's addresses, if they are other ones.
-    pub(crate) owned: Option<Vec<IpAddr>>,
+    /// What the host owns, if that is something else.
+    pub(crate) owned: Option<Vec<IpNet>>,
     /// Whether it has an IPv6 default route, if it had one and has not, or the other way round.
     pub(crate) ipv6_default: Option<bool>,
 }
@@ -303,25 +314,28 @@ impl AddressWatch {
     /// The kernel's.
     pub(crate) fn start() -> io::Result<(Self, HostNetwork)> {
         let mut events = Socket::new(NETLINK_ROUTE)?;
-        let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR | libc::RTMGRP_IPV6_ROUTE;
+        let groups = libc::RTMGRP_IPV4_IFADDR
+            | libc::RTMGRP_IPV6_IFADDR
+            | libc::RTMGRP_IPV4_ROUTE
+            | libc::RTMGRP_IPV6_ROUTE;
         events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
         events.set_non_blocking(true)?;
         let mut query = Netlink::open()?;
         let host = query.host_network()?;
-        let last = host.addresses.iter().map(IpNet::addr).collect();
         let watch = Self {
             events,
             query,
             again: Again::default(),
-            last,
+            last: owned(&host.addresses, &host.local),
+            local: host.local.clone(),
             ipv6_default: host.ipv6_default,
         };
         Ok((watch, host))
     }
 
-    /// The addresses that the host owns, as far as this has been told.
+    /// What the host owns, as far as this has been told.
     #[must_use]
-    pub(crate) fn owned(&self) -> &[IpAddr] {
+    pub(crate) fn owned(&self) -> &[IpNet] {
         &self.last
     }
 
@@ -344,12 +358,12 @@ impl AddressWatch {
     /// The kernel's, unless it may do better in a second.
     pub(crate) fn changed(&mut self) -> io::Result<Changed> {
         // What the events say of addresses does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
-        // Routes may be many, and change often: only a default one makes us look.
+        // Routes may be many, and change often: only some make us look.
         let mut look = self.again.is_pending();
         loop {
             let mut event = Vec::with_capacity(EVENT_BYTES);
             match self.events.recv(&mut event, 0) {
-                Ok(_) => look |= messages(&event).any(|message| is_ipv6_default(&message)),
+                Ok(_) => look |= messages(&event).any(|message| matters(&message)),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => look = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -369,27 +383,38 @@ impl AddressWatch {
         Ok(changed)
     }
 
-    /// The addresses and, if asked for, whether there is an IPv6 default route.
-    fn ask(&mut self, default: bool) -> io::Result<(Vec<IpAddr>, Option<bool>)> {
+    /// What is owned and, where routes are to be looked at, whether there is an IPv6 default route.
+    fn ask(&mut self, routes: bool) -> io::Result<(Vec<IpNet>, Option<bool>)> {
         if self.again.is_pending() {
             self.query = Netlink::open()?;
         }
-        let owned = |addresses: &[IpNet]| addresses.iter().map(IpNet::addr).collect();
-        if !default {
-            return Ok((owned(&self.query.addresses()?), None));
+        if !routes {
+            return Ok((owned(&self.query.addresses()?, &self.local), None));
         }
         let host = self.query.host_network()?;
-        Ok((owned(&host.addresses), Some(host.ipv6_default)))
+        self.local.clone_from(&host.local);
+        Ok((owned(&host.addresses, &host.local), Some(host.ipv6_default)))
     }
 }
 
-/// Whether a message is about an IPv6 default route.
-fn is_ipv6_default(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+/// The addresses alone, and what the host takes for its own by a route.
+fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
+    let addresses = addresses.iter().map(|net| IpNet::from(net.addr()));
+    let mut owned: Vec<IpNet> = addresses.chain(local.iter().copied()).collect();
+    owned.sort_unstable();
+    owned.dedup();
+    owned
+}
+
+/// Whether a message is about an IPv6 default route, or about what the host takes for its own.
+fn matters(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     match &message.payload {
         NetlinkPayload::InnerMessage(
             RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
         ) => {
-            route.header.address_family == AddressFamily::Inet6 && route.header.destination_prefix_length == 0
+            is_local(route)
+                || (route.header.address_family == AddressFamily::Inet6
+                    && route.header.destination_prefix_length == 0)
         }
         _ => false,
     }
@@ -477,7 +502,7 @@ mod tests {
     #[test]
     fn addresses_that_cannot_be_read_now_are_read_later() {
         let (mut watch, host) = AddressWatch::start().unwrap();
-        let owned: Vec<_> = host.addresses.iter().map(IpNet::addr).collect();
+        let owned = owned(&host.addresses, &host.local);
         watch.last.clear();
         watch.query = Netlink::without_room();
         let changed = watch.changed().unwrap();

@@ -13,6 +13,8 @@ pub(crate) struct HostNetwork {
     pub(crate) addresses: Vec<IpNet>,
     /// Destinations of its routes.
     pub(crate) routes: Vec<IpNet>,
+    /// Addresses, and ranges of addresses, that it takes for its own by a route.
+    pub(crate) local: Vec<IpNet>,
     /// It has an IPv6 default route.
     pub(crate) ipv6_default: bool,
 }
@@ -159,7 +161,7 @@ mod tests {
         HostNetwork {
             addresses: nets(addresses),
             routes: nets(routes),
-            ipv6_default: false,
+            ..HostNetwork::default()
         }
     }
 

@@ -111,6 +111,12 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     for address in ["169.254.169.254/32", "240.0.0.1/32", "fe80::a9fe:a9fe/128"] {
         network::add_address("lo", address)?;
     }
+    // No interface has it, and yet it is the host's.
+    let (range, routed) = match family {
+        Family::V4 => ("198.18.7.0/24", "198.18.7.9"),
+        Family::V6 => ("2001:db8:77::/64", "2001:db8:77::9"),
+    };
+    network::ip(&format!("route add local {range} dev lo"))?;
     tcp_server(&network, family)?;
     udp_server(&network, family)?;
 
@@ -120,7 +126,16 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     );
     let never = if family == Family::V4 { NEVER_V4 } else { NEVER_V6 };
     let port = PORT.to_string();
-    let mut words = vec!["raw", "reach", family.suffix(), &port, "gateway", &own, &server];
+    let mut words = vec![
+        "raw",
+        "reach",
+        family.suffix(),
+        &port,
+        "gateway",
+        &own,
+        routed,
+        &server,
+    ];
     words.extend(never);
     let text = network.run().options(options).guest(words).text()?;
 
@@ -131,7 +146,9 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
         wanted.extend(["gateway tcp", "gateway udp"].map(String::from));
     }
     if opens.own {
-        wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{own} {protocol}")));
+        for open in [&own, routed] {
+            wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{open} {protocol}")));
+        }
     }
     wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{server} {protocol}")));
     wanted.push("end".to_string());

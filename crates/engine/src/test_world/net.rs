@@ -57,7 +57,7 @@ pub(crate) fn net() -> Net {
     };
     let random = ChaCha12Rng::from_seed([7; 32]);
     let mut net = Net::new(config, WorkerId(0), random, Instant::default());
-    net.policy.owned = OWNED.map(ip).to_vec();
+    net.policy.owned = OWNED.map(|owned| ip(owned).into()).into_iter().collect();
     net
 }
 

@@ -1,7 +1,7 @@
 //! More of the host's addresses than one message has room for. They count once all of them are there: nothing that the host
 //! has is reachable in between.
 
-use std::net::IpAddr;
+use ipnet::IpNet;
 
 use super::{MAX_LEN, values};
 
@@ -13,15 +13,15 @@ pub struct SomeOwned {
     /// How many there are in all.
     pub of: usize,
     /// These.
-    pub list: Vec<IpAddr>,
+    pub list: Vec<IpNet>,
 }
 
 /// Those that came so far.
 #[derive(Debug, Default)]
-pub struct Gathered(Vec<IpAddr>);
+pub struct Gathered(Vec<IpNet>);
 
 /// Bytes of the longest address, on a line of its own.
-const LONGEST: usize = "\nffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
+const LONGEST: usize = "\nffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128".len();
 
 /// Bytes for what comes before the addresses.
 const HEAD: usize = 128;
@@ -31,7 +31,7 @@ impl SomeOwned {
     pub(super) const MOST: usize = (MAX_LEN - HEAD) / LONGEST;
 
     /// All of them, in turn.
-    pub(super) fn split(list: &[IpAddr]) -> impl Iterator<Item = Self> {
+    pub(super) fn split(list: &[IpNet]) -> impl Iterator<Item = Self> {
         list.chunks(Self::MOST).enumerate().map(|(number, some)| Self {
             from: number * Self::MOST,
             of: list.len(),
@@ -42,7 +42,7 @@ impl SomeOwned {
     pub(super) fn encode(&self) -> Vec<String> {
         let head = [self.from.to_string(), self.of.to_string()];
         head.into_iter()
-            .chain(self.list.iter().map(IpAddr::to_string))
+            .chain(self.list.iter().map(IpNet::to_string))
             .collect()
     }
 
@@ -58,7 +58,7 @@ impl SomeOwned {
 impl Gathered {
     /// Adds some; all, with the last of them. Where the rest of a list was replaced before it was sent, the next one begins
     /// anew.
-    pub fn add(&mut self, some: SomeOwned) -> Option<Vec<IpAddr>> {
+    pub fn add(&mut self, some: SomeOwned) -> Option<Vec<IpNet>> {
         self.0.truncate(some.from);
         self.0.extend(some.list);
         (self.0.len() >= some.of).then(|| std::mem::take(&mut self.0))
@@ -67,7 +67,7 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv6Addr;
+    use std::net::{IpAddr, Ipv6Addr};
     use std::thread;
 
     use pontoon_sys::seqpacket;
@@ -75,13 +75,13 @@ mod tests {
     use super::*;
     use crate::Update;
 
-    fn addresses(count: u128, last: u128) -> Vec<IpAddr> {
-        let address = |n| Ipv6Addr::from_bits(u128::MAX - (n << 16) - last).into();
+    fn addresses(count: u128, last: u128) -> Vec<IpNet> {
+        let address = |n| IpAddr::from(Ipv6Addr::from_bits(u128::MAX - (n << 16) - last)).into();
         (0..count).map(address).collect()
     }
 
     /// What an engine gathers of these.
-    fn gather(gathered: &mut Gathered, update: Update) -> Option<Vec<IpAddr>> {
+    fn gather(gathered: &mut Gathered, update: Update) -> Option<Vec<IpNet>> {
         match update {
             Update::Owned(list) => Some(list),
             Update::SomeOwned(some) => gathered.add(some),

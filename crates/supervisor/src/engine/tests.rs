@@ -2,6 +2,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
 use pontoon_runtime::messages::Gathered;
@@ -152,7 +153,7 @@ fn the_last_words_come_after_everything_else_and_whatever_was_unread() {
 #[test]
 fn an_engine_is_told_of_any_number_of_addresses() {
     let (mut engine, theirs) = engine("exit 1");
-    let address = |n: u128| IpAddr::from(Ipv6Addr::from_bits(u128::MAX - n));
+    let address = |n: u128| IpNet::from(IpAddr::from(Ipv6Addr::from_bits(u128::MAX - n)));
     let owned: Vec<_> = (0..10_000).map(address).collect();
     engine.tell(Update::Owned(owned.clone()));
     assert!(engine.unsent().is_some(), "all of it has room");

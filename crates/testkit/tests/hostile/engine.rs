@@ -3,7 +3,7 @@
 //! Whatever they are: no handler panics, every frame to the guest is well formed, no limit is passed, and when all is
 //! over nothing is left but what has no end of its own.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published};
@@ -123,7 +123,7 @@ impl<'s> Play<'s> {
             }
             _ => {
                 let owned = Ipv4Addr::from(self.host.script.u32());
-                self.engine.set_owned_addresses(vec![owned.into()]);
+                self.engine.set_owned_addresses(&[IpAddr::from(owned).into()]);
                 self.engine.set_resolvers(vec![(owned, 53).into()]);
             }
         }

@@ -1,7 +1,7 @@
 //! An engine with rules, and its guest.
 
 use super::*;
-use crate::test_world::{FakeHost, FakeLink, GUEST, GUEST_V6, READABLE, Sent, net, with_frame};
+use crate::test_world::{FakeHost, FakeLink, GUEST, GUEST_V6, OWNED, READABLE, Sent, ip, net, with_frame};
 use crate::{Counters, Engine, Instant, WorkerId};
 use pontoon_wire::vnet::Segmentation;
 
@@ -32,7 +32,7 @@ impl Door {
     pub(super) fn with_config(config: crate::Config) -> Self {
         let now = Instant(1_000_000_000_000);
         let mut engine = Engine::new(config, WorkerId(0), [7; 32], now);
-        engine.set_owned_addresses(net().policy.owned);
+        engine.set_owned_addresses(&OWNED.map(|owned| ip(owned).into()));
         Self {
             before: *engine.counters(),
             engine,

@@ -352,13 +352,27 @@ fn policy_is_asked_again_once_a_peer_is_forgotten() {
     nat.send(GUEST, "198.51.100.1:7");
     nat.wait(21);
     nat.world.forget();
-    nat.world.net.policy.owned = vec!["192.0.2.1".parse().unwrap()];
+    nat.world.net.policy.owned = ["192.0.2.1/32".parse().unwrap()].into_iter().collect();
     nat.send(GUEST, "192.0.2.1:7");
     assert_eq!(nat.world.calls(), [""; 0]);
     assert_eq!(
         nat.world.moved(),
         [("frames_down", 1), ("policy_refused", 1), ("icmp_errors_down", 1)]
     );
+}
+
+#[test]
+fn a_peer_whose_address_the_host_gets_is_forgotten() {
+    for (owned, sent) in [("192.0.2.0/24", false), ("198.51.100.0/24", true)] {
+        let mut nat = Nat::new();
+        nat.send(GUEST, "192.0.2.1:7");
+        nat.world.forget();
+        nat.world.net.policy.owned = [owned.parse().unwrap()].into_iter().collect();
+        nat.udp.disown(&nat.world.net.policy);
+        nat.send(GUEST, "192.0.2.1:7");
+        let calls = nat.world.calls();
+        assert_eq!(!calls.is_empty(), sent, "{owned}: {calls:?}");
+    }
 }
 
 #[test]
