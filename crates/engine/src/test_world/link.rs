@@ -69,7 +69,8 @@ impl Transmit for FakeLink {
 
     fn reserve(&mut self, _: usize, _: usize, payload: usize) -> Option<FakeRoom<'_>> {
         let slice = VolatileSlice::from(&mut self.memory[..payload]);
-        (self.room > 0).then_some(FakeRoom {
+        let fits = payload <= self.limits.max_gso;
+        (fits && self.room > 0).then_some(FakeRoom {
             frames: &mut self.frames,
             limits: self.limits,
             room: &mut self.room,

@@ -82,11 +82,12 @@ impl<S> Udp<S> {
         let limits = ctx.link.limits();
         let guest = self.endpoints.key(index).0;
         let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
-        let payload = if limits.uso { LONGEST } else { 0 };
+        // Short queues of a machine's have no room for that, and would never have.
+        let straight = limits.uso && limits.max_gso >= LONGEST;
+        let payload = if straight { LONGEST } else { 0 };
         let Some(mut room) = ctx.link.reserve(1, ETHERNET + headers, payload) else {
             return Step::Full;
         };
-        let straight = limits.uso;
         let socket = &mut self.endpoints.at_mut(index).socket;
         let outcome = match straight {
             true => ctx.host.udp_receive(socket, room.payloads()),

@@ -99,6 +99,18 @@ fn what_exceeds_the_mtu_is_fragmented() {
 }
 
 #[test]
+fn a_link_of_little_room_carries_datagrams() {
+    let mut nat = Nat::new();
+    nat.world.link.limits.max_gso = 48_000;
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.world.forget();
+    nat.world.host.queue(0, "192.0.2.1:7", None, &[1; 1_000], 500);
+    nat.event(0, READABLE);
+    let line = format!("udp 192.0.2.1:7 > {GUEST} hop 57 500");
+    assert_eq!(nat.world.down(), [line.clone(), line]);
+}
+
+#[test]
 fn the_longest_datagrams_arrive() {
     for (guest, remote, len, frames) in [
         (GUEST, "192.0.2.1:7", 65_507, 45),
