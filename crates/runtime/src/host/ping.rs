@@ -199,6 +199,15 @@ impl Shared {
         }
     }
 
+    /// The path's MTU is in the error queue, without what was too big for it, which would say whose it is: it is `ident`'s.
+    fn take_unsent(&mut self, ident: u16) {
+        while let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
+            if problem.offender.is_none() && problem.mtu.is_some() {
+                self.packet = Some((ident, Packet::Problem(problem)));
+            }
+        }
+    }
+
     fn take_problem(&mut self, of: u16, into: &mut [u8]) -> Option<Problem> {
         match self.packet.take() {
             Some((ident, Packet::Problem(problem))) if ident == of => {
@@ -276,13 +285,18 @@ impl KernelHost {
         let to = SocketAddr::from((to, 0));
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let send = || sendmsg_addr(fd, &to, &parts, &mut SendAncillaryBuffer::default(), flags);
-        match send() {
+        let sent = match send() {
             // The error may be an earlier request's of any id: the kernel reports it by failing the next call, whatever
             // that is, and has forgotten it afterwards (ip(7)). Only a second failure is this request's own.
-            Err(_) if ident.is_some() => send()?,
-            sent => sent?,
+            Err(_) if ident.is_some() => send(),
+            sent => sent,
         };
-        Ok(())
+        if let (Err(Errno::MSGSIZE), Some(ident)) = (sent, ident)
+            && let Some(shared) = &mut self.raw[index(family)]
+        {
+            shared.take_unsent(ident);
+        }
+        sent.map(drop)
     }
 
     pub(super) fn receive_ping(&mut self, ping: &Ping, into: &mut [u8]) -> Result<PingReply, Errno> {

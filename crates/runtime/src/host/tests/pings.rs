@@ -117,6 +117,35 @@ fn a_raw_socket_is_shared_by_all_ids() {
 }
 
 #[test]
+fn what_is_too_big_for_the_path_comes_with_its_mtu() {
+    let name = "host::tests::pings::what_is_too_big_for_the_path_comes_with_its_mtu";
+    namespace::run(name, || {
+        ip("link set lo mtu 1500 up");
+        for allowed in [false, true] {
+            if allowed {
+                allow_ping_sockets();
+            }
+            for ip in [Family::V4.loopback(), Family::V6.loopback()] {
+                let mut host = if allowed { host(ALL) } else { raw() };
+                let mut socket = host.ping_open(id(1), ip).unwrap();
+                let mut data = [0; 64];
+                for _ in 0..2 {
+                    let sent = host.ping_send(&mut socket, ip, META, 1, &[7; 2000]);
+                    assert_eq!(sent, Err(Failure::TooBig), "{ip} {allowed}");
+                    let problem = host.problem(&mut socket, &mut data).unwrap();
+                    assert_eq!(
+                        (problem.offender, problem.mtu),
+                        (None, Some(1500)),
+                        "{ip} {allowed}"
+                    );
+                }
+                assert!(host.ping_send(&mut socket, ip, META, 2, b"small").is_ok());
+            }
+        }
+    });
+}
+
+#[test]
 fn without_either_there_is_no_ping() {
     namespace::run("host::tests::pings::without_either_there_is_no_ping", || {
         let mut host = host(ALL);
