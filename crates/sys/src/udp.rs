@@ -70,8 +70,10 @@ impl Beside {
                 }
                 // in6_pktinfo: address, interface.
                 (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
-                    beside.to = array::<16>(message.data, 0).map(|octets| Ipv6Addr::from(octets).into());
-                    beside.destination = beside.to;
+                    let destination = array::<16>(message.data, 0).map(Ipv6Addr::from);
+                    // Nobody answers from a group's address.
+                    beside.to = destination.filter(|to| !to.is_multicast()).map(Into::into);
+                    beside.destination = destination.map(Into::into);
                 }
                 _ => {}
             }

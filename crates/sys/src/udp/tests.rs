@@ -48,6 +48,15 @@ fn properties_travel_beside() {
 }
 
 #[test]
+fn a_group_is_no_address_to_answer_from() {
+    let group: IpAddr = "ff02::1".parse().unwrap();
+    let mut control = SendControl::new();
+    push_source(&mut control, group);
+    let beside = Beside::decode(control.bytes());
+    assert_eq!((beside.to, beside.destination), (None, Some(group)));
+}
+
+#[test]
 fn segments_come_back_coalesced() {
     assert_eq!(
         offloads(),
