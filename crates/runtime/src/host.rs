@@ -16,6 +16,7 @@ use pontoon_engine::{Failure, FlowId, Host};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::{Family, tcp, udp as udp_sys};
 use rustix::io::Errno;
+use rustix::net::bind;
 use tracing::{debug, info, warn};
 use vm_memory::VolatileSlice;
 
@@ -126,7 +127,16 @@ impl KernelHost {
     pub fn new(can: Can, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         let [v4, v6] = raw;
-        let open = |fd: Option<OwnedFd>, family| fd.map(|fd| Shared::new(fd, family, &epoll)).transpose();
+        let open = |fd: Option<OwnedFd>, family| {
+            // An engine that takes another one's place may find the interface gone: no ping rather than by another way.
+            let bound = |fd: &OwnedFd| {
+                send_from(fd, outbound.as_ref(), family)
+                    .inspect_err(|error| warn!("the guest cannot ping over {family:?}: --outbound: {error}"))
+                    .is_ok()
+            };
+            let shared = |fd| Shared::new(fd, family, &epoll);
+            fd.filter(bound).map(shared).transpose()
+        };
         let raw = [open(v4, Family::V4)?, open(v6, Family::V6)?];
         let aside = if can.peek_off == [true; 2] {
             Vec::new()
@@ -376,6 +386,17 @@ impl Host for KernelHost {
             Socket::Udp(endpoint) => problem::next(endpoint.as_fd(), into),
             Socket::Ping(ping) => self.ping_problem(ping, into),
         }
+    }
+}
+
+/// Has a socket that never leads to loopback send from there.
+fn send_from(fd: &OwnedFd, outbound: Option<&Outbound>, family: Family) -> Result<(), Errno> {
+    match outbound {
+        Some(Outbound::Interface(name)) => pontoon_sys::bind::to_device(fd, name),
+        Some(Outbound::Address(address)) if Family::of(*address) == family => {
+            bind(fd, &SocketAddr::from((*address, 0)))
+        }
+        Some(Outbound::Address(_)) | None => Ok(()),
     }
 }
 

@@ -3,7 +3,7 @@ use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, parse};
 use pontoon_wire::vnet::Offload;
 use pontoon_wire::{Mac, emit, protocol};
-use rustix::net::{SocketFlags, SocketType, ipproto, socket_with};
+use rustix::net::{SocketFlags, SocketType, getsockname, ipproto, socket_with};
 
 use ping::Next;
 use pontoon_engine::Transmit;
@@ -26,17 +26,16 @@ fn id(index: u32) -> FlowId {
 
 /// A host with raw sockets.
 fn raw() -> KernelHost {
-    let open = |family: Family, protocol| {
-        socket_with(
-            family.domain(),
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            Some(protocol),
-        )
-        .ok()
+    KernelHost::new(ALL, None, [Family::V4, Family::V6].map(raw_socket)).unwrap()
+}
+
+fn raw_socket(family: Family) -> Option<OwnedFd> {
+    let protocol = match family {
+        Family::V4 => ipproto::ICMP,
+        Family::V6 => ipproto::ICMPV6,
     };
-    let raw = [open(Family::V4, ipproto::ICMP), open(Family::V6, ipproto::ICMPV6)];
-    KernelHost::new(ALL, None, raw).unwrap()
+    let flags = SocketFlags::CLOEXEC;
+    socket_with(family.domain(), SocketType::RAW, flags, Some(protocol)).ok()
 }
 
 /// A new network namespace allows nobody: no sysctl is needed for that.
@@ -146,13 +145,26 @@ fn what_is_too_big_for_the_path_comes_with_its_mtu() {
 }
 
 #[test]
-fn without_either_there_is_no_ping() {
-    namespace::run("host::tests::pings::without_either_there_is_no_ping", || {
-        let mut host = host(ALL);
-        for ip in [Family::V4.loopback(), Family::V6.loopback()] {
-            assert!(matches!(host.ping_open(id(1), ip), Err(Failure::Prohibited)));
-        }
-    });
+fn a_shared_socket_sends_from_where_it_is_to() {
+    namespace::run(
+        "host::tests::pings::a_shared_socket_sends_from_where_it_is_to",
+        || {
+            ip("link set lo up");
+            let open = || raw_socket(Family::V4);
+            let address: IpAddr = "127.0.0.7".parse().unwrap();
+            let socket = open().unwrap();
+            let same = socket.try_clone().unwrap();
+            KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
+            let bound = getsockname(&same).unwrap();
+            assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
+
+            let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
+            for (name, exists) in [("lo", true), ("nowhere", false)] {
+                let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
+                assert_eq!(host.raw[0].is_some(), exists, "{name}");
+            }
+        },
+    );
 }
 
 #[test]
