@@ -18,6 +18,9 @@ pub(crate) const FORWARDED: [i32; 8] = [
     libc::SIGWINCH,
 ];
 
+/// Signals that a terminal sends.
+const OF_TERMINALS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGWINCH];
+
 /// Unblocks every signal.
 ///
 /// # Errors
@@ -54,8 +57,21 @@ pub(crate) struct Signal {
 pub(crate) enum Sender {
     /// The kernel, to the terminal's whole foreground group: the command has had it, too.
     Terminal,
-    /// A process, to us.
+    /// A process, or a timer that was set before we ran, to us.
     Process,
+}
+
+impl Sender {
+    /// Who sent a signal that came with this `si_code`.
+    fn of(number: i32, code: i32) -> Self {
+        // SI_KERNEL and its like are positive; kill, sigqueue and tgkill are not (sigaction(2)). The kernel sends SIGALRM
+        // for alarm(2), too, which outlives an exec.
+        if code > 0 && OF_TERMINALS.contains(&number) {
+            Self::Terminal
+        } else {
+            Self::Process
+        }
+    }
 }
 
 impl Signals {
@@ -106,15 +122,10 @@ impl Signals {
         }
         // SAFETY: the kernel writes whole records only, so `record` holds one; it is plain C data.
         let info: libc::signalfd_siginfo = unsafe { std::ptr::read_unaligned(record.as_ptr().cast()) };
-        // SI_KERNEL and its like are positive; kill, sigqueue and tgkill are not (sigaction(2)).
-        let by = if info.ssi_code > 0 {
-            Sender::Terminal
-        } else {
-            Sender::Process
-        };
+        let number = info.ssi_signo.cast_signed();
         Ok(Some(Signal {
-            number: info.ssi_signo.cast_signed(),
-            by,
+            number,
+            by: Sender::of(number, info.ssi_code),
         }))
     }
 
@@ -131,6 +142,26 @@ impl Signals {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `si_code` of what the kernel sends by itself (siginfo.h).
+    const SI_KERNEL: i32 = 0x80;
+
+    #[test]
+    fn terminals_send_some_signals_only() {
+        for number in FORWARDED {
+            let by = match number {
+                libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => Sender::Terminal,
+                _ => Sender::Process,
+            };
+            assert_eq!(Sender::of(number, SI_KERNEL), by, "{number}");
+            assert_eq!(Sender::of(number, libc::SI_USER), Sender::Process, "{number}");
         }
     }
 }

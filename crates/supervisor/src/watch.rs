@@ -240,4 +240,10 @@ impl Behind {
 }
 
 /// Signals that ask a program to end.
-const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+const ENDING: [i32; 5] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGALRM,
+    libc::SIGTERM,
+];
