@@ -41,6 +41,8 @@ pub(crate) fn unblock_all() -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Signals {
     fd: OwnedFd,
+    /// What whoever started us had ignored, as nohup(1) does. Blocked, it comes all the same.
+    ignored: Vec<i32>,
 }
 
 /// A signal that came.
@@ -50,6 +52,8 @@ pub(crate) struct Signal {
     pub(crate) number: i32,
     /// Who sent it.
     pub(crate) by: Sender,
+    /// Whether whoever started us wants it ignored.
+    pub(crate) ignored: bool,
 }
 
 /// Who sent a signal.
@@ -80,6 +84,8 @@ impl Signals {
     /// # Errors
     /// No descriptor.
     pub(crate) fn block(more: &[i32]) -> io::Result<Self> {
+        let ignored = FORWARDED.into_iter().filter(|number| is_ignored(*number));
+        let ignored = ignored.collect();
         // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the calls keep no
         // pointer to it. SIG_DFL is a valid disposition. The descriptor is new and ours alone.
         unsafe {
@@ -99,6 +105,7 @@ impl Signals {
             }
             Ok(Self {
                 fd: OwnedFd::from_raw_fd(fd),
+                ignored,
             })
         }
     }
@@ -126,6 +133,7 @@ impl Signals {
         Ok(Some(Signal {
             number,
             by: Sender::of(number, info.ssi_code),
+            ignored: self.ignored.contains(&number),
         }))
     }
 
@@ -146,6 +154,15 @@ impl Signals {
     }
 }
 
+fn is_ignored(number: i32) -> bool {
+    // SAFETY: `sigaction` is plain C data, for which zeroes are valid; the call writes it, and changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(number, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,5 +180,26 @@ mod tests {
             assert_eq!(Sender::of(number, SI_KERNEL), by, "{number}");
             assert_eq!(Sender::of(number, libc::SI_USER), Sender::Process, "{number}");
         }
+    }
+
+    #[test]
+    fn what_was_ignored_comes_and_says_so() {
+        // SAFETY: both are valid dispositions, and no other test here is sent this signal.
+        unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
+        let signals = Signals::block(&[]).unwrap();
+        // SAFETY: as above. Both signals are blocked in this thread, which `raise` sends them to.
+        unsafe {
+            libc::raise(libc::SIGQUIT);
+            libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            libc::raise(libc::SIGTERM);
+        }
+        let mut came = [signals.wait().unwrap(), signals.wait().unwrap()];
+        came.sort_by_key(|signal| signal.number);
+        let signal = |number, ignored| Signal {
+            number,
+            by: Sender::Process,
+            ignored,
+        };
+        assert_eq!(came, [signal(libc::SIGQUIT, true), signal(libc::SIGTERM, false)]);
     }
 }
