@@ -137,6 +137,19 @@ impl Signals {
         }))
     }
 
+    /// Takes all that came so far, and says with what status it would have ended a command that does nothing about it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn deadly(&self) -> io::Result<Option<u8>> {
+        while let Some(signal) = self.take()? {
+            if !signal.ignored && signal.number != libc::SIGWINCH {
+                return Ok(u8::try_from(128 + signal.number).ok());
+            }
+        }
+        Ok(None)
+    }
+
     /// Sleeps until there is one.
     ///
     /// # Errors
@@ -201,5 +214,18 @@ mod tests {
             ignored,
         };
         assert_eq!(came, [signal(libc::SIGQUIT, true), signal(libc::SIGTERM, false)]);
+    }
+
+    #[test]
+    fn what_comes_too_early_for_a_command() {
+        let signals = Signals::block(&[]).unwrap();
+        assert_eq!(signals.deadly().unwrap(), None);
+        // SAFETY: both are blocked in this thread, which `raise` sends them to.
+        unsafe { libc::raise(libc::SIGWINCH) };
+        assert_eq!(signals.deadly().unwrap(), None);
+        // SAFETY: as above.
+        unsafe { libc::raise(libc::SIGINT) };
+        assert_eq!(signals.deadly().unwrap(), Some(128 + 2));
+        assert_eq!(signals.deadly().unwrap(), None);
     }
 }
