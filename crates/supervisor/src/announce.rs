@@ -46,8 +46,7 @@ impl Announcement {
     pub(crate) fn announce(&mut self) -> Result<(), Error> {
         if let Some(path) = &self.pid_file {
             let shown = path.display();
-            fs::write(path, format!("{}\n", std::process::id()))
-                .context(format_args!("cannot write pid file {shown}"))?;
+            fs::write(path, line()).context(format_args!("cannot write pid file {shown}"))?;
             self.written = true;
         }
         if let Some(ready) = self.ready.take()
@@ -59,14 +58,46 @@ impl Announcement {
     }
 }
 
-/// The file lives as long as the process that it names.
+/// The file lives as long as the process that it names: one that names another instance by now is that one's.
 impl Drop for Announcement {
     fn drop(&mut self) {
-        if let (Some(path), true) = (&self.pid_file, self.written) {
+        if let (Some(path), true) = (&self.pid_file, self.written)
+            && fs::read(path).is_ok_and(|text| text == line().as_bytes())
+        {
             let _ = fs::remove_file(path);
         }
     }
 }
 
+/// What the pid file says.
+fn line() -> String {
+    format!("{}\n", std::process::id())
+}
+
 /// What to try where there is no such descriptor.
 const WITHOUT_READY: &str = "N>FILE or a pipe in the shell";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pid_file_goes_unless_it_is_of_another_instance() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pid");
+        let announced = || {
+            let mut announcement = Announcement::new(None, Some(path.clone())).unwrap();
+            announcement.announce().unwrap();
+            announcement
+        };
+        let announcement = announced();
+        assert_eq!(fs::read_to_string(&path).unwrap(), line());
+        drop(announcement);
+        assert!(!path.exists());
+
+        let announcement = announced();
+        fs::write(&path, "1\n").unwrap();
+        drop(announcement);
+        assert_eq!(fs::read(&path).unwrap(), b"1\n");
+    }
+}

@@ -204,6 +204,10 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     }
     announcement.announce()?;
     if let Behind::Command(guest) = &behind {
+        // The terminal's are handed on to nobody: the command would not know of them.
+        if let Some(status) = signals.deadly().context("cannot read signals")? {
+            return Ok(status);
+        }
         guest.go()?;
     }
     stdio::leave_to_the_command().context("cannot open /dev/null")?;

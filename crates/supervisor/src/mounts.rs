@@ -1,6 +1,9 @@
 //! The guest's view of files: its own `/proc` and its own resolv.conf; everything else is the host's.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
@@ -13,7 +16,7 @@ use crate::resolv;
 ///
 /// # Errors
 /// EPERM or EACCES: there is no privilege in this user namespace.
-pub(crate) fn keep_private() -> std::io::Result<()> {
+pub(crate) fn keep_private() -> io::Result<()> {
     Ok(mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
@@ -33,7 +36,7 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
     if let Some(text) = text {
         if fs::exists(resolv::PATH).unwrap_or(false) {
             mount("tmpfs", "/proc", "tmpfs", flags, c"size=64k,mode=755").context("cannot mount a tmpfs")?;
-            fs::write("/proc/resolv.conf", text).context("cannot write the guest's resolv.conf")?;
+            write_for_all("/proc/resolv.conf", text).context("cannot write the guest's resolv.conf")?;
             mount_bind("/proc/resolv.conf", resolv::PATH)
                 .context(format_args!("cannot mount over {}", resolv::PATH))?;
         } else {
@@ -49,4 +52,27 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Writes a file that everybody may read, whatever the umask: the guest may have more users than one.
+fn write_for_all(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o644))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_may_read_the_resolv_conf() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("resolv.conf");
+        fs::write(&path, "").unwrap();
+        // As the umask has it.
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        write_for_all(&path, "nameserver 10.0.2.3\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"nameserver 10.0.2.3\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+    }
 }

@@ -18,6 +18,9 @@ pub(crate) const FORWARDED: [i32; 8] = [
     libc::SIGWINCH,
 ];
 
+/// Signals that a terminal sends.
+const OF_TERMINALS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGWINCH];
+
 /// Unblocks every signal.
 ///
 /// # Errors
@@ -38,6 +41,8 @@ pub(crate) fn unblock_all() -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Signals {
     fd: OwnedFd,
+    /// What whoever started us had ignored, as nohup(1) does. Blocked, it comes all the same.
+    ignored: Vec<i32>,
 }
 
 /// A signal that came.
@@ -47,6 +52,8 @@ pub(crate) struct Signal {
     pub(crate) number: i32,
     /// Who sent it.
     pub(crate) by: Sender,
+    /// Whether whoever started us wants it ignored.
+    pub(crate) ignored: bool,
 }
 
 /// Who sent a signal.
@@ -54,8 +61,21 @@ pub(crate) struct Signal {
 pub(crate) enum Sender {
     /// The kernel, to the terminal's whole foreground group: the command has had it, too.
     Terminal,
-    /// A process, to us.
+    /// A process, or a timer that was set before we ran, to us.
     Process,
+}
+
+impl Sender {
+    /// Who sent a signal that came with this `si_code`.
+    fn of(number: i32, code: i32) -> Self {
+        // SI_KERNEL and its like are positive; kill, sigqueue and tgkill are not (sigaction(2)). The kernel sends SIGALRM
+        // for alarm(2), too, which outlives an exec.
+        if code > 0 && OF_TERMINALS.contains(&number) {
+            Self::Terminal
+        } else {
+            Self::Process
+        }
+    }
 }
 
 impl Signals {
@@ -64,6 +84,8 @@ impl Signals {
     /// # Errors
     /// No descriptor.
     pub(crate) fn block(more: &[i32]) -> io::Result<Self> {
+        let ignored = FORWARDED.into_iter().filter(|number| is_ignored(*number));
+        let ignored = ignored.collect();
         // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the calls keep no
         // pointer to it. SIG_DFL is a valid disposition. The descriptor is new and ours alone.
         unsafe {
@@ -83,6 +105,7 @@ impl Signals {
             }
             Ok(Self {
                 fd: OwnedFd::from_raw_fd(fd),
+                ignored,
             })
         }
     }
@@ -106,16 +129,25 @@ impl Signals {
         }
         // SAFETY: the kernel writes whole records only, so `record` holds one; it is plain C data.
         let info: libc::signalfd_siginfo = unsafe { std::ptr::read_unaligned(record.as_ptr().cast()) };
-        // SI_KERNEL and its like are positive; kill, sigqueue and tgkill are not (sigaction(2)).
-        let by = if info.ssi_code > 0 {
-            Sender::Terminal
-        } else {
-            Sender::Process
-        };
+        let number = info.ssi_signo.cast_signed();
         Ok(Some(Signal {
-            number: info.ssi_signo.cast_signed(),
-            by,
+            number,
+            by: Sender::of(number, info.ssi_code),
+            ignored: self.ignored.contains(&number),
         }))
+    }
+
+    /// Takes all that came so far, and says with what status it would have ended a command that does nothing about it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn deadly(&self) -> io::Result<Option<u8>> {
+        while let Some(signal) = self.take()? {
+            if !signal.ignored && signal.number != libc::SIGWINCH {
+                return Ok(u8::try_from(128 + signal.number).ok());
+            }
+        }
+        Ok(None)
     }
 
     /// Sleeps until there is one.
@@ -132,5 +164,68 @@ impl Signals {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+fn is_ignored(number: i32) -> bool {
+    // SAFETY: `sigaction` is plain C data, for which zeroes are valid; the call writes it, and changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(number, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `si_code` of what the kernel sends by itself (siginfo.h).
+    const SI_KERNEL: i32 = 0x80;
+
+    #[test]
+    fn terminals_send_some_signals_only() {
+        for number in FORWARDED {
+            let by = match number {
+                libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => Sender::Terminal,
+                _ => Sender::Process,
+            };
+            assert_eq!(Sender::of(number, SI_KERNEL), by, "{number}");
+            assert_eq!(Sender::of(number, libc::SI_USER), Sender::Process, "{number}");
+        }
+    }
+
+    #[test]
+    fn what_was_ignored_comes_and_says_so() {
+        // SAFETY: both are valid dispositions, and no other test here is sent this signal.
+        unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
+        let signals = Signals::block(&[]).unwrap();
+        // SAFETY: as above. Both signals are blocked in this thread, which `raise` sends them to.
+        unsafe {
+            libc::raise(libc::SIGQUIT);
+            libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            libc::raise(libc::SIGTERM);
+        }
+        let mut came = [signals.wait().unwrap(), signals.wait().unwrap()];
+        came.sort_by_key(|signal| signal.number);
+        let signal = |number, ignored| Signal {
+            number,
+            by: Sender::Process,
+            ignored,
+        };
+        assert_eq!(came, [signal(libc::SIGQUIT, true), signal(libc::SIGTERM, false)]);
+    }
+
+    #[test]
+    fn what_comes_too_early_for_a_command() {
+        let signals = Signals::block(&[]).unwrap();
+        assert_eq!(signals.deadly().unwrap(), None);
+        // SAFETY: both are blocked in this thread, which `raise` sends them to.
+        unsafe { libc::raise(libc::SIGWINCH) };
+        assert_eq!(signals.deadly().unwrap(), None);
+        // SAFETY: as above.
+        unsafe { libc::raise(libc::SIGINT) };
+        assert_eq!(signals.deadly().unwrap(), Some(128 + 2));
+        assert_eq!(signals.deadly().unwrap(), None);
     }
 }

@@ -225,7 +225,8 @@ impl Behind {
         }
     }
 
-    /// Hands a signal on to the command. Beside a guest of somebody else's it is for us, and ends us.
+    /// Hands a signal on to the command. Beside a guest of somebody else's it is for us, and ends us, unless whoever
+    /// started us has it ignored.
     fn take_signal(&self, signal: Signal) -> Option<u8> {
         match self {
             Self::Command(guest) => {
@@ -234,10 +235,39 @@ impl Behind {
                 }
                 None
             }
-            Self::Attached(_) | Self::Machine => ENDING.contains(&signal.number).then_some(0),
+            Self::Attached(_) | Self::Machine => {
+                (!signal.ignored && ENDING.contains(&signal.number)).then_some(0)
+            }
         }
     }
 }
 
 /// Signals that ask a program to end.
-const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+const ENDING: [i32; 5] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGALRM,
+    libc::SIGTERM,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_outlives_what_is_ignored() {
+        let status = |number, ignored| {
+            Behind::Machine.take_signal(Signal {
+                number,
+                by: Sender::Process,
+                ignored,
+            })
+        };
+        for number in ENDING {
+            assert_eq!(status(number, false), Some(0), "{number}");
+            assert_eq!(status(number, true), None, "{number}");
+        }
+        assert_eq!(status(libc::SIGWINCH, false), None);
+    }
+}

@@ -147,7 +147,7 @@ impl Api {
 
     /// Whether the workers may have something to say.
     pub(super) fn is_asking(&self) -> bool {
-        self.deadline().is_some() || self.captures.runs()
+        self.deadline().is_some() || self.captures.is_awaited()
     }
 
     /// Until when the workers have time.

@@ -10,7 +10,7 @@ use pontoon_runtime::Update;
 use pontoon_runtime::messages::{Captured, Order, Start};
 use serde::Deserialize;
 
-use super::Api;
+use super::{Api, silent};
 use crate::capture::{Capture, SNAP};
 use crate::control::http::{Request, Response};
 use crate::control::server::Answer;
@@ -22,10 +22,12 @@ use crate::error::{Error, one_line};
 pub(super) struct Captures {
     /// Of the last one.
     number: u64,
-    /// How the one that runs began, and when.
+    /// How the one that the engine has to tell of began, and when.
     began: Option<(Start, Instant)>,
     /// Where it is to be stopped: since when.
     stopping: Option<Instant>,
+    /// It was to be stopped, and the engine took too long.
+    late: bool,
     shown: reply::Capture,
 }
 
@@ -49,6 +51,11 @@ impl Captures {
         self.shown.running
     }
 
+    /// Whether the engine has to tell of one, be it late.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.began.is_some()
+    }
+
     /// Begins one; none runs.
     ///
     /// # Errors
@@ -62,6 +69,7 @@ impl Captures {
         let file = capture.open()?;
         self.number += 1;
         self.stopping = None;
+        self.late = false;
         self.shown = reply::Capture {
             running: true,
             file: Some(capture.to_string()),
@@ -81,10 +89,11 @@ impl Captures {
 
     /// Notes that it has ended; true if that is news.
     pub(super) fn hear(&mut self, captured: Captured, outbox: &mut Vec<Update>) -> bool {
-        if !self.runs() || captured.number != self.number {
+        if !self.is_awaited() || captured.number != self.number {
             return false;
         }
         self.began = None;
+        self.late = false;
         self.shown = reply::Capture {
             running: false,
             file: self.shown.file.take(),
@@ -101,18 +110,18 @@ impl Captures {
 
     /// Another engine is to go on with it, behind what the one before it has left whole.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
-        if !self.runs() {
+        let Some((start, since)) = &self.began else {
             return;
-        }
-        let Some((start, since)) = self.began.as_ref().filter(|_| self.stopping.is_none()) else {
-            return self.give_up("the engine died");
         };
+        if let Err(error) = cut_off(&start.file) {
+            return self.give_up(&format!("the engine died, and its file cannot be cut: {error}"));
+        }
+        if self.stopping.is_some() {
+            return self.give_up("the engine died");
+        }
         let left = start.time.map(|time| time.saturating_sub(now - *since));
         if left == Some(Duration::ZERO) {
             return self.give_up("it was to take no longer");
-        }
-        if let Err(error) = cut_off(&start.file) {
-            return self.give_up(&format!("the engine died, and its file cannot be cut: {error}"));
         }
         outbox.push(Update::Capture(Order::Start(Start {
             time: left,
@@ -127,12 +136,18 @@ impl Captures {
 
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.give_up("the engine does not answer");
+            self.late = true;
+            self.end("the engine does not answer");
         }
     }
 
     fn give_up(&mut self, why: &str) {
         self.began = None;
+        self.late = false;
+        self.end(why);
+    }
+
+    fn end(&mut self, why: &str) {
         self.shown.running = false;
         self.shown.ended = Some(why.to_owned());
         tracing::warn!("{}", told(&self.shown));
@@ -192,7 +207,10 @@ pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
     api.outbox.push(Update::Capture(Order::Stop(number)));
     Answer::Later(Box::new(|api| {
         let captures = &api.captures;
-        (!captures.runs()).then(|| Response::json(&captures.shown))
+        (!captures.runs()).then(|| match captures.late {
+            true => silent(),
+            false => Response::json(&captures.shown),
+        })
     }))
 }
 

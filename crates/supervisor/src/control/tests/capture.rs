@@ -98,21 +98,55 @@ fn one_that_ends_by_itself_is_heard_and_the_workers_forget_it() {
 }
 
 #[test]
-fn one_that_is_to_end_does_with_its_engine_or_when_that_does_not_answer() {
-    let (mut desk, client, _directory) = begun();
+fn one_that_is_to_end_does_with_its_engine() {
+    let (mut desk, client, directory) = begun();
+    let file = directory.path().join("x");
     say(&client, STOP);
     desk.serve();
+    // Nothing of it was whole.
+    std::fs::write(&file, "torn").unwrap();
     desk.control.ask_again(&mut |_| {}, desk.now);
     assert_eq!(shown(&heard(&client).0).ended.as_deref(), Some("the engine died"));
+    assert_eq!(std::fs::read(&file).unwrap(), b"");
+    assert!(!desk.control.is_asking());
+}
 
+#[test]
+fn an_engine_that_takes_too_long_to_end_one_is_told_of_and_heard_later() {
     let (mut desk, client, _directory) = begun();
+    let ask = |desk: &mut Desk| {
+        say(&client, "GET /v1/capture HTTP/1.1\r\n\r\n");
+        desk.serve();
+        shown(&heard(&client).0)
+    };
     say(&client, STOP);
     desk.serve();
     desk.wait(ENGINE);
+    assert_eq!(status(&heard(&client).0), "503");
+    let silent = ask(&mut desk);
     assert_eq!(
-        shown(&heard(&client).0).ended.as_deref(),
-        Some("the engine does not answer")
+        (silent.running, silent.ended.as_deref()),
+        (false, Some("the engine does not answer"))
     );
+    assert!(desk.control.is_asking());
+    ended(&mut desk, 1);
+    let late = ask(&mut desk);
+    assert_eq!(
+        (late.running, late.frames, late.ended.as_deref()),
+        (false, 3, Some("a reason"))
+    );
+    assert!(!desk.control.is_asking());
+
+    // Or it dies of it.
+    let (mut desk, client, directory) = begun();
+    let file = directory.path().join("x");
+    say(&client, STOP);
+    desk.serve();
+    desk.wait(ENGINE);
+    std::fs::write(&file, "torn").unwrap();
+    desk.control.ask_again(&mut |_| {}, desk.now);
+    assert_eq!(std::fs::read(&file).unwrap(), b"");
+    assert!(!desk.control.is_asking());
 }
 
 #[test]
