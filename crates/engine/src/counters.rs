@@ -38,7 +38,7 @@ counters! {
     frames_down,
     /// Frames that the link did not take.
     link_refused,
-    /// Frames whose headers contradict themselves or are cut short.
+    /// Frames whose headers contradict themselves or are cut short, and reassembled datagrams with a wrong checksum.
     malformed,
     /// Frames of a protocol that is not carried.
     unknown_protocol,
