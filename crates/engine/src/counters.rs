@@ -112,7 +112,7 @@ counters! {
     dns_queries,
     /// DNS queries that no resolver answered in time.
     dns_failed,
-    /// DNS queries sent to another resolver after one was silent.
+    /// DNS queries sent to another resolver after one was silent or declined.
     dns_failovers,
     /// DNS queries dropped because too many are waiting.
     dns_dropped,
