@@ -38,7 +38,7 @@ counters! {
     frames_down,
     /// Frames that the link did not take.
     link_refused,
-    /// Frames whose headers contradict themselves or are cut short.
+    /// Frames whose headers contradict themselves or are cut short, and reassembled datagrams with a wrong checksum.
     malformed,
     /// Frames of a protocol that is not carried.
     unknown_protocol,
@@ -112,7 +112,7 @@ counters! {
     dns_queries,
     /// DNS queries that no resolver answered in time.
     dns_failed,
-    /// DNS queries sent to another resolver after one was silent.
+    /// DNS queries sent to another resolver after one was silent or declined.
     dns_failovers,
     /// DNS queries dropped because too many are waiting.
     dns_dropped,

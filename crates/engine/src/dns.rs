@@ -5,6 +5,9 @@
 //! question that was asked (RFC 5452 section 9.1). A resolver that is silent for a second loses the query to the next
 //! one and is not asked first again for half a minute.
 //!
+//! A resolver that answers that it failed or will not serve us (SERVFAIL, NOTIMP, REFUSED) loses this query alone: each of
+//! the others is asked once, as a stub resolver would with all of them in its list, before the guest gets that answer.
+//!
 //! What waits is bounded. Beyond that the newest query is dropped: those that wait have work behind them and are
 //! closest to their answer, and the guest repeats what got none.
 //!
@@ -56,6 +59,10 @@ struct Pending<S> {
     query: Query,
     /// Who was asked last.
     resolver: Option<SocketAddr>,
+    /// Who was asked before.
+    before: Vec<SocketAddr>,
+    /// The first answer that was none, with the guest's id, for want of a better one.
+    declined: Option<Vec<u8>>,
     /// Connected to the resolver.
     socket: Option<S>,
     /// The id that the resolver was given.
@@ -197,7 +204,11 @@ impl<S> Forwarder<S> {
             if let Some(resolver) = resolver {
                 self.resolvers.silent(resolver, pending.sent, ctx.now);
             }
-            self.pursue(flow.index, self.resolvers.after(resolver, ctx.now), ctx);
+            if pending.declined.is_some() {
+                self.ask_another(flow.index, ctx);
+            } else {
+                self.pursue(flow.index, self.resolvers.after(resolver, ctx.now), ctx);
+            }
         }
     }
 
@@ -245,6 +256,8 @@ impl<S> Forwarder<S> {
             asked,
             query,
             resolver: None,
+            before: Vec::new(),
+            declined: None,
             socket: None,
             id: 0,
             began: ctx.now,
@@ -275,7 +288,11 @@ impl<S> Forwarder<S> {
             Ok(()) | Err(Failure::WouldBlock) => {}
             Err(Failure::Exhausted) => {
                 ctx.net.counters.host_exhausted += 1;
-                self.remove(index, ctx);
+                if self.pending.at(index).declined.is_some() {
+                    self.fail(index, ctx);
+                } else {
+                    self.remove(index, ctx);
+                }
             }
             Err(_) => self.refused(index, ctx),
         }
@@ -293,8 +310,12 @@ impl<S> Forwarder<S> {
         let deadline = pending.deadline();
         ctx.net.timers.arm(&mut pending.timer, pending.flow, deadline);
         if pending.resolver != Some(resolver) {
-            ctx.net.counters.dns_failovers += u64::from(pending.resolver.is_some());
-            pending.resolver = Some(resolver);
+            if let Some(former) = pending.resolver.replace(resolver) {
+                ctx.net.counters.dns_failovers += 1;
+                if !pending.before.contains(&former) {
+                    pending.before.push(former);
+                }
+            }
             if let Some(socket) = pending.socket.take() {
                 ctx.host.close(socket);
             }
@@ -334,6 +355,12 @@ impl<S> Forwarder<S> {
                 (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
             if from_resolver && pending.query.is_answered_by(answer, pending.id) {
                 answer[..2].copy_from_slice(&pending.query.id());
+                if Query::is_declined_by(answer) {
+                    pending.declined.get_or_insert_with(|| answer.to_vec());
+                    self.resolvers.answered(resolver, ctx.now);
+                    self.ask_another(index, ctx);
+                    return;
+                }
                 // Before the guest can use what it says.
                 ctx.net.policy.egress.learn(answer, ctx.now);
                 emit(ctx, pending.asked, pending.guest, answer);
@@ -353,18 +380,32 @@ impl<S> Forwarder<S> {
         if let Some(resolver) = resolver {
             self.resolvers.refused(resolver, ctx.now);
         }
-        if refusals >= self.resolvers.len() {
+        if pending.declined.is_some() {
+            self.ask_another(index, ctx);
+        } else if refusals >= self.resolvers.len() {
             self.fail(index, ctx);
         } else {
             self.pursue(index, self.resolvers.after(resolver, ctx.now), ctx);
         }
     }
 
-    /// Tells the guest that nobody answers.
+    /// Somebody has declined: asks one that was not asked yet. With nobody left, that answer is what the guest gets.
+    fn ask_another<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let pending = self.pending.at(index);
+        let another = self.resolvers.untried(pending.resolver, &pending.before, ctx.now);
+        self.pursue(index, another, ctx);
+    }
+
+    /// Tells the guest that nobody answers, or what somebody answered who had no answer.
     fn fail<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at(index);
-        ctx.net.counters.dns_failed += 1;
-        emit(ctx, pending.asked, pending.guest, &pending.query.server_failure());
+        if let Some(answer) = &pending.declined {
+            ctx.net.policy.egress.learn(answer, ctx.now);
+            emit(ctx, pending.asked, pending.guest, answer);
+        } else {
+            ctx.net.counters.dns_failed += 1;
+            emit(ctx, pending.asked, pending.guest, &pending.query.server_failure());
+        }
         self.remove(index, ctx);
     }
 

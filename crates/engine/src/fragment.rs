@@ -6,13 +6,18 @@
 //!
 //! A datagram with overlapping fragments, or fragments that disagree about its length, is refused as a whole, with
 //! what arrives of it later (RFC 5722). A fragment that was there before, exactly, is ignored: networks duplicate.
+//!
+//! Fragments that fit may still be of two datagrams, as ids come round (RFC 4963). The transport's checksum tells, and is
+//! verified here: whoever sends the data on gives it a new one.
 
 use core::net::IpAddr;
 use core::time::Duration;
 
+use pontoon_wire::checksum::Sum;
 use pontoon_wire::emit::{self, Ether};
 use pontoon_wire::frame::{self, Body, Fragment, HEAD, Ip, Malformed, Transport};
-use pontoon_wire::vnet::Offload;
+use pontoon_wire::protocol;
+use pontoon_wire::vnet::{Checksum, Offload};
 use vm_memory::VolatileSlice;
 
 use crate::{Counters, Frame, Instant};
@@ -121,13 +126,16 @@ pub struct Whole {
     bytes: Vec<u8>,
     /// Where the Ethernet header begins.
     start: usize,
+    /// The transport's checksum is complete.
+    checksum: bool,
 }
 
 impl Whole {
     /// Parses the frame and hands it on. `dont_fragment` is false, in IPv6 too: its sender did fragment it.
     ///
     /// # Errors
-    /// The frame is malformed, or a fragment again (behind destination options): nothing that a sender makes.
+    /// The frame is malformed, or a fragment again (behind destination options): nothing that a sender makes. Or its
+    /// checksum is wrong.
     pub fn open<R>(&mut self, sink: impl FnOnce(frame::Frame, &Frame<'_>) -> R) -> Result<R, Malformed> {
         let bytes = &mut self.bytes[self.start..];
         let len = bytes.len();
@@ -138,7 +146,12 @@ impl Whole {
         let mut parsed = frame::parse(head, len)?;
         match &mut parsed.body {
             Body::Arp | Body::Ip(_, Transport::Fragment) => return Err(Malformed::IpHeader),
-            Body::Ip(ip, _) => ip.dont_fragment = false,
+            Body::Ip(ip, transport) => {
+                if self.checksum && !is_sound(ip, transport, bytes) {
+                    return Err(Malformed::Transport(ip.protocol));
+                }
+                ip.dont_fragment = false;
+            }
         }
         let frame = Frame {
             offload: Offload::NONE,
@@ -148,6 +161,22 @@ impl Whole {
         };
         Ok(sink(parsed, &frame))
     }
+}
+
+/// Whether a packet's checksum is right, as far as there is one.
+fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
+    let bytes = &frame[ip.payload_offset..][..ip.payload_len];
+    let bytes = match transport {
+        Transport::Udp(_) if bytes[UDP_CHECKSUM] == [0, 0] => return ip.source.is_ipv4(),
+        Transport::Udp(udp) => &frame[ip.payload_offset..udp.payload_offset + udp.payload_len],
+        Transport::Tcp(_) | Transport::Icmp(_) => bytes,
+        Transport::Fragment | Transport::Other => return true,
+    };
+    let sum = match ip.protocol {
+        protocol::ICMP => Sum::new(),
+        _ => Sum::pseudo(ip.source, ip.destination, ip.protocol, bytes.len()),
+    };
+    sum.add(bytes).finish() == 0
 }
 
 /// What fragments of one datagram have in common.
@@ -208,6 +237,9 @@ struct Pieces {
     total: Option<usize>,
     /// What the first fragment's headers said.
     first: Option<(Ether, Ip)>,
+    /// One came whose checksum the guest left to us. A sender completes it before it cuts, so what is to be summed is
+    /// anybody's guess.
+    partial: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +276,7 @@ impl Pieces {
             Some(_) | None => self.spans.insert(index, span),
         }
         self.sum += ip.payload_len;
+        self.partial |= frame.offload.checksum != Checksum::Complete;
         if !fragment.more {
             self.total = Some(span.end);
         }
@@ -296,6 +329,7 @@ impl Pieces {
         Some(Whole {
             bytes: core::mem::take(&mut self.bytes),
             start,
+            checksum: !self.partial,
         })
     }
 }
@@ -316,6 +350,8 @@ const PIECES: usize = 256;
 const LARGEST_V4: usize = 65_535 - 20;
 /// IPv6's payload length does not.
 const LARGEST_V6: usize = 65_535;
+/// RFC 768. All zeros say that there is none, which IPv6 does not allow (RFC 8200 section 8.1).
+const UDP_CHECKSUM: core::ops::Range<usize> = 6..8;
 /// Ethernet and IPv6 headers.
 const ROOM: usize = 14 + 40;
 /// Linux's `ipfrag_time`; RFC 1122 section 3.3.2 asks for 60 to 120 s, which a sender's 16-bit id outruns.

@@ -189,7 +189,7 @@ pub enum Malformed {
     /// Version, header length or total length that contradict each other, or a wrong IPv4 header checksum.
     #[error("inconsistent IP header")]
     IpHeader,
-    /// Upper-layer lengths that contradict each other.
+    /// Upper-layer lengths that contradict each other, or a wrong checksum where that is verified ([`parse`] does not).
     #[error("inconsistent header of protocol {0}")]
     Transport(u8),
     /// Headers longer than [`HEAD`].

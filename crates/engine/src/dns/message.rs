@@ -66,6 +66,14 @@ impl Query {
             && message.get(HEADER..self.question_end) == Some(self.question())
     }
 
+    /// Whether an answer says only that this server has none: another one's may differ.
+    pub(super) fn is_declined_by(answer: &[u8]) -> bool {
+        answer.len() <= LONGEST_DECLINE
+            && answer
+                .get(3)
+                .is_some_and(|flags| matches!(flags & RCODE, SERVFAIL | NOTIMP | REFUSED))
+    }
+
     /// The answer that the server failed.
     pub(super) fn server_failure(&self) -> Empty {
         self.empty(0, SERVFAIL)
@@ -109,6 +117,9 @@ const HEADER: usize = 12;
 const LONGEST_NAME: usize = 255;
 /// RFC 1035 section 2.3.4. EDNS lets a client send more only to a server that has said so.
 const LONGEST: usize = 512;
+/// An answer that declines is header, question and perhaps a reason (RFC 8914). It is kept while others are asked, so a
+/// longer one is not.
+const LONGEST_DECLINE: usize = 1_232;
 
 /// Bits of the third and fourth byte, RFC 1035 section 4.1.1, RFC 4035 section 3.2.2.
 const RESPONSE: u8 = 0x80;
@@ -117,4 +128,7 @@ const TRUNCATED: u8 = 0x02;
 const RECURSION_DESIRED: u8 = 0x01;
 const RECURSION_AVAILABLE: u8 = 0x80;
 const CHECKING_DISABLED: u8 = 0x10;
+const RCODE: u8 = 0x0f;
 const SERVFAIL: u8 = 2;
+const NOTIMP: u8 = 4;
+const REFUSED: u8 = 5;

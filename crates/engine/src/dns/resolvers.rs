@@ -55,17 +55,36 @@ impl Resolvers {
     /// Whom to ask when `asked` did not answer: the next one that is alive, going round; if none is, the next one. It
     /// is `asked` itself where there is no other.
     pub(super) fn after(&self, asked: Option<SocketAddr>, now: Instant) -> Option<SocketAddr> {
-        let place = self.0.iter().position(|resolver| Some(resolver.address) == asked);
-        let Some(place) = place else {
-            return self.first(now);
-        };
-        let (before, after) = self.0.split_at(place + 1);
-        let mut round = after.iter().chain(before);
-        let next = round.clone().next();
-        round
-            .find(|resolver| resolver.dead_until <= now)
-            .or(next)
-            .map(|resolver| resolver.address)
+        match self.place(asked) {
+            Some(place) => pick(self.round(place + 1), now),
+            None => self.first(now),
+        }
+    }
+
+    /// Whom to ask when `asked` would not answer, nor any of those `before` it: the next one that is none of them, sooner
+    /// one that is alive.
+    pub(super) fn untried(
+        &self,
+        asked: Option<SocketAddr>,
+        before: &[SocketAddr],
+        now: Instant,
+    ) -> Option<SocketAddr> {
+        let round = self.round(self.place(asked).map_or(0, |place| place + 1));
+        let is_new =
+            |resolver: &&Resolver| Some(resolver.address) != asked && !before.contains(&resolver.address);
+        pick(round.filter(is_new), now)
+    }
+
+    fn place(&self, address: Option<SocketAddr>) -> Option<usize> {
+        self.0
+            .iter()
+            .position(|resolver| Some(resolver.address) == address)
+    }
+
+    /// All of them, from one on.
+    fn round(&self, start: usize) -> impl Iterator<Item = &Resolver> + Clone {
+        let (before, after) = self.0.split_at(start);
+        after.iter().chain(before)
     }
 
     pub(super) fn answered(&mut self, address: SocketAddr, now: Instant) {
@@ -94,6 +113,15 @@ impl Resolvers {
     fn find(&mut self, address: SocketAddr) -> Option<&mut Resolver> {
         self.0.iter_mut().find(|resolver| resolver.address == address)
     }
+}
+
+/// The first that is alive; if none is, the first.
+fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant) -> Option<SocketAddr> {
+    let next = round.clone().next();
+    round
+        .find(|resolver| resolver.dead_until <= now)
+        .or(next)
+        .map(|resolver| resolver.address)
 }
 
 /// How long a dead resolver is passed over.

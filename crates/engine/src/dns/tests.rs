@@ -19,6 +19,7 @@ use crate::{Failure, Kind};
 
 const A: &str = "192.0.2.1:53";
 const B: &str = "[2001:db8::2]:53";
+const C: &str = "192.0.2.3:53";
 
 /// The forwarder's address in the guest's family.
 fn our_address(guest: &str) -> &'static str {

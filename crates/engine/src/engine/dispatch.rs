@@ -78,12 +78,15 @@ impl<S> Protocols<S> {
             return;
         }
         match transport {
+            // The first worker's forwarder is the one that learns which resolvers are dead.
+            Transport::Tcp(segment)
+                if is_dns(ctx.net, ip, segment.destination_port) && ctx.net.is_of(peers::FIRST, frame) => {}
             Transport::Tcp(segment) => {
                 let dns = self.dns.current_resolver(ctx.now);
                 self.tcp
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
             }
-            Transport::Udp(udp) if is_dns(ctx.net, ip, udp) => {
+            Transport::Udp(udp) if is_dns(ctx.net, ip, udp.destination_port) => {
                 if !ctx.net.is_of(peers::FIRST, frame) {
                     self.dns.handle_query(frame, ip, udp, ctx);
                 }
@@ -152,9 +155,9 @@ fn take_fragment<H: Host, T: Transmit>(
     ctx.net.counters.malformed += u64::from(taken.is_err());
 }
 
-/// Whether a datagram is for the DNS forwarder.
-fn is_dns(net: &Net, ip: &frame::Ip, udp: &frame::Udp) -> bool {
-    udp.destination_port == 53 && net.config.addresses.is_dns(ip.destination)
+/// Whether a packet is for the DNS forwarder.
+fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
+    port == 53 && net.config.addresses.is_dns(ip.destination)
 }
 
 fn is_unicast(mac: Mac) -> bool {

@@ -1,3 +1,4 @@
+use pontoon_wire::vnet::Checksum;
 use pontoon_wire::{Mac, checksum, protocol};
 use proptest::prelude::*;
 
@@ -30,7 +31,10 @@ impl Bench {
         let len = bytes.len();
         let head: Vec<_> = bytes[..len.min(HEAD)].to_vec();
         let frame = Frame {
-            offload: Offload::NONE,
+            offload: Offload {
+                checksum: piece.checksum,
+                ..Offload::NONE
+            },
             head: &head,
             parts: &[VolatileSlice::from(&mut bytes[..])],
             len,
@@ -64,6 +68,7 @@ struct Piece {
     offset: usize,
     more: bool,
     data: Vec<u8>,
+    checksum: Checksum,
 }
 
 impl Piece {
@@ -172,9 +177,9 @@ fn the_first_fragment_names_the_protocol_in_ipv6() {
         protocol: 132,
         ..packet
     };
-    assert!(bench.add(&other, &piece(1, 16, false, 16)).is_none());
-    let mut whole = bench.add(&packet, &piece(1, 0, true, 16)).unwrap();
-    let _ = whole.bytes.splice(ROOM..ROOM + 8, [0, 1, 0, 2, 0, 32, 0, 0]);
+    let (_, pieces) = datagram(&packet, 24, 16);
+    assert!(bench.add(&other, &pieces[1]).is_none());
+    let mut whole = bench.add(&packet, &pieces[0]).unwrap();
     let protocol = whole.open(|parsed, _| match parsed.body {
         Body::Ip(ip, Transport::Udp(_)) => ip.protocol,
         other => panic!("{other:?}"),
@@ -356,6 +361,88 @@ fn a_fragment_in_a_fragment_is_refused() {
     assert_eq!(whole.open(|_, _| ()), Err(Malformed::IpHeader));
 }
 
+#[test]
+fn pieces_of_two_datagrams_with_one_id_are_refused() {
+    for packet in [v4(), v6()] {
+        let (_, pieces) = datagram(&packet, 3_000, 1_448);
+        let mut others = pieces.clone();
+        // Of the same length: a sender at speed uses all ids again before a lost fragment is given up.
+        others[1].data[7] ^= 1;
+        let mut bench = Bench::new();
+        assert!(bench.add(&packet, &pieces[0]).is_none());
+        assert!(bench.add(&packet, &others[1]).is_none());
+        let mut whole = bench.add(&packet, &pieces[2]).unwrap();
+        assert_eq!(whole.open(|_, _| ()), Err(Malformed::Transport(protocol::UDP)));
+    }
+}
+
+#[test]
+fn a_datagram_without_a_checksum_is_one_in_ipv4_only() {
+    let without = |packet: &Ip| {
+        let (_, mut pieces) = datagram(packet, 40, 16);
+        pieces[0].data[6..8].fill(0);
+        open(packet, &pieces)
+    };
+    assert_eq!(without(&v4()), Ok(()));
+    assert_eq!(without(&v6()), Err(Malformed::Transport(protocol::UDP)));
+}
+
+#[test]
+fn what_follows_a_datagram_is_not_in_its_checksum() {
+    for packet in [v4(), v6()] {
+        let (_, mut pieces) = datagram(&packet, 40, 16);
+        pieces[2].data.extend(*b"padding");
+        assert_eq!(open(&packet, &pieces), Ok(()));
+    }
+}
+
+#[test]
+fn segments_and_messages_have_checksums_too() {
+    for (packet, number, place) in [
+        (v4(), protocol::TCP, 16),
+        (v6(), protocol::TCP, 16),
+        (v4(), protocol::ICMP, 2),
+        (v6(), protocol::ICMPV6, 2),
+    ] {
+        let packet = Ip {
+            protocol: number,
+            ..packet
+        };
+        let mut bytes: Vec<u8> = (0..45).collect();
+        // Of TCP's headers: 20 bytes, and no options.
+        bytes[12] = 0x50;
+        bytes[place..place + 2].fill(0);
+        let sum = match number {
+            protocol::ICMP => Sum::new(),
+            _ => Sum::pseudo(packet.source, packet.destination, number, bytes.len()),
+        };
+        let checksum = sum.add(&bytes).finish();
+        bytes[place..place + 2].copy_from_slice(&checksum.to_be_bytes());
+        assert_eq!(open(&packet, &cut(&bytes, 16)), Ok(()), "{number}");
+        bytes[30] ^= 4;
+        let refused = open(&packet, &cut(&bytes, 16));
+        assert_eq!(refused, Err(Malformed::Transport(number)));
+    }
+}
+
+#[test]
+fn what_has_no_checksum_that_we_know_is_handed_on() {
+    let packet = Ip {
+        protocol: 132,
+        ..v6()
+    };
+    assert_eq!(open(&packet, &cut(&[9; 40], 16)), Ok(()));
+}
+
+#[test]
+fn a_checksum_that_is_still_partial_is_not_looked_at() {
+    let packet = v4();
+    let (_, mut pieces) = datagram(&packet, 40, 16);
+    pieces[0].data[6..8].fill(7);
+    pieces[1].checksum = Checksum::Partial { start: 34, offset: 6 };
+    assert_eq!(open(&packet, &pieces), Ok(()));
+}
+
 proptest! {
     #[test]
     fn any_order_gives_the_datagram_back(
@@ -414,14 +501,31 @@ fn datagram(packet: &Ip, len: usize, size: usize) -> (Vec<u8>, Vec<Piece>) {
     let mut bytes = head.bytes().to_vec();
     checksum::complete(&mut bytes, head.checksum, [&data[..]]).unwrap();
     let upper = [&bytes[bytes.len() - 8..], &data].concat();
+    (data, cut(&upper, size))
+}
+
+/// The fragments of an upper layer's bytes.
+fn cut(upper: &[u8], size: usize) -> Vec<Piece> {
     let count = upper.len().div_ceil(size);
     let pieces = upper.chunks(size).enumerate().map(|(n, data)| Piece {
         id: 7,
         offset: n * size,
         more: n + 1 < count,
         data: data.to_vec(),
+        checksum: Checksum::Complete,
     });
-    (data, pieces.collect())
+    pieces.collect()
+}
+
+/// Puts a datagram together, and says whether it is handed on.
+#[track_caller]
+fn open(packet: &Ip, pieces: &[Piece]) -> Result<(), Malformed> {
+    let mut bench = Bench::new();
+    let (last, first) = pieces.split_last().unwrap();
+    for piece in first {
+        assert!(bench.add(packet, piece).is_none());
+    }
+    bench.add(packet, last).expect("complete").open(|_, _| ())
 }
 
 fn piece(id: u32, offset: usize, more: bool, len: usize) -> Piece {
@@ -430,6 +534,7 @@ fn piece(id: u32, offset: usize, more: bool, len: usize) -> Piece {
         offset,
         more,
         data: vec![0x5a; len],
+        checksum: Checksum::Complete,
     }
 }
 

@@ -132,7 +132,7 @@ impl<S> Udp<S> {
         let owner = self.owner(home);
         let written = match net.policy.shown(remote.ip()) {
             shown if shown == remote.ip() => remote,
-            gateway => self.fresh_port(home, owner, gateway, net)?,
+            gateway => self.fresh_port(home, owner, gateway, net, now)?,
         };
         let client = Peer {
             remote,
@@ -149,17 +149,28 @@ impl<S> Udp<S> {
         Some(written)
     }
 
-    /// A port of the gateway that stands for nobody else towards this endpoint.
-    fn fresh_port(&self, home: u32, owner: Owner, gateway: IpAddr, net: &mut Net) -> Option<SocketAddr> {
+    /// A port of the gateway that stands for nobody else towards this endpoint, or for somebody whose time is over.
+    fn fresh_port(
+        &self,
+        home: u32,
+        owner: Owner,
+        gateway: IpAddr,
+        net: &mut Net,
+        now: Instant,
+    ) -> Option<SocketAddr> {
         let peers = &self.endpoints.at(home).peers;
         let first = net.random.next_u32();
-        // A random start, then one after the other: with as many clients as ports a chance hit would be rare.
-        (0..=EPHEMERAL_MASK)
-            .map(|step| {
-                let low = (first.wrapping_add(step) & EPHEMERAL_MASK) as u16;
+        // Odd, so that it comes by every port; random, for those taken not to lie side by side.
+        let stride = net.random.next_u32() | 1;
+        (0..PORT_TRIES)
+            .map(|nth| {
+                let low = (first.wrapping_add(stride.wrapping_mul(nth)) & EPHEMERAL_MASK) as u16;
                 SocketAddr::new(gateway, EPHEMERAL | low)
             })
-            .find(|&port| peers.find(&self.pool, owner, Side::Written, port).is_none())
+            .find(|&port| {
+                let taken = peers.find(&self.pool, owner, Side::Written, port);
+                taken.is_none_or(|place| !peers.at(&self.pool, place).is_fresh(now))
+            })
     }
 }
 
@@ -172,3 +183,7 @@ fn guest(published: Published, net: &Net) -> Option<SocketAddr> {
 /// RFC 6335 section 6: the dynamic ports, 49152 to 65535.
 const EPHEMERAL: u16 = 0xc000;
 const EPHEMERAL_MASK: u32 = 0x3fff;
+
+/// Ports tried for a client that appears as the gateway: with nine of ten taken one in a thousand is refused, and a flood
+/// of clients costs the others little.
+const PORT_TRIES: u32 = 64;

@@ -92,6 +92,49 @@ fn an_echo_id_has_one_socket() {
     assert!(world.counters().handed_over > 10);
 }
 
+/// Which resolver is dead, streams to the forwarder know wherever they arrive: what queries have shown.
+#[test]
+fn streams_to_the_forwarder_avoid_a_dead_resolver() {
+    for v6 in [false, true] {
+        let mut scenario = Scenario::calm(
+            GuestPlan::Scripted(ScriptedPlan::default()),
+            dial(Script::SINK, Script::source(0)),
+        );
+        scenario.world.workers = ANYWHERE;
+        let [dead, alive] = [9991, 9992];
+        scenario.world.config.resolvers = vec![(server(v6), dead).into(), (server(v6), alive).into()];
+        let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+        let mut world = World::new(scenario.world(), Rng::new(11), make);
+        world.host.refuse_udp(dead);
+        world.host.serve(alive, Answer::Never, Script::SINK);
+        let addresses = scenario.world.config.addresses;
+        let forwarder: core::net::IpAddr = match v6 {
+            true => addresses.v6.unwrap().dns.into(),
+            false => addresses.v4.dns.into(),
+        };
+        world.guest.inject(Packet::Udp(Datagram {
+            from: (own(v6), 5000).into(),
+            to: (forwarder, 53).into(),
+            // The root's name servers.
+            payload: vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1],
+        }));
+        assert_eq!(world.run_for(SECOND / 2), Ok(()));
+        for port in 0..40 {
+            world.guest.inject(Packet::Tcp(Segment {
+                from: (own(v6), 6000 + port).into(),
+                to: (forwarder, 53).into(),
+                flags: SYN,
+                window: 1000,
+                ..Segment::EMPTY
+            }));
+        }
+        assert_eq!(world.run_for(SECOND / 4), Ok(()));
+        let counters = world.counters();
+        assert_eq!((counters.tcp_opened, counters.tcp_connect_failed), (40, 0));
+        assert_eq!(counters.dns_failovers, 1);
+    }
+}
+
 /// The limit is that of all workers together, give or take one each.
 #[test]
 fn max_flows_is_of_all_workers() {

@@ -129,6 +129,8 @@ proptest! {
                 *byte ^= other;
             }
             bench.answer(socket, &to.to_string(), &[said, close]);
+            // The other resolver is asked where this one declined.
+            let socket = bench.sent().pop().map_or(socket, |(socket, ..)| socket);
             if fails && bench.forwarder.pending() > 0 {
                 bench.refuse(socket, Failure::Other(5));
             }

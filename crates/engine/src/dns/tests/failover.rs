@@ -147,6 +147,148 @@ fn without_resolvers_the_guest_is_told_at_once() {
     bench.idle();
 }
 
+/// The answer to `query` that there is none, with `extra` bytes behind the question.
+fn decline(query: &[u8], rcode: u8, extra: usize) -> Vec<u8> {
+    let mut message = answer(query, extra);
+    message[3] |= rcode;
+    message
+}
+
+const SERVFAIL: u8 = 2;
+const NOTIMP: u8 = 4;
+const REFUSED: u8 = 5;
+
+#[test]
+fn a_resolver_that_declines_loses_this_query_alone() {
+    for rcode in [SERVFAIL, NOTIMP, REFUSED] {
+        let (mut bench, question, (first, _, asked)) = asking(&[A, B]);
+        let step = bench.answer(first, A, &[decline(&asked, rcode, 0)]);
+        assert_eq!(step, (vec![("dns_failovers", 1)], vec![]));
+        let (second, to, asked) = bench.asked();
+        assert_eq!(to, addr(B));
+        assert_ne!(first, second, "a fresh socket");
+        let step = bench.answer(second, B, &[answer(&asked, 9)]);
+        assert_eq!(step, (ANSWERED.into(), vec![answer(&question, 9)]));
+        bench.idle();
+        // It is as good as any other.
+        assert_eq!(bench.forwarder.current_resolver(bench.world.now), Some(addr(A)));
+    }
+}
+
+#[test]
+fn other_answers_without_records_are_answers() {
+    for rcode in [0, 1, 3] {
+        let (mut bench, question, (socket, _, asked)) = asking(&[A, B]);
+        let step = bench.answer(socket, A, &[decline(&asked, rcode, 0)]);
+        assert_eq!(step, (ANSWERED.into(), vec![decline(&question, rcode, 0)]));
+        bench.idle();
+    }
+}
+
+#[test]
+fn when_each_has_declined_the_guest_gets_the_first_of_these_answers() {
+    let resolvers = [A, B, C];
+    let (mut bench, question, (socket, _, asked)) = asking(&resolvers);
+    bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
+    let (socket, to, asked) = bench.asked();
+    assert_eq!(to, addr(B));
+    bench.answer(socket, B, &[decline(&asked, SERVFAIL, 6)]);
+    let (socket, to, asked) = bench.asked();
+    assert_eq!(to, addr(C));
+    let step = bench.answer(socket, C, &[decline(&asked, NOTIMP, 7)]);
+    assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
+    bench.idle();
+}
+
+#[test]
+fn the_only_resolver_may_decline() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A]);
+    let step = bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
+    assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
+    bench.idle();
+}
+
+#[test]
+fn one_declines_and_the_others_are_silent() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A, B, C]);
+    bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
+    assert_eq!(bench.asked().1, addr(B));
+    assert_eq!(
+        bench.wait(SECOND + SECOND / 10),
+        (vec![("dns_failovers", 1)], vec![])
+    );
+    assert_eq!(bench.asked().1, addr(C));
+    let step = bench.wait(SECOND + SECOND / 10);
+    assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
+    bench.idle();
+    // They are passed over from now on, but somebody else's "no" is no reason not to ask them.
+    bench.ask(&query(2, "example.org"));
+    let (socket, to, asked) = bench.asked();
+    assert_eq!(to, addr(A));
+    bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
+    assert_eq!(bench.asked().1, addr(B));
+}
+
+#[test]
+fn one_is_silent_and_the_other_declines() {
+    let (mut bench, question, _) = asking(&[A, B]);
+    bench.wait(SECOND + SECOND / 10);
+    let (socket, to, asked) = bench.asked();
+    assert_eq!(to, addr(B));
+    let step = bench.answer(socket, B, &[decline(&asked, SERVFAIL, 5)]);
+    assert_eq!(step, (ANSWERED.into(), vec![decline(&question, SERVFAIL, 5)]));
+    bench.idle();
+}
+
+#[test]
+fn one_declines_and_the_others_cannot_be_reached() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A, B, C]);
+    bench.world.host.unreachable.push(addr(B));
+    let step = bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
+    assert_eq!(step, (vec![("dns_failovers", 2)], vec![]));
+    let (socket, to, _) = bench.asked();
+    assert_eq!(to, addr(C));
+    let step = bench.refuse(socket, Failure::Refused);
+    assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
+    bench.idle();
+}
+
+#[test]
+fn one_declines_and_there_is_no_descriptor_for_the_other() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A, B]);
+    bench.world.host.opens.push_back(Failure::Exhausted);
+    let (moved, sent) = bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
+    let counted = [
+        ANSWERED[0],
+        ("host_exhausted", 1),
+        ANSWERED[1],
+        ("dns_failovers", 1),
+    ];
+    assert_eq!(moved, counted);
+    assert_eq!(sent, [decline(&question, REFUSED, 5)]);
+    bench.idle();
+}
+
+#[test]
+fn nobody_is_asked_after_five_seconds_whatever_was_declined() {
+    let resolvers: Vec<_> = (1..=8).map(|n| format!("192.0.2.{n}:53")).collect();
+    let resolvers: Vec<_> = resolvers.iter().map(String::as_str).collect();
+    let (mut bench, question, (socket, _, asked)) = asking(&resolvers);
+    bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
+    let (_, sent) = bench.wait(5 * SECOND + SECOND / 10);
+    assert_eq!(sent, [decline(&question, REFUSED, 5)]);
+    assert_eq!(bench.sent().len(), 5);
+    bench.idle();
+}
+
+#[test]
+fn what_is_too_long_to_keep_is_passed_on() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A, B]);
+    let step = bench.answer(socket, A, &[decline(&asked, REFUSED, 1_300)]);
+    assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 1_300)]));
+    bench.idle();
+}
+
 #[test]
 fn new_resolvers_leave_waiting_queries_in_peace() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
