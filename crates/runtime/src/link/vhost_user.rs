@@ -160,6 +160,9 @@ impl Link for VhostUser {
         if wait.frames {
             self.receiver.rearm();
         }
+        if wait.room {
+            self.transmitter.rearm();
+        }
         let door = self.door.as_mut()?;
         door.resting.sleep(door.listener.as_ref(), epoll)
     }
