@@ -195,6 +195,18 @@ fn memory_comes_and_goes() {
     assert_eq!(device.receiver().faults(), 1);
 }
 
+/// A worker that may not take frames yet looks for them all the same.
+#[test]
+fn who_only_looks_for_frames_obeys_too() {
+    let (mut device, _machine, _pair) = Device::pair(ALL, 1536);
+    device.backend.disconnect();
+    device.transmitter().flush();
+    assert!(!device.receiver().has_frames());
+    drop(device.accept());
+    let ended = device.backend.handle().expect_err("its rings have stopped");
+    assert!(ended.is_orderly(), "{ended}");
+}
+
 /// Every page that the device writes is marked, and no other.
 #[test]
 fn the_log_has_the_pages_that_were_written() {
