@@ -230,13 +230,12 @@ impl Transmit for Transmitter {
     /// One look at whether the guest wants to be told, and at most one call.
     fn flush(&mut self) {
         self.obey();
-        if !std::mem::take(&mut self.unpublished) {
-            return;
-        }
-        if let Some(ring) = self.half.live()
+        if self.unpublished
+            && let Some(ring) = self.half.live()
             && let Ok((mut queue, door)) = ring.open()
         {
             door.publish(&mut queue);
+            self.unpublished = false;
         }
     }
 }
