@@ -16,6 +16,7 @@ use socket::Source;
 pub(crate) mod captured;
 #[cfg(test)]
 mod conformance;
+mod ear;
 mod rest;
 pub mod socket;
 pub mod tap;

@@ -201,7 +201,8 @@ impl<L: Link> Worker<L> {
                 }
                 self.engine
                     .forget_guest(&mut self.link.transmitter(), &mut self.host, begin);
-                left.frames = false;
+                // An order that the guest's front-end has left behind waits for who looks for frames.
+                left.frames = true;
             }
 
             for news in self.engine.take_news() {

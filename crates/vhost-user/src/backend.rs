@@ -192,6 +192,13 @@ impl Backend {
         self.session.is_some()
     }
 
+    /// Whether a front-end is there that has closed its end, though what it said may not have been handled yet.
+    #[must_use]
+    pub fn has_hung_up(&self) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| session.channel.has_hung_up())
+    }
+
     /// Handles the messages that are there, as far as the rings' workers have obeyed.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags,
@@ -60,6 +61,16 @@ impl Channel {
             header: None,
             fds: Vec::new(),
         }
+    }
+
+    /// Whether nothing comes but what is there already.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     /// The next message, if all of it is there.

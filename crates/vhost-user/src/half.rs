@@ -48,6 +48,8 @@ pub(crate) struct Ring {
     pub(crate) setup: Setup,
     /// Something went wrong that only a new start can mend.
     faulty: bool,
+    /// All of it lies in the guest's memory as that is now.
+    mapped: bool,
 }
 
 /// A ring cannot be served any further.
@@ -94,7 +96,7 @@ impl Half {
         } else if let Some(error) = ring.device.broken() {
             self.fail(Fault::Driver(error));
         }
-        self.ring.as_mut().filter(|ring| !ring.faulty)
+        self.ring.as_mut().filter(|ring| !ring.faulty && ring.mapped)
     }
 
     /// Makes the descriptor readable once more.
@@ -145,12 +147,13 @@ impl Half {
         }
     }
 
+    /// A front-end may take the region away that a running ring lies in, and give it back (REM_MEM_REG, ADD_MEM_REG):
+    /// meanwhile the ring is left alone.
     fn remap(&mut self, memory: Arc<Table>) {
-        self.set(|ring| ring.setup.memory = memory);
-        let lost = self.ring.as_mut().and_then(|ring| ring.open().err());
-        if let Some(error) = lost {
-            self.fail(Fault::Layout(error));
-        }
+        self.set(|ring| {
+            ring.setup.memory = memory;
+            ring.mapped = ring.open().is_ok();
+        });
     }
 
     fn start(&mut self, setup: Setup) -> Answer {
@@ -217,6 +220,7 @@ impl Ring {
             device: Device::new(setup.layout, setup.features.ring(), state)?,
             setup,
             faulty: false,
+            mapped: true,
         };
         // A layout that is not in memory is refused now rather than at the first frame.
         ring.open()?;

@@ -60,7 +60,8 @@ impl Log {
                 return;
             };
             if let Ok(byte) = self.map.get_atomic_ref::<AtomicU8>(self.begin + at) {
-                byte.fetch_or(1 << (page % 8), Ordering::Relaxed);
+                // Release: whoever clears the bit copies what was written before it was set.
+                byte.fetch_or(1 << (page % 8), Ordering::Release);
             }
         }
     }

@@ -74,8 +74,9 @@ impl Receiver {
     }
 
     /// Whether there are frames. The driver does not kick while it is served, so that nothing else tells of them until
-    /// [`rearm`](Self::rearm).
+    /// [`rearm`](Self::rearm). Orders are obeyed, as those do not wait until frames may be taken.
     pub fn has_frames(&mut self) -> bool {
+        self.half.obey();
         self.look(|ring| Ok(ring.open()?.0.poll()?)) > 0
     }
 

@@ -40,6 +40,8 @@ pub struct Transmitter {
     half: Half,
     limits: Limits,
     full: bool,
+    /// Chains that waited when a frame was refused for want of more: the fewest, where there were several.
+    short: Option<u16>,
     /// Chains were returned that the driver has not been shown.
     unpublished: bool,
     store: Store,
@@ -61,6 +63,7 @@ impl Transmitter {
             half: Half::new(mailbox)?,
             limits: Features::default().limits(mtu, 0),
             full: false,
+            short: None,
             unpublished: false,
             store: Store {
                 chains: vec![Chain::default(); MAX_FRAMES * MAX_BUFFERS],
@@ -71,10 +74,33 @@ impl Transmitter {
         })
     }
 
-    /// Whether a frame was refused for want of room since this was last asked. The descriptor tells when there is room:
-    /// no need to try meanwhile.
+    /// Whether a frame was refused for want of room since this was last asked. The descriptor tells when there is room,
+    /// if [`rearm`](Self::rearm) is called before it is waited for: no need to try meanwhile.
     pub fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.full)
+    }
+
+    /// Asks the driver to kick for more room than there was when a frame was refused: one that was sent after it may have
+    /// taken that wish back. Room that is there already is told of, too.
+    pub fn rearm(&mut self) {
+        let Some(short) = self.short.take() else {
+            return;
+        };
+        let Some((mut queue, door)) = self
+            .half
+            .live()
+            .filter(|ring| ring.is_enabled())
+            .and_then(|ring| ring.open().ok())
+        else {
+            return;
+        };
+        // An error: the queue is broken, and will be given up when it is next looked at.
+        let Ok(before) = queue.poll() else { return };
+        // The driver is asked for chains after the ones that were seen before: those that came meanwhile are told of
+        // here. No others are, or too few would be tried again and again.
+        if door.rearm(&mut queue).is_ok_and(|now| now > before.min(short)) {
+            self.half.ring_bell();
+        }
     }
 
     /// Whether there is a guest that takes frames.
@@ -106,6 +132,7 @@ impl Transmitter {
             half,
             limits,
             full,
+            short,
             unpublished,
             store,
         } = self;
@@ -115,6 +142,7 @@ impl Transmitter {
             .and_then(|ring| ring.open().ok())
         else {
             *full = true;
+            *short = Some(0);
             return Err(Refused::Full);
         };
         let bytes = door.features.header_len() + head + payload;
@@ -133,8 +161,10 @@ impl Transmitter {
             *unpublished = false;
             outcome = door.rearm(&mut queue);
             if outcome.is_ok_and(|now| now > waiting) {
-                queue.suppress();
                 outcome = room.take(&mut queue, &door, &mut store.chains, frames, bytes);
+                if !room.frames.is_empty() {
+                    queue.suppress();
+                }
             }
         }
         let refused = match outcome {
@@ -145,7 +175,11 @@ impl Transmitter {
             Ok(_) | Err(_) => Some(Refused::Full),
         };
         if let Some(refused) = refused {
-            *full |= refused == Refused::Full;
+            if refused == Refused::Full {
+                *full = true;
+                let waiting = outcome.unwrap_or(0);
+                *short = Some(short.map_or(waiting, |short| short.min(waiting)));
+            }
             store.pieces = parts::recycle(room.pieces);
             return Err(refused);
         }
@@ -196,13 +230,12 @@ impl Transmit for Transmitter {
     /// One look at whether the guest wants to be told, and at most one call.
     fn flush(&mut self) {
         self.obey();
-        if !std::mem::take(&mut self.unpublished) {
-            return;
-        }
-        if let Some(ring) = self.half.live()
+        if self.unpublished
+            && let Some(ring) = self.half.live()
             && let Ok((mut queue, door)) = ring.open()
         {
             door.publish(&mut queue);
+            self.unpublished = false;
         }
     }
 }

@@ -39,6 +39,12 @@ pub(super) const FRAMES_AND_ROOM: For = For {
     room: true,
 };
 
+/// The same of one that may not take frames yet, though there are some.
+const NO_FRAMES: For = For {
+    frames: false,
+    room: false,
+};
+
 pub(super) const PAIRS: [Pair; 2] = [
     Pair {
         guest: "10.0.2.15",
@@ -130,6 +136,7 @@ macro_rules! suite {
             carries_datagrams_of_every_size
             bursts_are_bounded_and_say_what_is_left
             wakes_who_sleeps
+            frames_that_are_not_wanted_yet_leave_who_sleeps_alone
             reservations_are_used_in_order_and_undone
             refuses_what_its_limits_exclude
             says_when_the_guest_is_gone
@@ -228,6 +235,45 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
             guest.say(PAIRS[0], b"behind");
         }
         assert!(told(Duration::from_secs(2)), "before: {before}");
+        assert_eq!(drain(&mut link).0.len(), 1);
+    }
+}
+
+/// Whoever may not take frames yet sleeps on, and hears of them when it may, whether it sleeps then or has other things
+/// to do.
+pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() {
+    let (mut link, mut guest) = G::open(1500);
+    let epoll = Epoll::new().unwrap();
+    link.watch(&epoll).unwrap();
+    let mut events = Events::new();
+    let mut told = |patience| {
+        epoll.wait(&mut events, Some(patience)).unwrap();
+        events.edges().any(|(edge, _)| edge == Edge::Link)
+    };
+    for sleeps in [true, false, true] {
+        drain(&mut link);
+        while told(Duration::ZERO) {}
+        for nth in 0..2 {
+            guest.say(PAIRS[0], &[nth]);
+            G::settle(&mut link, usize::from(nth) + 1);
+            // As it was asked for before, it may be told of once.
+            assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
+            told(Duration::from_millis(20));
+            assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
+            assert!(!told(Duration::from_millis(20)), "frame {nth}");
+        }
+        assert_eq!(drain(&mut link).0.len(), 2);
+        assert!(!link.has_frames());
+
+        if sleeps {
+            assert_eq!(link.sleep(&epoll, FRAMES), None);
+        }
+        guest.say(PAIRS[0], b"later");
+        G::settle(&mut link, 1);
+        assert!(
+            told(Duration::from_millis(20)) || link.has_frames(),
+            "sleeps: {sleeps}"
+        );
         assert_eq!(drain(&mut link).0.len(), 1);
     }
 }

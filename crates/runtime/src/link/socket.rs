@@ -115,13 +115,17 @@ impl<F: Framing> Link for Socket<F> {
         self.seat.guest().is_some()
     }
 
+    fn has_frames(&mut self) -> bool {
+        self.seat.has_frames()
+    }
+
     fn take_full(&mut self) -> Result<bool, Gone> {
         self.transmitter.take_full()
     }
 
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
         let room = (wait.room && self.seat.watch_room(epoll).is_err()).then_some(RETRY);
-        room.into_iter().chain(self.seat.sleep(epoll)).min()
+        room.into_iter().chain(self.seat.sleep(epoll, wait.frames)).min()
     }
 
     fn part(&mut self, epoll: &Epoll) -> bool {

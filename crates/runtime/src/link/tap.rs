@@ -12,6 +12,7 @@ use std::time::Duration;
 use pontoon_engine::{Limits, Transmit as _};
 use pontoon_sys::tun::TapOffload;
 
+use super::ear::Ear;
 use super::{For, Gone, Link, RETRY};
 use crate::host::event::{Edge, Epoll};
 
@@ -29,6 +30,7 @@ const MAX_PACKET: usize = 65_535;
 pub struct Tap {
     receiver: Receiver,
     transmitter: Transmitter,
+    ear: Ear,
 }
 
 impl Tap {
@@ -49,6 +51,7 @@ impl Tap {
         Ok(Self {
             receiver: Receiver::new(queue.clone(), offload.vnet_hdr),
             transmitter: Transmitter::new(queue, offload.vnet_hdr, limits),
+            ear: Ear::default(),
         })
     }
 }
@@ -82,12 +85,17 @@ impl Link for Tap {
         Ok(epoll.add_level(&self.receiver, Edge::Link.token())?)
     }
 
+    fn has_frames(&mut self) -> bool {
+        self.ear.misses(&self.receiver)
+    }
+
     fn take_full(&mut self) -> Result<bool, Gone> {
         Ok(self.transmitter.take_full())
     }
 
-    fn sleep(&mut self, _: &Epoll, wait: For) -> Option<Duration> {
-        wait.room.then_some(RETRY)
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+        let frames = self.ear.sleep(&self.receiver, epoll, wait.frames);
+        frames.or(wait.room.then_some(RETRY))
     }
 }
 

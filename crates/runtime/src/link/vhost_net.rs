@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use tracing::info;
 use vm_memory::VolatileSlice;
 
+use super::ear::Ear;
 use super::tap::{self, Tap};
 use super::{Burst, For, Gone, Link, RETRY, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
@@ -55,6 +56,8 @@ pub struct VhostNet {
     bell: Bell,
     /// Present as long as vhost-net is.
     alarm: Option<Arc<Alarm>>,
+    /// Of the tap's, when vhost-net is gone.
+    ear: Ear,
     /// Bytes, both ways, since the kernel would have liked to be woken.
     gathered: Option<usize>,
     /// Times that the worker went to sleep since a frame came.
@@ -113,6 +116,7 @@ impl VhostNet {
             },
             bell: pair.bell,
             alarm: Some(pair.alarm),
+            ear: Ear::default(),
             gathered: None,
             silence: 0,
             gone: None,
@@ -209,7 +213,7 @@ impl Link for VhostNet {
         if has_frames {
             self.silence = 0;
         }
-        has_frames
+        has_frames || self.ear.misses(&self.receiver.tap)
     }
 
     fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
@@ -232,10 +236,11 @@ impl Link for VhostNet {
         self.wake(more);
     }
 
-    fn sleep(&mut self, _: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
         self.wake(false);
         let Some(ring) = &mut self.transmitter.ring else {
-            return wait.room.then_some(RETRY);
+            let frames = self.ear.sleep(&self.receiver.tap, epoll, wait.frames);
+            return frames.or(wait.room.then_some(RETRY));
         };
         let room = wait.room && {
             let used = ring.rearm();

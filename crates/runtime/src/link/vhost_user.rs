@@ -160,6 +160,9 @@ impl Link for VhostUser {
         if wait.frames {
             self.receiver.rearm();
         }
+        if wait.room {
+            self.transmitter.rearm();
+        }
         let door = self.door.as_mut()?;
         door.resting.sleep(door.listener.as_ref(), epoll)
     }
@@ -275,6 +278,10 @@ impl Door {
         let Some(listener) = &self.listener else {
             return;
         };
+        if self.backend.has_hung_up() {
+            // Whoever comes is the next one, and is told of once more when this one has been parted with.
+            return;
+        }
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(listener, flags) {

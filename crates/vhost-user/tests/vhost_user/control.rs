@@ -11,7 +11,7 @@ use pontoon_vhost_driver::{Pair, Queue};
 use pontoon_wire::vnet::Offload;
 use vhost::vhost_user::VhostUserFrontend as _;
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo};
-use vm_memory::{MmapRegion, VolatileMemory as _};
+use vm_memory::{GuestMemoryBackend as _, MmapRegion, VolatileMemory as _};
 
 use crate::device::{ALL, Device, How, OPTIONS, TSO, bytes};
 use crate::hostile::Raw;
@@ -193,6 +193,60 @@ fn memory_comes_and_goes() {
     assert!(device.drain().0.is_empty());
     device.receiver().receive(32, |_| panic!("its memory is gone"));
     assert_eq!(device.receiver().faults(), 1);
+}
+
+/// A worker that may not take frames yet looks for them all the same.
+#[test]
+fn who_only_looks_for_frames_obeys_too() {
+    let (mut device, _machine, _pair) = Device::pair(ALL, 1536);
+    device.backend.disconnect();
+    device.transmitter().flush();
+    assert!(!device.receiver().has_frames());
+    drop(device.accept());
+    let ended = device.backend.handle().expect_err("its rings have stopped");
+    assert!(ended.is_orderly(), "{ended}");
+}
+
+/// Regions are taken away and given back while the rings that lie in them run.
+#[test]
+fn rings_outlive_memory_that_comes_back() {
+    let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
+    let regions = machine
+        .memory()
+        .iter()
+        .map(VhostUserMemoryRegionInfo::from_guest_region);
+    let regions: Vec<_> = regions.map(Result::unwrap).collect();
+    carries(&mut device, &mut pair);
+    device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
+    device.during(|| {
+        for region in &regions {
+            machine.frontend().remove_mem_region(region).unwrap();
+        }
+    });
+    assert!(pair.tx.send(Offload::NONE, 0, &bytes(70)).unwrap());
+    pair.tx.flush().unwrap();
+    assert!(device.drain().0.is_empty());
+    assert!(!device.transmitter().is_serving());
+    assert_eq!(
+        device.send(How::Copied, Offload::NONE, 54, &bytes(60)),
+        Err(Refused::Full)
+    );
+    assert!(device.transmitter().take_full());
+    device.transmitter().rearm();
+
+    device.during(|| {
+        for region in &regions {
+            machine.frontend().add_mem_region(region).unwrap();
+        }
+    });
+    // `during` takes frames and drops them.
+    assert_eq!(pair.tx.outstanding().unwrap(), 0);
+    assert_eq!(pair.rx.receive(|_| {}).unwrap(), 1, "what had been sent is shown");
+    carries(&mut device, &mut pair);
+    assert_eq!(
+        (device.receiver().faults(), device.transmitter().faults()),
+        (0, 0)
+    );
 }
 
 /// Every page that the device writes is marked, and no other.

@@ -144,7 +144,9 @@ impl World {
     /// What a worker does once for all frames of a turn.
     fn turn(&mut self) {
         self.transmitter.flush();
-        self.transmitter.take_full();
+        if self.transmitter.take_full() {
+            self.transmitter.rearm();
+        }
         self.transmitter.is_serving();
         assert!(self.transmitter.limits().max_gso <= 65_535);
         // A ring is given up once.

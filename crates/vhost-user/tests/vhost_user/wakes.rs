@@ -92,6 +92,32 @@ fn too_few_buffers_are_waited_for_too() {
     }
 }
 
+/// A frame that found room after another one was refused takes the wish to be woken back, until the device sleeps.
+#[test]
+fn a_small_frame_after_a_refusal_does_not_cancel_the_wake_up() {
+    for features in [ALL, ALL & !EVENT_IDX] {
+        let (mut device, _machine, mut pair) = Device::pair(features, 1536);
+        let waiter = Waiter::new([&device.halves[0].1 as _]);
+        let frame = bytes(60_000);
+        for refilled_before in [false, true, false] {
+            while device.send(How::Reserved, TSO, 54, &frame).is_ok() {}
+            device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
+            device.transmitter().flush();
+            assert!(device.transmitter().take_full());
+            while waiter.has() {}
+            if refilled_before {
+                assert_eq!(pair.rx.receive(|_| {}).unwrap(), 7);
+            }
+            device.transmitter().rearm();
+            if !refilled_before {
+                assert!(!waiter.has(), "what is left is too little");
+                assert_eq!(pair.rx.receive(|_| {}).unwrap(), 7);
+            }
+            assert!(waiter.has(), "refilled before: {refilled_before}");
+        }
+    }
+}
+
 /// While it is awake nobody kicks; it looks, and before it sleeps it is told of what it has not seen.
 #[test]
 fn a_receiver_that_is_awake_is_left_alone() {

@@ -11,6 +11,7 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 
+use super::super::ear::Ear;
 use super::super::rest::Resting;
 use crate::host::event::{Edge, Epoll};
 
@@ -67,6 +68,7 @@ pub(super) struct Seat {
 #[derive(Debug)]
 struct Guest {
     socket: Arc<OwnedFd>,
+    ear: Ear,
     /// The same socket: epoll has one registration for each descriptor, and this one's is for room.
     room: OwnedFd,
 }
@@ -76,6 +78,7 @@ impl Guest {
     fn new(socket: OwnedFd) -> io::Result<Self> {
         set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
         Ok(Self {
+            ear: Ear::default(),
             room: socket.try_clone()?,
             socket: Arc::new(socket),
         })
@@ -186,9 +189,18 @@ impl Seat {
         }
     }
 
-    /// How long whoever is about to sleep may, at most.
-    pub(super) fn sleep(&mut self, epoll: &Epoll) -> Option<Duration> {
-        self.resting.sleep(self.listener.as_ref(), epoll)
+    /// Whether the guest has frames that nothing tells of.
+    pub(super) fn has_frames(&self) -> bool {
+        let guest = self.guest.as_ref();
+        guest.is_some_and(|guest| guest.ear.misses(&guest.socket))
+    }
+
+    /// How long whoever is about to sleep may, at most; `frames`: it waits for those.
+    pub(super) fn sleep(&mut self, epoll: &Epoll, frames: bool) -> Option<Duration> {
+        let guest = self.guest.as_mut();
+        let guest = guest.and_then(|guest| guest.ear.sleep(&guest.socket, epoll, frames));
+        let rest = self.resting.sleep(self.listener.as_ref(), epoll);
+        guest.into_iter().chain(rest).min()
     }
 
     /// The guest is gone.

@@ -156,6 +156,46 @@ fn guests_come_one_after_the_other_and_one_at_a_time() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// One that goes while a queue has something left to do for it does not keep the next one out.
+#[test]
+fn one_that_comes_as_the_other_goes_is_the_next_one() {
+    let path = std::env::temp_dir().join(format!("pontoon-next-guest-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    let source = Source::Listening {
+        listener: listener.into(),
+        one_off: false,
+    };
+    let mut link = open(source, 1, 1500).unwrap().remove(0);
+    let epoll = Epoll::new().unwrap();
+    link.watch(&epoll).unwrap();
+    let socket = UnixStream::connect(&path).unwrap();
+    let mut voice = socket.try_clone().unwrap();
+    let guest = Guest::connect(&mut link, socket, &epoll);
+    let mut events = Events::new();
+    let mut told = || {
+        epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        events.edges().any(|(edge, _)| edge == Edge::Control)
+    };
+    while told() {}
+
+    // SET_VRING_ENABLE of ring 0, which nobody waits for.
+    let words = [18_u32, 1, 8, 0, 1];
+    let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    std::io::Write::write_all(&mut voice, &message).unwrap();
+    drop((voice, guest));
+    let next = UnixStream::connect(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(told());
+    assert_eq!(link.control(&epoll), Ok(()), "the order has not been obeyed");
+    assert_eq!(turn(&mut link, &epoll), Err(Gone::Closed));
+    while told() {}
+    assert!(link.part(&epoll));
+    assert!(told());
+    let guest = Guest::connect(&mut link, next, &epoll);
+    assert!(link.has_guest());
+    drop(guest);
+}
+
 /// In a process of its own, as it takes every descriptor.
 #[test]
 fn one_that_found_no_descriptor_is_served_when_there_is_one() {
