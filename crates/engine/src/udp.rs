@@ -2,7 +2,8 @@
 //!
 //! The mapping does not depend on the peer (RFC 4787 REQ-1): whatever a guest sends from one address and port leaves
 //! from one socket, and whatever arrives there from a permitted sender goes back. A published port is its endpoint's
-//! mapping; where it has several sockets, a peer is answered from the one that it wrote to.
+//! mapping; where it has several sockets, a peer is answered from the one that it wrote to. Whom none of them can reach, as
+//! anybody outside by one that is bound to loopback, the guest talks with by an endpoint beside it.
 //!
 //! Up, consecutive datagrams alike are gathered and leave in one send ([`Gather`], `up.rs`,
 //! `send.rs`). Down, several datagrams
@@ -219,7 +220,7 @@ impl<S> Udp<S> {
     /// The endpoint's first slot, which its peers belong to.
     fn home(&self, index: u32) -> u32 {
         match *self.endpoints.key(index) {
-            (_, 0) => index,
+            (_, 0 | BESIDE) => index,
             (guest, _) => self.endpoints.find(&(guest, 0)).unwrap_or(index),
         }
     }
@@ -269,6 +270,9 @@ const IDLE_UNANSWERED: Duration = Duration::from_secs(30);
 
 /// A resolver's client asks once, from a port of its own (RFC 4787 REQ-5 lets well-known ports differ).
 const IDLE_DNS: Duration = Duration::from_secs(10);
+
+/// The place of an endpoint beside a published port's: one like any other, for whom no published socket reaches.
+const BESIDE: u8 = u8::MAX;
 
 /// More than the longest datagram.
 const SCRATCH: usize = 65_536;

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use rand_chacha::rand_core::RngCore;
 
 use super::peers::{Owner, Peer, Side};
-use super::{Endpoint, Udp};
+use super::{BESIDE, Endpoint, Udp};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
@@ -28,7 +28,7 @@ impl<S> Udp<S> {
         let Some(guest) = guest(published, ctx.net) else {
             return Ok(());
         };
-        let nth = (0..u8::MAX).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
+        let nth = (0..BESIDE).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
         self.open_door(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)
     }
 
@@ -53,7 +53,7 @@ impl<S> Udp<S> {
         let Some(guest) = guest(published, ctx.net) else {
             return;
         };
-        let all = (0..u8::MAX).map_while(|nth| Some((nth, self.endpoints.find(&(guest, nth))?)));
+        let all = (0..BESIDE).map_while(|nth| Some((nth, self.endpoints.find(&(guest, nth))?)));
         let is_it = |&(_, index): &(u8, u32)| self.endpoints.at(index).published == Some(place);
         let behind: Vec<(u8, u32)> = all.skip_while(|door| !is_it(door)).collect();
         let Some(&(first, _)) = behind.first() else {
@@ -74,6 +74,12 @@ impl<S> Udp<S> {
             if self.open_door(place, (guest, nth), ctx).is_err() {
                 ctx.net.counters.host_exhausted += 1;
             }
+        }
+        // With the last of them the guest's port becomes like any other, which has one socket.
+        if self.endpoints.find(&(guest, 0)).is_none()
+            && let Some(beside) = self.endpoints.find(&(guest, BESIDE))
+        {
+            self.remove(beside, ctx);
         }
     }
 
@@ -102,20 +108,19 @@ impl<S> Udp<S> {
 
     /// The socket by which the endpoint at `home` sends to somebody new: the first one that can reach there, for a
     /// socket that is bound to a loopback address cannot leave the host, nor any other reach loopback.
-    pub(super) fn way_out(&self, home: u32, remote: SocketAddr, net: &Net) -> u32 {
+    pub(super) fn way_out(&self, home: u32, remote: SocketAddr, net: &Net) -> Option<u32> {
         let reaches = |index: u32| {
             let place = self.endpoints.at(index).published?;
             let bound = net.config.published.get(place as usize)?.host.ip();
             Some(bound.is_unspecified() || bound.is_loopback() == remote.ip().is_loopback())
         };
         if reaches(home).unwrap_or(true) {
-            return home;
+            return Some(home);
         }
         let guest = self.endpoints.key(home).0;
-        (1..u8::MAX)
+        (1..BESIDE)
             .map_while(|nth| self.endpoints.find(&(guest, nth)))
             .find(|&index| reaches(index) == Some(true))
-            .unwrap_or(home)
     }
 
     /// Remembers a client by which socket and address it came in, and returns the address that the guest knows it by:

@@ -7,14 +7,14 @@ use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
 use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
-use super::peers::{Peer, Side};
-use super::{Endpoint, Gather, Udp};
+use super::peers::{Peer, Place, Side};
+use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
 use crate::ctx::Ctx;
 use crate::gate::Packet;
 use crate::host::DatagramMeta;
 use crate::peers::FlowKey;
-use crate::{Failure, Frame, Host, Kind, Transmit};
+use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
     /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others like it
@@ -124,17 +124,10 @@ impl<S> Udp<S> {
         if known.is_none() && ctx.net.is_elsewhere(&FlowKey::Udp(guest), packet.frame) {
             return None;
         }
-        let peer = known.and_then(|index| {
-            let endpoint = self.endpoints.at(index);
-            let place = endpoint
-                .peers
-                .find(&self.pool, self.owner(index), Side::Written, written)?;
-            let peer = endpoint.peers.at(&self.pool, place);
-            peer.is_fresh(ctx.now).then_some((place, *peer))
-        });
+        let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let remote = match peer {
             // A peer may stand for every port, of which rules may forbid some.
-            Some((_, peer)) if peer.came_in || ctx.net.policy.egress.is_open() => peer.remote_for(written),
+            Some((.., peer)) if peer.came_in || ctx.net.policy.egress.is_open() => peer.remote_for(written),
             Some(_) | None => SocketAddr::new(packet.judge(ctx)?, written.port()),
         };
         if !packet.lives_on(remote.ip(), ctx) {
@@ -144,16 +137,30 @@ impl<S> Udp<S> {
             ctx.net.counters.malformed += 1;
             return None;
         }
-        let index = match known {
-            Some(index) => index,
-            None => self.open(guest, packet.frame, ctx)?,
+        let way = match peer {
+            Some((index, _, peer)) => Some((index, peer.via)),
+            None => known.and_then(|home| Some((home, self.way_out(home, remote, ctx.net)?))),
+        };
+        let mut opened = false;
+        let (index, via) = match way {
+            Some(way) => way,
+            None => {
+                let key = (guest, if known.is_some() { BESIDE } else { 0 });
+                let index = match self.endpoints.find(&key) {
+                    Some(index) => index,
+                    None => {
+                        opened = true;
+                        self.open(key, packet.frame, ctx)?
+                    }
+                };
+                (index, index)
+            }
         };
         ctx.net.at_hand = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
-        let via = peer.map_or_else(|| self.way_out(index, remote, ctx.net), |(_, peer)| peer.via);
         let owner = self.owner(index);
         let endpoint = self.endpoints.at_mut(index);
         let from = match peer {
-            Some((place, _)) => {
+            Some((_, place, _)) => {
                 let peer = endpoint.peers.touch(&mut self.pool, place);
                 peer.used = ctx.now;
                 peer.from
@@ -174,7 +181,7 @@ impl<S> Udp<S> {
         endpoint.used = ctx.now;
         endpoint.last = Some(written);
         endpoint.only_dns &= written.port() == DNS;
-        if let (None, Some(at)) = (known, endpoint.expiry()) {
+        if let (true, Some(at)) = (opened, endpoint.expiry()) {
             let flow = ctx.net.flow(Kind::Udp, index, owner.generation);
             ctx.net.timers.arm(&mut endpoint.timer, flow, at);
         }
@@ -188,10 +195,26 @@ impl<S> Udp<S> {
         })
     }
 
-    /// Opens the endpoint that `guest` sends from, at the cost of the idlest where there are too many.
+    /// A peer that the guest wrote to lately: its endpoint, which is the one at `home` or the one beside it, and where its
+    /// record is.
+    fn fresh_peer(&self, home: u32, written: SocketAddr, now: Instant) -> Option<(u32, Place, Peer)> {
+        let among = |index: u32| {
+            let peers = &self.endpoints.at(index).peers;
+            let place = peers.find(&self.pool, self.owner(index), Side::Written, written)?;
+            let peer = peers.at(&self.pool, place);
+            peer.is_fresh(now).then_some((index, place, *peer))
+        };
+        among(home).or_else(|| {
+            self.endpoints.at(home).published?;
+            let (guest, _) = *self.endpoints.key(home);
+            among(self.endpoints.find(&(guest, BESIDE))?)
+        })
+    }
+
+    /// Opens an endpoint that the guest sends from, at the cost of the idlest where there are too many.
     fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        guest: SocketAddr,
+        (guest, nth): (SocketAddr, u8),
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
@@ -201,7 +224,9 @@ impl<S> Udp<S> {
         if !ctx.net.admit(ctx.now) {
             return None;
         }
-        if let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
+        // What is beside a published port's endpoint is on its worker, and the flow is that one's already.
+        let is_home = nth == 0;
+        if is_home && let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
             ctx.net.is_of(winner, frame);
             return None;
         }
@@ -211,12 +236,14 @@ impl<S> Udp<S> {
         }
         let by_port = ctx.net.config.udp_filter != UdpFilter::Address;
         let Ok(socket) = opened else {
-            ctx.net.release(&FlowKey::Udp(guest));
+            if is_home {
+                ctx.net.release(&FlowKey::Udp(guest));
+            }
             return None;
         };
         let endpoint = Endpoint::new(socket, by_port, ctx.now);
         ctx.net.opened();
-        Some(self.endpoints.insert((guest, 0), endpoint))
+        Some(self.endpoints.insert((guest, nth), endpoint))
     }
 
     /// A socket for the next endpoint's slot.

@@ -230,6 +230,110 @@ fn somebody_new_is_reached_by_a_socket_that_can() {
 }
 
 #[test]
+fn whom_no_published_socket_reaches_is_reached_by_one_beside_them() {
+    for (host, guest, outside, other) in [
+        ("127.0.0.1:5353", "10.0.2.15:53", "192.0.2.1:7", "192.0.2.1:8"),
+        (
+            "[::1]:5353",
+            "[fd70:6f6e:746f::15]:53",
+            "[2001:db8::1]:7",
+            "[2001:db8::1]:8",
+        ),
+    ] {
+        let mut nat = published(&[host]);
+        nat.world.net.config.udp_filter = UdpFilter::Address;
+        nat.send(guest, outside);
+        nat.send(guest, outside);
+        let sent = format!("1: > {outside} hop 63 5");
+        assert_eq!(nat.world.calls()[1..], [sent.clone(), sent.clone()]);
+        assert_eq!(nat.world.moved(), [("udp_up", 2)]);
+        assert_eq!(nat.world.net.flows, 2);
+        // It hears whom the filter lets in, as any endpoint does; the published one hears anybody.
+        nat.world.forget();
+        nat.arrive(1, other);
+        assert_eq!(nat.world.down(), [format!("udp {other} > {guest} hop 57 4")]);
+        let stranger = other.replace("::1]", "::9]").replace("2.1:", "2.9:");
+        nat.world.forget();
+        nat.arrive(1, &stranger);
+        assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
+        let local = host.replace("5353", "999");
+        let ours = addr(host).ip().to_string();
+        let shown = ask(&mut nat, 0, &local, &ours);
+        nat.send(guest, &shown);
+        assert_eq!(nat.world.calls(), [format!("0: from {ours} > {local} hop 63 5")]);
+        nat.send(guest, outside);
+        assert_eq!(nat.world.calls(), [sent]);
+        // It goes as any does, and comes back.
+        nat.wait(121);
+        assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (1, 1));
+        nat.world.forget();
+        nat.send(guest, outside);
+        assert_eq!(nat.world.calls()[1..], [format!("2: > {outside} hop 63 5")]);
+        close(&mut nat, 0);
+        assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (0, 0));
+    }
+}
+
+#[test]
+fn loopback_is_reached_beside_a_socket_that_is_bound_outside() {
+    let mut nat = published(&["198.51.100.7:5353"]);
+    nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
+    nat.send("10.0.2.15:53", "10.0.2.2:7");
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    assert_eq!(
+        nat.world.calls()[1..],
+        ["1: > 127.0.0.1:7 hop 63 5", "0: > 192.0.2.1:7 hop 63 5"]
+    );
+    nat.world.forget();
+    nat.arrive(1, "127.0.0.1:7");
+    assert_eq!(nat.world.down(), ["udp 10.0.2.2:7 > 10.0.2.15:53 hop 57 4"]);
+}
+
+#[test]
+fn a_socket_beside_is_one_of_max_flows() {
+    let mut nat = published(&["127.0.0.1:5353"]);
+    nat.world.net.config.max_flows = 1;
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("flows_refused", 1)]);
+    nat.world.net.config.max_flows = 2;
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    // And is the one to go.
+    nat.world.forget();
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("udp_up", 1), ("udp_evicted", 1)]);
+    assert_eq!(nat.world.host.open_sockets(), 2);
+    nat.world.forget();
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("udp_up", 1), ("udp_evicted", 1)]);
+}
+
+#[test]
+fn a_published_socket_that_reaches_takes_over_from_one_beside() {
+    let mut nat = published(&["127.0.0.1:5353"]);
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    nat.world.net.config.published.push(Published {
+        protocol: Protocol::Udp,
+        host: addr("198.51.100.7:5353"),
+        guest_port: 53,
+    });
+    let published = nat.world.net.config.published[1];
+    nat.udp.publish(1, published, &mut nat.world.ctx()).unwrap();
+    nat.world.forget();
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    nat.send("10.0.2.15:53", "192.0.2.2:7");
+    assert_eq!(
+        nat.world.calls(),
+        ["1: > 192.0.2.1:7 hop 63 5", "2: > 192.0.2.2:7 hop 63 5"]
+    );
+    close(&mut nat, 0);
+    nat.world.forget();
+    nat.send("10.0.2.15:53", "192.0.2.2:7");
+    assert_eq!(nat.world.net.flows, 2);
+    close(&mut nat, 1);
+    assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (0, 0));
+}
+
+#[test]
 fn a_wildcard_socket_reaches_everybody() {
     let mut nat = published(&["0.0.0.0:5353", "127.0.0.1:5454"]);
     nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
