@@ -40,7 +40,7 @@ pub(super) const FRAMES_AND_ROOM: For = For {
 };
 
 /// The same of one that may not take frames yet, though there are some.
-const NO_FRAMES: For = For {
+pub(super) const NO_FRAMES: For = For {
     frames: false,
     room: false,
 };

@@ -7,7 +7,7 @@ use super::*;
 use crate::host::event::Events;
 use crate::link::BURST;
 use crate::link::conformance::{
-    self, FRAMES, FRAMES_AND_ROOM, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole,
+    self, FRAMES, FRAMES_AND_ROOM, NO_FRAMES, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole,
 };
 use crate::link::tap::tests::{all, guest, socket};
 use crate::namespace::{self, ip};
@@ -163,6 +163,55 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
             assert_eq!(link.withdrawals(), 1);
         },
     );
+}
+
+#[test]
+fn by_the_tap_frames_that_are_not_wanted_yet_leave_who_sleeps_alone() {
+    namespace::run(
+        "link::vhost_net::tests::by_the_tap_frames_that_are_not_wanted_yet_leave_who_sleeps_alone",
+        || {
+            let (mut link, epoll) = (withdrawn(), Epoll::new().unwrap());
+            link.withdraw(&epoll).unwrap();
+            let mut events = Events::new();
+            let mut told = || {
+                epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
+                events.edges().any(|(edge, _)| edge == Edge::Link)
+            };
+            drain(&mut link);
+            let socket = socket(PAIRS[0]);
+            socket.send(b"up").unwrap();
+            assert!(told());
+            assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
+            assert!(!told());
+            assert!(link.has_frames(), "who does not sleep finds them");
+            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            assert!(told());
+            assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), b"up".to_vec())]);
+        },
+    );
+}
+
+/// A link that has only the tap, which every kernel has.
+fn withdrawn() -> VhostNet {
+    let (tap_receiver, tap_transmitter) = guest(all(), 1500).0.into_halves();
+    VhostNet {
+        receiver: Receiver {
+            ring: None,
+            tap: tap_receiver,
+        },
+        transmitter: Transmitter {
+            ring: None,
+            tap: tap_transmitter,
+        },
+        bell: Bell::new().unwrap(),
+        alarm: None,
+        ear: Ear::default(),
+        gathered: None,
+        silence: 0,
+        gone: None,
+        room: false,
+        withdrawals: 0,
+    }
 }
 
 /// Runs the test of that full name where there is vhost-net.
