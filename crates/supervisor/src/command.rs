@@ -96,6 +96,11 @@ impl Guest {
         self.init.signal(number);
     }
 
+    /// Says that something has happened to the host's resolv.conf.
+    pub(crate) fn resolve_anew(&self) {
+        self.init.signal(init::HOST_RESOLVES_ANEW);
+    }
+
     /// Waits for the guest's end, and returns the command's status.
     #[must_use]
     pub(crate) fn wait(&self) -> u8 {

@@ -16,6 +16,7 @@ use rustix::process::{
 
 use crate::error::{Context as _, Error};
 use crate::handshake::{FromGuest, ToGuest};
+use crate::mounts::ResolvConf;
 use crate::signals::{self, Sender, Signals};
 use crate::userns::Switches;
 use crate::{mounts, spawn, stdio, tap};
@@ -35,6 +36,10 @@ pub(crate) struct Plan {
     pub(crate) descriptors: Rlimit,
 }
 
+/// The signal by which the supervisor says that something has happened to the host's resolv.conf. It is of no use to a
+/// guest, and one that sends it to its process 1 has its own put back.
+pub(crate) const HOST_RESOLVES_ANEW: i32 = libc::SIGURG;
+
 /// Exit status where the command is not found, and where it cannot be run (POSIX sh).
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
@@ -44,7 +49,7 @@ pub(crate) fn run(plan: &Plan, supervisor: &OwnedFd) -> u8 {
     let started = spawn::close_all_but(&[supervisor.as_fd()])
         .context("cannot close descriptors")
         .and_then(|()| start(plan, supervisor.as_fd()));
-    let (command, signals) = match started {
+    let started = match started {
         Ok(started) => started,
         Err(error) => {
             let status = error.status();
@@ -59,10 +64,17 @@ pub(crate) fn run(plan: &Plan, supervisor: &OwnedFd) -> u8 {
     if let Err(error) = stdio::leave_all_to_the_command() {
         tracing::debug!(%error, "no /dev/null");
     }
-    serve(command, &signals)
+    serve(&started)
 }
 
-fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Error> {
+/// The command, and what to look after while it runs.
+struct Started {
+    command: Pid,
+    signals: Signals,
+    resolv_conf: Option<ResolvConf>,
+}
+
+fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<Started, Error> {
     let _ = rustix::thread::set_name(c"pontoon-init");
     ToGuest::Mapped
         .expect(supervisor)
@@ -79,13 +91,17 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<(Pid, Signals), Erro
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     }
     open_ping_sockets();
-    mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref())?;
-    let signals = Signals::block(&[libc::SIGCHLD]).context("signalfd")?;
+    let resolv_conf = mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref())?;
+    let signals = Signals::block(&[libc::SIGCHLD, HOST_RESOLVES_ANEW]).context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
         .expect(supervisor)
         .context("no answer from the supervisor")?;
-    Ok((start_command(plan)?, signals))
+    Ok(Started {
+        command: start_command(plan)?,
+        signals,
+        resolv_conf,
+    })
 }
 
 /// Lets every group that is mapped open ping sockets.
@@ -160,9 +176,10 @@ fn in_search_path(program: &OsStr) -> bool {
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-fn serve(command: Pid, signals: &Signals) -> u8 {
+fn serve(started: &Started) -> u8 {
+    let command = started.command;
     loop {
-        let signal = match signals.wait() {
+        let signal = match started.signals.wait() {
             Ok(signal) => signal,
             Err(error) => {
                 tracing::error!(%error, "cannot wait for signals");
@@ -172,6 +189,10 @@ fn serve(command: Pid, signals: &Signals) -> u8 {
         if signal.number == libc::SIGCHLD {
             if let Some(status) = reap(command) {
                 return status;
+            }
+        } else if signal.number == HOST_RESOLVES_ANEW {
+            if let Some(Err(error)) = started.resolv_conf.as_ref().map(ResolvConf::put_back) {
+                tracing::debug!(%error, "the guest sees the host's resolv.conf");
             }
         } else if signal.by == Sender::Process
             && let Some(number) = Signal::from_named_raw(signal.number)

@@ -2,11 +2,15 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
+use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind,
+    mount_change, move_mount, open_tree, unmount,
 };
 
 use crate::error::{Context as _, Error, reason};
@@ -29,9 +33,12 @@ pub(crate) fn keep_private() -> io::Result<()> {
 /// The text lives in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount
 /// keeps it alive, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
 ///
+/// Returns the file, where it may have to be put back.
+///
 /// # Errors
 /// A mount was refused.
-pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
+pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<Option<ResolvConf>, Error> {
+    let mut kept = None;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if let Some(text) = text {
         if fs::exists(resolv::PATH).unwrap_or(false) {
@@ -39,6 +46,8 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
             write_for_all("/proc/resolv.conf", text).context("cannot write the guest's resolv.conf")?;
             mount_bind("/proc/resolv.conf", resolv::PATH)
                 .context(format_args!("cannot mount over {}", resolv::PATH))?;
+            kept =
+                Some(ResolvConf::keep("/proc/resolv.conf").context("cannot open the guest's resolv.conf")?);
         } else {
             tracing::warn!("{} does not exist, so the guest gets no resolver", resolv::PATH);
         }
@@ -49,9 +58,61 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<(), Error> {
         tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
         if text.is_some() {
             unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
+            // What is mounted nowhere cannot be mounted elsewhere.
+            kept = None;
         }
     }
-    Ok(())
+    Ok(kept)
+}
+
+/// The guest's resolv.conf. Where the host puts another file in the place of its own, the kernel takes off what is
+/// mounted over that in any namespace (rename(2) and unlink(2), since Linux 3.18), and the guest would see the host's.
+#[derive(Debug)]
+pub(crate) struct ResolvConf {
+    /// Where it is covered.
+    file: OwnedFd,
+    /// The host's /etc.
+    directory: Option<(u64, u64)>,
+}
+
+impl ResolvConf {
+    fn keep(path: &str) -> io::Result<Self> {
+        Ok(Self {
+            file: open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
+            directory: directory(),
+        })
+    }
+
+    /// Puts it back in its place, where the host's file is seen there now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn put_back(&self) -> io::Result<()> {
+        let there = match statx(CWD, resolv::PATH, AtFlags::empty(), StatxFlags::empty()) {
+            Ok(there) => there,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        // What the guest has mounted there, or over the directory, is the guest's business.
+        if there.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) || directory() != self.directory {
+            return Ok(());
+        }
+        let clone =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = open_tree(&self.file, "", clone)?;
+        let onto = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
+        match move_mount(&tree, "", CWD, resolv::PATH, onto) {
+            // It has gone again meanwhile: what comes in its place is told of.
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Device and number of the directory that the resolv.conf is in.
+fn directory() -> Option<(u64, u64)> {
+    let directory = fs::metadata(Path::new(resolv::PATH).parent()?).ok()?;
+    Some((directory.dev(), directory.ino()))
 }
 
 /// Writes a file that everybody may read, whatever the umask: the guest may have more users than one.

@@ -172,6 +172,10 @@ impl Watch {
             }
             Source::Resolvers => {
                 let changed = self.resolvers.as_mut().map(ResolvWatch::changed).transpose();
+                // Another file of the host's may say the same, and be in the way of the guest's.
+                if let Behind::Command(guest) = &self.behind {
+                    guest.resolve_anew();
+                }
                 if let Some(servers) = changed.context("cannot read inotify")?.flatten() {
                     tracing::debug!(?servers, "the host's resolvers changed");
                     self.engine.tell(Update::Resolvers(servers));

@@ -103,12 +103,15 @@ fn change(context: &Context, family: Family) -> Result<()> {
     // The directory is the host's, so that a new file can take the old one's place as resolvconf does it.
     replace_directory()?;
     std::fs::write("/etc/resolv.conf", format!("nameserver {nobody}\n"))?;
-    let line = "dig +short +tries=1 +time=1 one.test A >/dev/null; echo listening; sleep 1; \
-                dig +short +tries=2 +time=2 two.test A";
+    let line = "before=$(cat /etc/resolv.conf); dig +short +tries=1 +time=1 one.test A >/dev/null; \
+                echo listening; sleep 1; dig +short +tries=2 +time=2 two.test A; \
+                [ \"$before\" = \"$(cat /etc/resolv.conf)\" ] && echo same || echo other";
     let mut running = network.run().shell(line).spawn()?.listening()?;
     std::fs::write("/etc/resolv.conf.new", format!("nameserver {address}\n"))?;
     std::fs::rename("/etc/resolv.conf.new", "/etc/resolv.conf")?;
-    expect(&running.line()?, &server::dns::A.to_string())
+    expect(&running.line()?, &server::dns::A.to_string())?;
+    // The guest's own file is in the new one's place, too.
+    expect(&running.line()?, "same")
 }
 
 /// Gives the case an /etc of its own, with what programs need from it.
