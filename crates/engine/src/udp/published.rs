@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use rand_chacha::rand_core::RngCore;
 
-use super::peers::{Owner, Peer, Side};
+use super::peers::Peer;
 use super::{BESIDE, Endpoint, Udp};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
@@ -137,7 +137,7 @@ impl<S> Udp<S> {
         let owner = self.owner(home);
         let written = match net.policy.shown(remote.ip()) {
             shown if shown == remote.ip() => remote,
-            gateway => self.fresh_port(home, owner, gateway, net, now)?,
+            gateway => self.fresh_port(home, gateway, net, now)?,
         };
         let client = Peer {
             remote,
@@ -154,16 +154,11 @@ impl<S> Udp<S> {
         Some(written)
     }
 
-    /// A port of the gateway that stands for nobody else towards this endpoint, or for somebody whose time is over.
-    fn fresh_port(
-        &self,
-        home: u32,
-        owner: Owner,
-        gateway: IpAddr,
-        net: &mut Net,
-        now: Instant,
-    ) -> Option<SocketAddr> {
-        let peers = &self.endpoints.at(home).peers;
+    /// A port of the gateway that stands for nobody else towards the guest's port, or for somebody whose time is over.
+    fn fresh_port(&self, home: u32, gateway: IpAddr, net: &mut Net, now: Instant) -> Option<SocketAddr> {
+        // What is beside has peers of its own, under the same names.
+        let (guest, _) = *self.endpoints.key(home);
+        let home = self.endpoints.find(&(guest, 0)).unwrap_or(home);
         let first = net.random.next_u32();
         // Odd, so that it comes by every port; random, for those taken not to lie side by side.
         let stride = net.random.next_u32() | 1;
@@ -172,10 +167,7 @@ impl<S> Udp<S> {
                 let low = (first.wrapping_add(stride.wrapping_mul(nth)) & EPHEMERAL_MASK) as u16;
                 SocketAddr::new(gateway, EPHEMERAL | low)
             })
-            .find(|&port| {
-                let taken = peers.find(&self.pool, owner, Side::Written, port);
-                taken.is_none_or(|place| !peers.at(&self.pool, place).is_fresh(now))
-            })
+            .find(|&port| self.fresh_peer(home, port, now).is_none())
     }
 }
 

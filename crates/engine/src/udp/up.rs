@@ -197,7 +197,12 @@ impl<S> Udp<S> {
 
     /// A peer that the guest wrote to lately: its endpoint, which is the one at `home` or the one beside it, and where its
     /// record is.
-    fn fresh_peer(&self, home: u32, written: SocketAddr, now: Instant) -> Option<(u32, Place, Peer)> {
+    pub(super) fn fresh_peer(
+        &self,
+        home: u32,
+        written: SocketAddr,
+        now: Instant,
+    ) -> Option<(u32, Place, Peer)> {
         let among = |index: u32| {
             let peers = &self.endpoints.at(index).peers;
             let place = peers.find(&self.pool, self.owner(index), Side::Written, written)?;

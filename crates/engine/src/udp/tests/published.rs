@@ -290,6 +290,21 @@ fn loopback_is_reached_beside_a_socket_that_is_bound_outside() {
 }
 
 #[test]
+fn clients_of_a_socket_beside_have_ports_of_their_own() {
+    let mut nat = published(&["127.0.0.1:5353"]);
+    nat.world.net.config.udp_filter = UdpFilter::Endpoint;
+    nat.send("10.0.2.15:53", "192.0.2.1:7");
+    for nth in 0..24_000 {
+        nat.arrive(0, &format!("127.0.{}.{}:1", nth / 250, 1 + nth % 250));
+        nat.world.link.take();
+    }
+    for client in 1..250 {
+        nat.arrive(1, &format!("127.200.0.{client}:1"));
+    }
+    assert!(nat.world.net.counters.udp_down <= 16_384);
+}
+
+#[test]
 fn a_socket_beside_is_one_of_max_flows() {
     let mut nat = published(&["127.0.0.1:5353"]);
     nat.world.net.config.max_flows = 1;
