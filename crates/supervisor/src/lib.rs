@@ -218,6 +218,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         addresses: outside.watch,
         guest_route,
         resolvers: outside.resolvers,
+        asks_host: options.resolvers == Resolvers::Host,
         control,
     };
     watch.run()
@@ -295,14 +296,15 @@ impl Outside {
                 (resolv, Some(watch))
             }
             Resolvers::Given(servers) => {
-                let servers = servers.clone();
-                (
-                    Resolv {
-                        servers,
-                        ..Resolv::host()
-                    },
-                    None,
-                )
+                let command = matches!(options.guest, Guest::Command { .. });
+                let watch = command.then(ResolvWatch::start).transpose();
+                let watch = watch.inspect_err(|error| tracing::debug!(%error, "resolv.conf is not watched"));
+                let (watch, host) = watch.ok().flatten().unzip();
+                let resolv = Resolv {
+                    servers: servers.clone(),
+                    ..host.unwrap_or_else(Resolv::host)
+                };
+                (resolv, watch)
             }
             Resolvers::None => (Resolv::default(), None),
         };

@@ -41,8 +41,10 @@ pub(crate) struct Watch {
     pub(crate) addresses: AddressWatch,
     /// The guest's IPv6 default route, where it has IPv6.
     pub(crate) guest_route: Option<GuestRoute>,
-    /// The host's resolvers, where they are used.
+    /// The host's resolvers, where they are used, or where the guest's own file is over those.
     pub(crate) resolvers: Option<ResolvWatch>,
+    /// Whether they are used.
+    pub(crate) asks_host: bool,
     /// The control socket, where there is one.
     pub(crate) control: Option<Control>,
 }
@@ -176,7 +178,9 @@ impl Watch {
                 if let Behind::Command(guest) = &self.behind {
                     guest.resolve_anew();
                 }
-                if let Some(servers) = changed.context("cannot read inotify")?.flatten() {
+                if let Some(servers) = changed.context("cannot read inotify")?.flatten()
+                    && self.asks_host
+                {
                     tracing::debug!(?servers, "the host's resolvers changed");
                     self.engine.tell(Update::Resolvers(servers));
                 }
