@@ -126,16 +126,11 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     );
     let never = if family == Family::V4 { NEVER_V4 } else { NEVER_V6 };
     let port = PORT.to_string();
-    let mut words = vec![
-        "raw",
-        "reach",
-        family.suffix(),
-        &port,
-        "gateway",
-        &own,
-        routed,
-        &server,
-    ];
+    let mut words = vec!["raw", "reach", family.suffix(), &port, "gateway", &own, &server];
+    // Where it is open, who answers from where is the kernel's affair.
+    if !opens.own {
+        words.push(routed);
+    }
     words.extend(never);
     let text = network.run().options(options).guest(words).text()?;
 
@@ -146,9 +141,7 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
         wanted.extend(["gateway tcp", "gateway udp"].map(String::from));
     }
     if opens.own {
-        for open in [&own, routed] {
-            wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{open} {protocol}")));
-        }
+        wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{own} {protocol}")));
     }
     wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{server} {protocol}")));
     wanted.push("end".to_string());

@@ -65,7 +65,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     call(SYS_sendmmsg, "packet link: several frames"),
     call(
         SYS_ppoll,
-        "links over sockets, and vhost-net's: whether the guest has hung up",
+        "links: whether the guest has hung up, or has frames that had to wait",
     ),
     // Threads, of which every worker but the first is one.
     only(
