@@ -93,7 +93,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             let ((setup, ours, supervisor), attachment) = (setup(pacing, queues), tap(queues));
             let other = thread::spawn(move || {
                 until_ready(&supervisor);
-                let update = Update::Owned(vec!["192.0.2.1".parse().unwrap()]);
+                let update = Update::Owned(vec!["192.0.2.1/32".parse().unwrap()]);
                 seqpacket::send(&supervisor, &update.encode(), &[]).unwrap();
                 seqpacket::send(&supervisor, b"nonsense", &[]).unwrap();
                 thread::sleep(Duration::from_millis(50));
