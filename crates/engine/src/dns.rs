@@ -200,15 +200,10 @@ impl<S> Forwarder<S> {
         } else if ctx.now >= pending.began + GIVE_UP {
             self.fail(flow.index, ctx);
         } else {
-            let resolver = pending.resolver;
-            if let Some(resolver) = resolver {
+            if let Some(resolver) = pending.resolver {
                 self.resolvers.silent(resolver, pending.sent, ctx.now);
             }
-            if pending.declined.is_some() {
-                self.ask_another(flow.index, ctx);
-            } else {
-                self.pursue(flow.index, self.resolvers.after(resolver, ctx.now), ctx);
-            }
+            self.ask_another(flow.index, ctx);
         }
     }
 
@@ -376,23 +371,24 @@ impl<S> Forwarder<S> {
     fn refused<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at_mut(index);
         pending.refusals += 1;
-        let (resolver, refusals) = (pending.resolver, pending.refusals);
-        if let Some(resolver) = resolver {
+        if let Some(resolver) = pending.resolver {
             self.resolvers.refused(resolver, ctx.now);
         }
-        if pending.declined.is_some() {
-            self.ask_another(index, ctx);
-        } else if refusals >= self.resolvers.len() {
+        if pending.declined.is_none() && pending.refusals >= self.resolvers.len() {
             self.fail(index, ctx);
         } else {
-            self.pursue(index, self.resolvers.after(resolver, ctx.now), ctx);
+            self.ask_another(index, ctx);
         }
     }
 
-    /// Somebody has declined: asks one that was not asked yet. With nobody left, that answer is what the guest gets.
+    /// Asks the next resolver; where somebody has declined, one that was not asked yet. With nobody left, that answer is
+    /// what the guest gets.
     fn ask_another<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at(index);
-        let another = self.resolvers.untried(pending.resolver, &pending.before, ctx.now);
+        let another = match pending.declined {
+            Some(_) => self.resolvers.untried(pending.resolver, &pending.before, ctx.now),
+            None => self.resolvers.after(pending.resolver, ctx.now),
+        };
         self.pursue(index, another, ctx);
     }
 
