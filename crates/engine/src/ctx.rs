@@ -126,9 +126,7 @@ impl Net {
         if let Some(peers) = &self.peers {
             return peers.within_rate(rate, now);
         }
-        let next = flow_rate::admit(self.flow_due, rate, now);
-        self.flow_due = next.unwrap_or(self.flow_due);
-        next.is_some()
+        flow_rate::admit(&mut self.flow_due, rate, now)
     }
 
     /// Whether there are as many flows as `--max-flows` allows, those of other workers among them: clients of a published

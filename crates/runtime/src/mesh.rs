@@ -176,7 +176,10 @@ impl Peers for Member {
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {
-        let next = |due| Some(flow_rate::admit(Instant(due), rate, now)?.0);
+        let next = |due| {
+            let mut due = Instant(due);
+            flow_rate::admit(&mut due, rate, now).then_some(due.0)
+        };
         let due = &self.mesh.flow_due;
         due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .is_ok()

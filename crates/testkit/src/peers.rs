@@ -198,10 +198,7 @@ impl Peers for SimMember {
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {
-        let mut shared = self.mesh.lock();
-        let next = flow_rate::admit(shared.flow_due, rate, now);
-        shared.flow_due = next.unwrap_or(shared.flow_due);
-        next.is_some()
+        flow_rate::admit(&mut self.mesh.lock().flow_due, rate, now)
     }
 
     fn guest_moved(&self, mac: Mac) {
