@@ -16,7 +16,6 @@ use pontoon_engine::{Failure, FlowId, Host};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::{Family, tcp, udp as udp_sys};
 use rustix::io::Errno;
-use rustix::net::bind;
 use tracing::{debug, info, warn};
 use vm_memory::VolatileSlice;
 
@@ -126,25 +125,13 @@ impl KernelHost {
     /// Out of descriptors, or a socket that is not what it should be.
     pub fn new(can: Can, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
         let epoll = Epoll::new()?;
-        let [v4, v6] = raw;
-        let open = |fd: Option<OwnedFd>, family| {
-            // An engine that takes another one's place may find the interface gone: no ping rather than by another way.
-            let bound = |fd: &OwnedFd| {
-                send_from(fd, outbound.as_ref(), family)
-                    .inspect_err(|error| warn!("the guest cannot ping over {family:?}: --outbound: {error}"))
-                    .is_ok()
-            };
-            let shared = |fd| Shared::new(fd, family, &epoll);
-            fd.filter(bound).map(shared).transpose()
-        };
-        let raw = [open(v4, Family::V4)?, open(v6, Family::V6)?];
         let aside = if can.peek_off == [true; 2] {
             Vec::new()
         } else {
             vec![0; stream::ASIDE]
         };
         let ports = udp::Ports::of_host();
-        Ok(Self {
+        let mut host = Self {
             epoll,
             can,
             outbound,
@@ -152,10 +139,21 @@ impl KernelHost {
             ports,
             streams: Spare::new(),
             endpoints: Spare::new(),
-            raw,
+            raw: [None, None],
             ping_refused: false,
             aside,
-        })
+        };
+        for (family, fd) in [Family::V4, Family::V6].into_iter().zip(raw) {
+            // An engine that takes another one's place may find the interface gone: no ping rather than by another way.
+            let bound = |fd: &OwnedFd| {
+                host.bind_ping(fd, family.unspecified())
+                    .inspect_err(|error| warn!("the guest cannot ping over {family:?}: --outbound: {error}"))
+                    .is_ok()
+            };
+            let shared = |fd| Shared::new(fd, family, &host.epoll);
+            host.raw[index(family)] = fd.filter(bound).map(shared).transpose()?;
+        }
+        Ok(host)
     }
 
     /// There is time to prepare for what may come.
@@ -386,17 +384,6 @@ impl Host for KernelHost {
             Socket::Udp(endpoint) => problem::next(endpoint.as_fd(), into),
             Socket::Ping(ping) => self.ping_problem(ping, into),
         }
-    }
-}
-
-/// Has a socket that never leads to loopback send from there.
-fn send_from(fd: &OwnedFd, outbound: Option<&Outbound>, family: Family) -> Result<(), Errno> {
-    match outbound {
-        Some(Outbound::Interface(name)) => pontoon_sys::bind::to_device(fd, name),
-        Some(Outbound::Address(address)) if Family::of(*address) == family => {
-            bind(fd, &SocketAddr::from((*address, 0)))
-        }
-        Some(Outbound::Address(_)) | None => Ok(()),
     }
 }
 

@@ -226,14 +226,20 @@ impl Shared {
 }
 
 impl KernelHost {
+    /// Binds an echo socket, which is to reach `towards`, to where the host side sends from.
+    pub(super) fn bind_ping(&self, fd: &OwnedFd, towards: IpAddr) -> Result<(), Errno> {
+        self.bind_outbound(fd, towards)?;
+        match self.source(towards) {
+            Some(source) => bind(fd, &SocketAddr::from((source, 0))),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn open_ping(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Ping, Errno> {
         let family = Family::of(family_of);
         match icmp::open_ping(family) {
             Ok(fd) => {
-                self.bind_outbound(&fd, family_of)?;
-                if let Some(source) = self.source(family_of) {
-                    bind(&fd, &SocketAddr::from((source, 0)))?;
-                }
+                self.bind_ping(&fd, family_of)?;
                 udp::tell_all(&fd, family)?;
                 self.epoll.add(&fd, flow.into())?;
                 Ok(Ping {
