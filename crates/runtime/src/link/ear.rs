@@ -34,11 +34,15 @@ impl Ear {
 
     /// Whether there are frames, or no more to come, that nothing tells of: a worker may have too much to do to sleep.
     pub(super) fn misses(&self, source: impl AsFd) -> bool {
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let mut fds = [PollFd::new(&source, PollFlags::IN)];
-        self.shut && poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+        self.shut && is_now(source, PollFlags::IN)
     }
+}
+
+/// Whether a descriptor is in such a state, or has no more to tell.
+pub(super) fn is_now(source: impl AsFd, state: PollFlags) -> bool {
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(&source, state)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 
-use super::super::ear::Ear;
+use super::super::ear::{Ear, is_now};
 use super::super::rest::Resting;
 use crate::host::event::{Edge, Epoll};
 
@@ -86,12 +86,7 @@ impl Guest {
 
     /// Whether it is gone, though what it sent may not have been read yet.
     fn has_hung_up(&self) -> bool {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+        is_now(&self.socket, PollFlags::RDHUP)
     }
 
     fn watch(&self, epoll: &Epoll) -> Result<(), Errno> {
