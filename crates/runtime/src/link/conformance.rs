@@ -213,16 +213,19 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
 
+/// Whether there are said to be frames, within `patience`.
+fn told(epoll: &Epoll, events: &mut Events, patience: Duration) -> bool {
+    epoll.wait(events, Some(patience)).unwrap();
+    events.edges().any(|(edge, _)| edge == Edge::Link)
+}
+
 /// Whoever sleeps is told of the next frame, and of one that came just before.
 pub(super) fn wakes_who_sleeps<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
     let mut events = Events::new();
-    let mut told = |patience| {
-        epoll.wait(&mut events, Some(patience)).unwrap();
-        events.edges().any(|(edge, _)| edge == Edge::Link)
-    };
+    let mut told = |patience| told(&epoll, &mut events, patience);
     for before in [false, true, false] {
         drain(&mut link);
         while told(Duration::ZERO) {}
@@ -246,10 +249,7 @@ pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() 
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
     let mut events = Events::new();
-    let mut told = |patience| {
-        epoll.wait(&mut events, Some(patience)).unwrap();
-        events.edges().any(|(edge, _)| edge == Edge::Link)
-    };
+    let mut told = |patience| told(&epoll, &mut events, patience);
     for sleeps in [true, false, true] {
         drain(&mut link);
         while told(Duration::ZERO) {}

@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::thread;
 
 use pontoon_vhost_driver::{Machine, Options, Pair as Queues};
@@ -109,14 +110,25 @@ impl conformance::Guest for Guest {
     fn leave(self) {}
 }
 
-#[test]
-fn guests_come_one_after_the_other_and_one_at_a_time() {
-    let path = std::env::temp_dir().join(format!("pontoon-vhost-user-{}", std::process::id()));
-    let listener = UnixListener::bind(&path).unwrap();
+/// A listener for guests, and where it is.
+fn listening(name: &str) -> (Source, PathBuf) {
+    let path = std::env::temp_dir().join(format!("pontoon-{name}-{}", std::process::id()));
     let source = Source::Listening {
-        listener: listener.into(),
+        listener: UnixListener::bind(&path).unwrap().into(),
         one_off: false,
     };
+    (source, path)
+}
+
+/// Whether the link's affairs are said to want looking at.
+fn told(epoll: &Epoll, events: &mut Events) -> bool {
+    epoll.wait(events, Some(Duration::ZERO)).unwrap();
+    events.edges().any(|(edge, _)| edge == Edge::Control)
+}
+
+#[test]
+fn guests_come_one_after_the_other_and_one_at_a_time() {
+    let (source, path) = listening("vhost-user");
     let mut links = open(source, 2, 1500).unwrap();
     let [first, second] = &mut links[..] else {
         panic!("two workers have two links")
@@ -159,12 +171,7 @@ fn guests_come_one_after_the_other_and_one_at_a_time() {
 /// One that goes while a queue has something left to do for it does not keep the next one out.
 #[test]
 fn one_that_comes_as_the_other_goes_is_the_next_one() {
-    let path = std::env::temp_dir().join(format!("pontoon-next-guest-{}", std::process::id()));
-    let listener = UnixListener::bind(&path).unwrap();
-    let source = Source::Listening {
-        listener: listener.into(),
-        one_off: false,
-    };
+    let (source, path) = listening("next-guest");
     let mut link = open(source, 1, 1500).unwrap().remove(0);
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
@@ -172,10 +179,7 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     let mut voice = socket.try_clone().unwrap();
     let guest = Guest::connect(&mut link, socket, &epoll);
     let mut events = Events::new();
-    let mut told = || {
-        epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
-        events.edges().any(|(edge, _)| edge == Edge::Control)
-    };
+    let mut told = || told(&epoll, &mut events);
     while told() {}
 
     // SET_VRING_ENABLE of ring 0, which nobody waits for.
@@ -202,22 +206,14 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
     namespace::run(
         "link::vhost_user::tests::one_that_found_no_descriptor_is_served_when_there_is_one",
         || {
-            let path = std::env::temp_dir().join(format!("pontoon-no-descriptor-{}", std::process::id()));
-            let listener = UnixListener::bind(&path).unwrap();
-            let source = Source::Listening {
-                listener: listener.into(),
-                one_off: false,
-            };
+            let (source, path) = listening("no-descriptor");
             let mut link = open(source, 1, 1500).unwrap().remove(0);
             let epoll = Epoll::new().unwrap();
             link.watch(&epoll).unwrap();
             let socket = UnixStream::connect(&path).unwrap();
             std::fs::remove_file(path).unwrap();
             let mut events = Events::new();
-            let mut told = || {
-                epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
-                events.edges().any(|(edge, _)| edge == Edge::Control)
-            };
+            let mut told = || told(&epoll, &mut events);
             assert!(told());
             assert_eq!(without_descriptors(|| turn(&mut link, &epoll)), Ok(()));
             assert!(!told(), "it rests");
