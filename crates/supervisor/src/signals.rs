@@ -218,6 +218,8 @@ mod tests {
 
     #[test]
     fn what_comes_too_early_for_a_command() {
+        // SAFETY: a valid disposition. A shell has it ignored by what it starts in the background, as this may be.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
         let signals = Signals::block(&[]).unwrap();
         assert_eq!(signals.deadly().unwrap(), None);
         // SAFETY: both are blocked in this thread, which `raise` sends them to.

@@ -154,14 +154,19 @@ fn flows(context: &Context) -> Result<()> {
     let server = scene.server;
     let line = format!("$E2E guest tcp {server} rr 100000000 >/dev/null 2>&1 &");
     scene.guest.tell(&line)?;
-    process::wait_until("the guest is connected", Duration::from_secs(5), || {
-        Ok(scene.ctl(&["flows"])?.contains(" open "))
-    })?;
     let flows = |words: &[&str]| -> Result<Vec<serde_json::Value>> {
         let text = scene.ctl(&[&["flows", "--json"], words].concat())?;
         let flows: serde_json::Value = serde_json::from_str(&text)?;
         Ok(flows["flows"].as_array().cloned().unwrap_or_default())
     };
+    process::wait_until("the server has answered", Duration::from_secs(5), || {
+        let flows = flows(&[])?;
+        Ok(flows
+            .iter()
+            .any(|flow| flow["bytes_down"].as_u64().is_some_and(|bytes| bytes > 0)))
+    })?;
+    let table = scene.ctl(&["flows"])?;
+    ensure!(table.contains(" open "), "{table}");
     let all = flows(&[])?;
     ensure!(all.len() == 1, "{all:?}");
     let (flow, remote) = (&all[0], server.to_string());
@@ -171,8 +176,10 @@ fn flows(context: &Context) -> Result<()> {
     );
     let bytes = |flow: &serde_json::Value| flow["bytes_up"].as_u64().zip(flow["bytes_down"].as_u64());
     ensure!(bytes(flow).is_some_and(|(up, down)| up > 0 && down > 0), "{flow}");
-    let later = flows(&["--to", &format!("{}/tcp", server.ip())])?;
-    ensure!(bytes(&later[0]) > bytes(flow), "{later:?} after {flow}");
+    let to = format!("{}/tcp", server.ip());
+    process::wait_until("the flow has carried more", Duration::from_secs(5), || {
+        Ok(flows(&["--to", &to])?.first().and_then(bytes) > bytes(flow))
+    })?;
     ensure!(flows(&["--to", "*/udp"])?.is_empty(), "a UDP flow is seen");
     Ok(())
 }

@@ -69,8 +69,9 @@ fn round_trips(context: &Context) -> Result<()> {
             .collect::<Result<Vec<_>>>()
     };
     let _stuck = stuck()?;
-    // Until they have been heard.
+    // Until they have been heard, and this client's end has been seen.
     scene.ctl(&["stats"])?;
+    std::thread::sleep(Duration::from_millis(200));
     let before = supervisor()?;
     std::thread::sleep(Duration::from_secs(2));
     let after = supervisor()?;
