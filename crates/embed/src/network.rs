@@ -97,7 +97,8 @@ impl Network {
     /// The resolvers behind the DNS forwarder are these now.
     ///
     /// # Errors
-    /// The engine has ended.
+    /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them has a flow
+    /// label; the resolvers of before stay.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) -> io::Result<()> {
         self.tell(&Update::Resolvers(resolvers))
     }
@@ -115,7 +116,8 @@ impl Network {
     /// Whom the guest may reach is what these say now. Flows that they forbid end.
     ///
     /// # Errors
-    /// The engine has ended.
+    /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them is not what
+    /// its own text says, as with port 0, or with a network that has more bits than its prefix; the rules of before stay.
     pub fn set_rules(&mut self, rules: Vec<Rule>) -> io::Result<()> {
         self.tell(&Update::Rules(rules))
     }
@@ -141,9 +143,15 @@ impl Network {
         self.end()
     }
 
+    /// Tells the engine, which has no way to say that it does not understand.
     fn tell(&self, update: &Update) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        seqpacket::send(channel, &update.encode(), &[])
+        let message = update.encode();
+        let understood = Update::decode(&message, Vec::new());
+        if message.len() > MAX_LEN || !understood.is_ok_and(|understood| understood == *update) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        seqpacket::send(channel, &message, &[])
     }
 
     /// The engine's next message. Without one it has failed, and says why.

@@ -3,11 +3,12 @@
 // A test has no better answer to an error.
 #![allow(clippy::unwrap_used)]
 
-use std::io::{Read, Write};
-use std::net::Ipv4Addr;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use pontoon_embed::engine::egress::{Match, Pattern, Protocol, Rule, Target};
 use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
 
 /// An ARP request (RFC 826) for the gateway, behind its length.
@@ -58,4 +59,37 @@ fn many_live_in_one_process_and_end_alone() {
         drop(network);
         device.reset();
     }
+}
+
+/// What the engine would not understand is refused, rather than that the rules of before are kept in silence.
+#[test]
+fn what_cannot_be_told_is_refused() {
+    let (mut network, _device) = Network::start(Options::default()).unwrap();
+    let rule = |text: &str| -> Rule { text.parse().unwrap() };
+    let with = |change: fn(&mut Match)| {
+        let mut rule = rule("deny 192.0.2.0/24:80");
+        change(&mut rule.to);
+        rule
+    };
+    network.set_rules(vec![rule("deny 192.0.2.0/24:80")]).unwrap();
+    for rules in [
+        vec![with(|to| to.ports = Some((0, 1023)))],
+        vec![with(|to| to.ports = Some((80, 79)))],
+        vec![with(|to| to.protocol = Some(Protocol::Icmp))],
+        vec![with(|to| {
+            to.target = Target::Name(Pattern::Exactly("a\nallow *".into()))
+        })],
+        vec![rule("deny 192.0.2.0/24:80"); 4000],
+    ] {
+        let refused = network.set_rules(rules).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+    let resolver = SocketAddr::from(([192, 0, 2, 1], 53));
+    let refused = network.set_resolvers(vec![resolver; 6000]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    network.set_resolvers(vec![resolver]).unwrap();
+    let addresses = (0..10_000).map(|at| Ipv4Addr::from_bits(at).into());
+    network.set_owned(addresses.collect()).unwrap();
+    // One rule, what no rule names, and other resolvers.
+    assert_eq!(network.stats().unwrap().rules.len(), 3);
 }
