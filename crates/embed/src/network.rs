@@ -65,6 +65,10 @@ impl Network {
         options: Options,
         carry: impl FnOnce(Setup, OwnedFd) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
+        // A worker asks these until they have no more, and would wait for a client, or a datagram, to come.
+        for socket in &options.published {
+            rustix::io::ioctl_fionbio(socket, true)?;
+        }
         let (channel, supervisor) = seqpacket::pair()?;
         let setup = Setup {
             config: options.config,

@@ -4,10 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use pontoon_embed::engine::config::{self, Published};
 use pontoon_embed::engine::egress::{Match, Pattern, Protocol, Rule, Target};
 use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
 
@@ -92,4 +96,30 @@ fn what_cannot_be_told_is_refused() {
     network.set_owned(addresses.collect()).unwrap();
     // One rule, what no rule names, and other resolvers.
     assert_eq!(network.stats().unwrap().rules.len(), 3);
+}
+
+/// A listener as the standard library makes one: a worker that waited for its next client would do nothing else.
+#[test]
+fn a_published_listener_may_have_blocked() {
+    let mut options = Options::default();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let host = listener.local_addr().unwrap();
+    options.config.published.push(Published {
+        protocol: config::Protocol::Tcp,
+        host,
+        guest_port: 80,
+    });
+    options.published.push(listener.into());
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let (mut network, _device) = Network::start(options).unwrap();
+        let _client = TcpStream::connect(host).unwrap();
+        for _ in 0..20 {
+            network.stats().unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+        network.stop().unwrap();
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(10)).unwrap();
 }
