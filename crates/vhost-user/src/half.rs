@@ -133,7 +133,10 @@ impl Half {
             Order::Start(setup) => return self.start(*setup),
             Order::Stop => return Answer::Stopped(self.stop()),
             Order::Memory(memory) => self.remap(memory),
-            Order::Call(call) => self.set(|ring| ring.setup.call = call),
+            Order::Call(call) => self.set(|ring| {
+                ring.setup.call = call;
+                ring.call();
+            }),
             Order::Err(err) => self.set(|ring| ring.setup.err = err),
             Order::Enable(enabled) => self.set(|ring| ring.setup.enabled = enabled),
             Order::Log(log) => self.set(|ring| ring.setup.log = log),
@@ -164,6 +167,10 @@ impl Half {
         };
         if let Err(errno) = watch(&self.epoll, &ring.setup.kick) {
             return Answer::Refused(format!("its kick cannot be waited for: {errno}"));
+        }
+        // What a predecessor returned, it may not have lived to tell of.
+        if ring.device.state().used != 0 {
+            ring.call();
         }
         self.ring = Some(ring);
         Answer::Done
@@ -232,6 +239,14 @@ impl Ring {
 
     pub(crate) fn is_enabled(&self) -> bool {
         self.setup.enabled
+    }
+
+    /// Wakes the driver, whether or not there is something to see. What was shown while there was nobody to signal is not
+    /// told of later: with event indices the one signal is due when the index passes where the driver sleeps.
+    fn call(&self) {
+        if let Some(call) = &self.setup.call {
+            signal(call);
+        }
     }
 
     /// Finds the queue in memory.

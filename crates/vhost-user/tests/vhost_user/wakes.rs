@@ -1,11 +1,14 @@
 //! Who wakes whom, and when.
 
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use pontoon_engine::link::{Refused, Transmit as _};
+use pontoon_vhost_driver::{Machine, Options};
 use pontoon_wire::vnet::Offload;
 
-use crate::device::{ALL, Device, EVENT_IDX, How, TSO, Waiter, bytes};
+use crate::device::{ALL, Device, EVENT_IDX, How, OPTIONS, TSO, Waiter, bytes};
+use crate::messages::{message, send, words};
 
 /// With event indices a burst costs one notification, either way, however often it is published.
 #[test]
@@ -163,4 +166,49 @@ fn frames_and_orders_wake_the_receiver() {
 
     device.backend.disconnect();
     assert!(waiter.has());
+}
+
+/// What was shown while there was nobody to signal is told of when there is somebody, or when the ring starts again.
+#[test]
+fn a_call_that_comes_late_is_not_missed() {
+    for features in [ALL, ALL & !EVENT_IDX] {
+        let mut device = Device::new(1);
+        let socket = device.accept();
+        let raw = socket.try_clone().unwrap();
+        let options = Options { features, ..OPTIONS };
+        let (mut machine, mut pairs) = device.during(|| Machine::connect(socket, &options).unwrap());
+        let rx = &mut pairs[0].rx;
+        let set_call = |device: &mut Device, number: u64, fds: &[BorrowedFd<'_>]| {
+            send(&raw, &message(13, 1, &words(&[number])), fds).unwrap();
+            for _ in 0..3 {
+                device.turn().unwrap();
+            }
+        };
+        let show = |device: &mut Device| {
+            device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
+            device.transmitter().flush();
+        };
+        for restarts in [false, true, false] {
+            let call = rx.queue.as_fd().try_clone_to_owned().unwrap();
+            assert!(!rx.queue.wait(Duration::ZERO).unwrap());
+            set_call(&mut device, 0x100, &[]);
+            show(&mut device);
+            assert_eq!(rx.queue.take_calls(), 0);
+            match restarts {
+                true => device.during(|| {
+                    let base = machine.stop(0).unwrap();
+                    machine.start(0, &rx.queue, base.try_into().unwrap()).unwrap();
+                }),
+                false => set_call(&mut device, 0, &[call.as_fd()]),
+            }
+            assert_eq!(rx.queue.take_calls(), 1, "restarts: {restarts}");
+            assert_eq!(rx.receive(|_| {}).unwrap(), 1);
+
+            // What comes now is told of as ever.
+            assert!(!rx.queue.wait(Duration::ZERO).unwrap());
+            show(&mut device);
+            assert_eq!(rx.queue.take_calls(), 1);
+            assert_eq!(rx.receive(|_| {}).unwrap(), 1);
+        }
+    }
 }
