@@ -89,6 +89,7 @@
 
 mod network;
 mod options;
+mod total;
 
 pub use network::{Device, Network};
 pub use options::Options;

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::link::vhost_user;
@@ -12,12 +13,17 @@ use pontoon_runtime::{Attachment, Setup, ledger, pacing};
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{Inactive, Queue};
 use pontoon_wire::Mac;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use vm_memory::GuestMemoryMmap;
 
-use crate::Options;
+use crate::{Options, total};
 
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
+
+/// How long the workers may take to say what they know.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An engine at work. It stops when this is dropped.
 #[derive(Debug)]
@@ -25,6 +31,7 @@ pub struct Network {
     /// Its end is the engine's.
     channel: Option<OwnedFd>,
     thread: Option<JoinHandle<io::Result<()>>>,
+    workers: u8,
     asked: u64,
 }
 
@@ -45,7 +52,7 @@ impl Network {
         let mtu = options.config.mtu;
         let mac = options.config.guest_mac;
         let (control, link) = vhost_user::in_process(mtu)?;
-        let network = Self::new(options, |setup, supervisor| {
+        let network = Self::new(options, 1, |setup, supervisor| {
             pontoon_runtime::carry_in_process(setup, link, supervisor)
         })?;
         Ok((network, Device { control, mac, mtu }))
@@ -56,13 +63,15 @@ impl Network {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn attach(options: Options, attachment: Attachment) -> io::Result<Self> {
-        Self::new(options, |setup, supervisor| {
+        let workers = attachment.workers();
+        Self::new(options, workers, |setup, supervisor| {
             pontoon_runtime::carry(setup, attachment, supervisor)
         })
     }
 
     fn new(
         options: Options,
+        workers: u8,
         carry: impl FnOnce(Setup, OwnedFd) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         // A worker asks these until they have no more, and would wait for a client, or a datagram, to come.
@@ -75,7 +84,7 @@ impl Network {
             owned: options.owned.into_iter().map(Into::into).collect(),
             published: options.published,
             raw_icmp: options.raw_icmp,
-            pacing: pacing::here(options.pacing, 1),
+            pacing: pacing::here(options.pacing, workers),
             outbound: options.outbound,
             // Nobody takes the place of an engine that ends: its process is the VMM.
             ledger: ledger::Shared::none(),
@@ -88,6 +97,7 @@ impl Network {
         let mut network = Self {
             channel: Some(channel),
             thread: Some(thread),
+            workers,
             asked: 0,
         };
         match network.hear()? {
@@ -126,17 +136,20 @@ impl Network {
         self.tell(&Update::Rules(rules))
     }
 
-    /// What the engine has counted.
+    /// What the engine has counted, in all its workers.
     ///
     /// # Errors
-    /// The engine has ended.
+    /// The engine has ended. `TimedOut`: a worker has not answered for 5 s.
     pub fn stats(&mut self) -> io::Result<Stats> {
         self.asked += 1;
         self.tell(&Update::Ask(self.asked))?;
-        match self.hear()? {
-            Report::Stats(stats) => Ok(stats),
-            Report::Ready | Report::Flows(_) | Report::Captured(_) => Err(io::ErrorKind::InvalidData.into()),
+        let deadline = Instant::now() + PATIENCE;
+        let mut total = self.hear_stats(deadline)?;
+        total.worker = 0;
+        for _ in 1..self.workers {
+            total::add(&mut total, self.hear_stats(deadline)?);
         }
+        Ok(total)
     }
 
     /// Stops the engine: its flows end.
@@ -156,6 +169,36 @@ impl Network {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         seqpacket::send(channel, &message, &[])
+    }
+
+    /// What a worker answers to the last question.
+    fn hear_stats(&mut self, deadline: Instant) -> io::Result<Stats> {
+        loop {
+            self.wait(deadline)?;
+            match self.hear()? {
+                Report::Stats(stats) if stats.round == self.asked => return Ok(stats),
+                // To a question that was given up.
+                Report::Stats(_) => {}
+                Report::Ready | Report::Flows(_) | Report::Captured(_) => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+        }
+    }
+
+    /// Waits until there is a message, or the end.
+    fn wait(&self, deadline: Instant) -> io::Result<()> {
+        let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 
     /// The engine's next message. Without one it has failed, and says why.

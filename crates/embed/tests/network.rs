@@ -123,3 +123,18 @@ fn a_published_listener_may_have_blocked() {
     });
     is_done.recv_timeout(Duration::from_secs(10)).unwrap();
 }
+
+#[test]
+fn each_worker_answers_each_question() {
+    let (_guest, ours) = UnixStream::pair().unwrap();
+    let attachment = Attachment::VhostUser {
+        source: Source::Connected(OwnedFd::from(ours)),
+        workers: 3,
+    };
+    let mut network = Network::attach(Options::default(), attachment).unwrap();
+    for round in 1..=20 {
+        let stats = network.stats().unwrap();
+        assert_eq!((stats.round, stats.worker), (round, 0));
+    }
+    network.stop().unwrap();
+}

@@ -60,6 +60,17 @@ pub enum Attachment {
 }
 
 impl Attachment {
+    /// How many workers it is for.
+    #[must_use]
+    pub fn workers(&self) -> u8 {
+        match self {
+            // More than 255 are refused when they are built.
+            Self::Tap { queues, .. } => queues.len().try_into().unwrap_or(u8::MAX),
+            Self::Stream(_) | Self::Packet(_) => 1,
+            Self::VhostUser { workers, .. } => *workers,
+        }
+    }
+
     /// Every descriptor that the engine process needs of it.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {

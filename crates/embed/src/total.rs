@@ -1,0 +1,76 @@
+//! What several workers have counted, in all.
+
+use pontoon_runtime::messages::{Distribution, Stats};
+
+/// Adds what another worker says in the same round.
+pub(crate) fn add(total: &mut Stats, other: Stats) {
+    total.flows = total.flows.saturating_add(other.flows);
+    total.pool_bytes = total.pool_bytes.saturating_add(other.pool_bytes);
+    add_each(&mut total.rules, &other.rules);
+    for Distribution { name, sum, counts } in other.histograms {
+        match total.histograms.iter_mut().find(|known| known.name == name) {
+            Some(known) => {
+                known.sum = known.sum.saturating_add(sum);
+                add_each(&mut known.counts, &counts);
+            }
+            None => total.histograms.push(Distribution { name, sum, counts }),
+        }
+    }
+    for (name, count) in other.counters {
+        match total.counters.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum = sum.saturating_add(count),
+            None => total.counters.push((name, count)),
+        }
+    }
+}
+
+fn add_each(sums: &mut Vec<u64>, others: &[u64]) {
+    sums.resize(sums.len().max(others.len()), 0);
+    for (sum, other) in sums.iter_mut().zip(others) {
+        *sum = sum.saturating_add(*other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_it_is_added() {
+        let counters = |list: &[(&str, u64)]| {
+            let owned = list.iter().map(|(name, count)| ((*name).to_owned(), *count));
+            owned.collect::<Vec<_>>()
+        };
+        let times = |sum, counts: &[u64]| Distribution {
+            name: "times".to_owned(),
+            sum,
+            counts: counts.to_vec(),
+        };
+        let mut total = Stats {
+            round: 7,
+            worker: 0,
+            flows: 1,
+            pool_bytes: 10,
+            rules: vec![1, 2],
+            histograms: vec![times(5, &[1, 0])],
+            counters: counters(&[("first", 3), ("both", 4)]),
+        };
+        let second = Stats {
+            worker: 1,
+            histograms: vec![times(6, &[1, 1])],
+            counters: counters(&[("both", u64::MAX), ("second", 1)]),
+            ..total.clone()
+        };
+        add(&mut total, second);
+        let sum = Stats {
+            round: 7,
+            worker: 0,
+            flows: 2,
+            pool_bytes: 20,
+            rules: vec![2, 4],
+            histograms: vec![times(11, &[2, 1])],
+            counters: counters(&[("first", 3), ("both", u64::MAX), ("second", 1)]),
+        };
+        assert_eq!(total, sum);
+    }
+}
