@@ -4,6 +4,7 @@
 //! thread of this program, which becomes what a sandboxed process is.
 
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     // For as long as the attempts last.
     let _listener =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
-    let attempts: [(&str, Only, Attempt, i32); 13] = [
+    let attempts: [(&str, Only, Attempt, i32); 15] = [
         ("mount", Only::Nothing, mount, libc::EPERM),
         ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
         ("open a file", Only::Namespaces, open, libc::ENOENT),
@@ -43,6 +44,8 @@ fn main() -> ExitCode {
         ("open a file", Only::Seccomp, open, libc::EPERM),
         ("signal the parent", Only::Seccomp, signal, libc::EPERM),
         ("speak to an abstract socket", Only::Seccomp, speak, libc::EPERM),
+        ("make a descriptor non-blocking", Only::Seccomp, unblock, 0),
+        ("ask a descriptor for more", Only::Seccomp, request, libc::EPERM),
         ("refusals are counted", Only::Seccomp, counted, 0),
     ];
     let mut failed = false;
@@ -187,6 +190,17 @@ fn speak() -> i32 {
     let spoken =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixStream::connect_addr(&address));
     spoken.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0)
+}
+
+fn unblock() -> i32 {
+    let unblocked = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.set_nonblocking(true));
+    unblocked.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |()| 0)
+}
+
+fn request() -> i32 {
+    let mut waiting: libc::c_int = 0;
+    // SAFETY: `waiting` is a live int that the call would write.
+    errno(unsafe { libc::ioctl(0, libc::FIONREAD, &raw mut waiting) }.into())
 }
 
 fn counted() -> i32 {

@@ -346,14 +346,12 @@ impl Session {
                     session.mtu,
                 )
             })?,
-            Request::SetVringCall(RingFd { ring, fd }) => self.ring(rings, ring, |ring, _| {
-                ring.set_call(fd);
-                Ok(())
-            })?,
-            Request::SetVringErr(RingFd { ring, fd }) => self.ring(rings, ring, |ring, _| {
-                ring.set_err(fd);
-                Ok(())
-            })?,
+            Request::SetVringCall(RingFd { ring, fd }) => {
+                self.ring(rings, ring, |ring, _| ring.set_call(fd))?
+            }
+            Request::SetVringErr(RingFd { ring, fd }) => {
+                self.ring(rings, ring, |ring, _| ring.set_err(fd))?
+            }
             Request::GetProtocolFeatures => return Ok(Reply::Value(Protocol::offered(pairs).0)),
             Request::SetProtocolFeatures(bits) => {
                 let protocol = Protocol(bits);

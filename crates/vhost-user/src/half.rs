@@ -299,7 +299,7 @@ fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> rustix::io::Result<()> {
     epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)
 }
 
-/// Adds one to an eventfd. One that is full has been signalled.
+/// Adds one to an eventfd, which does not block. One that is full has been signalled.
 fn signal(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }

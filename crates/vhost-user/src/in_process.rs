@@ -41,7 +41,7 @@ pub struct Queue {
     pub used: u64,
     /// A non-blocking eventfd that tells of the driver's notifications: an ioeventfd for instance.
     pub kick: OwnedFd,
-    /// An eventfd that the driver is interrupted by: an irqfd for instance.
+    /// An eventfd that the driver is interrupted by: an irqfd for instance. It is made non-blocking.
     pub call: OwnedFd,
 }
 
@@ -169,7 +169,7 @@ fn start(
         log: 0,
     };
     ring.set_address(address, memory)?;
-    ring.set_call(Some(queue.call));
+    ring.set_call(Some(queue.call))?;
     ring.enable(true);
     ring.start(Some(queue.kick), memory, features, None, mtu)
 }

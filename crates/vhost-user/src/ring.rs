@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pontoon_ring::Layout;
+use rustix::io::Errno;
 
 use crate::features::Features;
 use crate::half::Setup;
@@ -52,6 +53,8 @@ pub(crate) enum Unusable {
     Nowhere,
     #[error("to be polled, which is not supported")]
     Polled,
+    #[error("a descriptor that cannot be made non-blocking: {0}")]
+    Blocking(Errno),
 }
 
 impl Ring {
@@ -126,18 +129,22 @@ impl Ring {
         Ok(())
     }
 
-    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) {
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), Unusable> {
+        never_blocks(call.as_ref())?;
         match self.running {
             true => self.mailbox.post(Order::Call(call)),
             false => self.call = call,
         }
+        Ok(())
     }
 
-    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) {
+    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), Unusable> {
+        never_blocks(err.as_ref())?;
         match self.running {
             true => self.mailbox.post(Order::Err(err)),
             false => self.err = err,
         }
+        Ok(())
     }
 
     pub(crate) fn enable(&mut self, enabled: bool) {
@@ -242,6 +249,13 @@ impl Ring {
             used: used.map(|address| (address, 6 + 8 * u64::from(self.size))),
         })
     }
+}
+
+/// Who signals waits for nobody, be it a pipe that is full or an eventfd that nobody reads.
+fn never_blocks(signalled: Option<&OwnedFd>) -> Result<(), Unusable> {
+    signalled.map_or(Ok(()), |fd| {
+        rustix::io::ioctl_fionbio(fd, true).map_err(Unusable::Blocking)
+    })
 }
 
 /// VHOST_VRING_F_LOG.

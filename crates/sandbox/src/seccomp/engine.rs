@@ -26,6 +26,15 @@ pub(super) const ALLOWED: &[Entry] = &[
         "links over sockets: a second registration of a guest's; standard library, built with assertions: what is closed \
          is open",
     ),
+    only(
+        SYS_ioctl,
+        &[Only {
+            argument: 1,
+            mask: WHOLE,
+            values: &[FIONBIO as u32],
+        }],
+        "vhost-user: what signals a guest is not to block",
+    ),
     call(SYS_fstat, "vhost-user: how long a file of the guest's memory is"),
     // Sockets.
     only(

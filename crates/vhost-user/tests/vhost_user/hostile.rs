@@ -3,14 +3,20 @@
 
 use std::cell::Cell;
 use std::io::Write as _;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice::from_ref;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use pontoon_engine::link::{Refused, Transmit as _};
 use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Guest, Memory};
+use pontoon_vhost_driver::Machine;
 use pontoon_vhost_user::Ended;
 use pontoon_wire::vnet::Offload;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::ioctl_fionbio;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 use vhost::VhostBackend as _;
 use vm_memory::GuestMemoryMmap;
@@ -246,6 +252,45 @@ fn memory_that_is_cut_off_costs_the_queue_and_not_the_process() {
     carries(&mut device, &mut pairs[0]);
 }
 
+/// A pipe that is full, and would block whoever writes to it.
+fn full() -> [OwnedFd; 2] {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    ioctl_fionbio(&write, true).unwrap();
+    while rustix::io::write(&write, &[0; 4096]).is_ok() {}
+    ioctl_fionbio(&write, false).unwrap();
+    [read, write]
+}
+
+/// Who works on the ring does not wait for whoever it signals.
+#[test]
+fn a_signal_that_nobody_hears_holds_up_nobody() {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let mut device = Device::new(1);
+        let socket = device.accept();
+        let raw = socket.try_clone().unwrap();
+        let (machine, mut pairs) = device.during(|| Machine::connect(socket, &OPTIONS).unwrap());
+        let [call, err] = [full(), full()];
+        for (code, [_, write]) in [(13, &call), (14, &err)] {
+            send(&raw, &message(code, 1, &words(&[0])), &[write.as_fd()]).unwrap();
+            for _ in 0..3 {
+                device.turn().unwrap();
+            }
+        }
+        device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
+        device.transmitter().flush();
+        assert_eq!(pairs[0].rx.receive(|_| {}).unwrap(), 1);
+        Raw::new(machine.memory(), pairs[0].rx.queue.layout()).index(999);
+        for _ in 0..3 {
+            let sent = device.send(How::Copied, Offload::NONE, 54, &bytes(60));
+            assert_eq!(sent, Err(Refused::Full));
+        }
+        assert_eq!(device.transmitter().faults(), 1);
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(10)).unwrap();
+}
+
 /// How a session ends that has this message; another one goes well after it.
 fn end(what: &str, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Ended {
     let mut device = Device::new(1);
@@ -264,6 +309,9 @@ fn end(what: &str, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Ended {
 fn a_message_that_is_none_ends_the_session() {
     let file = memory(1 << 16);
     let file = file.as_fd();
+    // Nothing can be done with it.
+    let place = open("/", OFlags::PATH, Mode::empty()).unwrap();
+    let place = place.as_fd();
     let region = |guest: u64, size: u64, offset: u64| words(&[guest, size, guest, offset]);
     let table = |count: u32, regions: &[Vec<u8>]| [halves(count, 0), regions.concat()].concat();
     let good = region(0, 1 << 16, 0);
@@ -361,6 +409,8 @@ fn a_message_that_is_none_ends_the_session() {
         ("a ring to be polled", message(12, 1, &words(&[0x100])), vec![]),
         ("a kick that is not there", message(12, 1, &words(&[0])), vec![]),
         ("ring 512", message(12, 1, &words(&[0x200])), vec![file]),
+        ("a call that is none", message(13, 1, &words(&[0])), vec![place]),
+        ("an err that is none", message(14, 1, &words(&[0])), vec![place]),
         ("perhaps", message(18, 1, &halves(0, 2)), vec![]),
         ("an MTU of 67", message(20, 1, &words(&[67])), vec![]),
         ("an MTU of 65536", message(20, 1, &words(&[65_536])), vec![]),
