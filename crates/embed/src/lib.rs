@@ -13,9 +13,13 @@
 //! # Safety of the host
 //!
 //! The guest is hostile to the engine from its first byte: see the theory of operation in `ARCHITECTURE.md`. But `pontoon`'s
-//! own processes are also locked in, while a thread has all that its process has. Nothing here drops privileges, changes
-//! limits, or installs a signal handler; a VMM does that for itself, after [`Network::start`] or before. Each flow takes a
-//! descriptor: [`Config::max_flows`](pontoon_engine::Config) is to leave enough of them.
+//! own processes are also locked in, while a thread has all that its process has. Nothing here drops privileges or changes
+//! limits; a VMM does that for itself, after [`Network::start`] or before. Each flow takes a descriptor:
+//! [`Config::max_flows`](pontoon_engine::Config) is to leave enough of them.
+//!
+//! There is one signal handler, and only with [`Attachment::VhostUser`]: for SIGBUS, as files of a guest's memory may be cut
+//! off. What is not about such a file goes to the handler that there was before. A VMM that installs its own afterwards has
+//! to pass on to this one, which stays installed when the network has stopped.
 //!
 //! The host's own addresses are refused to the guest as far as they are known: tell them by [`Options::owned`], and, as they
 //! change, by [`Network::set_owned`].

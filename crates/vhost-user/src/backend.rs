@@ -127,7 +127,7 @@ impl Backend {
     /// A device with `pairs` pairs of queues (1 to [`MAX_PAIRS`]), whose guest's MTU is `mtu` unless its front-end says
     /// otherwise, and the two halves of each pair's link.
     ///
-    /// From now on the process handles SIGBUS.
+    /// From now on the process handles SIGBUS, and calls the handler of before for what is not about a guest's memory.
     ///
     /// # Errors
     /// Out of descriptors.

@@ -108,7 +108,8 @@ impl Slot {
     }
 }
 
-/// Handles SIGBUS in this process from now on.
+/// Handles SIGBUS in this process from now on. What is none of ours goes to whoever handled it before; who comes later has
+/// to pass on to this.
 ///
 /// # Errors
 /// The kernel's.
@@ -117,7 +118,7 @@ pub(crate) fn install() -> io::Result<()> {
     let installed = INSTALLED.get_or_init(|| {
         // SAFETY: all-zero bytes are a `sigaction`: the default action, no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
+        let handler: Action = handle;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         let mut previous = MaybeUninit::<libc::sigaction>::uninit();
@@ -136,7 +137,9 @@ pub(crate) fn install() -> io::Result<()> {
 /// What happened on SIGBUS before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO. For a fault (a positive code) it holds
     // an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
@@ -144,26 +147,62 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _context: 
     let errno = unsafe { *libc::__errno_location() };
     let fault = code > 0;
     if !(fault && SLOTS_OF_ALL.iter().any(|slot| slot.replace(address))) {
-        pass_on(signal, fault);
+        // SAFETY: all-zero bytes are a `sigaction`: the default action.
+        let default: libc::sigaction = unsafe { std::mem::zeroed() };
+        let previous = PREVIOUS.get().unwrap_or(&default);
+        match previous.sa_sigaction {
+            libc::SIG_IGN if !fault => {}
+            libc::SIG_DFL | libc::SIG_IGN => restore(signal, previous, fault),
+            _ => pass_on(signal, info, context, previous),
+        }
     }
     // SAFETY: as above. The interrupted code may be about to read it.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Not ours: as it would be without us. A fault happens again when the handler returns.
-fn pass_on(signal: libc::c_int, fault: bool) {
-    // SAFETY: all-zero bytes are a `sigaction`: the default action.
-    let default: libc::sigaction = unsafe { std::mem::zeroed() };
-    let previous = PREVIOUS.get().unwrap_or(&default);
+/// Not ours, but another handler's, which may mend it: ours stays, for what comes later.
+fn pass_on(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    previous: &libc::sigaction,
+) {
+    // The standard library's, for one, mends nothing, but has the next fault end the process. Where a sandbox does not let
+    // it, the fault would happen again and again.
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: it writes to a live `sigaction`; the call is async-signal-safe.
+    if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
+        exit(signal);
+    }
+    match previous.sa_flags & libc::SA_SIGINFO {
+        0 => {
+            // SAFETY: neither SIG_DFL nor SIG_IGN, and without SA_SIGINFO: a function that takes the signal.
+            let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(previous.sa_sigaction) };
+            handler(signal);
+        }
+        _ => {
+            // SAFETY: neither SIG_DFL nor SIG_IGN, and with SA_SIGINFO: a function that takes all three.
+            let handler: Action = unsafe { std::mem::transmute(previous.sa_sigaction) };
+            handler(signal, info, context);
+        }
+    }
+}
+
+/// Not ours, and nobody's: as it would be without us. A fault happens again when the handler returns.
+fn restore(signal: libc::c_int, previous: &libc::sigaction, fault: bool) {
     // SAFETY: sets what was set before; `sigaction` is async-signal-safe.
     let set = unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
     if set != 0 {
         // In a sandbox that does not let it: the fault would happen again and again.
-        // SAFETY: `_exit` is async-signal-safe.
-        unsafe { libc::_exit(128 + signal) };
+        exit(signal);
     }
     if !fault {
         // SAFETY: `raise` is async-signal-safe.
         unsafe { libc::raise(signal) };
     }
+}
+
+fn exit(signal: libc::c_int) -> ! {
+    // SAFETY: `_exit` is async-signal-safe.
+    unsafe { libc::_exit(128 + signal) }
 }
