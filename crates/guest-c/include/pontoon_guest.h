@@ -51,9 +51,10 @@ struct pontoon;
 
 /*
  * Attaches an interface to the device that listens at `path`, for frames of up to `frame` bytes: 14 more than the MTU.
- * Deadlines are on CLOCK_MONOTONIC. From here on it makes no system calls but write, ppoll and read.
+ * `pacing` is one of `enum pontoon_pacing`. Deadlines are on CLOCK_MONOTONIC. From here on it makes no system calls but
+ * write, ppoll and read.
  */
-int pontoon_attach(struct pontoon **interface, const char *path, uint16_t frame, enum pontoon_pacing pacing);
+int pontoon_attach(struct pontoon **interface, const char *path, uint16_t frame, int pacing);
 
 /* Gives an attached interface back. */
 void pontoon_detach(struct pontoon *interface);
@@ -92,7 +93,7 @@ struct pontoon_config {
     uint64_t address;                  /* where the device has the latter: a multiple of 64 */
     uint16_t frame;                    /* bytes of the longest frame: 14 more than the MTU */
     uint8_t event_idx;                 /* whether VIRTIO_F_EVENT_IDX was negotiated */
-    enum pontoon_pacing pacing;
+    int pacing;                        /* one of `enum pontoon_pacing` */
     struct pontoon_platform platform;
 };
 

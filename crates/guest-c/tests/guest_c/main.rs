@@ -47,6 +47,27 @@ fn the_program_is_short() {
     assert!(lines < 100, "{lines} lines");
 }
 
+/// Rust has an int where C could have an enumeration, whose size is the compiler's to choose: a byte with
+/// `-fshort-enums`, which is usual on bare metal.
+#[test]
+fn no_layout_depends_on_the_size_of_an_enumeration() {
+    const CHECK: &str = r#"
+        #include "pontoon_guest.h"
+        _Static_assert(sizeof(((struct pontoon_config *)0)->pacing) == sizeof(int), "pacing");
+        int (*attach)(struct pontoon **, const char *, uint16_t, int) = pontoon_attach;
+    "#;
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("check.c");
+    std::fs::write(&source, CHECK).unwrap();
+    for enumerations in ["-fshort-enums", "-fno-short-enums"] {
+        run(Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"])
+            .args(["-fsyntax-only", enumerations, "-I"])
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+            .arg(&source));
+    }
+}
+
 /// Builds the library and the example.
 fn build(directory: &Path) -> PathBuf {
     let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
