@@ -53,7 +53,11 @@ impl Name {
     pub(super) fn learn(&self, answer: &Answer, now: Instant) {
         let mut learned = lock(&self.learned);
         for (address, ttl) in answer.addresses(self.action, &self.pattern) {
-            let until = now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST);
+            let until = match self.action {
+                Action::Allow => now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST),
+                // The guest knows it for as long as it likes, whatever the record's owner says.
+                Action::Deny => now + MOST,
+            };
             if learned.len() >= LIMIT && !learned.contains_key(&address) {
                 let first = learned.iter().min_by_key(|(_, until)| **until);
                 if let Some(first) = first.map(|(address, _)| *address) {

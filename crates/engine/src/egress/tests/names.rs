@@ -257,6 +257,22 @@ fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
 }
 
 #[test]
+fn what_is_denied_is_known_for_a_day() {
+    for ttl in [0, 3_600, u32::MAX >> 1] {
+        let site = [("example.org", ttl, "198.51.100.7")];
+        for (after, is_closed) in [(32, true), (86_400, true), (86_401, false)] {
+            let mut door = told(&["deny example.org"], "example.org", &site);
+            door.wait(Duration::from_secs(after));
+            assert_eq!(
+                matches!(door.send(TCP, SITE), Fate::Told(_)),
+                is_closed,
+                "TTL {ttl} after {after} s"
+            );
+        }
+    }
+}
+
+#[test]
 fn an_address_stays_known_while_a_flow_leads_there() {
     for protocol in [TCP, UDP] {
         let site = [
@@ -299,14 +315,15 @@ fn a_ping_keeps_its_address_and_nothing_wakes_up_for_it() {
 fn a_name_has_as_many_addresses_as_it_may() {
     let mut door = Door::new(&["deny many.example", "deny other.example"]);
     door.resolve("other.example", 1, |answer| {
-        answer.address("other.example", 31, "203.0.113.1");
+        answer.address("other.example", 30, "203.0.113.1");
     });
-    // 130 answers of 8 addresses; those of the longest time to live stay.
+    // 130 answers of 8 addresses; the latest stay, however short their time to live.
     for round in 0..130_u32 {
+        door.wait(Duration::from_millis(1));
         door.resolve("many.example", 1, |answer| {
             for place in 0..8 {
                 let [_, _, high, low] = (round * 8 + place).to_be_bytes();
-                answer.address("many.example", 1_000 + round, &format!("198.18.{high}.{low}"));
+                answer.address("many.example", 1_000 - round, &format!("198.18.{high}.{low}"));
             }
         });
     }
