@@ -384,3 +384,24 @@ fn workers_share_what_is_learned() {
     third.now = second.now;
     assert!(matches!(third.send(TCP, SITE), Fate::Out(_)));
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_answer_panics(flips in proptest::collection::vec((proptest::num::usize::ANY, proptest::num::u8::ANY), 0..8)) {
+        let mut door = Door::new(&["allow example.org", "deny *.example"]);
+        door.resolve("example.org", 65, |answer| {
+            let question = answer.0.len();
+            answer
+                .alias("example.org", "a.example")
+                .https("a.example", 1, "b.example", &["198.51.100.7", "2001:db8:5::7"])
+                .https("a.example", 0, "", &[])
+                .address("b.example", 300, "198.51.100.8")
+                .beside(1);
+            for (place, value) in flips {
+                let records = &mut answer.0[question..];
+                let place = place % records.len();
+                records[place] = value;
+            }
+        });
+    }
+}
