@@ -1,0 +1,76 @@
+//! `pontoon ctl` and `pontoon top` as programs, which look at an instance that has little to say.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "all of this is tests; clippy knows only the functions marked so"
+)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use tempfile::TempDir;
+
+/// An instance without flows.
+struct Instance(TempDir);
+
+impl Instance {
+    fn new() -> Self {
+        let instance = Self(tempfile::tempdir().unwrap());
+        let listener = UnixListener::bind(instance.path()).unwrap();
+        thread::spawn(move || listener.incoming().for_each(|client| answer(client.unwrap())));
+        instance
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("control")
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = pontoon(verb);
+        command.arg("--control").arg(self.path());
+        command
+    }
+}
+
+fn answer(mut client: UnixStream) {
+    let mut buffer = [0; 4096];
+    let len = client.read(&mut buffer).unwrap();
+    let body = match buffer[..len].starts_with(b"GET /v1/stats ") {
+        true => r#"{"workers":[],"total":{"flows":0,"pool_bytes":0,"counters":{}}}"#,
+        false => r#"{"flows":[]}"#,
+    };
+    let len = body.len();
+    write!(client, "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{body}").unwrap();
+}
+
+fn pontoon(verb: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pontoon"));
+    command.arg(verb);
+    command
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let instance = Instance::new();
+    for words in [&["stats"][..], &["--json", "stats"], &["flows"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = instance
+            .command("ctl")
+            .args(words)
+            .stdout(writer)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((told.as_str(), output.status.code()), ("", Some(0)), "{words:?}");
+    }
+    // Of the instance it is one.
+    let output = pontoon("ctl")
+        .args(["--control", "/none", "stats"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
