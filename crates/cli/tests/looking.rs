@@ -74,3 +74,10 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
 }
+
+#[test]
+fn who_uses_top_wrongly_is_told_of_its_help() {
+    let output = pontoon("top").output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.ends_with("(try: pontoon top --help)\n"), "{told}");
+}
