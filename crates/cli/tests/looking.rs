@@ -5,12 +5,16 @@
     reason = "all of this is tests; clippy knows only the functions marked so"
 )]
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tempfile::TempDir;
 
 /// An instance without flows.
@@ -80,4 +84,53 @@ fn who_uses_top_wrongly_is_told_of_its_help() {
     let output = pontoon("top").output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.ends_with("(try: pontoon top --help)\n"), "{told}");
+}
+
+#[test]
+fn top_leaves_the_terminal_as_it_was_when_it_is_ended() {
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
+        let instance = Instance::new();
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let theirs = File::options().read(true).write(true).open(name).unwrap();
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&ours, size).unwrap();
+        let mut top = instance
+            .command("top")
+            .env("TERM", "xterm")
+            .stdin(theirs.try_clone().unwrap())
+            .stdout(theirs.try_clone().unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut ours = File::from(ours);
+        let mut until_seen = |wanted: &str| {
+            let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+            while !String::from_utf8_lossy(&seen).contains(wanted) {
+                let len = ours.read(&mut buffer).unwrap();
+                seen.extend_from_slice(&buffer[..len]);
+            }
+        };
+        until_seen("quit");
+        let is_raw = || {
+            !tcgetattr(&theirs)
+                .unwrap()
+                .local_modes
+                .contains(LocalModes::ICANON)
+        };
+        assert!(is_raw());
+        kill_process(Pid::from_child(&top), signal).unwrap();
+        let status = top.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
+        assert!(!is_raw(), "{signal:?}");
+        // The screen that was there.
+        until_seen("\x1b[?1049l");
+    }
 }
