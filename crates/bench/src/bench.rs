@@ -210,9 +210,11 @@ fn list(arguments: &List) -> Result<u8> {
 }
 
 pub(crate) fn print(text: &str) -> Result<()> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to standard output")
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever read it has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
 }
 
 /// `pontoon bench-server`.

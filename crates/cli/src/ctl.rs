@@ -4,7 +4,7 @@ pub(crate) mod client;
 pub(crate) mod flows;
 mod relay;
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{self, Path};
 
 use anyhow::{Context as _, Result, anyhow};
@@ -20,8 +20,42 @@ use crate::args::{Capturing, Ctl, Order, Publishing};
 use client::Client;
 
 pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
+    let mut output = Output {
+        to: io::stdout().lock(),
+        is_closed: false,
+    };
+    match answer(arguments, &mut output) {
+        Err(_) if output.is_closed => Ok(()),
+        result => result,
+    }
+}
+
+/// Where answers go. Whoever reads them may have seen enough, as head(1) has, which is no error of ours.
+struct Output<W> {
+    to: W,
+    is_closed: bool,
+}
+
+impl<W: Write> Output<W> {
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| self.is_closed |= error.kind() == ErrorKind::BrokenPipe)
+    }
+}
+
+impl<W: Write> Write for Output<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.to.write(bytes);
+        self.note(result)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let result = self.to.flush();
+        self.note(result)
+    }
+}
+
+fn answer(arguments: &Ctl, mut output: &mut impl Write) -> Result<()> {
     let client = Client::new(&arguments.control);
-    let mut output = io::stdout().lock();
     match &arguments.order {
         Order::Stats => {
             let stats: reply::Stats = client.get("/v1/stats")?;

@@ -132,6 +132,13 @@ fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec
     let all = |action| move |to| Rule { action, to };
     rules.extend(allow.into_iter().map(all(Action::Allow)));
     rules.extend(deny.into_iter().map(all(Action::Deny)));
+    let wrong = |why| {
+        misused(
+            format!("--allow, --deny and --policy: {why}"),
+            "networks in place of addresses",
+        )
+    };
+    policy::check(&rules).map_err(wrong)?;
     Ok(rules)
 }
 
@@ -154,5 +161,26 @@ fn resolvers(wishes: &[Resolver]) -> Result<Resolvers, Error> {
             });
             given.collect::<Result<_, _>>().map(Resolvers::Given)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_of_options_and_file_are_counted_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("rules.toml");
+        std::fs::write(&file, "allow = [\"192.0.2.1\"]\n").unwrap();
+        let deny = |count| -> Vec<Match> { vec!["192.0.2.2".parse().unwrap(); count] };
+        let counted = |count| rules(Vec::new(), deny(count), Some(&file)).map(|rules| rules.len());
+        assert_eq!(counted(999).unwrap(), 1_000);
+        let error = counted(1_000).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--allow, --deny and --policy: 1001 rules are more than 1000 (try: networks in place of addresses)"
+        );
+        assert_eq!(error.status(), usage::STATUS);
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use pontoon_supervisor::control::reply;
+use pontoon_supervisor::ends::Ends;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
@@ -37,17 +38,24 @@ pub(crate) fn top(arguments: &args::Top) -> Result<()> {
     );
     let mut top = Top::new(path.display().to_string());
     top.take(Ok(first), Instant::now());
+    // Before there is another thread, which would not be spared.
+    let ends = Ends::collect().context("cannot collect signals")?;
     let (to, looks) = mpsc::channel();
     thread::spawn(move || follow(&path, &to));
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
-    let result = show(&mut terminal, &looks, top);
+    let result = show(&mut terminal, &looks, &ends, top);
     ratatui::restore();
     result
 }
 
-/// Shows what is found out, until a key ends it.
-fn show(terminal: &mut DefaultTerminal, looks: &Receiver<Result<Look>>, mut top: Top) -> Result<()> {
-    loop {
+/// Shows what is found out, until a key or a signal ends it.
+fn show(
+    terminal: &mut DefaultTerminal,
+    looks: &Receiver<Result<Look>>,
+    ends: &Ends,
+    mut top: Top,
+) -> Result<()> {
+    while !ends.came()? {
         let now = Instant::now();
         for look in looks.try_iter() {
             top.take(look, now);
@@ -57,9 +65,10 @@ fn show(terminal: &mut DefaultTerminal, looks: &Receiver<Result<Look>>, mut top:
             && let Event::Key(key) = event::read()?
             && top.press(key) == Wish::Quit
         {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }
 
 /// Looks again and again, until nobody wants to know.

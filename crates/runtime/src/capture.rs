@@ -280,6 +280,7 @@ impl Captured {
             frames: 0,
             dropped: 0,
             bytes: 0,
+            failed: true,
             why,
         }
     }

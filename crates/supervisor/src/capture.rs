@@ -36,26 +36,29 @@ impl FromStr for Capture {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(',');
         let mut capture = Self {
-            file: parts.next().unwrap_or_default().into(),
+            file: PathBuf::new(),
             snap: SNAP,
             size: None,
             time: None,
         };
-        if capture.file.as_os_str().is_empty() {
-            return Err("no file".to_owned());
-        }
-        for part in parts {
+        let mut file = text;
+        // A file's name may have commas, too: what is no limit belongs to it.
+        while let Some((rest, part)) = file.rsplit_once(',')
+            && let Some((name @ ("snap" | "size" | "time"), value)) = part.split_once('=')
+        {
             let wrong = || format!("'{part}' is none of snap=N, size=N[k|M|G], time=N[ms|s|m]");
-            let (name, value) = part.split_once('=').ok_or_else(wrong)?;
             match name {
                 "snap" => capture.snap = value.parse().map_err(|_| wrong())?,
                 "size" => capture.size = Some(size(value).ok_or_else(wrong)?),
-                "time" => capture.time = Some(time(value).ok_or_else(wrong)?),
-                _ => return Err(wrong()),
+                _ => capture.time = Some(time(value).ok_or_else(wrong)?),
             }
+            file = rest;
         }
+        if file.is_empty() {
+            return Err("no file".to_owned());
+        }
+        capture.file = file.into();
         capture.check()?;
         Ok(capture)
     }
@@ -149,10 +152,18 @@ mod tests {
             (96, Some(10_000_000), Some(Duration::from_millis(1500)))
         );
         assert_eq!(parse("x,time=2m").unwrap().time, Some(Duration::from_secs(120)));
+        for (text, file) in [
+            ("/tmp/a,b", "/tmp/a,b"),
+            ("a,b,snap=96", "a,b"),
+            ("a,snap=96,b,time=1", "a,snap=96,b"),
+            ("a,snap", "a,snap"),
+            ("a,rotate=2", "a,rotate=2"),
+        ] {
+            assert_eq!(parse(text).unwrap().file, PathBuf::from(file), "{text}");
+        }
         for wrong in [
             "",
             ",snap=1",
-            "x,snap",
             "x,snap=",
             "x,snap=262145",
             "x,size=4095",
@@ -160,7 +171,6 @@ mod tests {
             "x,size=99999999999G",
             "x,time=0",
             "x,time=1h",
-            "x,rotate=2",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -28,6 +28,7 @@ pub mod config;
 pub mod control;
 mod deaths;
 mod descriptor;
+pub mod ends;
 mod engine;
 pub mod error;
 mod guest_route;

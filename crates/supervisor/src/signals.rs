@@ -84,16 +84,25 @@ impl Signals {
     /// # Errors
     /// No descriptor.
     pub(crate) fn block(more: &[i32]) -> io::Result<Self> {
-        let ignored = FORWARDED.into_iter().filter(|number| is_ignored(*number));
+        // Ignored (by whoever started us), children would vanish without a status.
+        // SAFETY: SIG_DFL is a valid disposition.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        Self::block_only(&[&FORWARDED, more].concat())
+    }
+
+    /// Blocks these alone.
+    ///
+    /// # Errors
+    /// No descriptor.
+    pub(crate) fn block_only(numbers: &[i32]) -> io::Result<Self> {
+        let ignored = numbers.iter().copied().filter(|number| is_ignored(*number));
         let ignored = ignored.collect();
         // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the calls keep no
-        // pointer to it. SIG_DFL is a valid disposition. The descriptor is new and ours alone.
+        // pointer to it. The descriptor is new and ours alone.
         unsafe {
-            // Ignored (by whoever started us), children would vanish without a status.
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            for number in FORWARDED.iter().chain(more) {
+            for number in numbers {
                 libc::sigaddset(&raw mut set, *number);
             }
             if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) < 0 {

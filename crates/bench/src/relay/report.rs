@@ -1,6 +1,5 @@
 //! What came of it: Markdown, line by line, and a file of JSON.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -118,7 +117,7 @@ impl Figure {
 }
 
 pub(super) fn say(line: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout().lock(), "{line}")?)
+    bench::print(&format!("{line}\n"))
 }
 
 #[cfg(test)]

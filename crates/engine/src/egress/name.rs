@@ -49,22 +49,15 @@ impl Name {
             .is_some_and(|until| now <= *until)
     }
 
-    /// Takes the addresses of an answer that is about this name. Who allows a name trusts it, not everybody who points
-    /// at it; who denies one means it by whatever alias.
+    /// Takes the addresses that an answer gives this name.
     pub(super) fn learn(&self, answer: &Answer, now: Instant) {
-        let concerned = match self.action {
-            Action::Allow => answer
-                .names
-                .first()
-                .is_some_and(|asked| self.pattern.matches(asked)),
-            Action::Deny => answer.names.iter().any(|name| self.pattern.matches(name)),
-        };
-        if !concerned {
-            return;
-        }
         let mut learned = lock(&self.learned);
-        for &(address, ttl) in &answer.addresses {
-            let until = now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST);
+        for (address, ttl) in answer.addresses(self.action, &self.pattern) {
+            let until = match self.action {
+                Action::Allow => now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST),
+                // The guest knows it for as long as it likes, whatever the record's owner says.
+                Action::Deny => now + MOST,
+            };
             if learned.len() >= LIMIT && !learned.contains_key(&address) {
                 let first = learned.iter().min_by_key(|(_, until)| **until);
                 if let Some(first) = first.map(|(address, _)| *address) {
@@ -109,4 +102,4 @@ const LEAST: Duration = Duration::from_secs(30);
 const MOST: Duration = Duration::from_secs(86_400);
 
 /// Addresses of one name. With more, the one that would go first goes.
-const LIMIT: usize = 1_024;
+pub(super) const LIMIT: usize = 1_024;

@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use core::str::FromStr;
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// One rule: `allow` or `deny`, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,10 +140,10 @@ impl FromStr for Target {
             return Ok(Self::Any);
         }
         if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(Self::Net(address.into()));
+            return Ok(Self::Net(address.to_canonical().into()));
         }
         if let Ok(net) = text.parse::<IpNet>() {
-            return Ok(Self::Net(net.trunc()));
+            return Ok(Self::Net(plain(net.trunc())));
         }
         let pattern = match text.strip_prefix("*.") {
             Some(parent) => domain(parent).map(Pattern::Below),
@@ -154,6 +154,21 @@ impl FromStr for Target {
             .ok_or_else(|| format!("'{text}' is neither a network, an address nor a domain"))
     }
 }
+
+/// IPv4 that is written as IPv6 (RFC 4291 section 2.5.5.2) is IPv4: no packet has such an address.
+fn plain(net: IpNet) -> IpNet {
+    match net {
+        IpNet::V6(v6) if v6.prefix_len() >= MAPPED => {
+            let v4 = v6.addr().to_ipv4_mapped();
+            v4.and_then(|v4| Ipv4Net::new(v4, v6.prefix_len() - MAPPED).ok())
+                .map_or(net, IpNet::V4)
+        }
+        IpNet::V4(_) | IpNet::V6(_) => net,
+    }
+}
+
+/// Bits of `::ffff:0:0/96` before those of an IPv4 address.
+const MAPPED: u8 = 96;
 
 /// What is before the ports, and the ports.
 fn split_ports(text: &str) -> Result<(&str, Option<&str>), String> {

@@ -108,7 +108,10 @@ fn everything_is_in_the_file_that_is_stopped() {
     let (captured, statistics, frames) = scene.end();
     assert_eq!((captured.frames, captured.dropped), (1000, 0));
     assert_eq!((statistics, frames), (1, 1000));
-    assert_eq!(captured.why, "it was stopped");
+    assert_eq!(
+        (captured.why.as_str(), captured.failed),
+        ("it was stopped", false)
+    );
     put(&tape, 1, 60);
     scene.deck.finish();
     assert_eq!(
@@ -166,7 +169,7 @@ fn a_file_that_cannot_be_written_ends_it() {
     let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
         panic!("it said something else");
     };
-    assert_eq!((captured.frames, captured.bytes), (0, 0));
+    assert_eq!((captured.frames, captured.bytes, captured.failed), (0, 0, true));
     assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
 }
 

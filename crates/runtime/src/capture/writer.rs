@@ -90,6 +90,7 @@ impl Writer {
             frames,
             dropped,
             bytes: self.bytes,
+            failed: matches!(end, End::Failed(_)),
             why: end.to_string(),
         };
         tell(&self.voice, &Report::Captured(captured));

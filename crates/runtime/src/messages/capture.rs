@@ -40,8 +40,10 @@ pub struct Captured {
     pub frames: u64,
     /// Frames that are missing there, as they came faster than they could be written.
     pub dropped: u64,
-    /// Bytes of the file.
+    /// Bytes of the file that are whole.
     pub bytes: u64,
+    /// It did not end as it was to: there may be a part of something behind them.
+    pub failed: bool,
     /// Why it has ended, in a few words.
     pub why: String,
 }
@@ -94,11 +96,12 @@ impl Order {
 }
 
 impl Captured {
-    pub(super) fn encode(&self) -> [String; 5] {
+    pub(super) fn encode(&self) -> [String; 6] {
         let why = self.why.replace('\n', " ");
         let [number, frames, dropped, bytes] =
             [self.number, self.frames, self.dropped, self.bytes].map(|count| count.to_string());
-        [number, frames, dropped, bytes, why]
+        let end = if self.failed { FAILED } else { NONE };
+        [number, frames, dropped, bytes, end.to_owned(), why]
     }
 
     pub(super) fn decode(mut lines: Lines<'_>) -> Option<Self> {
@@ -108,6 +111,11 @@ impl Captured {
             frames: count()?,
             dropped: count()?,
             bytes: count()?,
+            failed: match lines.next()? {
+                FAILED => true,
+                NONE => false,
+                _ => return None,
+            },
             why: lines.next()?.to_owned(),
         };
         lines.next().is_none().then_some(captured)
@@ -124,4 +132,5 @@ fn limit(word: &str) -> Option<Option<u64>> {
 
 const START: &str = "start";
 const STOP: &str = "stop";
+const FAILED: &str = "failed";
 const NONE: &str = "-";

@@ -103,7 +103,14 @@ fn full_disk(context: &Context) -> Result<()> {
     eprintln!("{ended}");
     let why = ended["ended"].as_str().unwrap_or_default();
     ensure!(why.starts_with("cannot write: No space left"), "{ended}");
-    ensure!(fs::metadata(FULL)?.len() <= 64 << 10, "the file is too large");
+    let len = fs::metadata(FULL)?.len();
+    ensure!(
+        len == number(&ended, "bytes"),
+        "{len} bytes are in the file: {ended}"
+    );
+    // And none of it is cut off in the midst of a frame.
+    fs::copy(FULL, FILE)?;
+    ensure!(count(&[])? == number(&ended, "frames"), "{ended}");
     ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }

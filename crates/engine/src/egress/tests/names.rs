@@ -1,6 +1,6 @@
 //! Rules that name domains.
 
-use super::door::Fate;
+use super::door::{Answer, Fate};
 use super::*;
 
 const SITE: &str = "198.51.100.7:443";
@@ -88,10 +88,84 @@ fn aliases_are_followed_from_the_question_alone() {
     assert!(!may(&mut told(&["allow edge.cdn.example"], asked, &chain), SITE));
     // nor does an alias hide a denied one.
     assert!(!may(&mut told(&["deny edge.cdn.example"], asked, &chain), SITE));
-    assert!(may(
-        &mut told(&["deny other.example"], asked, &chain),
-        "198.51.100.8:443"
-    ));
+    // A denied name is meant wherever it comes up, but not for what other names have.
+    let mut denied = told(&["deny other.example"], asked, &chain);
+    assert!(!may(&mut denied, "198.51.100.8:443") && may(&mut denied, SITE));
+}
+
+#[test]
+fn hints_are_addresses_of_the_name() {
+    let told = |rule: &str, asked: &str, write: fn(&mut Answer)| {
+        let mut door = Door::new(&[rule]);
+        door.resolve(asked, 65, write);
+        [may(&mut door, SITE), may(&mut door, SITE_V6)]
+    };
+    let own = |answer: &mut Answer| {
+        answer.https("example.org", 1, "", &["198.51.100.7", "2001:db8:5::7"]);
+    };
+    assert_eq!(told("allow example.org", "example.org", own), [true; 2]);
+    assert_eq!(told("deny example.org", "example.org", own), [false; 2]);
+    assert_eq!(told("deny example.net", "example.org", own), [true; 2]);
+    // At another name, the hints are that name's; who allows one name has not allowed the other.
+    let elsewhere = |answer: &mut Answer| {
+        answer.https(
+            "example.org",
+            1,
+            "cdn.example",
+            &["198.51.100.7", "2001:db8:5::7"],
+        );
+    };
+    assert_eq!(told("allow example.org", "example.org", elsewhere), [false; 2]);
+    assert_eq!(told("allow cdn.example", "example.org", elsewhere), [false; 2]);
+    assert_eq!(told("deny example.org", "example.org", elsewhere), [false; 2]);
+    assert_eq!(told("deny cdn.example", "example.org", elsewhere), [false; 2]);
+    // By an alias of either kind.
+    let aliases = |answer: &mut Answer| {
+        answer.alias("www.example.org", "example.org");
+        answer.https("example.org", 0, "pool.example", &[]);
+        answer.https("pool.example", 1, "", &["198.51.100.7", "2001:db8:5::7"]);
+    };
+    for denied in ["www.example.org", "example.org", "pool.example"] {
+        assert_eq!(
+            told(&format!("deny {denied}"), "www.example.org", aliases),
+            [false; 2],
+            "{denied}"
+        );
+    }
+    let alias = |answer: &mut Answer| {
+        answer.alias("www.example.org", "example.org");
+        answer.https("example.org", 1, "", &["198.51.100.7", "2001:db8:5::7"]);
+    };
+    assert_eq!(told("allow www.example.org", "www.example.org", alias), [true; 2]);
+    // Of another port, and as IPv6 alone.
+    let port = |answer: &mut Answer| {
+        answer.https("_8443._https.example.org", 1, "", &["2001:db8:5::7"]);
+    };
+    assert_eq!(
+        told("deny example.org", "_8443._https.example.org", port),
+        [true, false]
+    );
+}
+
+#[test]
+fn addresses_beside_the_answer_count_for_their_names() {
+    let told = |rule: &str, write: fn(&mut Answer)| {
+        let mut door = Door::new(&[rule]);
+        door.resolve("example.org", 15, write);
+        [may(&mut door, SITE), may(&mut door, "198.51.100.8:443")]
+    };
+    let mail = |answer: &mut Answer| {
+        answer
+            .mail("example.org", "mx.example.org")
+            .address("mx.example.org", 300, "198.51.100.7")
+            .address("example.org", 300, "198.51.100.8")
+            .beside(2);
+    };
+    assert_eq!(told("deny *.example.org", mail), [false, true]);
+    assert_eq!(told("deny mx.example.org", mail), [false, true]);
+    assert_eq!(told("deny example.org", mail), [true, false]);
+    assert_eq!(told("allow example.org", mail), [false, true]);
+    assert_eq!(told("allow *.example.org", mail), [false, false]);
 }
 
 #[test]
@@ -143,6 +217,15 @@ fn failures_and_rubbish_teach_nothing() {
         answer.0.truncate(len - 1);
     });
     assert!(!may(&mut door, SITE));
+    // A service whose hints are cut off says nothing; the record behind it does.
+    let mut door = Door::new(&["allow example.org", "deny cut.example"]);
+    door.resolve("example.org", 65, |answer| {
+        answer.https("cut.example", 1, "", &["198.51.100.7"]);
+        let value = answer.0.len() - 5;
+        answer.0[value] += 1;
+        answer.https("example.org", 1, "", &["198.51.100.7"]);
+    });
+    assert!(may(&mut door, SITE));
     // A letter that no rule can have is not taken for a dot.
     let mut door = Door::new(&["allow *.example.org"]);
     door.resolve("a", 1, |answer| {
@@ -167,6 +250,22 @@ fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
             assert_eq!(
                 matches!(door.send(TCP, SITE), Fate::Out(_)),
                 may,
+                "TTL {ttl} after {after} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_denied_is_known_for_a_day() {
+    for ttl in [0, 3_600, u32::MAX >> 1] {
+        let site = [("example.org", ttl, "198.51.100.7")];
+        for (after, is_closed) in [(32, true), (86_400, true), (86_401, false)] {
+            let mut door = told(&["deny example.org"], "example.org", &site);
+            door.wait(Duration::from_secs(after));
+            assert_eq!(
+                matches!(door.send(TCP, SITE), Fate::Told(_)),
+                is_closed,
                 "TTL {ttl} after {after} s"
             );
         }
@@ -216,14 +315,15 @@ fn a_ping_keeps_its_address_and_nothing_wakes_up_for_it() {
 fn a_name_has_as_many_addresses_as_it_may() {
     let mut door = Door::new(&["deny many.example", "deny other.example"]);
     door.resolve("other.example", 1, |answer| {
-        answer.address("other.example", 31, "203.0.113.1");
+        answer.address("other.example", 30, "203.0.113.1");
     });
-    // 130 answers of 8 addresses; those of the longest time to live stay.
+    // 130 answers of 8 addresses; the latest stay, however short their time to live.
     for round in 0..130_u32 {
+        door.wait(Duration::from_millis(1));
         door.resolve("many.example", 1, |answer| {
             for place in 0..8 {
                 let [_, _, high, low] = (round * 8 + place).to_be_bytes();
-                answer.address("many.example", 1_000 + round, &format!("198.18.{high}.{low}"));
+                answer.address("many.example", 1_000 - round, &format!("198.18.{high}.{low}"));
             }
         });
     }
@@ -239,6 +339,27 @@ fn a_name_has_as_many_addresses_as_it_may() {
         matches!(door.send(TCP, "203.0.113.1:1"), Fate::Told(_)),
         "another name's"
     );
+}
+
+#[test]
+fn an_answer_has_as_many_names_as_it_may() {
+    let mut door = Door::new(&["deny *.example"]);
+    door.resolve("asked.example", 1, |answer| {
+        // The one that was asked for, and 63 more.
+        for place in 1..=64 {
+            answer.address(&format!("n{place}.example"), 300, &format!("198.18.0.{place}"));
+        }
+    });
+    assert!(!may(&mut door, "198.18.0.63:1") && may(&mut door, "198.18.0.64:1"));
+    // However they lead to each other.
+    let mut door = Door::new(&["deny n0.example"]);
+    door.resolve("asked.example", 1, |answer| {
+        for place in (1..60).rev() {
+            answer.alias(&format!("n{}.example", place - 1), &format!("n{place}.example"));
+        }
+        answer.address("n59.example", 300, "198.51.100.7");
+    });
+    assert!(!may(&mut door, SITE));
 }
 
 #[test]
@@ -262,4 +383,25 @@ fn workers_share_what_is_learned() {
     }
     third.now = second.now;
     assert!(matches!(third.send(TCP, SITE), Fate::Out(_)));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_answer_panics(flips in proptest::collection::vec((proptest::num::usize::ANY, proptest::num::u8::ANY), 0..8)) {
+        let mut door = Door::new(&["allow example.org", "deny *.example"]);
+        door.resolve("example.org", 65, |answer| {
+            let question = answer.0.len();
+            answer
+                .alias("example.org", "a.example")
+                .https("a.example", 1, "b.example", &["198.51.100.7", "2001:db8:5::7"])
+                .https("a.example", 0, "", &[])
+                .address("b.example", 300, "198.51.100.8")
+                .beside(1);
+            for (place, value) in flips {
+                let records = &mut answer.0[question..];
+                let place = place % records.len();
+                records[place] = value;
+            }
+        });
+    }
 }

@@ -89,10 +89,13 @@ impl Captures {
 
     /// Notes that it has ended; true if that is news.
     pub(super) fn hear(&mut self, captured: Captured, outbox: &mut Vec<Update>) -> bool {
-        if !self.is_awaited() || captured.number != self.number {
+        let Some((start, _)) = self.began.take_if(|(start, _)| start.number == captured.number) else {
             return false;
-        }
-        self.began = None;
+        };
+        let cut = match captured.failed {
+            true => cut_off(&start.file),
+            false => Ok(()),
+        };
         self.late = false;
         self.shown = reply::Capture {
             running: false,
@@ -102,7 +105,13 @@ impl Captures {
             bytes: captured.bytes,
             ended: Some(one_line(&captured.why)),
         };
-        tracing::info!("{}", told(&self.shown));
+        match captured.failed {
+            true => tracing::warn!("{}", told(&self.shown)),
+            false => tracing::info!("{}", told(&self.shown)),
+        }
+        if let Err(error) = cut {
+            tracing::warn!("the captured file cannot be cut, and is not whole at its end: {error}");
+        }
         // It may have ended by itself; now the workers forget it, too.
         outbox.push(Update::Capture(Order::Stop(self.number)));
         true

@@ -42,12 +42,17 @@ fn shown(answer: &str) -> reply::Capture {
 }
 
 fn ended(desk: &mut Desk, number: u64) {
+    end(desk, number, false);
+}
+
+fn end(desk: &mut Desk, number: u64, failed: bool) {
     let told = &mut desk.told;
     let captured = Captured {
         number,
         frames: 3,
         dropped: 1,
         bytes: 500,
+        failed,
         why: "a reason".to_owned(),
     };
     desk.control.hear(
@@ -95,6 +100,21 @@ fn one_that_ends_by_itself_is_heard_and_the_workers_forget_it() {
     say(&client, "GET /v1/capture HTTP/1.1\r\n\r\n");
     desk.serve();
     assert_eq!(shown(&heard(&client).0).ended.as_deref(), Some("a reason"));
+}
+
+#[test]
+fn one_that_fails_leaves_what_is_whole() {
+    for (failed, left) in [(false, "torn"), (true, "")] {
+        let (mut desk, client, directory) = begun();
+        let file = directory.path().join("x");
+        // Nothing of it was whole.
+        std::fs::write(&file, "torn").unwrap();
+        end(&mut desk, 1, failed);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), left);
+        say(&client, "GET /v1/capture HTTP/1.1\r\n\r\n");
+        desk.serve();
+        assert_eq!(shown(&heard(&client).0).ended.as_deref(), Some("a reason"));
+    }
 }
 
 #[test]

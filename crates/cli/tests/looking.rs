@@ -1,0 +1,136 @@
+//! `pontoon ctl` and `pontoon top` as programs, which look at an instance that has little to say.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "all of this is tests; clippy knows only the functions marked so"
+)]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use tempfile::TempDir;
+
+/// An instance without flows.
+struct Instance(TempDir);
+
+impl Instance {
+    fn new() -> Self {
+        let instance = Self(tempfile::tempdir().unwrap());
+        let listener = UnixListener::bind(instance.path()).unwrap();
+        thread::spawn(move || listener.incoming().for_each(|client| answer(client.unwrap())));
+        instance
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("control")
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = pontoon(verb);
+        command.arg("--control").arg(self.path());
+        command
+    }
+}
+
+fn answer(mut client: UnixStream) {
+    let mut buffer = [0; 4096];
+    let len = client.read(&mut buffer).unwrap();
+    let body = match buffer[..len].starts_with(b"GET /v1/stats ") {
+        true => r#"{"workers":[],"total":{"flows":0,"pool_bytes":0,"counters":{}}}"#,
+        false => r#"{"flows":[]}"#,
+    };
+    let len = body.len();
+    write!(client, "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{body}").unwrap();
+}
+
+fn pontoon(verb: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pontoon"));
+    command.arg(verb);
+    command
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let instance = Instance::new();
+    for words in [&["stats"][..], &["--json", "stats"], &["flows"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = instance
+            .command("ctl")
+            .args(words)
+            .stdout(writer)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((told.as_str(), output.status.code()), ("", Some(0)), "{words:?}");
+    }
+    // Of the instance it is one.
+    let output = pontoon("ctl")
+        .args(["--control", "/none", "stats"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn who_uses_top_wrongly_is_told_of_its_help() {
+    let output = pontoon("top").output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.ends_with("(try: pontoon top --help)\n"), "{told}");
+}
+
+#[test]
+fn top_leaves_the_terminal_as_it_was_when_it_is_ended() {
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
+        let instance = Instance::new();
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let theirs = File::options().read(true).write(true).open(name).unwrap();
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&ours, size).unwrap();
+        let mut top = instance
+            .command("top")
+            .env("TERM", "xterm")
+            .stdin(theirs.try_clone().unwrap())
+            .stdout(theirs.try_clone().unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut ours = File::from(ours);
+        let mut until_seen = |wanted: &str| {
+            let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+            while !String::from_utf8_lossy(&seen).contains(wanted) {
+                let len = ours.read(&mut buffer).unwrap();
+                seen.extend_from_slice(&buffer[..len]);
+            }
+        };
+        until_seen("quit");
+        let is_raw = || {
+            !tcgetattr(&theirs)
+                .unwrap()
+                .local_modes
+                .contains(LocalModes::ICANON)
+        };
+        assert!(is_raw());
+        kill_process(Pid::from_child(&top), signal).unwrap();
+        let status = top.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
+        assert!(!is_raw(), "{signal:?}");
+        // The screen that was there.
+        until_seen("\x1b[?1049l");
+    }
+}
