@@ -168,3 +168,18 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Runs `body` in a child of a test's, which has one thread, whatever this process has; returns its status.
+#[cfg(test)]
+pub(crate) fn in_child(body: impl FnOnce() -> u8) -> u8 {
+    // SAFETY: the child has what its one thread had. glibc makes its allocator work in it, and it takes no lock of the
+    // other threads: it says nothing, and leaves without what is done at an exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+            // SAFETY: it touches no memory of ours.
+            unsafe { libc::_exit(status.into()) }
+        }
+        pid => Child::new(pid).map_or(LOST, |child| child.wait()),
+    }
+}
