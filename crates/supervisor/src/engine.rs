@@ -312,16 +312,29 @@ impl Process {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         for _ in 0..most {
-            let Ok(Some(message)) = last_words::receive(&self.socket, &mut buffer) else {
-                break;
+            let message = match last_words::receive(&self.socket, &mut buffer) {
+                Ok(Some(message)) => &buffer[..message.len],
+                // One that will never answer any more, and would keep whoever waits for its words awake.
+                Ok(None) => {
+                    self.end();
+                    break;
+                }
+                Err(_) => break,
             };
-            let message = &buffer[..message.len];
             match Report::decode(message) {
                 Ok(report) => heard.push(report),
                 Err(_) => self.last_words = message.to_vec(),
             }
         }
         heard
+    }
+
+    /// Sees to its death, for which it has a moment of its own.
+    fn end(&self) {
+        let fd = self.child.fd();
+        if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&GRACE)) != Ok(1) {
+            self.child.kill();
+        }
     }
 
     /// Call it when it is dead.
@@ -339,10 +352,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // The end of the socket asks it to end, and to say what it counted.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        let fd = self.child.fd();
-        if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&GRACE)) != Ok(1) {
-            self.child.kill();
-        }
+        self.end();
         let _ = self.child.wait();
     }
 }

@@ -135,6 +135,28 @@ fn who_talks_without_end_is_heard_a_little_at_a_time() {
 }
 
 #[test]
+fn one_that_lives_but_will_say_nothing_more_is_killed() {
+    let (mut engine, theirs) = engine("exec sleep 60");
+    seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+    rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
+    assert_eq!(engine.hear().len(), 1);
+    let patience = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    let fd = engine.fd().unwrap();
+    assert_eq!(
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)),
+        Ok(1),
+        "it lives"
+    );
+    let Life::Alive(process) = &mut engine.life else {
+        panic!("{:?}", engine.life)
+    };
+    assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine was killed by signal 9"));
+}
+
+#[test]
 fn the_last_words_come_after_everything_else_and_whatever_was_unread() {
     let (mut process, theirs) = process("exit 1");
     rustix::io::ioctl_fionbio(&theirs, true).unwrap();
