@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use pontoon_engine::config::Published;
+use pontoon_engine::config::{Protocol, Published};
 use pontoon_runtime::messages::{Door, MAX_LEN, Report};
 use pontoon_runtime::{Attachment, Setup, Update};
 use pontoon_sandbox::{Role, Sandbox};
@@ -16,6 +16,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
+use crate::publish::listen_again;
 use crate::spawn::{self, Child};
 use crate::{last_words, panics, stdio};
 
@@ -170,6 +171,7 @@ impl Engine {
 
     /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
+        reopen_ports(&self.setup);
         let process = Process::start(&mut self.setup, &self.attachment, self.require_sandbox)?;
         process.ready()?;
         self.life = Life::Alive(process);
@@ -354,6 +356,21 @@ impl Drop for Process {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         self.end();
         let _ = self.child.wait();
+    }
+}
+
+/// The sockets of published ports are the dead engine's, too: what it did to them must not outlive it.
+fn reopen_ports(setup: &Setup) {
+    for (port, socket) in setup.config.published.iter().zip(&setup.published) {
+        if port.protocol != Protocol::Tcp {
+            continue;
+        }
+        let host = port.host;
+        match listen_again(socket) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!("the port {host}/tcp, which the engine had shut down, is open again"),
+            Err(error) => tracing::warn!("the port {host}/tcp cannot be opened again: {error}"),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -113,6 +113,27 @@ fn a_start_that_fails_is_no_death() {
         end.starts_with("no other engine could be started in 10s: cannot fork the engine: "),
         "{end}"
     );
+}
+
+#[test]
+fn a_port_that_the_dead_one_shut_down_is_open_again() {
+    let (mut engine, _theirs) = engine("exit 1");
+    // As a published port, which has a number from the start.
+    let (bound, free) = loop {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if let Ok(listener) = TcpListener::bind(free) {
+            break (listener, free);
+        }
+    };
+    rustix::net::shutdown(&bound, rustix::net::Shutdown::Both).unwrap();
+    engine.setup.published = vec![bound.into()];
+    engine.setup.config.published = vec![Published {
+        protocol: Protocol::Tcp,
+        host: free,
+        guest_port: 80,
+    }];
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::Later);
+    TcpStream::connect(free).unwrap();
 }
 
 #[test]
