@@ -13,7 +13,8 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::line::{Cut, Line};
-use crate::error::{Context as _, Error};
+use crate::deaths::Deaths;
+use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
 use crate::{last_words, panics, signals, stdio};
 
@@ -42,6 +43,7 @@ struct Member {
     counters: Counters,
     life: Life,
     restarts: u64,
+    deaths: Deaths,
 }
 
 #[derive(Debug)]
@@ -98,6 +100,7 @@ impl Crew {
                 counters,
                 life: Life::Dead(Instant::now()),
                 restarts: 0,
+                deaths: Deaths::default(),
             })
         };
         let mut crew = Self {
@@ -327,7 +330,7 @@ impl Member {
         } else {
             Duration::ZERO
         };
-        self.life = Life::Dead(now + pause);
+        self.life = Life::Dead(now + pause.max(self.deaths.pause(now)));
         Some(end)
     }
 }
@@ -335,7 +338,7 @@ impl Member {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Said(why) => f.write_str(why),
+            Self::Said(why) => f.write_str(&one_line(why)),
             Self::Killed(signal) => write!(f, "killed by signal {signal}"),
             Self::Died(status) => write!(f, "died with status {status}"),
             Self::Silent => f.write_str("it does not answer"),
@@ -366,5 +369,56 @@ fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8
             let _ = seqpacket::send(control, &words.as_bytes()[..words.len().min(LONGEST)], &[]);
             1
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member() -> Member {
+        let memory = Counters::create().unwrap();
+        Member {
+            counters: Counters::map(&memory).unwrap(),
+            memory,
+            life: Life::Dead(Instant::now()),
+            restarts: 0,
+            deaths: Deaths::default(),
+        }
+    }
+
+    /// Lives for as long as it takes to die, and returns how long its successor has to wait.
+    #[expect(clippy::zombie_processes, reason = "the member waits")]
+    fn die(member: &mut Member) -> Duration {
+        let (ours, _) = seqpacket::pair().unwrap();
+        let child = std::process::Command::new("false").spawn().unwrap();
+        let child = Child::new(child.id().try_into().unwrap()).unwrap();
+        poll(&mut [PollFd::new(&child.fd(), PollFlags::IN)], None).unwrap();
+        member.life = Life::Alive {
+            child,
+            line: Line::new(ours).unwrap(),
+            since: Instant::now() - 2 * YOUNG,
+            silent: None,
+        };
+        let begin = Instant::now();
+        assert_eq!(member.look(), Some(End::Died(1)));
+        match member.life {
+            Life::Dead(due) => due - begin,
+            Life::Alive { .. } => panic!("it lives"),
+        }
+    }
+
+    #[test]
+    fn workers_that_die_one_after_the_other_have_to_wait() {
+        let mut member = member();
+        let waits: Vec<_> = (0..7).map(|_| die(&mut member)).collect();
+        assert!(waits[..3].iter().all(|wait| *wait < PAUSE), "{waits:?}");
+        assert!(waits[6] >= Duration::from_millis(800), "{waits:?}");
+    }
+
+    #[test]
+    fn what_a_worker_says_is_one_line() {
+        let end = End::Said("a\nerror: b\x1b[2J".to_owned());
+        assert_eq!(end.to_string(), "a error: b [2J");
     }
 }
