@@ -8,7 +8,7 @@ use std::time::Instant;
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_runtime::messages::{Door, MAX_LEN, Report};
 use pontoon_runtime::{Attachment, Setup, Update};
-use pontoon_sandbox::{Role, Sandbox};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,6 +33,8 @@ pub(crate) struct Engine {
     setup: Setup,
     attachment: Attachment,
     require_sandbox: bool,
+    /// The namespaces of the first one.
+    born_in: Option<Namespaces>,
     deaths: Deaths,
 }
 
@@ -99,7 +101,8 @@ impl Engine {
         attachment: Attachment,
         require_sandbox: bool,
     ) -> Result<Self, Error> {
-        let process = Process::start(&mut setup, &attachment, require_sandbox)?;
+        let mut born_in = None;
+        let process = Process::start(&mut setup, &attachment, require_sandbox, &mut born_in)?;
         process.ready()?;
         Ok(Self {
             life: Life::Alive(process),
@@ -107,6 +110,7 @@ impl Engine {
             setup,
             attachment,
             require_sandbox,
+            born_in,
             deaths: Deaths::default(),
         })
     }
@@ -172,7 +176,12 @@ impl Engine {
     /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
         reopen_ports(&self.setup);
-        let process = Process::start(&mut self.setup, &self.attachment, self.require_sandbox)?;
+        let process = Process::start(
+            &mut self.setup,
+            &self.attachment,
+            self.require_sandbox,
+            &mut self.born_in,
+        )?;
         process.ready()?;
         self.life = Life::Alive(process);
         Ok(())
@@ -269,12 +278,17 @@ impl Engine {
 }
 
 impl Process {
-    /// Forks an engine, in as many namespaces of its own as the host allows.
-    fn start(setup: &mut Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
+    /// Forks an engine, in as many namespaces of its own as the host allows, or as the one before had.
+    fn start(
+        setup: &mut Setup,
+        attachment: &Attachment,
+        require_sandbox: bool,
+        before: &mut Option<Namespaces>,
+    ) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
-        let child = spawn::sandboxed(&disabled, |born_in| {
+        let child = spawn::sandboxed(&disabled, before, |born_in| {
             let sandbox = Sandbox {
                 role: Role::Engine,
                 born_in,

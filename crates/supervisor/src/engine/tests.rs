@@ -80,6 +80,7 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
         setup: setup(),
         attachment,
         require_sandbox: false,
+        born_in: None,
         deaths: Deaths::default(),
     };
     (engine, theirs)

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use pontoon_relay::counters::{OF_WORKER, Row, WorkerStats};
 use pontoon_relay_worker::Counters;
 use pontoon_relay_worker::messages::{Message, READY, Settings};
-use pontoon_sandbox::{Role, Sandbox};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::RETRY;
 use super::line::{Cut, Line};
 use crate::deaths::Deaths;
 use crate::error::{Context as _, Error, one_line};
@@ -44,6 +45,8 @@ struct Member {
     life: Life,
     restarts: u64,
     deaths: Deaths,
+    /// The namespaces of the first one.
+    born_in: Option<Namespaces>,
 }
 
 #[derive(Debug)]
@@ -101,6 +104,7 @@ impl Crew {
                 life: Life::Dead(Instant::now()),
                 restarts: 0,
                 deaths: Deaths::default(),
+                born_in: None,
             })
         };
         let mut crew = Self {
@@ -194,7 +198,7 @@ impl Crew {
                 Ok(()) => started.push(number),
                 Err(error) => {
                     tracing::error!("{error}");
-                    member.life = Life::Dead(now + PAUSE);
+                    member.life = Life::Dead(now + RETRY);
                 }
             }
         }
@@ -278,7 +282,7 @@ impl Member {
         let mut line = Line::new(ours).context("cannot talk to a worker")?;
         // It is the first message: there is room.
         let _ = line.say(&Message::Begin(birth.settings), Some(self.memory.as_fd()));
-        let child = spawn::sandboxed(&birth.disabled, |born_in| {
+        let child = spawn::sandboxed(&birth.disabled, &mut self.born_in, |born_in| {
             let sandbox = Sandbox {
                 role: Role::Relay,
                 born_in,
@@ -384,6 +388,7 @@ mod tests {
             life: Life::Dead(Instant::now()),
             restarts: 0,
             deaths: Deaths::default(),
+            born_in: None,
         }
     }
 
