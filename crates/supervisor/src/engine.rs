@@ -18,7 +18,7 @@ use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
 use crate::spawn::{self, Child};
-use crate::{last_words, panics, stdio};
+use crate::{environment, last_words, panics, stdio};
 
 mod outbox;
 
@@ -294,7 +294,7 @@ impl Process {
                 born_in,
                 required: require_sandbox,
             };
-            become_engine(setup, attachment, sandbox, &theirs)
+            become_engine(setup, attachment, sandbox, &disabled, &theirs)
         });
         Ok(Self {
             child: child.context("cannot fork the engine")?,
@@ -429,7 +429,15 @@ fn died(words: &[u8], status: u8) -> String {
 }
 
 /// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
-fn become_engine(setup: &mut Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
+fn become_engine(
+    setup: &mut Setup,
+    attachment: &Attachment,
+    sandbox: Sandbox,
+    disabled: &Disabled,
+    socket: &OwnedFd,
+) -> u8 {
+    // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
+    unsafe { environment::forget() };
     let _ = rustix::thread::set_name(c"pontoon-engine");
     panics::log_them();
     match prepare(setup, attachment, socket) {
@@ -438,7 +446,7 @@ fn become_engine(setup: &mut Setup, attachment: &Attachment, sandbox: Sandbox, s
             attachment,
             supervisor,
             voice,
-        }) => match pontoon_runtime::run(setup, attachment, sandbox, supervisor) {
+        }) => match pontoon_runtime::run(setup, attachment, sandbox, disabled, supervisor) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = LAST_WORDS.to_vec();

@@ -29,6 +29,7 @@ pub mod control;
 mod deaths;
 mod descriptor;
 mod engine;
+mod environment;
 pub mod error;
 mod guest_route;
 mod handshake;

@@ -17,7 +17,7 @@ use super::line::{Cut, Line};
 use crate::deaths::Deaths;
 use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
-use crate::{last_words, panics, signals, stdio};
+use crate::{environment, last_words, panics, signals, stdio};
 
 /// Processes that move packets.
 #[derive(Debug)]
@@ -359,6 +359,8 @@ fn word(line: &Line) -> Option<String> {
 
 /// A worker's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
 fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
+    // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
+    unsafe { environment::forget() };
     panics::log_them();
     let prepared = spawn::close_all_but(&[control.as_fd()])
         .and_then(|()| stdio::leave_to_the_command())
