@@ -224,13 +224,14 @@ mod tests {
 
     #[test]
     fn who_enters_holds_nothing_and_nobody_may_trace_it() {
+        const NAME: &str = "attach::tests::who_enters_holds_nothing_and_nobody_may_trace_it";
         let (ours, theirs) = seqpacket::pair().unwrap();
         let attached = Attached {
             namespace: File::open("/proc/self/ns/net").unwrap(),
             path: PathBuf::new(),
             end: End::File(ours),
         };
-        let status = spawn::in_child(|| {
+        let status = spawn::in_child(NAME, || {
             let alone = attached.keep_to_itself(theirs.as_fd()).is_ok();
             // Three of any process, its two, and the directory.
             let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);

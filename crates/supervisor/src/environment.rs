@@ -32,7 +32,7 @@ mod tests {
     fn nothing_of_it_is_left() {
         let environment = || std::fs::read("/proc/self/environ").unwrap();
         assert!(environment().iter().any(|byte| *byte != 0));
-        let status = spawn::in_child(|| {
+        let status = spawn::in_child("environment::tests::nothing_of_it_is_left", || {
             // SAFETY: a child has one thread, and this one has just begun.
             unsafe { forget() };
             let gone = environment().iter().all(|byte| *byte == 0);
