@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_runtime::messages::{Door, MAX_LEN, Report};
@@ -18,6 +18,7 @@ use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
 use crate::spawn::{self, Child};
+use crate::talk::Talk;
 use crate::{environment, last_words, panics, stdio};
 
 mod outbox;
@@ -62,6 +63,8 @@ pub(crate) enum Successor {
 struct Process {
     child: Child,
     socket: OwnedFd,
+    /// Its standard error.
+    talk: Talk,
     /// What it said before it died.
     last_words: Vec<u8>,
 }
@@ -73,10 +76,7 @@ const PATIENCE: Timespec = Timespec {
 };
 
 /// How long the engine may take to end; it takes about a millisecond.
-const GRACE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+const GRACE: Duration = Duration::from_millis(200);
 
 /// Room for what the engine says of itself: a line of text.
 const LINE: usize = 4096;
@@ -102,7 +102,7 @@ impl Engine {
         require_sandbox: bool,
     ) -> Result<Self, Error> {
         let mut born_in = None;
-        let process = Process::start(&mut setup, &attachment, require_sandbox, &mut born_in)?;
+        let mut process = Process::start(&mut setup, &attachment, require_sandbox, &mut born_in)?;
         process.ready()?;
         Ok(Self {
             life: Life::Alive(process),
@@ -176,7 +176,7 @@ impl Engine {
     /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
         reopen_ports(&self.setup);
-        let process = Process::start(
+        let mut process = Process::start(
             &mut self.setup,
             &self.attachment,
             self.require_sandbox,
@@ -213,6 +213,19 @@ impl Engine {
     #[must_use]
     pub(crate) fn voice(&self) -> Option<BorrowedFd<'_>> {
         self.process().map(|process| process.socket.as_fd())
+    }
+
+    /// Readable when it has written to its standard error.
+    #[must_use]
+    pub(crate) fn talk(&self) -> Option<BorrowedFd<'_>> {
+        self.process().and_then(|process| process.talk.fd())
+    }
+
+    /// Says what it has written there.
+    pub(crate) fn pass_on(&mut self) {
+        if let Life::Alive(process) = &mut self.life {
+            process.talk.pass_on();
+        }
     }
 
     /// What its workers said since the last call, or the beginning of it.
@@ -288,17 +301,22 @@ impl Process {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
+        let (talk, error) = Talk::pair().context("cannot make a pipe")?;
         let child = spawn::sandboxed(&disabled, before, |born_in| {
             let sandbox = Sandbox {
                 role: Role::Engine,
                 born_in,
                 required: require_sandbox,
             };
-            become_engine(setup, attachment, sandbox, &disabled, &theirs)
+            let own = rustix::stdio::dup2_stderr(&error);
+            own.map_or(1, |()| {
+                become_engine(setup, attachment, sandbox, &disabled, &theirs)
+            })
         });
         Ok(Self {
             child: child.context("cannot fork the engine")?,
             socket: ours,
+            talk,
             last_words: Vec::new(),
         })
     }
@@ -307,7 +325,7 @@ impl Process {
     ///
     /// # Errors
     /// It could not start, and why. It is dead then.
-    fn ready(&self) -> Result<(), Error> {
+    fn ready(&mut self) -> Result<(), Error> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for the engine")? == 0 {
             return Err(Error::new("the engine does not answer"));
@@ -315,6 +333,7 @@ impl Process {
         let mut buffer = [0; LINE];
         let message = last_words::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
+        self.talk.pass_on_all();
         match Report::decode(words) {
             Ok(Report::Ready) => Ok(()),
             Ok(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | Err(_) => {
@@ -346,10 +365,27 @@ impl Process {
     }
 
     /// Sees to its death, for which it has a moment of its own.
-    fn end(&self) {
-        let fd = self.child.fd();
-        if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&GRACE)) != Ok(1) {
-            self.child.kill();
+    fn end(&mut self) {
+        let until = Instant::now() + GRACE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let child = self.child.fd();
+            let mut fds = vec![PollFd::new(&child, PollFlags::IN)];
+            fds.extend(
+                self.talk
+                    .fd()
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+            );
+            let timeout = Timespec::try_from(left).ok().filter(|_| !left.is_zero());
+            let ready = timeout.and_then(|timeout| poll(&mut fds, Some(&timeout)).ok());
+            if ready.is_none_or(|ready| ready == 0) {
+                return self.child.kill();
+            }
+            if !fds[0].revents().is_empty() {
+                return;
+            }
+            // It may wait for room before it goes on.
+            self.talk.pass_on();
         }
     }
 
@@ -357,6 +393,7 @@ impl Process {
     fn autopsy(&mut self) -> Death {
         // Whoever waits for its answers will ask the next one.
         drop(self.hear(MOST_LEFT));
+        self.talk.pass_on_all();
         match self.child.wait() {
             0 => Death::Ended,
             status => Death::Died(died(&self.last_words, status)),

@@ -45,6 +45,7 @@ pub mod options;
 mod panics;
 pub mod policy;
 pub mod publish;
+pub mod quota;
 mod refused;
 pub mod relay;
 #[cfg(test)]
@@ -55,6 +56,7 @@ mod signals;
 mod spawn;
 mod stdio;
 mod subnets;
+mod talk;
 mod tap;
 mod terminal;
 mod userns;

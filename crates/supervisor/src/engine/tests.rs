@@ -1,6 +1,5 @@
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::process::Command;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
@@ -62,6 +61,7 @@ fn process(script: &str) -> (Process, OwnedFd) {
     let process = Process {
         child,
         socket,
+        talk: Talk::pair().unwrap().0,
         last_words: Vec::new(),
     };
     (process, theirs)

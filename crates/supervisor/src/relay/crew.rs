@@ -17,6 +17,7 @@ use super::line::{Cut, Line};
 use crate::deaths::Deaths;
 use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
+use crate::talk::Talk;
 use crate::{environment, last_words, panics, signals, stdio};
 
 /// Processes that move packets.
@@ -54,6 +55,8 @@ enum Life {
     Alive {
         child: Child,
         line: Line,
+        /// Its standard error.
+        talk: Talk,
         since: Instant,
         /// Until when it has to say that it works, where it has not yet. What it is told meanwhile waits.
         silent: Option<Instant>,
@@ -140,18 +143,23 @@ impl Crew {
         self.members.len()
     }
 
-    /// What to poll: a worker's death, its first word, and room for what it has not been told yet.
+    /// What to poll: a worker's death, its first word, room for what it has not been told yet, and what it writes.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.members.iter().flat_map(|member| {
             let fds = match &member.life {
                 Life::Alive {
-                    child, line, silent, ..
+                    child,
+                    line,
+                    talk,
+                    silent,
+                    ..
                 } => {
                     let death = PollFd::from_borrowed_fd(child.fd(), PollFlags::IN);
                     let word = silent.map(|_| PollFd::new(line, PollFlags::IN));
-                    [Some(death), word, line.poll_fd()]
+                    let talk = talk.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                    [Some(death), word, line.poll_fd(), talk]
                 }
-                Life::Dead(_) => [None, None, None],
+                Life::Dead(_) => [None, None, None, None],
             };
             fds.into_iter().flatten()
         })
@@ -166,11 +174,12 @@ impl Crew {
         self.members.iter().filter_map(turn).min()
     }
 
-    /// Tells what there was no room for before.
+    /// Tells what there was no room for before, and says what they have written.
     pub(super) fn go_on(&mut self) {
         for member in &mut self.members {
-            if let Life::Alive { line, .. } = &mut member.life {
+            if let Life::Alive { line, talk, .. } = &mut member.life {
                 line.go_on(Instant::now());
+                talk.pass_on();
             }
         }
     }
@@ -280,6 +289,7 @@ impl Member {
     fn start(&mut self, birth: &Birth) -> Result<(), Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let mut line = Line::new(ours).context("cannot talk to a worker")?;
+        let (talk, error) = Talk::pair().context("cannot make a pipe")?;
         // It is the first message: there is room.
         let _ = line.say(&Message::Begin(birth.settings), Some(self.memory.as_fd()));
         let child = spawn::sandboxed(&birth.disabled, &mut self.born_in, |born_in| {
@@ -288,12 +298,14 @@ impl Member {
                 born_in,
                 required: birth.require_sandbox,
             };
-            become_worker(&theirs, sandbox, &birth.disabled)
+            let own = rustix::stdio::dup2_stderr(&error);
+            own.map_or(1, |()| become_worker(&theirs, sandbox, &birth.disabled))
         });
         let since = Instant::now();
         self.life = Life::Alive {
             child: child.context("cannot fork a worker")?,
             line,
+            talk,
             since,
             silent: Some(since + PATIENCE),
         };
@@ -305,6 +317,7 @@ impl Member {
         let Life::Alive {
             child,
             line,
+            talk,
             since,
             silent,
         } = &mut self.life
@@ -329,6 +342,7 @@ impl Member {
             (None, status @ 129..) => End::Killed(status - 128),
             (None, status) => End::Died(status),
         };
+        talk.pass_on_all();
         let pause = if now - *since < YOUNG {
             PAUSE
         } else {
@@ -404,6 +418,7 @@ mod tests {
         member.life = Life::Alive {
             child,
             line: Line::new(ours).unwrap(),
+            talk: Talk::pair().unwrap().0,
             since: Instant::now() - 2 * YOUNG,
             silent: None,
         };
