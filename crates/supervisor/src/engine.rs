@@ -175,7 +175,7 @@ impl Engine {
 
     /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
-        reopen_ports(&self.setup);
+        reopen_ports(&self.setup.config.published, &self.setup.published);
         let mut process = Process::start(
             &mut self.setup,
             &self.attachment,
@@ -411,8 +411,8 @@ impl Drop for Process {
 }
 
 /// The sockets of published ports are the dead engine's, too: what it did to them must not outlive it.
-fn reopen_ports(setup: &Setup) {
-    for (port, socket) in setup.config.published.iter().zip(&setup.published) {
+fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
+    for (port, socket) in published.iter().zip(sockets) {
         if port.protocol != Protocol::Tcp {
             continue;
         }
