@@ -113,9 +113,15 @@ impl Setup {
 ///
 /// # Errors
 /// The engine could not start, or not go on; the text says what failed.
-pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
+pub fn run(
+    setup: Setup,
+    attachment: Attachment,
+    sandbox: Sandbox,
+    disabled: &Disabled,
+    supervisor: OwnedFd,
+) -> io::Result<()> {
     raise_descriptor_limit();
-    start(setup, attachment, Some(sandbox), supervisor)
+    start(setup, attachment, Some(sandbox), disabled, supervisor)
 }
 
 /// The same without a sandbox, in a thread of somebody else's, whose process stays as it is.
@@ -123,7 +129,7 @@ pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: O
 /// # Errors
 /// As [`run`].
 pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::Result<()> {
-    start(setup, attachment, None, supervisor)
+    start(setup, attachment, None, &Disabled::from_env()?, supervisor)
 }
 
 /// As [`carry`], for the guest of a VMM in this process.
@@ -131,13 +137,14 @@ pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::R
 /// # Errors
 /// As [`run`].
 pub fn carry_in_process(setup: Setup, link: VhostUser, supervisor: OwnedFd) -> io::Result<()> {
-    serve(setup, vec![link], None, supervisor)
+    serve(setup, vec![link], None, &Disabled::from_env()?, supervisor)
 }
 
 fn start(
     setup: Setup,
     attachment: Attachment,
     sandbox: Option<Sandbox>,
+    disabled: &Disabled,
     supervisor: OwnedFd,
 ) -> io::Result<()> {
     let mtu = setup.config.mtu;
@@ -151,18 +158,30 @@ fn start(
             let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
             let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
             let Some(pairs) = vhost_pairs(&taps, vhost)? else {
-                return serve(setup, taps, sandbox, supervisor);
+                return serve(setup, taps, sandbox, disabled, supervisor);
             };
             let links = taps.into_iter().zip(pairs);
             let links = links.map(|(tap, pair)| VhostNet::new(tap, pair)).collect();
-            serve(setup, links, sandbox, supervisor)
+            serve(setup, links, sandbox, disabled, supervisor)
         }
-        Attachment::Stream(source) => serve(setup, vec![socket::<Stream>(source, mtu)?], sandbox, supervisor),
-        Attachment::Packet(source) => serve(setup, vec![socket::<Packet>(source, mtu)?], sandbox, supervisor),
+        Attachment::Stream(source) => serve(
+            setup,
+            vec![socket::<Stream>(source, mtu)?],
+            sandbox,
+            disabled,
+            supervisor,
+        ),
+        Attachment::Packet(source) => serve(
+            setup,
+            vec![socket::<Packet>(source, mtu)?],
+            sandbox,
+            disabled,
+            supervisor,
+        ),
         Attachment::VhostUser { source, workers } => {
             let links = link::vhost_user::open(source, workers, mtu)
                 .map_err(|error| say("cannot take over the guest's socket", &error))?;
-            serve(setup, links, sandbox, supervisor)
+            serve(setup, links, sandbox, disabled, supervisor)
         }
     }
 }
@@ -192,13 +211,13 @@ fn serve<L: Link>(
     setup: Setup,
     links: Vec<L>,
     sandbox: Option<Sandbox>,
+    disabled: &Disabled,
     supervisor: OwnedFd,
 ) -> io::Result<()> {
-    let disabled = Disabled::from_env()?;
     let voice = supervisor.try_clone()?;
-    let mut workers = workers::build(setup, links, &disabled, supervisor)?;
+    let mut workers = workers::build(setup, links, disabled, supervisor)?;
     if let Some(sandbox) = sandbox {
-        let layers = sandbox.enter(&disabled)?;
+        let layers = sandbox.enter(disabled)?;
         match layers.any_refused() {
             true => warn!("the sandbox is incomplete: {}", layers.missing()),
             false => debug!("sandbox: {layers}"),

@@ -288,7 +288,7 @@ impl Stats {
             counters: lines
                 .map(|line| {
                     let (name, count) = line.split_once(' ')?;
-                    Some((name.to_owned(), count.parse().ok()?))
+                    Some((plain(name)?, count.parse().ok()?))
                 })
                 .collect::<Option<_>>()?,
         })
@@ -314,7 +314,7 @@ impl Distribution {
     fn decode(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix(HISTOGRAM)?.split(' ');
         Some(Self {
-            name: words.next()?.to_owned(),
+            name: plain(words.next()?)?,
             sum: words.next()?.parse().ok()?,
             counts: words.map(|word| word.parse().ok()).collect::<Option<_>>()?,
         })
@@ -328,6 +328,12 @@ fn lines(word: &str, list: &[impl Display]) -> Vec<u8> {
         text.push_str(&value.to_string());
     }
     text.into_bytes()
+}
+
+/// The name of something that is counted. It is shown as it is: no terminal and no other format finds more in it.
+fn plain(name: &str) -> Option<String> {
+    let plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+    (!name.is_empty() && name.bytes().all(plain)).then(|| name.to_owned())
 }
 
 fn values<T: FromStr>(lines: std::str::Lines<'_>) -> Option<Vec<T>> {
@@ -548,6 +554,10 @@ mod tests {
             "stats\n1\n2\n3\n4\nhits\nhistogram a",
             "stats\n1\n2\n3\n4\nhits\nhistogram a 1 x",
             "stats\n1\n2\n3\n4\nhits\nname 1\nhistogram a 1 2",
+            "stats\n1\n2\n3\n4\nhits\n 1",
+            "stats\n1\n2\n3\n4\nhits\n\u{1b}[2J 1",
+            "stats\n1\n2\n3\n4\nhits\nname\"} 1",
+            "stats\n1\n2\n3\n4\nhits\nhistogram a\r 1 2",
             "captured\n1\n2\n3\n4",
             "flows\n1",
             "flows\n1\n-\n0 tcp 10.0.2.15:1 - out open 0 0",

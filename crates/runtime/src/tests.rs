@@ -100,7 +100,7 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             });
             // In a thread of its own, for what it gives up is gone for good.
             let engine = thread::spawn(move || {
-                run(setup, attachment, SANDBOX, ours).unwrap();
+                run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours).unwrap();
                 // It is in the sandbox, where nobody asks.
                 assert_eq!(
                     caps::verify().unwrap_err().kind(),
@@ -118,7 +118,8 @@ fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
         for queues in [1, 4] {
             let ((setup, ours, supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
-            let engine = thread::spawn(move || run(setup, attachment, SANDBOX, ours));
+            let engine =
+                thread::spawn(move || run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours));
             until_ready(&supervisor);
             ip("link del tap0");
             engine.join().unwrap().unwrap();
@@ -159,7 +160,15 @@ fn serves_one_guest_after_the_other() {
         listener,
         one_off: false,
     };
-    let engine = thread::spawn(move || run(setup, Attachment::Stream(source), SANDBOX, ours));
+    let engine = thread::spawn(move || {
+        run(
+            setup,
+            Attachment::Stream(source),
+            SANDBOX,
+            &Disabled::from_env().unwrap(),
+            ours,
+        )
+    });
     until_ready(&supervisor);
     for _ in 0..3 {
         drop(come(&name));
@@ -176,7 +185,15 @@ fn ends_with_the_only_guest() {
         listener,
         one_off: true,
     };
-    let engine = thread::spawn(move || run(setup, Attachment::Stream(source), SANDBOX, ours));
+    let engine = thread::spawn(move || {
+        run(
+            setup,
+            Attachment::Stream(source),
+            SANDBOX,
+            &Disabled::from_env().unwrap(),
+            ours,
+        )
+    });
     until_ready(&supervisor);
     drop(come(&name));
     engine.join().unwrap().unwrap();

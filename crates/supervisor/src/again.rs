@@ -48,7 +48,8 @@ impl Again {
     }
 }
 
-/// Whether the error is about what is short now. `EBUSY` is rtnetlink's while it is still at an earlier list.
+/// Whether the error is about what is short now. `EBUSY` is rtnetlink's while it is still at an earlier list. An answer that
+/// did not come was lost for want of room.
 fn passes(error: &io::Error) -> bool {
     const SHORT: [i32; 6] = [
         libc::ENOBUFS,
@@ -58,7 +59,8 @@ fn passes(error: &io::Error) -> bool {
         libc::EBUSY,
         libc::EINTR,
     ];
-    error.raw_os_error().is_some_and(|errno| SHORT.contains(&errno))
+    error.kind() == io::ErrorKind::TimedOut
+        || error.raw_os_error().is_some_and(|errno| SHORT.contains(&errno))
 }
 
 #[cfg(test)]

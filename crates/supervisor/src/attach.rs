@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use pontoon_sys::seqpacket;
 use rustix::fs::inotify;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::{Context as _, Error, reason};
@@ -89,7 +89,10 @@ impl Attached {
     pub(crate) fn make_tap(&self, plan: &tap::Plan) -> Result<tap::Made, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
-            let message = match self.enter().and_then(|()| tap::create(plan)) {
+            let alone = self
+                .keep_to_itself(theirs.as_fd())
+                .context("cannot leave the host behind");
+            let message = match alone.and_then(|()| self.enter()).and_then(|()| tap::create(plan)) {
                 Ok(tap) => FromGuest::Tap(tap),
                 Err(error) => FromGuest::Failed(error),
             };
@@ -107,6 +110,14 @@ impl Attached {
                 self.path.display()
             ))),
         }
+    }
+
+    /// Has a child of ours hold nothing but the namespace and `socket`, and nobody trace or read it. It is about to enter a
+    /// user namespace whose root has every right over who is in it, and who may see it, while its root directory, its
+    /// memory and its descriptors are still of the host.
+    fn keep_to_itself(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        spawn::close_all_but(&[self.namespace.as_fd(), socket])
     }
 
     /// Enters the namespace, through the user namespace that owns it where that takes privilege.
@@ -199,6 +210,8 @@ fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::dumpable_behavior;
+
     use super::*;
 
     #[test]
@@ -207,6 +220,26 @@ mod tests {
         assert_eq!(pid("/proc/17/ns/net"), Some(17));
         assert_eq!(pid("/proc/self/ns/net"), None);
         assert_eq!(pid("/run/netns/17"), None);
+    }
+
+    #[test]
+    fn who_enters_holds_nothing_and_nobody_may_trace_it() {
+        const NAME: &str = "attach::tests::who_enters_holds_nothing_and_nobody_may_trace_it";
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let attached = Attached {
+            namespace: File::open("/proc/self/ns/net").unwrap(),
+            path: PathBuf::new(),
+            end: End::File(ours),
+        };
+        let status = spawn::in_child(NAME, || {
+            let alone = attached.keep_to_itself(theirs.as_fd()).is_ok();
+            // Three of any process, its two, and the directory.
+            let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+            let hidden = dumpable_behavior() == Ok(DumpableBehavior::NotDumpable);
+            let sees = same_file(&attached.namespace, Path::new("/proc/self/ns/net"));
+            u8::from(!(alone && open == 6 && hidden && sees))
+        });
+        assert_eq!(status, 0);
     }
 
     #[test]

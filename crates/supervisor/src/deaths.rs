@@ -1,4 +1,5 @@
-//! How often the engine may die, and how long it may fail to start, before it is not worth another try.
+//! How often the engine may die, and how long it may fail to start, before it is not worth another try; and how often
+//! another process may.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,27 @@ impl Deaths {
 
     /// Notes a death. Whether it is one too many.
     pub(crate) fn too_many(&mut self, now: Instant) -> bool {
+        self.note(now);
+        self.0.len() >= Self::MOST
+    }
+
+    /// Notes a death, where none is too many. How long a successor has to wait: not at all after so many, and then longer
+    /// each time. Whoever makes them die is guessing, and is not to guess often.
+    pub(crate) fn pause(&mut self, now: Instant) -> Duration {
+        self.note(now);
+        match self.0.len().checked_sub(Self::MOST + 1) {
+            None => Duration::ZERO,
+            Some(more) => Self::WITHIN
+                .min(Self::SHORTEST * 2_u32.saturating_pow(u32::try_from(more).unwrap_or(u32::MAX))),
+        }
+    }
+
+    /// The first pause.
+    const SHORTEST: Duration = Duration::from_millis(100);
+
+    fn note(&mut self, now: Instant) {
         self.0.retain(|then| now.duration_since(*then) < Self::WITHIN);
         self.0.push(now);
-        self.0.len() >= Self::MOST
     }
 }
 
@@ -69,6 +88,23 @@ mod tests {
         let mut deaths = Deaths::default();
         let verdicts = [0, 9, 10, 19, 20, 21].map(|seconds| deaths.too_many(at(seconds)));
         assert_eq!(verdicts, [false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn the_more_die_the_longer_is_the_wait() {
+        let mut deaths = Deaths::default();
+        let mut now = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let pause = deaths.pause(now);
+            pauses.push(pause.as_millis());
+            now += pause;
+        }
+        assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 800, 1600]);
+        for _ in 0..100 {
+            assert!(deaths.pause(now) <= Deaths::WITHIN);
+        }
+        assert_eq!(deaths.pause(now + Deaths::WITHIN), Duration::ZERO);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use pontoon_engine::config::Published;
+use pontoon_engine::config::{Protocol, Published};
 use pontoon_runtime::messages::{Door, MAX_LEN, Report};
 use pontoon_runtime::{Attachment, Setup, Update};
-use pontoon_sandbox::{Role, Sandbox};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,8 +16,10 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
+use crate::publish::listen_again;
 use crate::spawn::{self, Child};
-use crate::{last_words, panics, stdio};
+use crate::talk::Talk;
+use crate::{environment, last_words, panics, stdio};
 
 mod outbox;
 
@@ -32,6 +34,8 @@ pub(crate) struct Engine {
     setup: Setup,
     attachment: Attachment,
     require_sandbox: bool,
+    /// The namespaces of the first one.
+    born_in: Option<Namespaces>,
     deaths: Deaths,
 }
 
@@ -59,6 +63,8 @@ pub(crate) enum Successor {
 struct Process {
     child: Child,
     socket: OwnedFd,
+    /// Its standard error.
+    talk: Talk,
     /// What it said before it died.
     last_words: Vec<u8>,
 }
@@ -70,10 +76,7 @@ const PATIENCE: Timespec = Timespec {
 };
 
 /// How long the engine may take to end; it takes about a millisecond.
-const GRACE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+const GRACE: Duration = Duration::from_millis(200);
 
 /// Room for what the engine says of itself: a line of text.
 const LINE: usize = 4096;
@@ -98,7 +101,8 @@ impl Engine {
         attachment: Attachment,
         require_sandbox: bool,
     ) -> Result<Self, Error> {
-        let process = Process::start(&mut setup, &attachment, require_sandbox)?;
+        let mut born_in = None;
+        let mut process = Process::start(&mut setup, &attachment, require_sandbox, &mut born_in)?;
         process.ready()?;
         Ok(Self {
             life: Life::Alive(process),
@@ -106,6 +110,7 @@ impl Engine {
             setup,
             attachment,
             require_sandbox,
+            born_in,
             deaths: Deaths::default(),
         })
     }
@@ -170,7 +175,13 @@ impl Engine {
 
     /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
-        let process = Process::start(&mut self.setup, &self.attachment, self.require_sandbox)?;
+        reopen_ports(&self.setup.config.published, &self.setup.published);
+        let mut process = Process::start(
+            &mut self.setup,
+            &self.attachment,
+            self.require_sandbox,
+            &mut self.born_in,
+        )?;
         process.ready()?;
         self.life = Life::Alive(process);
         Ok(())
@@ -202,6 +213,19 @@ impl Engine {
     #[must_use]
     pub(crate) fn voice(&self) -> Option<BorrowedFd<'_>> {
         self.process().map(|process| process.socket.as_fd())
+    }
+
+    /// Readable when it has written to its standard error.
+    #[must_use]
+    pub(crate) fn talk(&self) -> Option<BorrowedFd<'_>> {
+        self.process().and_then(|process| process.talk.fd())
+    }
+
+    /// Says what it has written there.
+    pub(crate) fn pass_on(&mut self) {
+        if let Life::Alive(process) = &mut self.life {
+            process.talk.pass_on();
+        }
     }
 
     /// What its workers said since the last call, or the beginning of it.
@@ -267,22 +291,32 @@ impl Engine {
 }
 
 impl Process {
-    /// Forks an engine, in as many namespaces of its own as the host allows.
-    fn start(setup: &mut Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
+    /// Forks an engine, in as many namespaces of its own as the host allows, or as the one before had.
+    fn start(
+        setup: &mut Setup,
+        attachment: &Attachment,
+        require_sandbox: bool,
+        before: &mut Option<Namespaces>,
+    ) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
-        let child = spawn::sandboxed(&disabled, |born_in| {
+        let (talk, error) = Talk::pair().context("cannot make a pipe")?;
+        let child = spawn::sandboxed(&disabled, before, |born_in| {
             let sandbox = Sandbox {
                 role: Role::Engine,
                 born_in,
                 required: require_sandbox,
             };
-            become_engine(setup, attachment, sandbox, &theirs)
+            let own = rustix::stdio::dup2_stderr(&error);
+            own.map_or(1, |()| {
+                become_engine(setup, attachment, sandbox, &disabled, &theirs)
+            })
         });
         Ok(Self {
             child: child.context("cannot fork the engine")?,
             socket: ours,
+            talk,
             last_words: Vec::new(),
         })
     }
@@ -291,7 +325,7 @@ impl Process {
     ///
     /// # Errors
     /// It could not start, and why. It is dead then.
-    fn ready(&self) -> Result<(), Error> {
+    fn ready(&mut self) -> Result<(), Error> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for the engine")? == 0 {
             return Err(Error::new("the engine does not answer"));
@@ -299,6 +333,7 @@ impl Process {
         let mut buffer = [0; LINE];
         let message = last_words::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
+        self.talk.pass_on_all();
         match Report::decode(words) {
             Ok(Report::Ready) => Ok(()),
             Ok(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | Err(_) => {
@@ -312,10 +347,15 @@ impl Process {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         for _ in 0..most {
-            let Ok(Some(message)) = last_words::receive(&self.socket, &mut buffer) else {
-                break;
+            let message = match last_words::receive(&self.socket, &mut buffer) {
+                Ok(Some(message)) => &buffer[..message.len],
+                // One that will never answer any more, and would keep whoever waits for its words awake.
+                Ok(None) => {
+                    self.end();
+                    break;
+                }
+                Err(_) => break,
             };
-            let message = &buffer[..message.len];
             match Report::decode(message) {
                 Ok(report) => heard.push(report),
                 Err(_) => self.last_words = message.to_vec(),
@@ -324,10 +364,36 @@ impl Process {
         heard
     }
 
+    /// Sees to its death, for which it has a moment of its own.
+    fn end(&mut self) {
+        let until = Instant::now() + GRACE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let child = self.child.fd();
+            let mut fds = vec![PollFd::new(&child, PollFlags::IN)];
+            fds.extend(
+                self.talk
+                    .fd()
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+            );
+            let timeout = Timespec::try_from(left).ok().filter(|_| !left.is_zero());
+            let ready = timeout.and_then(|timeout| poll(&mut fds, Some(&timeout)).ok());
+            if ready.is_none_or(|ready| ready == 0) {
+                return self.child.kill();
+            }
+            if !fds[0].revents().is_empty() {
+                return;
+            }
+            // It may wait for room before it goes on.
+            self.talk.pass_on();
+        }
+    }
+
     /// Call it when it is dead.
     fn autopsy(&mut self) -> Death {
         // Whoever waits for its answers will ask the next one.
         drop(self.hear(MOST_LEFT));
+        self.talk.pass_on_all();
         match self.child.wait() {
             0 => Death::Ended,
             status => Death::Died(died(&self.last_words, status)),
@@ -339,11 +405,23 @@ impl Drop for Process {
     fn drop(&mut self) {
         // The end of the socket asks it to end, and to say what it counted.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        let fd = self.child.fd();
-        if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&GRACE)) != Ok(1) {
-            self.child.kill();
-        }
+        self.end();
         let _ = self.child.wait();
+    }
+}
+
+/// The sockets of published ports are the dead engine's, too: what it did to them must not outlive it.
+fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
+    for (port, socket) in published.iter().zip(sockets) {
+        if port.protocol != Protocol::Tcp {
+            continue;
+        }
+        let host = port.host;
+        match listen_again(socket) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!("the port {host}/tcp, which the engine had shut down, is open again"),
+            Err(error) => tracing::warn!("the port {host}/tcp cannot be opened again: {error}"),
+        }
     }
 }
 
@@ -388,7 +466,15 @@ fn died(words: &[u8], status: u8) -> String {
 }
 
 /// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
-fn become_engine(setup: &mut Setup, attachment: &Attachment, sandbox: Sandbox, socket: &OwnedFd) -> u8 {
+fn become_engine(
+    setup: &mut Setup,
+    attachment: &Attachment,
+    sandbox: Sandbox,
+    disabled: &Disabled,
+    socket: &OwnedFd,
+) -> u8 {
+    // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
+    unsafe { environment::forget() };
     let _ = rustix::thread::set_name(c"pontoon-engine");
     panics::log_them();
     match prepare(setup, attachment, socket) {
@@ -397,7 +483,7 @@ fn become_engine(setup: &mut Setup, attachment: &Attachment, sandbox: Sandbox, s
             attachment,
             supervisor,
             voice,
-        }) => match pontoon_runtime::run(setup, attachment, sandbox, supervisor) {
+        }) => match pontoon_runtime::run(setup, attachment, sandbox, disabled, supervisor) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = LAST_WORDS.to_vec();

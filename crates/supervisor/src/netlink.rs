@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -18,6 +18,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::again::Again;
 use crate::subnets::HostNetwork;
@@ -28,6 +29,13 @@ pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
 }
+
+/// Who answers: no process has this port.
+const KERNEL: u32 = 0;
+
+/// How long an answer may be missing. The kernel has made it before the request's send returns, or makes it while it is
+/// read: what is not there by then was lost.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How an interface is to be.
 #[derive(Clone, Debug)]
@@ -46,10 +54,12 @@ impl Netlink {
     /// # Errors
     /// No descriptor or no memory.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self {
-            socket: Socket::new(NETLINK_ROUTE)?,
-            sequence: 0,
-        })
+        let socket = Socket::new(NETLINK_ROUTE)?;
+        // Whoever has CAP_NET_ADMIN in the namespace, as a guest's root has in its own, may write to any socket there
+        // that is not connected, until it has no room for an answer.
+        socket.connect(&SocketAddr::new(KERNEL, 0))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        Ok(Self { socket, sequence: 0 })
     }
 
     /// A socket that was opened before, maybe in another namespace, which its requests are about.
@@ -175,6 +185,7 @@ impl Netlink {
 
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence += 1;
+        let asked = asked(&message);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
@@ -182,15 +193,51 @@ impl Netlink {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
+        self.socket.send_to(&bytes, &SocketAddr::new(KERNEL, 0), 0)?;
 
+        self.answer(asked)
+    }
+
+    /// Waits for all of the answer to the last request.
+    fn answer(&mut self, asked: &str) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut replies = Vec::new();
         loop {
-            let (bytes, _) = self.socket.recv_from_full()?;
-            if take(&bytes, self.sequence, &mut replies)? {
+            let (bytes, sender) = match self.socket.recv_from_full() {
+                Ok(received) => received,
+                // A socket with a time limit is not read on after a stop.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(late(error, asked)),
+            };
+            // Somebody else may have written before the socket was connected.
+            if sender.port_number() == KERNEL && take(&bytes, self.sequence, &mut replies)? {
                 return Ok(replies);
             }
         }
+    }
+}
+
+/// What a request is about.
+fn asked(message: &RouteNetlinkMessage) -> &'static str {
+    match message {
+        RouteNetlinkMessage::SetLink(_) => "setting up an interface",
+        RouteNetlinkMessage::NewAddress(_) => "adding an address",
+        RouteNetlinkMessage::NewRoute(_) => "adding a route",
+        RouteNetlinkMessage::DelRoute(_) => "removing a route",
+        RouteNetlinkMessage::GetRoute(_) => "the list of routes",
+        RouteNetlinkMessage::GetAddress(_) => "the list of addresses",
+        RouteNetlinkMessage::GetLink(_) => "the list of interfaces",
+        _ => "a request",
+    }
+}
+
+/// Says of an answer that has not come what it was to be about.
+fn late(error: io::Error, asked: &str) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            let text = format!("the kernel has not answered about {asked} in {PATIENCE:?}");
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        }
+        _ => error,
     }
 }
 
@@ -497,6 +544,35 @@ mod tests {
             (0..100).for_each(|_| ask_nothing(&netlink.socket));
             netlink
         }
+    }
+
+    #[test]
+    fn nobody_but_the_kernel_is_heard() {
+        let netlink = Netlink::open().unwrap();
+        let mut own = SocketAddr::new(0, 0);
+        netlink.socket.get_address(&mut own).unwrap();
+        let stranger = Socket::new(NETLINK_ROUTE).unwrap();
+        // Without CAP_NET_ADMIN it is refused already by whom it is.
+        assert!(stranger.send_to(&[0; 1000], &own, 0).is_err());
+        let flags = libc::MSG_DONTWAIT;
+        let heard = netlink.socket.recv_from(&mut Vec::with_capacity(1000), flags);
+        assert_eq!(heard.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!Netlink::of(netlink.into_socket()).addresses().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_is_lost_is_not_waited_for() {
+        let mut netlink = Netlink::open().unwrap();
+        let limit = rustix::net::sockopt::socket_timeout(&netlink.socket, Timeout::Recv).unwrap();
+        assert_eq!(limit, Some(PATIENCE));
+        set_socket_timeout(&netlink.socket, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
+        let error = netlink.answer("adding a route").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the kernel has not answered about adding a route in 3s"
+        );
+        let said = Again::default().unless_short::<()>("the test", Err(error));
+        assert!(said.unwrap().is_none(), "another try helps");
     }
 
     #[test]

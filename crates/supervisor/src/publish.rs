@@ -3,11 +3,13 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 
 use pontoon_engine::config::Protocol;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect_unspec, listen, socket_with, sockopt,
+};
 
 use crate::error::{Error, reason};
 
@@ -191,6 +193,20 @@ fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
         Protocol::Udp => bind(&socket, &host)?,
     }
     Ok(socket)
+}
+
+/// Has a published TCP port listen again where it does not. Whoever has had its socket, too, may have shut it down, or
+/// connected it; the port is the socket's all the time. Whether it had to.
+///
+/// # Errors
+/// The kernel's: somebody else may have the port.
+pub(crate) fn listen_again(socket: impl AsFd) -> io::Result<bool> {
+    if sockopt::socket_acceptconn(&socket)? {
+        return Ok(false);
+    }
+    connect_unspec(&socket)?;
+    listen(&socket, BACKLOG)?;
+    Ok(true)
 }
 
 fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {

@@ -10,6 +10,8 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
+use crate::error::reason;
+
 /// A child of ours, not yet waited for.
 #[derive(Debug)]
 pub(crate) struct Child {
@@ -87,19 +89,37 @@ pub(crate) fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::R
 }
 
 /// Runs `body` in a child that is born in as many namespaces of its own as the host allows, which it is told. What it
-/// changes is the child's copy.
+/// changes is the child's copy. `before` has those of the child whose place this one takes, and gets this one's: it is born
+/// in no fewer. A guest can use up what its user may have of them, and then make an engine die.
 ///
 /// # Errors
-/// No memory, or too many processes.
-pub(crate) fn sandboxed(disabled: &Disabled, mut body: impl FnMut(Namespaces) -> u8) -> io::Result<Child> {
+/// No memory, or too many processes; those of the one before are not to be had now.
+pub(crate) fn sandboxed(
+    disabled: &Disabled,
+    before: &mut Option<Namespaces>,
+    mut body: impl FnMut(Namespaces) -> u8,
+) -> io::Result<Child> {
+    let choices = before.map_or_else(|| namespaces::choices(disabled), |same| vec![same]);
     let mut refused = io::ErrorKind::Unsupported.into();
-    for born_in in namespaces::choices(disabled) {
+    for born_in in choices {
         match clone(born_in.flags(), || body(born_in)) {
-            Ok(child) => return Ok(child),
+            Ok(child) => {
+                *before = Some(born_in);
+                return Ok(child);
+            }
             Err(error) => refused = error,
         }
     }
-    Err(refused)
+    match (&before, refused.raw_os_error()) {
+        (Some(_), Some(libc::ENOSPC | libc::EPERM)) => {
+            let text = format!(
+                "the host refuses the namespaces of the one before: {}",
+                reason(&refused)
+            );
+            Err(io::Error::new(refused.kind(), text))
+        }
+        _ => Err(refused),
+    }
 }
 
 /// Runs `body` in a child.
@@ -167,4 +187,84 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// Runs `body` in a child of the test of that full name, which has one thread; returns its status. First the test is run
+/// once more in a process of its own, where nobody else's descriptors are copied.
+#[cfg(test)]
+pub(crate) fn in_child(name: &str, body: impl FnOnce() -> u8) -> u8 {
+    const INSIDE: &str = "PONTOON_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_none() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}{output:?}"
+        );
+        // Past the test harness, which keeps what passing tests print to itself.
+        io::Write::write_all(&mut io::stderr(), &output.stderr).unwrap();
+        return 0;
+    }
+    // SAFETY: the child has what its one thread had. glibc makes its allocator work in it, and it takes no lock of the
+    // harness: it says nothing, and leaves without what is done at an exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+            // SAFETY: it touches no memory of ours.
+            unsafe { libc::_exit(status.into()) }
+        }
+        pid => Child::new(pid).map_or(LOST, |child| child.wait()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::process::{getegid, geteuid};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+    use super::*;
+
+    /// A user namespace in which no other one may be made.
+    fn without_user_namespaces() -> io::Result<()> {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        // SAFETY: it takes no descriptors from anybody.
+        unsafe { unshare_unsafe(UnshareFlags::NEWUSER)? };
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+        fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
+        fs::write("/proc/sys/user/max_user_namespaces", "0")
+    }
+
+    #[test]
+    fn a_successor_is_born_in_no_fewer_namespaces() {
+        const NAME: &str = "spawn::tests::a_successor_is_born_in_no_fewer_namespaces";
+        const SKIPPED: u8 = 77;
+        let status = in_child(NAME, || {
+            let disabled = Disabled::default();
+            let mut before = None;
+            let first = sandboxed(&disabled, &mut before, |_| 0).map(|child| child.wait());
+            let best = namespaces::choices(&disabled)[0];
+            if first.ok() != Some(0) || before != Some(best) || without_user_namespaces().is_err() {
+                return SKIPPED;
+            }
+            let refused = sandboxed(&disabled, &mut before, |_| 0).map(|_| ());
+            let said = refused.map_err(|error| error.to_string());
+            let clear = "the host refuses the namespaces of the one before: no space left on device";
+            let mut none = None;
+            let other = sandboxed(&disabled, &mut none, |_| 0).map(|child| child.wait());
+            let weaker = other.ok() == Some(0) && none.is_some_and(|namespaces| namespaces != best);
+            u8::from(!(said == Err(clear.to_owned()) && before == Some(best) && weaker))
+        });
+        if status == SKIPPED {
+            eprintln!("SKIPPED: {NAME}: no user namespaces");
+            return;
+        }
+        assert_eq!(status, 0);
+    }
 }

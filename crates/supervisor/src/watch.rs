@@ -58,6 +58,7 @@ enum Source {
     Addresses,
     Resolvers,
     RoomForUpdates,
+    Talk,
     Voice,
     Control,
 }
@@ -92,6 +93,7 @@ impl Watch {
             )
         });
         let engine = self.engine.fd().map(|fd| readable(Source::Engine, fd));
+        let talk = self.engine.talk().map(|fd| readable(Source::Talk, fd));
         let always = [
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
@@ -104,6 +106,7 @@ impl Watch {
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
             .chain(engine)
+            .chain(talk)
             .chain(always)
             .chain(resolvers)
             .chain(unsent)
@@ -186,6 +189,7 @@ impl Watch {
                 }
             }
             Source::RoomForUpdates => self.engine.flush(),
+            Source::Talk => self.engine.pass_on(),
             Source::Voice => {
                 let heard = self.engine.hear();
                 if let Some(control) = &mut self.control {

@@ -76,6 +76,12 @@ pub(super) fn given_up(pid: u32) -> Result<()> {
     );
     let entries = std::fs::read_dir(file("root"))?.count();
     ensure!(entries == 0, "{entries} entries in its root");
+    // Of the user's environment it has nothing. Only root may look.
+    match std::fs::read(file("environ")) {
+        Ok(environment) => ensure!(environment.iter().all(|byte| *byte == 0), "it has an environment"),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+        Err(error) => return Err(error.into()),
+    }
     // Not dumpable: its files belong to the root of its memory's user namespace, whoever runs it.
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("environ"))?);
     let runner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("."))?);

@@ -102,7 +102,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
             born_in: Namespaces::NONE,
             required: false,
         };
-        pontoon_runtime::run(setup, attachment, sandbox, ours)
+        pontoon_runtime::run(setup, attachment, sandbox, &Disabled::from_env()?, ours)
     });
     let mut buffer = [0; 64];
     let message = seqpacket::receive(&supervisor, &mut buffer).unwrap().unwrap();

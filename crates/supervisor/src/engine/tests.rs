@@ -1,6 +1,5 @@
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::process::Command;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
@@ -62,6 +61,7 @@ fn process(script: &str) -> (Process, OwnedFd) {
     let process = Process {
         child,
         socket,
+        talk: Talk::pair().unwrap().0,
         last_words: Vec::new(),
     };
     (process, theirs)
@@ -80,6 +80,7 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
         setup: setup(),
         attachment,
         require_sandbox: false,
+        born_in: None,
         deaths: Deaths::default(),
     };
     (engine, theirs)
@@ -116,6 +117,27 @@ fn a_start_that_fails_is_no_death() {
 }
 
 #[test]
+fn a_port_that_the_dead_one_shut_down_is_open_again() {
+    let (mut engine, _theirs) = engine("exit 1");
+    // As a published port, which has a number from the start.
+    let (bound, free) = loop {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if let Ok(listener) = TcpListener::bind(free) {
+            break (listener, free);
+        }
+    };
+    rustix::net::shutdown(&bound, rustix::net::Shutdown::Both).unwrap();
+    engine.setup.published = vec![bound.into()];
+    engine.setup.config.published = vec![Published {
+        protocol: Protocol::Tcp,
+        host: free,
+        guest_port: 80,
+    }];
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::Later);
+    TcpStream::connect(free).unwrap();
+}
+
+#[test]
 fn one_that_ends_in_order_has_no_successor() {
     let (mut engine, _theirs) = engine("exit 0");
     assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::None);
@@ -132,6 +154,28 @@ fn who_talks_without_end_is_heard_a_little_at_a_time() {
     assert_eq!(engine.hear().len(), MOST_HEARD);
     assert_eq!(engine.hear().len(), 1);
     assert!(engine.hear().is_empty());
+}
+
+#[test]
+fn one_that_lives_but_will_say_nothing_more_is_killed() {
+    let (mut engine, theirs) = engine("exec sleep 60");
+    seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+    rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
+    assert_eq!(engine.hear().len(), 1);
+    let patience = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    let fd = engine.fd().unwrap();
+    assert_eq!(
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)),
+        Ok(1),
+        "it lives"
+    );
+    let Life::Alive(process) = &mut engine.life else {
+        panic!("{:?}", engine.life)
+    };
+    assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine was killed by signal 9"));
 }
 
 #[test]

@@ -174,3 +174,21 @@ fn refuses_the_same_port_twice_and_ipv6_without_ipv6() {
         "cannot publish [::1]:80:80/tcp: the guest has no IPv6 (try: an IPv4 address)"
     );
 }
+
+#[test]
+fn a_port_that_was_shut_down_or_connected_listens_again() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free_port();
+    let socket = open_socket(Protocol::Tcp, SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    let shared = socket.try_clone().unwrap();
+    assert!(!listen_again(&socket).unwrap(), "it listens");
+    for connected in [false, true] {
+        rustix::net::shutdown(&shared, rustix::net::Shutdown::Both).unwrap();
+        assert!(!connects(port));
+        if connected {
+            let _ = rustix::net::connect(&shared, &other.local_addr().unwrap());
+        }
+        assert!(listen_again(&socket).unwrap());
+        assert!(connects(port));
+    }
+}

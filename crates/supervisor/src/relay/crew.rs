@@ -7,15 +7,18 @@ use std::time::{Duration, Instant};
 use pontoon_relay::counters::{OF_WORKER, Row, WorkerStats};
 use pontoon_relay_worker::Counters;
 use pontoon_relay_worker::messages::{Message, READY, Settings};
-use pontoon_sandbox::{Role, Sandbox};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::RETRY;
 use super::line::{Cut, Line};
-use crate::error::{Context as _, Error};
+use crate::deaths::Deaths;
+use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
-use crate::{last_words, panics, signals, stdio};
+use crate::talk::Talk;
+use crate::{environment, last_words, panics, signals, stdio};
 
 /// Processes that move packets.
 #[derive(Debug)]
@@ -42,6 +45,9 @@ struct Member {
     counters: Counters,
     life: Life,
     restarts: u64,
+    deaths: Deaths,
+    /// The namespaces of the first one.
+    born_in: Option<Namespaces>,
 }
 
 #[derive(Debug)]
@@ -49,6 +55,8 @@ enum Life {
     Alive {
         child: Child,
         line: Line,
+        /// Its standard error.
+        talk: Talk,
         since: Instant,
         /// Until when it has to say that it works, where it has not yet. What it is told meanwhile waits.
         silent: Option<Instant>,
@@ -98,6 +106,8 @@ impl Crew {
                 counters,
                 life: Life::Dead(Instant::now()),
                 restarts: 0,
+                deaths: Deaths::default(),
+                born_in: None,
             })
         };
         let mut crew = Self {
@@ -133,18 +143,23 @@ impl Crew {
         self.members.len()
     }
 
-    /// What to poll: a worker's death, its first word, and room for what it has not been told yet.
+    /// What to poll: a worker's death, its first word, room for what it has not been told yet, and what it writes.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.members.iter().flat_map(|member| {
             let fds = match &member.life {
                 Life::Alive {
-                    child, line, silent, ..
+                    child,
+                    line,
+                    talk,
+                    silent,
+                    ..
                 } => {
                     let death = PollFd::from_borrowed_fd(child.fd(), PollFlags::IN);
                     let word = silent.map(|_| PollFd::new(line, PollFlags::IN));
-                    [Some(death), word, line.poll_fd()]
+                    let talk = talk.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                    [Some(death), word, line.poll_fd(), talk]
                 }
-                Life::Dead(_) => [None, None, None],
+                Life::Dead(_) => [None, None, None, None],
             };
             fds.into_iter().flatten()
         })
@@ -159,11 +174,12 @@ impl Crew {
         self.members.iter().filter_map(turn).min()
     }
 
-    /// Tells what there was no room for before.
+    /// Tells what there was no room for before, and says what they have written.
     pub(super) fn go_on(&mut self) {
         for member in &mut self.members {
-            if let Life::Alive { line, .. } = &mut member.life {
+            if let Life::Alive { line, talk, .. } = &mut member.life {
                 line.go_on(Instant::now());
+                talk.pass_on();
             }
         }
     }
@@ -191,7 +207,7 @@ impl Crew {
                 Ok(()) => started.push(number),
                 Err(error) => {
                     tracing::error!("{error}");
-                    member.life = Life::Dead(now + PAUSE);
+                    member.life = Life::Dead(now + RETRY);
                 }
             }
         }
@@ -273,20 +289,23 @@ impl Member {
     fn start(&mut self, birth: &Birth) -> Result<(), Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let mut line = Line::new(ours).context("cannot talk to a worker")?;
+        let (talk, error) = Talk::pair().context("cannot make a pipe")?;
         // It is the first message: there is room.
         let _ = line.say(&Message::Begin(birth.settings), Some(self.memory.as_fd()));
-        let child = spawn::sandboxed(&birth.disabled, |born_in| {
+        let child = spawn::sandboxed(&birth.disabled, &mut self.born_in, |born_in| {
             let sandbox = Sandbox {
                 role: Role::Relay,
                 born_in,
                 required: birth.require_sandbox,
             };
-            become_worker(&theirs, sandbox, &birth.disabled)
+            let own = rustix::stdio::dup2_stderr(&error);
+            own.map_or(1, |()| become_worker(&theirs, sandbox, &birth.disabled))
         });
         let since = Instant::now();
         self.life = Life::Alive {
             child: child.context("cannot fork a worker")?,
             line,
+            talk,
             since,
             silent: Some(since + PATIENCE),
         };
@@ -298,6 +317,7 @@ impl Member {
         let Life::Alive {
             child,
             line,
+            talk,
             since,
             silent,
         } = &mut self.life
@@ -322,12 +342,13 @@ impl Member {
             (None, status @ 129..) => End::Killed(status - 128),
             (None, status) => End::Died(status),
         };
+        talk.pass_on_all();
         let pause = if now - *since < YOUNG {
             PAUSE
         } else {
             Duration::ZERO
         };
-        self.life = Life::Dead(now + pause);
+        self.life = Life::Dead(now + pause.max(self.deaths.pause(now)));
         Some(end)
     }
 }
@@ -335,7 +356,7 @@ impl Member {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Said(why) => f.write_str(why),
+            Self::Said(why) => f.write_str(&one_line(why)),
             Self::Killed(signal) => write!(f, "killed by signal {signal}"),
             Self::Died(status) => write!(f, "died with status {status}"),
             Self::Silent => f.write_str("it does not answer"),
@@ -352,6 +373,8 @@ fn word(line: &Line) -> Option<String> {
 
 /// A worker's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
 fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
+    // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
+    unsafe { environment::forget() };
     panics::log_them();
     let prepared = spawn::close_all_but(&[control.as_fd()])
         .and_then(|()| stdio::leave_to_the_command())
@@ -366,5 +389,58 @@ fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8
             let _ = seqpacket::send(control, &words.as_bytes()[..words.len().min(LONGEST)], &[]);
             1
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member() -> Member {
+        let memory = Counters::create().unwrap();
+        Member {
+            counters: Counters::map(&memory).unwrap(),
+            memory,
+            life: Life::Dead(Instant::now()),
+            restarts: 0,
+            deaths: Deaths::default(),
+            born_in: None,
+        }
+    }
+
+    /// Lives for as long as it takes to die, and returns how long its successor has to wait.
+    #[expect(clippy::zombie_processes, reason = "the member waits")]
+    fn die(member: &mut Member) -> Duration {
+        let (ours, _) = seqpacket::pair().unwrap();
+        let child = std::process::Command::new("false").spawn().unwrap();
+        let child = Child::new(child.id().try_into().unwrap()).unwrap();
+        poll(&mut [PollFd::new(&child.fd(), PollFlags::IN)], None).unwrap();
+        member.life = Life::Alive {
+            child,
+            line: Line::new(ours).unwrap(),
+            talk: Talk::pair().unwrap().0,
+            since: Instant::now() - 2 * YOUNG,
+            silent: None,
+        };
+        let begin = Instant::now();
+        assert_eq!(member.look(), Some(End::Died(1)));
+        match member.life {
+            Life::Dead(due) => due - begin,
+            Life::Alive { .. } => panic!("it lives"),
+        }
+    }
+
+    #[test]
+    fn workers_that_die_one_after_the_other_have_to_wait() {
+        let mut member = member();
+        let waits: Vec<_> = (0..7).map(|_| die(&mut member)).collect();
+        assert!(waits[..3].iter().all(|wait| *wait < PAUSE), "{waits:?}");
+        assert!(waits[6] >= Duration::from_millis(800), "{waits:?}");
+    }
+
+    #[test]
+    fn what_a_worker_says_is_one_line() {
+        let end = End::Said("a\nerror: b\x1b[2J".to_owned());
+        assert_eq!(end.to_string(), "a error: b [2J");
     }
 }
