@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
-use pontoon_sandbox::Sandbox;
+use pontoon_sandbox::{Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -115,7 +115,11 @@ impl Setup {
 /// The engine could not start, or not go on; the text says what failed.
 pub fn run(setup: Setup, attachment: Attachment, sandbox: Sandbox, supervisor: OwnedFd) -> io::Result<()> {
     raise_descriptor_limit();
-    start(setup, attachment, Some(sandbox), supervisor)
+    let role = match setup.outbound {
+        Some(Outbound::Interface(_)) => Role::EngineOnInterface,
+        Some(Outbound::Address(_)) | None => sandbox.role,
+    };
+    start(setup, attachment, Some(Sandbox { role, ..sandbox }), supervisor)
 }
 
 /// The same without a sandbox, in a thread of somebody else's, whose process stays as it is.

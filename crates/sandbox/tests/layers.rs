@@ -4,6 +4,7 @@
 //! thread of this program, which becomes what a sandboxed process is.
 
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     // For as long as the attempts last.
     let _listener =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
-    let attempts: [(&str, Only, Attempt, i32); 13] = [
+    let attempts: [(&str, Only, Attempt, i32); 15] = [
         ("mount", Only::Nothing, mount, libc::EPERM),
         ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
         ("open a file", Only::Namespaces, open, libc::ENOENT),
@@ -43,6 +44,8 @@ fn main() -> ExitCode {
         ("open a file", Only::Seccomp, open, libc::EPERM),
         ("signal the parent", Only::Seccomp, signal, libc::EPERM),
         ("speak to an abstract socket", Only::Seccomp, speak, libc::EPERM),
+        ("write IP headers", Only::Seccomp, write_headers, libc::EPERM),
+        ("set what a flow needs", Only::Seccomp, set_what_is_needed, 0),
         ("refusals are counted", Only::Seccomp, counted, 0),
     ];
     let mut failed = false;
@@ -187,6 +190,34 @@ fn speak() -> i32 {
     let spoken =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixStream::connect_addr(&address));
     spoken.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0)
+}
+
+/// Of a UDP socket, as without privilege there is no raw one: without the filter this is ENOPROTOOPT.
+fn write_headers() -> i32 {
+    set(libc::SOL_IP, libc::IP_HDRINCL)
+}
+
+fn set_what_is_needed() -> i32 {
+    [
+        (libc::SOL_IP, libc::IP_TTL),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF),
+        (libc::SOL_UDP, libc::UDP_GRO),
+    ]
+    .into_iter()
+    .map(|(level, name)| set(level, name))
+    .find(|errno| *errno != 0)
+    .unwrap_or(0)
+}
+
+/// Sets an option of a fresh UDP socket to 1.
+fn set(level: i32, name: i32) -> i32 {
+    let Ok(socket) = std::net::UdpSocket::bind("127.0.0.1:0") else {
+        return -1;
+    };
+    let one: i32 = 1;
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the socket is open, and `one` is a live int, which the call reads.
+    errno(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const one).cast(), len) }.into())
 }
 
 fn counted() -> i32 {
