@@ -269,7 +269,7 @@ impl Engine {
 impl Process {
     /// Forks an engine, in as many namespaces of its own as the host allows.
     fn start(setup: &mut Setup, attachment: &Attachment, require_sandbox: bool) -> Result<Self, Error> {
-        let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+        let (ours, theirs) = seqpacket::pair_with_suspect().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
         let child = spawn::sandboxed(&disabled, |born_in| {
