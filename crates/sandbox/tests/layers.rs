@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
 
-use pontoon_sandbox::{Layer, Namespaces, Role, Sandbox, namespaces, trap};
+use pontoon_sandbox::{Layer, Limits, Namespaces, Role, Sandbox, namespaces, trap};
 use pontoon_sys::disabled::Disabled;
 
 /// A layer that is on, alone.
@@ -31,9 +31,10 @@ fn main() -> ExitCode {
     // For as long as the attempts last.
     let _listener =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
-    let attempts: [(&str, Only, Attempt, i32); 15] = [
+    let attempts: [(&str, Only, Attempt, i32); 16] = [
         ("mount", Only::Nothing, mount, libc::EPERM),
         ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
+        ("more memory than its limit", Only::Nothing, memory, libc::ENOMEM),
         ("open a file", Only::Namespaces, open, libc::ENOENT),
         ("signal the parent", Only::Namespaces, signal, libc::ESRCH),
         ("mount", Only::Namespaces, mount, libc::EPERM),
@@ -168,6 +169,36 @@ fn setns() -> i32 {
     let opened = unsafe { libc::open(c"/proc/self/ns/uts".as_ptr(), libc::O_RDONLY) };
     // SAFETY: as above.
     errno(unsafe { libc::setns(opened, libc::CLONE_NEWUTS) }.into())
+}
+
+/// Half of the limit can be had, twice of it cannot.
+fn memory() -> i32 {
+    const LIMIT: u32 = 256 << 20;
+    let sandbox = Sandbox {
+        role: Role::Engine,
+        born_in: Namespaces::NONE,
+        required: false,
+    };
+    let limits = Limits {
+        memory: LIMIT.into(),
+        threads: 1,
+    };
+    if sandbox.limit(limits).is_err() {
+        return -1;
+    }
+    let map = |len: u32| {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: it maps memory where none is, and ends with the process.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len as usize, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED { errno(-1) } else { 0 }
+    };
+    match map(LIMIT / 2) {
+        0 => map(2 * LIMIT),
+        _ => -1,
+    }
 }
 
 fn trace() -> i32 {

@@ -178,6 +178,18 @@ fn escapes(context: &Context) -> Result<()> {
         ),
         ("set capabilities", libc::SYS_capset, vec![text, text], ""),
         ("become root", libc::SYS_setuid, vec![0], ""),
+        (
+            "more memory",
+            libc::SYS_prlimit64,
+            vec![0, libc::RLIMIT_DATA.into(), text],
+            "",
+        ),
+        (
+            "more memory, as it once was",
+            libc::SYS_setrlimit,
+            vec![libc::RLIMIT_DATA.into(), text],
+            "",
+        ),
         ("a call that is none", 9999, vec![], ""),
     ]
     .into_iter()
