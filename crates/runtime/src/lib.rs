@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
-use pontoon_sandbox::Sandbox;
+use pontoon_sandbox::{Limits, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -121,7 +121,17 @@ pub fn run(
     supervisor: OwnedFd,
 ) -> io::Result<()> {
     raise_descriptor_limit();
-    start(setup, attachment, Some(sandbox), disabled, supervisor)
+    let role = match setup.outbound {
+        Some(Outbound::Interface(_)) => Role::EngineOnInterface,
+        Some(Outbound::Address(_)) | None => sandbox.role,
+    };
+    start(
+        setup,
+        attachment,
+        Some(Sandbox { role, ..sandbox }),
+        disabled,
+        supervisor,
+    )
 }
 
 /// The same without a sandbox, in a thread of somebody else's, whose process stays as it is.
@@ -215,8 +225,12 @@ fn serve<L: Link>(
     supervisor: OwnedFd,
 ) -> io::Result<()> {
     let voice = supervisor.try_clone()?;
+    let limits = most(setup.config.max_flows, links.len());
     let mut workers = workers::build(setup, links, disabled, supervisor)?;
     if let Some(sandbox) = sandbox {
+        sandbox
+            .limit(limits)
+            .map_err(|error| say("cannot limit the engine", &error))?;
         let layers = sandbox.enter(disabled)?;
         match layers.any_refused() {
             true => warn!("the sandbox is incomplete: {}", layers.missing()),
@@ -233,6 +247,17 @@ fn serve<L: Link>(
     debug!("the loop ended: {end:?}");
     end.map(|_| ())
         .map_err(|error| say("the engine's loop failed", &error))
+}
+
+/// What an engine is never to need. Of memory a worker has 36 MiB to begin with, a flow less than 1 KiB, where tables double
+/// when they grow; the end-to-end tests, with 10,000 flows that stall, bring it to 40.
+fn most(max_flows: u32, workers: usize) -> Limits {
+    let workers = workers as u64;
+    Limits {
+        memory: (512 << 20) + workers * (256 << 20) + u64::from(max_flows) * (8 << 10),
+        // A capture's writer, and those of captures that come to their end.
+        threads: workers + 8,
+    }
 }
 
 /// Raises the soft limit of descriptors to the hard one: each flow has one.

@@ -1,7 +1,7 @@
 //! What the list of system calls costs each call: `cargo run --release -p pontoon-sandbox --example cost`.
 //!
-//! Two calls that do next to nothing: one that the list allows whatever its arguments, for which the kernel keeps a bit
-//! (Linux 5.11 and later), and one whose arguments the filter looks at each time.
+//! Calls that do next to nothing: one that the list allows whatever its arguments, for which the kernel keeps a bit
+//! (Linux 5.11 and later), and those whose arguments the filter looks at each time.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -14,7 +14,8 @@ const CALLS: u32 = 2_000_000;
 const ROUNDS: usize = 9;
 
 fn main() -> io::Result<()> {
-    let without = [median(any_argument), median(some_arguments)];
+    let all = || [any_argument, some_arguments, option].map(median);
+    let without = all();
     let sandbox = Sandbox {
         role: Role::Engine,
         born_in: Namespaces::NONE,
@@ -26,10 +27,10 @@ fn main() -> io::Result<()> {
         ..Disabled::default()
     };
     let layers = sandbox.enter(&disabled)?;
-    let with = [median(any_argument), median(some_arguments)];
+    let with = all();
     let mut out = io::stdout();
     writeln!(out, "{layers}")?;
-    for (what, (without, with)) in ["any argument", "some arguments"]
+    for (what, (without, with)) in ["any argument", "some arguments", "a socket option"]
         .iter()
         .zip(without.iter().zip(with))
     {
@@ -61,4 +62,11 @@ fn any_argument() {
 fn some_arguments() {
     // SAFETY: it changes no page.
     black_box(unsafe { libc::mprotect(std::ptr::null_mut(), 0, libc::PROT_READ) });
+}
+
+/// setsockopt(2) of no socket.
+fn option() {
+    let (level, name) = (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO);
+    // SAFETY: there is no such socket, so it reads nothing.
+    black_box(unsafe { libc::setsockopt(-1, level, name, std::ptr::null(), 0) });
 }

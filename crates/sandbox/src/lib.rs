@@ -5,7 +5,8 @@
 //! calls that it may make ([`seccomp`]). A layer that the host refuses is named in [`Layers`] and left out, unless the
 //! caller insists. The network namespace stays the host's: its sockets are what the process is there for.
 //!
-//! [`namespaces::choices`] says what to `clone` the process with; [`Sandbox::enter`] does the rest.
+//! [`namespaces::choices`] says what to `clone` the process with; [`Sandbox::enter`] does the rest. [`Sandbox::limit`] before
+//! it bounds what it can use up.
 
 use std::io;
 
@@ -15,12 +16,14 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 pub mod landlock;
 pub mod layers;
+mod limits;
 pub mod namespaces;
 mod nobody;
 pub mod seccomp;
 pub mod trap;
 
 pub use layers::{Layer, Layers};
+pub use limits::Limits;
 pub use namespaces::Namespaces;
 pub use seccomp::Role;
 

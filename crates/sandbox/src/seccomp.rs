@@ -1,12 +1,12 @@
 //! The system calls that the process may make. The list is data: [`common`], what each role needs beside it ([`engine`],
-//! [`relay`]), and what one architecture has.
+//! [`relay`]), what one architecture has, and which options of sockets may be set ([`options`]).
 //!
 //! What is on no list answers EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
 //! not the network. What no library of ours ever calls and an intruder wants first is [`deadly`]: it kills.
 
 use std::collections::BTreeMap;
 
-use libc::{ENOSYS, SYS_clone3};
+use libc::{ENOSYS, SYS_clone3, SYS_setsockopt};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -21,6 +21,7 @@ mod arch;
 mod common;
 mod deadly;
 mod engine;
+pub mod options;
 mod relay;
 
 use crate::layers::Layer;
@@ -31,6 +32,8 @@ use crate::trap;
 pub enum Role {
     /// The engine's, which opens sockets.
     Engine,
+    /// The same where it ties them to an interface (`--outbound`).
+    EngineOnInterface,
     /// A relay's worker's, which is given everything.
     Relay,
 }
@@ -99,20 +102,21 @@ pub(crate) fn restrict(role: Role) -> Layer {
             return Layer::Refused(error.to_string());
         }
     }
-    Layer::Active(format!("{} calls", allowed(role).count()))
+    let (calls, options) = (allowed(role).count(), options::settable(role).count());
+    Layer::Active(format!("{calls} calls, {options} socket options"))
 }
 
 /// Every entry of a role, on this architecture.
 pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
     let own = match role {
-        Role::Engine => engine::ALLOWED,
+        Role::Engine | Role::EngineOnInterface => engine::ALLOWED,
         Role::Relay => relay::ALLOWED,
     };
     common::ALLOWED.iter().chain(own).chain(arch::ALLOWED)
 }
 
 /// The filters. The kernel asks all of them and takes the sternest answer (seccomp(2)).
-fn programs(role: Role) -> Result<[BpfProgram; 3], BackendError> {
+fn programs(role: Role) -> Result<[BpfProgram; 4], BackendError> {
     let deadly = deadly::CALLS.iter().map(|call| (*call, Vec::new()));
     let mut listed = BTreeMap::from([(SYS_clone3, Vec::new())]);
     for entry in allowed(role) {
@@ -120,6 +124,7 @@ fn programs(role: Role) -> Result<[BpfProgram; 3], BackendError> {
     }
     // Its flags are in memory, where no filter sees them. glibc then takes clone(2), whose flags are in a register.
     let clone3 = BTreeMap::from([(SYS_clone3, Vec::new())]);
+    let refused = BTreeMap::from([(SYS_setsockopt, all_but(options::settable(role))?)]);
     Ok([
         program(deadly.collect(), SeccompAction::Allow, SeccompAction::KillProcess)?,
         program(
@@ -127,6 +132,7 @@ fn programs(role: Role) -> Result<[BpfProgram; 3], BackendError> {
             SeccompAction::Allow,
             SeccompAction::Errno(ENOSYS.unsigned_abs()),
         )?,
+        program(refused, SeccompAction::Allow, SeccompAction::Trap)?,
         program(listed, SeccompAction::Trap, SeccompAction::Allow)?,
     ])
 }
@@ -154,8 +160,7 @@ fn rules(only: &[Only]) -> Result<Vec<SeccompRule>, BackendError> {
             .flat_map(|rule| values.iter().map(move |value| (rule, *value)))
         {
             let equal = SeccompCmpOp::MaskedEq((*mask).into());
-            let condition = SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, equal, value.into())?;
-            longer.push([rule.as_slice(), &[condition]].concat());
+            longer.push([rule.as_slice(), &[condition(*argument, equal, value)?]].concat());
         }
         rules = longer;
     }
@@ -163,11 +168,37 @@ fn rules(only: &[Only]) -> Result<Vec<SeccompRule>, BackendError> {
     conditional.map(SeccompRule::new).collect()
 }
 
+fn condition(argument: u8, is: SeccompCmpOp, value: u32) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value.into())
+}
+
+/// What no option on the list matches: a level that none of them has, or one of theirs with none of its names. A rule for each
+/// option would have a flow's options compared with all of them; these skip every level but one.
+fn all_but<'a>(
+    settable: impl Iterator<Item = &'a options::Settable>,
+) -> Result<Vec<SeccompRule>, BackendError> {
+    let (level, name) = (1, 2);
+    let other = |argument, value: i32| condition(argument, SeccompCmpOp::Ne, value.cast_unsigned());
+    let mut levels: BTreeMap<i32, Vec<SeccompCondition>> = BTreeMap::new();
+    for option in settable {
+        let names = levels.entry(option.level).or_default();
+        names.push(other(name, option.name)?);
+    }
+    let no_level: Result<_, _> = levels.keys().map(|known| other(level, *known)).collect();
+    let mut rules = vec![SeccompRule::new(no_level?)?];
+    for (known, no_name) in levels {
+        let this = condition(level, SeccompCmpOp::Eq, known.cast_unsigned())?;
+        rules.push(SeccompRule::new([vec![this], no_name].concat())?);
+    }
+    Ok(rules)
+}
+
+#[cfg(test)]
+const ROLES: [Role; 3] = [Role::Engine, Role::EngineOnInterface, Role::Relay];
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ROLES: [Role; 2] = [Role::Engine, Role::Relay];
 
     #[test]
     fn every_entry_is_there_once_and_has_a_reason() {

@@ -5,11 +5,12 @@
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
 
-use pontoon_sandbox::{Layer, Namespaces, Role, Sandbox, namespaces, trap};
+use pontoon_sandbox::{Layer, Limits, Namespaces, Role, Sandbox, namespaces, trap};
 use pontoon_sys::disabled::Disabled;
 
 /// A layer that is on, alone.
@@ -31,9 +32,10 @@ fn main() -> ExitCode {
     // For as long as the attempts last.
     let _listener =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
-    let attempts: [(&str, Only, Attempt, i32); 15] = [
+    let attempts: [(&str, Only, Attempt, i32); 18] = [
         ("mount", Only::Nothing, mount, libc::EPERM),
         ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
+        ("more memory than its limit", Only::Nothing, memory, libc::ENOMEM),
         ("open a file", Only::Namespaces, open, libc::ENOENT),
         ("signal the parent", Only::Namespaces, signal, libc::ESRCH),
         ("mount", Only::Namespaces, mount, libc::EPERM),
@@ -46,6 +48,8 @@ fn main() -> ExitCode {
         ("speak to an abstract socket", Only::Seccomp, speak, libc::EPERM),
         ("make a descriptor non-blocking", Only::Seccomp, unblock, 0),
         ("ask a descriptor for more", Only::Seccomp, request, libc::EPERM),
+        ("write IP headers", Only::Seccomp, write_headers, libc::EPERM),
+        ("set what a flow needs", Only::Seccomp, set_what_is_needed, 0),
         ("refusals are counted", Only::Seccomp, counted, 0),
     ];
     let mut failed = false;
@@ -170,6 +174,36 @@ fn setns() -> i32 {
     errno(unsafe { libc::setns(opened, libc::CLONE_NEWUTS) }.into())
 }
 
+/// Half of the limit can be had, twice of it cannot.
+fn memory() -> i32 {
+    const LIMIT: u32 = 256 << 20;
+    let sandbox = Sandbox {
+        role: Role::Engine,
+        born_in: Namespaces::NONE,
+        required: false,
+    };
+    let limits = Limits {
+        memory: LIMIT.into(),
+        threads: 1,
+    };
+    if sandbox.limit(limits).is_err() {
+        return -1;
+    }
+    let map = |len: u32| {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: it maps memory where none is, and ends with the process.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len as usize, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED { errno(-1) } else { 0 }
+    };
+    match map(LIMIT / 2) {
+        0 => map(2 * LIMIT),
+        _ => -1,
+    }
+}
+
 fn trace() -> i32 {
     // SAFETY: attaching touches no memory of ours.
     errno(unsafe { libc::ptrace(libc::PTRACE_ATTACH, libc::getppid(), 0, 0) })
@@ -201,6 +235,34 @@ fn request() -> i32 {
     let mut waiting: libc::c_int = 0;
     // SAFETY: `waiting` is a live int that the call would write.
     errno(unsafe { libc::ioctl(0, libc::FIONREAD, &raw mut waiting) }.into())
+}
+
+/// Of a UDP socket, as without privilege there is no raw one: without the filter this is ENOPROTOOPT.
+fn write_headers() -> i32 {
+    set(libc::SOL_IP, libc::IP_HDRINCL)
+}
+
+fn set_what_is_needed() -> i32 {
+    [
+        (libc::SOL_IP, libc::IP_TTL),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF),
+        (libc::SOL_UDP, libc::UDP_GRO),
+    ]
+    .into_iter()
+    .map(|(level, name)| set(level, name))
+    .find(|errno| *errno != 0)
+    .unwrap_or(0)
+}
+
+/// Sets an option of a fresh UDP socket to 1.
+fn set(level: i32, name: i32) -> i32 {
+    let Ok(socket) = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else {
+        return -1;
+    };
+    let one: i32 = 1;
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the socket is open, and `one` is a live int, which the call reads.
+    errno(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const one).cast(), len) }.into())
 }
 
 fn counted() -> i32 {

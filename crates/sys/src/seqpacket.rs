@@ -4,10 +4,13 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
+
+use crate::option;
 
 /// Descriptors that one message may carry (the kernel's limit is 253).
 pub const MAX_DESCRIPTORS: usize = 64;
@@ -35,6 +38,25 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
         None,
     )?)
 }
+
+/// A pair for a process of ours that might be taken over, which has the second end: nothing but bytes comes back from it.
+///
+/// Closing a descriptor can take as long as whoever sent it likes (a connection with something unsent and `SO_LINGER`), and
+/// descriptors under way are counted against the user: so the first end refuses them (`SO_PASSRIGHTS`, Linux 6.16). On older
+/// kernels it does not.
+///
+/// # Errors
+/// As [`pair`].
+pub fn pair_with_suspect() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = pair()?;
+    match option::set_int(&ours, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
+        Ok(()) | Err(Errno::NOPROTOOPT) => Ok((ours, theirs)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a socket is sent descriptors (asm-generic/socket.h).
+const SO_PASSRIGHTS: i32 = 83;
 
 /// Sends one message. An empty one could not be told from the end and is refused.
 ///
@@ -117,6 +139,28 @@ mod tests {
             (&buffer[..message.len], message.descriptors.len()),
             (&b"again"[..], 0)
         );
+    }
+
+    #[test]
+    fn a_suspect_sends_bytes_alone() {
+        let (ours, theirs) = pair_with_suspect().unwrap();
+        let (read, _write) = rustix::pipe::pipe().unwrap();
+        let mut buffer = [0; 16];
+        // Downwards they go.
+        send(&ours, b"take", &[read.as_fd()]).unwrap();
+        let message = receive(&theirs, &mut buffer).unwrap().unwrap();
+        assert_eq!(message.descriptors.len(), 1);
+        send(&theirs, b"bytes", &[]).unwrap();
+        assert_eq!(receive(&ours, &mut buffer).unwrap().unwrap().len, 5);
+
+        let mut refuses = [0; 4];
+        match option::get(&ours, libc::SOL_SOCKET, SO_PASSRIGHTS, &mut refuses) {
+            Ok(_) => {
+                let error = send(&theirs, b"take", &[read.as_fd()]).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            }
+            Err(error) => assert_eq!(error, Errno::NOPROTOOPT),
+        }
     }
 
     #[test]

@@ -27,6 +27,48 @@ type Attempt = (&'static str, libc::c_long, Vec<u64>, &'static str);
 
 const EPERM: Answer = Answer::Result(-(libc::EPERM as i64));
 
+/// Options of sockets that flows do not need: what each would do, level, name.
+const OPTIONS: [(&str, libc::c_int, libc::c_int); 13] = [
+    ("option: IP headers of its own", libc::SOL_IP, libc::IP_HDRINCL),
+    (
+        "option: IPv6 headers of its own",
+        libc::SOL_IPV6,
+        libc::IPV6_HDRINCL,
+    ),
+    (
+        "option: source addresses of others",
+        libc::SOL_IP,
+        libc::IP_TRANSPARENT,
+    ),
+    ("option: join a group", libc::SOL_IP, libc::IP_ADD_MEMBERSHIP),
+    ("option: other echo types", libc::SOL_RAW, 1),
+    ("option: a filter", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (
+        "option: a program for a port's group",
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+    ),
+    ("option: share a port", libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (
+        "option: another interface",
+        libc::SOL_SOCKET,
+        libc::SO_BINDTODEVICE,
+    ),
+    ("option: a mark for routing", libc::SOL_SOCKET, libc::SO_MARK),
+    ("option: encapsulation", libc::SOL_UDP, libc::UDP_ENCAP),
+    ("option: another protocol over TCP", libc::SOL_TCP, libc::TCP_ULP),
+    (
+        "option: listen to all frames",
+        libc::SOL_PACKET,
+        libc::PACKET_ADD_MEMBERSHIP,
+    ),
+];
+
+/// Arguments that set an option of no socket: what is looked at is refused before that is seen.
+fn option_of(level: libc::c_int, name: libc::c_int) -> Vec<u64> {
+    vec![u64::MAX, level.unsigned_abs().into(), name.unsigned_abs().into()]
+}
+
 fn escapes(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -136,13 +178,37 @@ fn escapes(context: &Context) -> Result<()> {
         ),
         ("set capabilities", libc::SYS_capset, vec![text, text], ""),
         ("become root", libc::SYS_setuid, vec![0], ""),
+        (
+            "more memory",
+            libc::SYS_prlimit64,
+            vec![0, libc::RLIMIT_DATA.into(), text],
+            "",
+        ),
+        (
+            "more memory, as it once was",
+            libc::SYS_setrlimit,
+            vec![libc::RLIMIT_DATA.into(), text],
+            "",
+        ),
         ("a call that is none", 9999, vec![], ""),
-    ];
+    ]
+    .into_iter()
+    .chain(OPTIONS.map(|(name, level, option)| (name, libc::SYS_setsockopt, option_of(level, option), "")))
+    .collect();
     for (name, number, arguments, text) in &attempts {
         let answer = puppet.call(*number, arguments, text)?;
         eprintln!("{name}: {answer:?}");
         ensure!(answer == EPERM, "{name}: {answer:?}");
     }
+    let answer = puppet.call(
+        libc::SYS_setsockopt,
+        &option_of(libc::SOL_SOCKET, libc::SO_OOBINLINE),
+        "",
+    )?;
+    ensure!(
+        answer == Answer::Result(-i64::from(libc::EBADF)),
+        "an option that flows need: {answer:?}"
+    );
     let answer = puppet.call(libc::SYS_clone3, &[text, 64], "")?;
     ensure!(
         answer == Answer::Result(-i64::from(libc::ENOSYS)),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
@@ -39,6 +39,18 @@ fn status(context: &Context) -> Result<()> {
     let own = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net"));
     let (theirs, ours) = (own(&engine.id().to_string())?, own("self")?);
     ensure!(theirs == ours, "net: {} and {}", theirs.display(), ours.display());
+    limited(engine.id())
+}
+
+/// Memory and threads are limited. Of root the kernel counts no threads.
+fn limited(pid: u32) -> Result<()> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    for name in ["Max core file size", "Max data size", "Max processes"] {
+        let line = limits.lines().find(|line| line.starts_with(name));
+        let line = line.with_context(|| format!("no {name:?} in\n{limits}"))?;
+        eprintln!("{line}");
+        ensure!(!line.contains("unlimited"), "{line}");
+    }
     Ok(())
 }
 

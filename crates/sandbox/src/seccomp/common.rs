@@ -25,10 +25,7 @@ pub(super) const ALLOWED: &[Entry] = &[
         SYS_getsockopt,
         "sockets: pending errors; room in the send buffer; packet link: the type",
     ),
-    call(
-        SYS_setsockopt,
-        "sockets: options of a new flow; relay: TTL and traffic class",
-    ),
+    call(SYS_setsockopt, "sockets: those options that may be set"),
     call(
         SYS_recvfrom,
         "TCP: discards what the guest has acknowledged; stream link: frames",

@@ -287,7 +287,7 @@ impl Drop for Crew {
 impl Member {
     /// Forks a worker that counts in our memory. That it works it will say.
     fn start(&mut self, birth: &Birth) -> Result<(), Error> {
-        let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+        let (ours, theirs) = seqpacket::pair_with_suspect().context("cannot make a socket pair")?;
         let mut line = Line::new(ours).context("cannot talk to a worker")?;
         let (talk, error) = Talk::pair().context("cannot make a pipe")?;
         // It is the first message: there is room.

@@ -147,13 +147,28 @@ fn refused(context: &Context) -> Result<()> {
     let mut puppet = Puppet::take(Process::of(pid))?;
     let (text, here) = (puppet.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
     let internet = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0];
-    let attempts: [(libc::c_long, &[u64], &str); 6] = [
+    let option = |level: libc::c_int, name: libc::c_int| {
+        [u64::MAX, level.unsigned_abs().into(), name.unsigned_abs().into()]
+    };
+    let all_frames = option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP);
+    let attempts: [(libc::c_long, &[u64], &str); 9] = [
         (libc::SYS_openat, &[here, text, 0], "/etc/passwd"),
         (libc::SYS_socket, &internet, ""),
         (libc::SYS_connect, &[3, text, 16], ""),
         (libc::SYS_bind, &[3, text, 16], ""),
         (libc::SYS_clone, &[libc::CLONE_THREAD as u64], ""),
         (libc::SYS_kill, &[u64::MAX, libc::SIGTERM as u64], ""),
+        (libc::SYS_setsockopt, &all_frames, ""),
+        (
+            libc::SYS_setsockopt,
+            &option(libc::SOL_SOCKET, libc::SO_DETACH_FILTER),
+            "",
+        ),
+        (
+            libc::SYS_setsockopt,
+            &option(libc::SOL_PACKET, libc::PACKET_FANOUT),
+            "",
+        ),
     ];
     for (number, arguments, text) in attempts {
         let answer = puppet.call(number, arguments, text)?;

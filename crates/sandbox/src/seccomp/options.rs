@@ -1,0 +1,149 @@
+//! The socket options that may be set. Both the level and the name are in registers, where a filter sees them; the value is
+//! in memory, where none does.
+//!
+//! Of what is left out, `IP_HDRINCL` would make of the raw ICMP sockets ones for packets of any protocol, from any address;
+//! `SO_ATTACH_FILTER` and its like run programs in the kernel; `SO_REUSEPORT` shares others' ports, and memberships make the
+//! host receive what it did not ask for.
+
+use libc::*;
+
+use super::Role;
+
+/// An option that may be set.
+#[derive(Clone, Copy, Debug)]
+pub struct Settable {
+    /// Whose it is.
+    pub level: c_int,
+    /// Its name there.
+    pub name: c_int,
+    /// Who needs it, and what for.
+    pub reason: &'static str,
+}
+
+/// Every one of a role.
+pub fn settable(role: Role) -> impl Iterator<Item = &'static Settable> {
+    let own: [&[Settable]; 2] = match role {
+        Role::Engine => [ENGINE, &[]],
+        Role::EngineOnInterface => [ENGINE, ON_INTERFACE],
+        Role::Relay => [RELAY, &[]],
+    };
+    COMMON.iter().chain(own.into_iter().flatten())
+}
+
+const fn option(level: c_int, name: c_int, reason: &'static str) -> Settable {
+    Settable { level, name, reason }
+}
+
+const COMMON: &[Settable] = &[
+    option(SOL_IP, IP_TTL, "datagrams: TTL, as the sender's"),
+    option(
+        SOL_IPV6,
+        IPV6_UNICAST_HOPS,
+        "datagrams: hop limit, as the sender's",
+    ),
+    option(SOL_IP, IP_TOS, "datagrams: traffic class, as the sender's"),
+    option(SOL_IPV6, IPV6_TCLASS, "datagrams: traffic class, as the sender's"),
+];
+
+const ENGINE: &[Settable] = &[
+    option(SOL_SOCKET, SO_OOBINLINE, "TCP: urgent data is data"),
+    option(SOL_TCP, TCP_NODELAY, "TCP: what is sent leaves at once"),
+    option(SOL_SOCKET, SO_PEEK_OFF, "TCP: peeks behind what is in flight"),
+    option(SOL_SOCKET, SO_KEEPALIVE, "TCP: whether an idle peer is there"),
+    option(
+        SOL_SOCKET,
+        SO_LINGER,
+        "TCP: a reset, by a time of 0, which no filter sees",
+    ),
+    option(
+        SOL_IP,
+        IP_BIND_ADDRESS_NO_PORT,
+        "TCP: --outbound with an address, in both families",
+    ),
+    option(SOL_IPV6, IPV6_V6ONLY, "sockets: IPv6 is not IPv4"),
+    option(SOL_SOCKET, SO_RCVBUF, "UDP: room for bursts"),
+    option(SOL_UDP, UDP_GRO, "UDP: several datagrams in one receive"),
+    option(SOL_IP, IP_RECVERR, "UDP, echo: the error queue"),
+    option(SOL_IPV6, IPV6_RECVERR, "UDP, echo: the error queue"),
+    option(SOL_IP, IP_RECVTTL, "UDP, echo: TTL of what is received"),
+    option(
+        SOL_IPV6,
+        IPV6_RECVHOPLIMIT,
+        "UDP, echo: hop limit of what is received",
+    ),
+    option(SOL_IP, IP_RECVTOS, "UDP, echo: traffic class of what is received"),
+    option(
+        SOL_IPV6,
+        IPV6_RECVTCLASS,
+        "UDP, echo: traffic class of what is received",
+    ),
+    option(SOL_IP, IP_MTU_DISCOVER, "UDP, echo: DF, as the guest's"),
+    option(SOL_IPV6, IPV6_MTU_DISCOVER, "UDP, echo: DF, as the guest's"),
+    option(SOL_IP, IP_PKTINFO, "published UDP ports: which address was asked"),
+    option(
+        SOL_IPV6,
+        IPV6_RECVPKTINFO,
+        "published UDP ports: which address was asked",
+    ),
+    option(SOL_SOCKET, SO_SNDBUF, "links over sockets: room for a burst"),
+];
+
+const ON_INTERFACE: &[Settable] = &[option(
+    SOL_SOCKET,
+    SO_BINDTODEVICE,
+    "sockets: --outbound with an interface",
+)];
+
+const RELAY: &[Settable] = &[
+    option(
+        SOL_IP,
+        IP_MULTICAST_TTL,
+        "outputs: TTL, as the sender's or the rule's",
+    ),
+    option(
+        SOL_IPV6,
+        IPV6_MULTICAST_HOPS,
+        "outputs: hop limit, as the sender's or the rule's",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::ROLES;
+    use super::*;
+
+    #[test]
+    fn every_option_is_there_once_and_has_a_reason() {
+        for role in ROLES {
+            let mut seen = BTreeSet::new();
+            for option in settable(role) {
+                assert!(seen.insert((option.level, option.name)), "twice: {option:?}");
+                assert!(!option.reason.is_empty(), "no reason: {option:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn none_gives_a_socket_another_purpose() {
+        let never = [
+            (SOL_IP, IP_HDRINCL),
+            (SOL_IPV6, IPV6_HDRINCL),
+            (SOL_SOCKET, SO_ATTACH_FILTER),
+            (SOL_SOCKET, SO_DETACH_FILTER),
+            (SOL_SOCKET, SO_ATTACH_BPF),
+            (SOL_SOCKET, SO_REUSEPORT),
+            (SOL_UDP, UDP_ENCAP),
+            (SOL_TCP, TCP_ULP),
+            (SOL_IP, IP_ADD_MEMBERSHIP),
+        ];
+        for option in ROLES.into_iter().flat_map(settable) {
+            assert!(!never.contains(&(option.level, option.name)), "{option:?}");
+            assert!(
+                ![SOL_RAW, SOL_ICMPV6, SOL_PACKET].contains(&option.level),
+                "{option:?}"
+            );
+        }
+    }
+}
