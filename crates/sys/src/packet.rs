@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
@@ -261,6 +262,24 @@ pub fn statistics(socket: impl AsFd) -> Result<(u32, u32), Errno> {
         u32::from_ne_bytes(array(&answer, 0).unwrap_or_default()),
         u32::from_ne_bytes(array(&answer, 4).unwrap_or_default()),
     ))
+}
+
+/// Has the kernel raise SIGIO in this process for every packet that comes, one that it drops included, or no longer.
+///
+/// # Errors
+/// None that the kernel documents for these arguments.
+pub fn raise(socket: impl AsFd, on: bool) -> io::Result<()> {
+    let fd = socket.as_fd();
+    if on {
+        // SAFETY: neither call takes a pointer, and the descriptor is open.
+        let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETOWN, libc::getpid()) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let mut flags = fcntl_getfl(fd)?;
+    flags.set(OFlags::ASYNC, on);
+    Ok(fcntl_setfl(fd, flags)?)
 }
 
 /// Takes the next packet that was too long for its slot: `virtio_net_hdr` and packet. Says how long it is, which may be

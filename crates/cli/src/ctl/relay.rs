@@ -116,11 +116,12 @@ fn of_output(output: &OutputStats) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn of_interface(interface: &InterfaceStats) -> [(&'static str, u64); 8] {
+fn of_interface(interface: &InterfaceStats) -> [(&'static str, u64); 9] {
     [
         ("datagrams", interface.datagrams),
         ("packets", interface.packets),
         ("kernel_dropped", interface.kernel_dropped),
+        ("reopened", interface.reopened),
         ("unmatched", interface.unmatched),
         ("malformed", interface.malformed),
         ("checksum", interface.checksum),

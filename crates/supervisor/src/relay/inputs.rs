@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use pontoon_relay::counters::Interface::Position;
 use pontoon_relay::counters::InterfaceStats;
 use pontoon_relay::filter::{self as program, Instruction, NOTHING};
 use pontoon_relay::rule::Input;
@@ -17,6 +18,7 @@ use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 use super::closing::Closing;
 use super::crew::Crew;
 use super::links::{Link, Links};
+use super::stuck::Stuck;
 use crate::error::reason;
 
 /// What is received together: all that arrives on an interface for a family.
@@ -55,6 +57,8 @@ struct Receiving {
     /// What the kernel has counted for rings as far as it was asked, and for sockets that are closed.
     kernel_packets: u64,
     kernel_dropped: u64,
+    /// How often the kernel had stopped a ring.
+    reopened: u64,
 }
 
 /// Why some of what rules want is not received, by port; `None` is what a ring's filter leaves out.
@@ -75,6 +79,7 @@ enum What {
         /// One for each worker.
         sockets: Vec<OwnedFd>,
         program: Vec<Instruction>,
+        stuck: Stuck,
     },
     /// By port, all of them the first worker's: of a group each socket would get a copy.
     Sockets(BTreeMap<u16, (u32, OwnedFd)>),
@@ -149,6 +154,7 @@ impl Inputs {
                 lacking: Lacking::new(),
                 kernel_packets: 0,
                 kernel_dropped: 0,
+                reopened: 0,
             },
         );
     }
@@ -186,9 +192,46 @@ impl Inputs {
         self.doors.values().any(Receiving::is_incomplete)
     }
 
-    /// When something is to be closed for good.
+    /// When a ring is to be looked at, or something to be closed for good.
     pub(super) fn next_turn(&self) -> Option<Instant> {
-        self.closing.next_turn()
+        let looks = self.doors.values().filter_map(Receiving::next_look);
+        looks.chain(self.closing.next_turn()).min()
+    }
+
+    /// Something has come to a ring that nothing had come to for a while.
+    pub(super) fn packets_come(&mut self) {
+        let now = Instant::now();
+        for receiving in self.doors.values_mut() {
+            if let Ok(Open {
+                what: What::Ring { sockets, stuck, .. },
+                ..
+            }) = &mut receiving.state
+            {
+                stuck.wake(sockets, now);
+            }
+        }
+    }
+
+    /// Closes the rings of doors that the kernel has stopped one of. They are to be opened again.
+    pub(super) fn close_stuck(&mut self, crew: &mut Crew) -> Vec<Door> {
+        let now = Instant::now();
+        let mut closed = Vec::new();
+        for (door, receiving) in &mut self.doors {
+            if receiving.next_look().is_none_or(|due| now < due) || !receiving.is_stuck(crew, now) {
+                continue;
+            }
+            let family = if door.v6 { "IPv6" } else { "IPv4" };
+            if receiving.reopened == 0 {
+                tracing::warn!(
+                    "{}: {family}: the kernel has stopped the ring over a packet that it cannot describe; it is opened anew",
+                    door.interface
+                );
+            }
+            receiving.reopened += 1;
+            receiving.close(crew, &mut self.closing);
+            closed.push(door.clone());
+        }
+        closed
     }
 
     /// Closes it.
@@ -288,6 +331,7 @@ impl Inputs {
                     state: receiving.describe(),
                     kernel_packets: receiving.kernel_packets,
                     kernel_dropped: receiving.kernel_dropped + receiving.socket_drops(),
+                    reopened: receiving.reopened,
                     ..InterfaceStats::default()
                 };
                 crew.read(receiving.row).for_each(|row| stats.add(&row));
@@ -376,17 +420,41 @@ impl Receiving {
     /// Of what it was asked for, a ring's kernel begins anew.
     fn ask_kernel(&mut self) {
         if let Ok(Open {
-            what: What::Ring { sockets, .. },
+            what: What::Ring { sockets, stuck, .. },
             ..
-        }) = &self.state
+        }) = &mut self.state
         {
-            for (packets, dropped) in sockets
-                .iter()
-                .filter_map(|socket| packet::statistics(socket).ok())
-            {
+            for (number, socket) in sockets.iter().enumerate() {
+                let Ok((packets, dropped)) = packet::statistics(socket) else {
+                    continue;
+                };
                 self.kernel_packets += u64::from(packets);
                 self.kernel_dropped += u64::from(dropped);
+                stuck.count(number, packets, dropped);
             }
+        }
+    }
+
+    /// When to look whether a ring is stopped.
+    fn next_look(&self) -> Option<Instant> {
+        match &self.state {
+            Ok(Open {
+                what: What::Ring { stuck, .. },
+                ..
+            }) => stuck.due(),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn is_stuck(&mut self, crew: &Crew, now: Instant) -> bool {
+        self.ask_kernel();
+        let positions = crew.read(self.row).map(|row| row[Position as usize]);
+        match &mut self.state {
+            Ok(Open {
+                what: What::Ring { sockets, stuck, .. },
+                ..
+            }) => stuck.look(sockets, positions, now),
+            Ok(_) | Err(_) => false,
         }
     }
 
@@ -447,6 +515,7 @@ impl What {
         Ok(Self::Ring {
             id: *next_id,
             size,
+            stuck: Stuck::new(&sockets, Instant::now()),
             sockets,
             program: NOTHING.to_vec(),
         })

@@ -139,7 +139,7 @@ fn of_interface(interface: &InterfaceStats) -> [String; 2] {
     [interface.interface.clone(), interface.family.clone()]
 }
 
-fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 3] {
+fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 4] {
     let rows = |of: fn(&InterfaceStats) -> u64| {
         let row = |interface| (of_interface(interface), of(interface));
         interfaces.iter().map(row).collect()
@@ -160,6 +160,11 @@ fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 3] {
             "kernel_dropped_packets",
             "Packets that the kernel dropped as a ring or a socket's buffer was full.",
             |interface| interface.kernel_dropped,
+        ),
+        family(
+            "reopened",
+            "How often the kernel had stopped a ring for good, so that it was opened anew.",
+            |interface| interface.reopened,
         ),
     ]
 }

@@ -178,6 +178,18 @@ impl Relay {
         }
     }
 
+    /// Something has come to a ring that nothing had come to for a while.
+    pub(super) fn packets_come(&mut self) {
+        self.inputs.packets_come();
+    }
+
+    /// Opens rings anew that the kernel has stopped.
+    pub(super) fn look_at_rings(&mut self) {
+        for door in self.inputs.close_stuck(&mut self.crew) {
+            self.update_door(&door);
+        }
+    }
+
     /// Closes what nobody has any more.
     pub(super) fn close_due(&mut self) {
         self.inputs.close_due();

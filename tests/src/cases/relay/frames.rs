@@ -1,16 +1,17 @@
 //! Frames that are not the usual ones: many datagrams in one, longer than usual.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::traffic::{Receiver, Sender};
+use super::traffic::{self, Receiver, Sender};
 use super::world::{Relay, Row};
 use super::{MANY, group, in_a_row, onward, usual};
 use crate::case::{Case, Context, Family};
 use crate::network::{add_address, ip};
-use crate::process::output;
+use crate::process::{output, wait_until};
 use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -21,6 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
     let one = [
         Case::new("relay.an-interface-on-another-has-its-own", 20, on_top),
         Case::new("relay.a-tag-that-is-not-for-us", 20, tagged),
+        Case::new("relay.a-packet-that-stops-a-ring", 30, stopped),
     ];
     both.into_iter().flatten().chain(one).collect()
 }
@@ -131,4 +133,69 @@ fn jumbo(context: &Context, family: Family) -> Result<()> {
     let stats = relay.stats()?;
     stats.add_up()?;
     stats.expect("/rules/0/outputs/0/sent", 1000)
+}
+
+/// The kernel stops a ring over one packet of a guest's, which asks for it to be cut into fragments. It is opened anew, as
+/// often as that happens.
+fn stopped(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let tap = row.relay(0).enter(|| {
+        let tap = sys::tap("guest")?;
+        add_address("guest", "10.6.0.2/24")?;
+        ip("link set guest up")?;
+        Ok(tap)
+    })?;
+    let rule = format!("guest {from} -> right {to}");
+    let mut relay = Relay::start(context, row.relay(0), ["--workers", "2", "--rule", &rule])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let send = |number: u32, segmentation: [u8; 10]| -> Result<()> {
+        rustix::io::write(&tap, &[&segmentation, &*frame(from, number)?].concat())?;
+        Ok(())
+    };
+    // struct virtio_net_hdr: the checksum is there; no segmentation, or UDP's old one (3), to pieces of 8 bytes.
+    let (whole, in_fragments) = ([0; 10], [0, 3, 42, 0, 8, 0, 0, 0, 0, 0]);
+    for round in 1..=2 {
+        for number in 0..20 {
+            send(number, whole)?;
+            receiver.take(number..number + 1, |_| 100)?;
+        }
+        send(0, in_fragments)?;
+        wait_until("the ring is open again", Duration::from_secs(10), || {
+            send(20, whole)?;
+            Ok(receiver.next(Duration::from_millis(100))?.is_some())
+        })?;
+        receiver.expect_silence()?;
+        let stats = relay.stats()?;
+        stats.add_up()?;
+        stats.expect("/interfaces/0/reopened", round)?;
+        ensure!(
+            stats.number("/interfaces/0/kernel_dropped") > 0,
+            "the kernel did not stop the ring"
+        );
+    }
+    Ok(())
+}
+
+/// An Ethernet frame with that datagram of 100 bytes, without a UDP checksum.
+fn frame(to: SocketAddr, number: u32) -> Result<Vec<u8>> {
+    let IpAddr::V4(group) = to.ip() else {
+        bail!("{to} is not IPv4");
+    };
+    let payload = traffic::payload(number, 100);
+    let (udp_len, len) = (payload.len() as u16 + 8, payload.len() as u16 + 28);
+    let [_, b, c, d] = group.octets();
+    let ethernet = [1, 0, 0x5e, b & 0x7f, c, d, 2, 0, 0, 0, 0, 6, 8, 0];
+    let mut ip = vec![0x45, 0];
+    ip.extend(len.to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 8, 17, 0, 0, 10, 6, 0, 1]);
+    ip.extend(group.octets());
+    let words = ip
+        .chunks(2)
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let udp = [7000, to.port(), udp_len, 0].map(u16::to_be_bytes);
+    Ok([&ethernet, &*ip, udp.as_flattened(), &payload].concat())
 }

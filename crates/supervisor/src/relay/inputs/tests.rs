@@ -73,6 +73,7 @@ fn a_ring_whose_filter_was_refused_is_given_it_again() {
             size: Size::new(1, 1500),
             sockets: vec![socket],
             program: NOTHING.to_vec(),
+            stuck: Stuck::default(),
         },
     };
     let no_socket = std::fs::File::open("/dev/null").unwrap();
