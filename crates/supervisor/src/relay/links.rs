@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::address::{AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -29,14 +29,39 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     /// Bytes in front of IP are those of Ethernet.
     pub(super) ethernet: bool,
-    addresses: Vec<IpAddr>,
+    addresses: Vec<Own>,
+}
+
+/// An address that can be sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) address: IpAddr,
+    /// The kernel sends from another one, where there is one (RFC 4862 section 5.5.4).
+    deprecated: bool,
 }
 
 impl Link {
     /// Its addresses of a family.
-    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = IpAddr> {
-        let of_family = move |address: &&IpAddr| Family::of(**address) == family;
+    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = Own> {
+        let of_family = move |own: &&Own| Family::of(own.address) == family;
         self.addresses.iter().filter(of_family).copied()
+    }
+}
+
+impl Own {
+    /// An address that it may yet turn out that somebody else has is told once more when that is known (RFC 4862 section 5.4).
+    fn of(message: &RouteNetlinkMessage) -> Option<Self> {
+        let RouteNetlinkMessage::NewAddress(header) = message else {
+            return None;
+        };
+        let flags = header.header.flags;
+        if flags.intersects(AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed) {
+            return None;
+        }
+        Some(Self {
+            address: netlink::address(message)?.addr(),
+            deprecated: flags.contains(AddressHeaderFlags::Deprecated),
+        })
     }
 }
 
@@ -164,10 +189,10 @@ fn look(query: &mut Netlink) -> io::Result<Links> {
     }
     for message in query.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
         if let RouteNetlinkMessage::NewAddress(header) = &message
-            && let Some(address) = netlink::address(&message)
+            && let Some(own) = Own::of(&message)
             && let Some(link) = links.get_mut(&header.header.index)
         {
-            link.addresses.push(address.addr());
+            link.addresses.push(own);
         }
     }
     Ok(Links(
@@ -207,6 +232,8 @@ fn name(message: &LinkMessage) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::address::AddressAttribute;
+
     use super::*;
 
     #[test]
@@ -217,6 +244,25 @@ mod tests {
         assert!(links.get("no such").is_none());
         let counted = counted(&mut Netlink::open().unwrap()).unwrap();
         assert_eq!(counted["lo"].interface, "lo");
+    }
+
+    #[test]
+    fn an_address_counts_once_it_is_known_to_be_ours() {
+        let with = |flags| {
+            let mut message = AddressMessage::default();
+            message.header.prefix_len = 64;
+            message.header.flags = flags;
+            let address = "2001:db8::1".parse().unwrap();
+            message.attributes.push(AddressAttribute::Address(address));
+            Own::of(&RouteNetlinkMessage::NewAddress(message))
+        };
+        let own = with(AddressHeaderFlags::Permanent).unwrap();
+        assert!(!own.deprecated);
+        assert_eq!(with(AddressHeaderFlags::Tentative), None);
+        let taken = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+        assert_eq!(with(taken), None);
+        // Sockets choose another one now: it is another link.
+        assert_ne!(with(AddressHeaderFlags::Deprecated), Some(own));
     }
 
     #[test]

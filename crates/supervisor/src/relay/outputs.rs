@@ -13,7 +13,7 @@ use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use super::crew::Crew;
-use super::links::{Link, Links};
+use super::links::{Link, Links, Own};
 use crate::error::reason;
 
 /// What has a socket of its own: rules that send alike share it.
@@ -54,7 +54,7 @@ struct Open {
 struct Origin {
     index: u32,
     mtu: u32,
-    addresses: Vec<IpAddr>,
+    addresses: Vec<Own>,
 }
 
 /// Why nothing can be sent.

@@ -128,7 +128,8 @@ impl Proxying {
 
 /// Queries of MLD come from the link's own address (RFC 3810 section 5).
 fn own_address(link: &Link, family: Family) -> Option<IpAddr> {
-    link.addresses(family).find(|address| match address {
+    let mut addresses = link.addresses(family).map(|own| own.address);
+    addresses.find(|address| match address {
         IpAddr::V4(_) => true,
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     })
