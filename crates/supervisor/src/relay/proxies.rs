@@ -43,14 +43,15 @@ const LONGEST: usize = 9000;
 const BATCH: usize = 64;
 
 impl Proxies {
+    /// Several with one upstream are one, as what they want would be rules with one input.
     pub(super) fn new(proxies: &[Proxy]) -> Self {
-        let proxying = |proxy: &Proxy| Proxying {
-            proxy: proxy.clone(),
+        let proxying = |proxy| Proxying {
+            proxy,
             ears: BTreeMap::new(),
         };
         Self {
             begin: Instant::now(),
-            proxies: proxies.iter().map(proxying).collect(),
+            proxies: Proxy::merge(proxies).into_iter().map(proxying).collect(),
         }
     }
 
