@@ -57,6 +57,12 @@ impl Querier {
         }
     }
 
+    /// Queries come from another address from now on. What hosts want stays, and they are asked once.
+    pub fn set_own(&mut self, own: IpAddr, now: Duration) {
+        self.own = own;
+        self.role = Role::Asking { next: now, soon: 1 };
+    }
+
     /// Takes in what somebody else on the link has said. What there is no room for is not heard.
     pub fn hear(&mut self, heard: Heard, now: Duration) {
         match heard {

@@ -31,7 +31,8 @@ struct Proxying {
 #[derive(Debug)]
 struct Ear {
     index: u32,
-    own: IpAddr,
+    /// Where queries come from; while there is nothing, hosts are only heard.
+    own: Option<IpAddr>,
     socket: OwnedFd,
     querier: Querier,
 }
@@ -109,12 +110,15 @@ impl Proxying {
             for family in [Family::V4, Family::V6] {
                 let key = (name.clone(), family == Family::V6);
                 let link = links.get(name).filter(|link| link.up);
-                let found = link.and_then(|link| Some((link.index, own_address(link, family)?)));
-                let now_there = self.ears.get(&key).map(|ear| (ear.index, ear.own));
-                if now_there == found {
+                let own = link.and_then(|link| own_address(link, family));
+                if let Some(ear) = self.ears.get_mut(&key)
+                    && link.is_some_and(|link| link.index == ear.index)
+                {
+                    ear.ask_from(own, now);
                     continue;
                 }
                 self.ears.remove(&key);
+                let found = link.map(|link| link.index).zip(own);
                 match found.map(|(index, own)| Ear::open(index, own, now)) {
                     None => {}
                     Some(Ok(ear)) => {
@@ -146,10 +150,20 @@ impl Ear {
         packet::all_groups(&socket, index)?;
         Ok(Self {
             index,
-            own,
+            own: Some(own),
             socket,
             querier: Querier::new(own, now),
         })
+    }
+
+    /// Hosts that have been heard are not to be forgotten because an address of ours is another one.
+    fn ask_from(&mut self, own: Option<IpAddr>, now: Duration) {
+        if let Some(address) = own
+            && self.own != own
+        {
+            self.querier.set_own(address, now);
+        }
+        self.own = own;
     }
 
     fn turn(&mut self, now: Duration) -> io::Result<()> {
@@ -167,7 +181,9 @@ impl Ear {
             }
         }
         for query in self.querier.tick(now) {
-            if let Some((bytes, to)) = query.packet(self.own) {
+            if let Some(own) = self.own
+                && let Some((bytes, to)) = query.packet(own)
+            {
                 packet::send_to_group(&self.socket, self.index, to, &bytes)?;
             }
         }
