@@ -112,6 +112,8 @@ pub struct Stats {
     pub softnet_dropped: u64,
     /// By rule.
     pub rules: Vec<RuleStats>,
+    /// What hosts behind proxies and the kernel's routes want, and there is no room for.
+    pub left_out: u64,
     /// By worker.
     pub workers: Vec<WorkerStats>,
 }

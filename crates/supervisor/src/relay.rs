@@ -224,9 +224,12 @@ impl Loop<'_> {
 
     /// Makes rules of what the kernel's routes and the hosts behind proxies want.
     fn follow(&mut self) {
-        let mut rules = self.proxies.turn();
-        rules.extend_from_slice(&self.of_kernel);
-        if let Err(error) = self.relay.mirror(rules) {
+        let room = self.relay.room();
+        let of_kernel = rows::fit(&self.of_kernel, room);
+        let (mut rules, mut left_out) = self.proxies.turn(room - rows::needed(of_kernel));
+        rules.extend_from_slice(of_kernel);
+        left_out += self.of_kernel.len() - of_kernel.len();
+        if let Err(error) = self.relay.mirror(rules, left_out) {
             tracing::error!("{error}; the rules stay as they were");
         }
     }

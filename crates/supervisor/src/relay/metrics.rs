@@ -60,6 +60,10 @@ impl Collector for Snapshot {
         encoder
             .encode_descriptor("softnet_dropped_packets", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, u64>(&stats.softnet_dropped, None)?;
+        let help = "Rules that hosts behind proxies and the kernel's routes want, and there is no room for.";
+        encoder
+            .encode_descriptor("left_out_rules", help, None, MetricType::Gauge)?
+            .encode_gauge(&i64::try_from(stats.left_out).unwrap_or(i64::MAX))?;
         outputs_up(&mut encoder, &stats.rules)
     }
 }

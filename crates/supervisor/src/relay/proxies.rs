@@ -12,6 +12,7 @@ use pontoon_relay::proxy::{Proxy, Wanted};
 use pontoon_sys::{Family, filter, packet};
 
 use super::links::{Link, Links};
+use super::rows;
 
 /// All proxies.
 #[derive(Debug)]
@@ -74,17 +75,37 @@ impl Proxies {
         self.ears().map(|ear| self.begin + ear.querier.next_tick()).min()
     }
 
-    /// Takes in what was said, asks what is due, and says what that leads to.
-    pub(super) fn turn(&mut self) -> Vec<Rule> {
+    /// Takes in what was said, asks what is due, and says what that leads to, and how much of it so many rows of the
+    /// counters are not enough for.
+    pub(super) fn turn(&mut self, rows: usize) -> (Vec<Rule>, usize) {
         let now = self.now();
-        let mut rules = Vec::new();
-        for Proxying { proxy, ears } in &mut self.proxies {
+        for ((name, _), ear) in self.proxies.iter_mut().flat_map(|proxying| &mut proxying.ears) {
+            if let Err(error) = ear.turn(now) {
+                tracing::debug!(%error, "{name}: asking for groups");
+            }
+        }
+        // Where it is too much, it is cut off where the most is wanted: others are not to have less for that.
+        let mut most = usize::MAX;
+        loop {
+            let (rules, longest, left_out) = self.rules(now, most);
+            if most == 0 || rows::needed(&rules) <= rows {
+                return (rules, left_out);
+            }
+            most = longest.min(most) / 2;
+        }
+    }
+
+    /// What leads to at most so many wishes of each interface and family; how many the longest list has, and how many are
+    /// not among them.
+    fn rules(&self, now: Duration, most: usize) -> (Vec<Rule>, usize, usize) {
+        let (mut rules, mut longest, mut left_out) = (Vec::new(), 0, 0);
+        for Proxying { proxy, ears } in &self.proxies {
             let mut wanted = Vec::new();
             for ((name, _), ear) in ears {
-                if let Err(error) = ear.turn(now) {
-                    tracing::debug!(%error, "{name}: asking for groups");
-                }
-                wanted.extend(ear.querier.wanted(now).map(|(group, from)| Wanted {
+                let wishes: Vec<_> = ear.querier.wanted(now).collect();
+                longest = longest.max(wishes.len());
+                left_out += wishes.len().saturating_sub(most);
+                wanted.extend(wishes.into_iter().take(most).map(|(group, from)| Wanted {
                     behind: name.clone(),
                     group,
                     from,
@@ -92,7 +113,7 @@ impl Proxies {
             }
             rules.extend(proxy.rules(&wanted));
         }
-        rules
+        (rules, longest, left_out)
     }
 
     fn ears(&self) -> impl Iterator<Item = &Ear> {
@@ -208,3 +229,6 @@ const MLD: [(u16, u8, u8, u32); 6] = [
     (0x06, 0, 0, 0x4_0000),
     (0x06, 0, 0, 0),
 ];
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ use super::crew::{Birth, Crew};
 use super::inputs::{Door, Engine, Inputs};
 use super::links::{self, Links};
 use super::outputs::{Outputs, Way};
-use super::rows::Rows;
+use super::rows::{self, Rows};
 use crate::error::{Error, reason};
 use crate::netlink::Netlink;
 
@@ -31,6 +31,8 @@ pub(super) struct Relay {
     mirrored: Vec<Rule>,
     /// Both: of two with one input that which somebody wants.
     rules: Rules,
+    /// What others want and there is no room for.
+    left_out: usize,
     /// What each rule has, by its input.
     installed: FxHashMap<Input, Entry>,
     links: Links,
@@ -52,6 +54,7 @@ impl Relay {
             own: Rules::default(),
             mirrored: Vec::new(),
             rules: Rules::default(),
+            left_out: 0,
             installed: FxHashMap::default(),
             links,
             inputs: Inputs::new(engine(&birth.disabled)),
@@ -92,9 +95,17 @@ impl Relay {
     /// # Errors
     /// One cannot be, or there is no room for so many; nothing changes.
     pub(super) fn replace(&mut self, own: Rules) -> Result<(), Error> {
-        self.set_rules(union(&own, &self.mirrored))?;
+        // What others want is in nobody's way.
+        let mirrored = rows::fit(&self.mirrored, room_beside(&own)).to_vec();
+        self.set_rules(own.union(&mirrored))?;
+        self.mirrored = mirrored;
         self.own = own;
         Ok(())
+    }
+
+    /// Rows for rules that follow from what others want.
+    pub(super) fn room(&self) -> usize {
+        room_beside(&self.own)
     }
 
     /// Removes some of those and adds others. Says what there was before.
@@ -109,15 +120,21 @@ impl Relay {
         Ok(before)
     }
 
-    /// The same with rules that follow from what others want.
+    /// The same with rules that follow from what others want. There was no room for `left_out` more.
     ///
     /// # Errors
     /// The same.
-    pub(super) fn mirror(&mut self, mirrored: Vec<Rule>) -> Result<(), Error> {
+    pub(super) fn mirror(&mut self, mirrored: Vec<Rule>, left_out: usize) -> Result<(), Error> {
+        match (self.left_out, left_out) {
+            (0, 1..) => tracing::warn!("too much is wanted: {left_out} rules are left out"),
+            (1.., 0) => tracing::info!("there is room for all that is wanted again"),
+            _ => {}
+        }
+        self.left_out = left_out;
         if mirrored == self.mirrored {
             return Ok(());
         }
-        self.set_rules(union(&self.own, &mirrored))?;
+        self.set_rules(self.own.union(&mirrored))?;
         self.mirrored = mirrored;
         Ok(())
     }
@@ -132,9 +149,11 @@ impl Relay {
             })
             .cloned()
             .collect();
-        self.check(&added)?;
         let wanted: FxHashMap<&Input, &Rule> = rules.iter().map(|rule| (&rule.input, rule)).collect();
         let stays = |entry: &Entry| wanted.get(&entry.rule.input) == Some(&&entry.rule);
+        let goes = self.installed.values().filter(|entry| !stays(entry));
+        let freed: usize = goes.map(|entry| 1 + entry.outputs.len()).sum();
+        self.check(&added, freed)?;
         let removed: Vec<Entry> = self
             .installed
             .extract_if(|_, entry| !stays(entry))
@@ -150,6 +169,11 @@ impl Relay {
         // What comes is there before what goes is gone, so that what both need stays.
         for entry in &removed {
             self.crew.tell_all(&Message::NoRule(entry.row));
+            // They are the last ones to be taken again.
+            let outputs = entry.outputs.iter().map(|(row, _)| *row);
+            outputs
+                .chain([entry.row])
+                .for_each(|row| self.rows.give_back(row));
         }
         for rule in added {
             self.install(rule);
@@ -259,6 +283,7 @@ impl Relay {
             devices: self.devices(),
             softnet_dropped: softnet_dropped(),
             rules,
+            left_out: self.left_out as u64,
             workers: self.crew.stats(),
         }
     }
@@ -282,7 +307,7 @@ impl Relay {
     }
 
     /// Refuses what cannot be, and what there is no room for, before anything has changed.
-    fn check(&self, added: &[Rule]) -> Result<(), Error> {
+    fn check(&self, added: &[Rule], freed: usize) -> Result<(), Error> {
         let needs_ring = |rule: &&Rule| {
             let input = &rule.input;
             input.port.is_none() || input.to.prefix_len() < input.to.max_prefix_len()
@@ -296,9 +321,10 @@ impl Relay {
             );
             return Err(Error::new(what).advise("CAP_NET_RAW"));
         }
-        // A row for the rule, one for each output, and perhaps one for the door.
-        let rows: usize = added.iter().map(|rule| 2 + rule.outputs.len()).sum();
-        if rows > self.rows.left() {
+        let doors: BTreeSet<Door> = added.iter().map(|rule| Door::of(&rule.input)).collect();
+        let new = doors.iter().filter(|door| !self.inputs.has(door)).count();
+        let rows: usize = added.iter().map(|rule| 1 + rule.outputs.len()).sum();
+        if rows + new > self.rows.left() + freed {
             return Err(Error::new("too many rules and outputs"));
         }
         // Each output's two numbers are at most this long in a message.
@@ -344,12 +370,10 @@ impl Relay {
         if let Some(claim) = Claim::of(&entry.rule.input, self.inputs.engine()) {
             self.claims.release(&claim);
         }
-        for (output, (row, _)) in entry.rule.outputs.iter().zip(&entry.outputs) {
+        for output in &entry.rule.outputs {
             self.outputs
                 .release(&Way::of(output, &entry.rule.input), &mut self.crew);
-            self.rows.give_back(*row);
         }
-        self.rows.give_back(entry.row);
     }
 
     fn take_row(&mut self) -> u32 {
@@ -385,14 +409,8 @@ impl Relay {
     }
 }
 
-fn union(own: &Rules, mirrored: &[Rule]) -> Rules {
-    let mut rules = own.clone();
-    for rule in mirrored {
-        if rules.add(rule.clone()).is_err() {
-            tracing::debug!("'{}' is in another rule", rule.input);
-        }
-    }
-    rules
+fn room_beside(own: &Rules) -> usize {
+    Rows::ALL.saturating_sub(rows::needed(own.iter()))
 }
 
 /// The sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
@@ -415,3 +433,6 @@ fn engine(disabled: &Disabled) -> Engine {
     tracing::info!("no packet rings ({why}): UDP sockets take their place");
     Engine::Socket
 }
+
+#[cfg(test)]
+mod tests;
