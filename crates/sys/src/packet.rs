@@ -239,16 +239,22 @@ pub fn group(sockets: &[OwnedFd], spread: Spread) -> io::Result<()> {
     others.iter().try_for_each(|socket| join(socket, id, 0))
 }
 
-/// Lets the device hand up frames of every group, not only of those that were joined, while the socket is open.
+/// Lets the device hand up frames of every group, not only of those that were joined, while the socket is open, or no
+/// longer.
 ///
 /// # Errors
 /// ENODEV: there is no such interface.
-pub fn all_groups(socket: impl AsFd, interface: u32) -> Result<(), Errno> {
+pub fn all_groups(socket: impl AsFd, interface: u32, on: bool) -> Result<(), Errno> {
     // struct packet_mreq: interface, type, length of the address, address.
     let mut request = [0; 16];
     request[..4].copy_from_slice(&interface.to_ne_bytes());
     request[4..6].copy_from_slice(&(libc::PACKET_MR_ALLMULTI as u16).to_ne_bytes());
-    option::set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    let name = if on {
+        libc::PACKET_ADD_MEMBERSHIP
+    } else {
+        libc::PACKET_DROP_MEMBERSHIP
+    };
+    option::set(socket, libc::SOL_PACKET, name, &request)
 }
 
 /// What came and what was dropped as the ring was full, since this was last asked: packets, drops among them.

@@ -78,11 +78,19 @@ enum What {
         size: Size,
         /// One for each worker.
         sockets: Vec<OwnedFd>,
-        program: Vec<Instruction>,
+        wants: Wants,
         stuck: Stuck,
     },
     /// By port, all of them the first worker's: of a group each socket would get a copy.
     Sockets(BTreeMap<u16, (u32, OwnedFd)>),
+}
+
+/// What a ring is told to receive.
+#[derive(Debug)]
+struct Wants {
+    program: Vec<Instruction>,
+    /// The device hands up every group.
+    all_groups: bool,
 }
 
 /// Whether a worker has taken from a ring before.
@@ -281,8 +289,8 @@ impl Inputs {
         let (table, row) = (receiving.table, receiving.row);
         if let Ok(open) = &mut receiving.state {
             let lacking = match &mut open.what {
-                What::Ring { sockets, program, .. } => {
-                    let adapted = adapt_ring(door, link, rules, sockets, program);
+                What::Ring { sockets, wants, .. } => {
+                    let adapted = adapt_ring(door, link, rules, sockets, wants);
                     let why = |error| format!("cannot adapt to the rules: {}", reason(&error));
                     adapted
                         .err()
@@ -495,6 +503,15 @@ impl Open {
     }
 }
 
+impl Wants {
+    fn nothing() -> Self {
+        Self {
+            program: NOTHING.to_vec(),
+            all_groups: false,
+        }
+    }
+}
+
 impl What {
     fn ring(door: &Door, link: &Link, next_id: &mut u32, workers: usize) -> io::Result<Self> {
         let bytes = link.mtu + ETHERNET;
@@ -517,7 +534,7 @@ impl What {
             size,
             stuck: Stuck::new(&sockets, Instant::now()),
             sockets,
-            program: NOTHING.to_vec(),
+            wants: Wants::nothing(),
         })
     }
 }
@@ -528,7 +545,7 @@ fn adapt_ring<'a>(
     link: &Link,
     rules: impl Iterator<Item = &'a Input> + Clone,
     sockets: &[OwnedFd],
-    program: &mut Vec<Instruction>,
+    has: &mut Wants,
 ) -> io::Result<()> {
     let base = if link.ethernet { ETHERNET } else { NET_OFFSET };
     let wanted = match door.family() {
@@ -536,19 +553,20 @@ fn adapt_ring<'a>(
         Family::V6 => program::v6(base, rules.clone()),
     };
     let wanted = program::only_from(link.index, wanted);
-    if wanted == *program {
-        return Ok(());
+    if wanted != has.program {
+        for socket in sockets {
+            filter::attach(socket, instructions(&wanted))?;
+        }
+        has.program = wanted;
     }
     let is_range = |input: &Input| input.is_multicast() && input.to.prefix_len() < input.to.max_prefix_len();
-    for socket in sockets {
-        filter::attach(socket, instructions(&wanted))?;
-    }
+    let all_groups = rules.clone().any(is_range);
     if let Some(first) = sockets.first()
-        && rules.clone().any(is_range)
+        && all_groups != has.all_groups
     {
-        packet::all_groups(first, link.index)?;
+        packet::all_groups(first, link.index, all_groups)?;
+        has.all_groups = all_groups;
     }
-    *program = wanted;
     Ok(())
 }
 

@@ -168,7 +168,7 @@ impl Ear {
             Family::V4 => filter::attach(socket, IGMP),
             Family::V6 => filter::attach(socket, MLD),
         })?;
-        packet::all_groups(&socket, index)?;
+        packet::all_groups(&socket, index, true)?;
         Ok(Self {
             index,
             own: Some(own),
