@@ -14,6 +14,7 @@ use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
 use super::inputs::Engine;
 use super::links::Links;
+use crate::error::reason;
 
 /// What is held for a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +100,24 @@ impl Claims {
         }
     }
 
+    /// Whether some group is not joined though its interface is there.
+    pub(super) fn incomplete(&self) -> bool {
+        let fails = |(claim, claimed): (&Claim, &Claimed)| {
+            claim.to.is_multicast() && matches!(claimed.state, State::Failed(_))
+        };
+        self.0.iter().any(fails)
+    }
+
+    /// Why a group is not joined. That somebody else has a port is no reason to try again.
+    pub(super) fn missing(&self, claim: &Claim) -> Option<String> {
+        match self.0.get(claim)?.state {
+            State::Failed(error) if claim.to.is_multicast() => {
+                Some(format!("cannot join {}: {}", claim.to, reason(&error.into())))
+            }
+            State::Failed(_) | State::Held(..) | State::Waiting => None,
+        }
+    }
+
     /// Holds what interfaces that have come allow.
     pub(super) fn update(&mut self, links: &Links) {
         for (claim, claimed) in &mut self.0 {
@@ -154,3 +173,6 @@ fn end_at(socket: &OwnedFd, claim: &Claim, port: NonZeroU16) -> Result<(), Errno
     bind::to_device(socket, &claim.interface)?;
     rustix::net::bind(socket, &SocketAddr::new(claim.to, port.get()))
 }
+
+#[cfg(test)]
+mod tests;
