@@ -42,11 +42,14 @@ struct Claimed {
 #[derive(Debug)]
 enum State {
     Waiting,
-    /// On the interface of this index, by this socket.
-    Held(u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
+    /// On the interface of this index and MTU, by this socket.
+    Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
     /// Why not.
     Failed(Errno),
 }
+
+/// Bytes that every link with IPv6 carries.
+const SMALLEST: u32 = 1280;
 
 impl Claim {
     /// What a rule needs. Of a range nothing can be joined.
@@ -66,6 +69,12 @@ impl Claim {
             from: input.from.and_then(single).filter(|_| to.is_multicast()),
             sink,
         })
+    }
+
+    /// Below the smallest MTU that there is for IPv6 (RFC 8200 section 5) the interface has no IPv6 at all, and no member of
+    /// a group of it any more.
+    fn outlives(&self, before: u32, now: u32) -> bool {
+        !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= SMALLEST)
     }
 
     fn complain(&self, error: Errno) {
@@ -132,11 +141,12 @@ impl Claimed {
             self.state = State::Waiting;
             return;
         };
-        if matches!(self.state, State::Held(index, _) if index == link.index) {
+        if matches!(self.state, State::Held(index, mtu, _) if index == link.index && claim.outlives(mtu, link.mtu))
+        {
             return;
         }
         self.state = match (hold(claim, link.index), &self.state) {
-            (Ok(socket), _) => State::Held(link.index, socket),
+            (Ok(socket), _) => State::Held(link.index, link.mtu, socket),
             (Err(error), State::Failed(before)) if *before == error => return,
             (Err(error), _) => {
                 claim.complain(error);

@@ -74,6 +74,11 @@ impl Links {
         self.0.get(name)
     }
 
+    #[cfg(test)]
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Link> {
+        self.0.get_mut(name)
+    }
+
     /// The name of the interface with this index.
     pub(super) fn name(&self, index: u32) -> Option<&str> {
         let link = self.0.values().find(|link| link.index == index)?;

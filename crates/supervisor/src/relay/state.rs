@@ -73,13 +73,16 @@ impl Relay {
 
     /// What a rule waits for: interfaces, and what is wrong with each.
     pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
-        let input = self.inputs.missing(&rule.input);
+        let input = self.inputs.missing(&rule.input).map(ToOwned::to_owned);
+        let claim = Claim::of(&rule.input, self.inputs.engine());
+        let claim = claim.and_then(|claim| self.claims.missing(&claim));
+        let input = [input, claim].into_iter().flatten();
         let input = input.map(|why| format!("{}: {why}", rule.input.interface));
         let outputs = rule.outputs.iter().filter_map(|output| {
             let why = self.outputs.missing(&Way::of(output, &rule.input))?;
             Some(format!("{}: {why}", output.interface))
         });
-        let mut waits: Vec<String> = input.into_iter().chain(outputs).collect();
+        let mut waits: Vec<String> = input.chain(outputs).collect();
         waits.sort_unstable();
         waits.dedup();
         waits
@@ -221,7 +224,7 @@ impl Relay {
 
     /// Whether something that a rule needs is not open.
     pub(super) fn incomplete(&self) -> bool {
-        self.inputs.incomplete() || self.outputs.incomplete()
+        self.inputs.incomplete() || self.outputs.incomplete() || self.claims.incomplete()
     }
 
     /// What to poll for the workers.
