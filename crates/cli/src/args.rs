@@ -414,7 +414,7 @@ counters as JSON.
 #[derive(Args, Debug)]
 #[command(help_template = RELAY_HELP, override_usage = "pontoon relay [OPTIONS]")]
 pub(crate) struct Relay {
-    /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N], ...
+    /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N | above N], ...
     #[arg(long = "rule", value_name = "RULE")]
     pub(crate) rules: Vec<Rule>,
     /// A file with more rules

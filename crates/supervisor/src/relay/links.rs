@@ -79,6 +79,14 @@ impl Links {
         self.0.get_mut(name)
     }
 
+    /// One more, like the loopback.
+    #[cfg(test)]
+    pub(super) fn add(&mut self, name: &str, index: u32) {
+        let mut link = self.0["lo"].clone();
+        (link.name, link.index) = (name.to_owned(), index);
+        self.0.insert(link.name.clone(), link);
+    }
+
     /// The name of the interface with this index.
     pub(super) fn name(&self, index: u32) -> Option<&str> {
         let link = self.0.values().find(|link| link.index == index)?;
