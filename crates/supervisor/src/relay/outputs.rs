@@ -112,6 +112,10 @@ impl Way {
         let socket = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
         bind::to_device(&socket, &link.name)?;
         multicast::send_from(&socket, link.index, family)?;
+        if !self.v6 {
+            // An address that is everybody's on a link looks like any other.
+            sockopt::set_socket_broadcast(&socket, true)?;
+        }
         udp::set_dont_fragment(&socket, family, false)?;
         // Nobody reads what is sent back.
         filter::refuse_all(&socket)?;
