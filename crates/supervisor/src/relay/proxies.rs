@@ -1,6 +1,6 @@
 //! The ears and the voice of proxies: what hosts on a link say of groups, and what we ask them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,6 +26,8 @@ struct Proxying {
     proxy: Proxy,
     /// By interface and whether it is IPv6.
     ears: BTreeMap<(String, bool), Ear>,
+    /// Interfaces that are not there, which has been said.
+    missing: BTreeSet<String>,
 }
 
 /// A place to hear and to ask at.
@@ -50,6 +52,7 @@ impl Proxies {
         let proxying = |proxy| Proxying {
             proxy,
             ears: BTreeMap::new(),
+            missing: BTreeSet::new(),
         };
         Self {
             begin: Instant::now(),
@@ -99,7 +102,7 @@ impl Proxies {
     /// not among them.
     fn rules(&self, now: Duration, most: usize) -> (Vec<Rule>, usize, usize) {
         let (mut rules, mut longest, mut left_out) = (Vec::new(), 0, 0);
-        for Proxying { proxy, ears } in &self.proxies {
+        for Proxying { proxy, ears, .. } in &self.proxies {
             let mut wanted = Vec::new();
             for ((name, _), ear) in ears {
                 let wishes: Vec<_> = ear.querier.wanted(now).collect();
@@ -127,6 +130,13 @@ impl Proxies {
 
 impl Proxying {
     fn update(&mut self, links: &Links, now: Duration) {
+        for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
+            if links.get(name).is_some() {
+                self.missing.remove(name);
+            } else if self.missing.insert(name.clone()) {
+                tracing::warn!("{name}: no such interface; the proxy waits for it");
+            }
+        }
         for name in &self.proxy.downstream {
             for family in [Family::V4, Family::V6] {
                 let key = (name.clone(), family == Family::V6);

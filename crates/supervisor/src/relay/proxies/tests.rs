@@ -66,3 +66,15 @@ fn hosts_are_remembered_when_an_address_changes() {
     assert_eq!(ear.querier.next_tick(), now, "they are asked");
     assert_eq!(proxies.turn(rows::Rows::ALL).0.len(), 1);
 }
+
+#[test]
+fn an_interface_that_is_not_there_is_missed_once() {
+    let mut proxies = Proxies::new(&["lo -> nowhere".parse().unwrap()]);
+    let (_, mut links) = super::super::links::LinkWatch::start().unwrap();
+    proxies.update(&links);
+    assert_eq!(proxies.proxies[0].missing, BTreeSet::from(["nowhere".to_owned()]));
+    links.add("nowhere", 0);
+    links.get_mut("nowhere").unwrap().up = false;
+    proxies.update(&links);
+    assert!(proxies.proxies[0].missing.is_empty());
+}
