@@ -6,7 +6,7 @@ use std::time::Instant;
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
 use pontoon_relay::rule::Input;
-use pontoon_relay::rules::{Change, Rules};
+use pontoon_relay::rules::{Change, Refused, Rules};
 use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
@@ -117,10 +117,22 @@ impl Relay {
     /// The same.
     pub(super) fn change(&mut self, change: &Change) -> Result<Rules, Error> {
         let own = self.own.changed(change);
-        let own = own.map_err(|refused| Error::new(refused.to_string()))?;
+        let own = own.map_err(|refused| self.explain(&refused))?;
         let before = self.rules.clone();
         self.replace(own)?;
         Ok(before)
+    }
+
+    fn explain(&self, refused: &Refused) -> Error {
+        let what = match refused {
+            Refused::Unknown(input) if self.mirrored.iter().any(|rule| rule.input == *input) => {
+                format!(
+                    "'{input}' is what hosts behind a proxy want, or a route of the kernel's: it goes with that"
+                )
+            }
+            Refused::Unknown(_) | Refused::Conflict(_) => refused.to_string(),
+        };
+        Error::new(what)
     }
 
     /// The same with rules that follow from what others want. There was no room for `left_out` more.

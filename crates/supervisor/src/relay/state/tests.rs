@@ -56,3 +56,19 @@ fn what_others_want_is_in_nobodys_way() {
     assert_eq!(relay.stats().left_out, 0);
     assert_eq!(relay.rules(), &own);
 }
+
+#[test]
+fn what_is_not_somebodys_own_cannot_be_removed() {
+    let mut relay = relay();
+    relay.mirror(many(1, "239.2.2.2"), 0).unwrap();
+    let change = |input| Change::parse(&[input], &[]).unwrap();
+    for (input, why) in [
+        (
+            "a 239.1.1.1:1",
+            "'a 239.1.1.1:1' is what hosts behind a proxy want, or a route of the kernel's: it goes with that",
+        ),
+        ("a 239.1.1.1:2", "no rule for 'a 239.1.1.1:2'"),
+    ] {
+        assert_eq!(relay.change(&change(input)).unwrap_err().to_string(), why);
+    }
+}
