@@ -33,6 +33,8 @@ pub(super) struct Relay {
     rules: Rules,
     /// What others want and there is no room for.
     left_out: usize,
+    /// Whether it has been said that a sender's address is not kept.
+    warned: bool,
     /// What each rule has, by its input.
     installed: FxHashMap<Input, Entry>,
     links: Links,
@@ -55,6 +57,7 @@ impl Relay {
             mirrored: Vec::new(),
             rules: Rules::default(),
             left_out: 0,
+            warned: false,
             installed: FxHashMap::default(),
             links,
             inputs: Inputs::new(engine(&birth.disabled)),
@@ -146,6 +149,12 @@ impl Relay {
             _ => {}
         }
         self.left_out = left_out;
+        if !self.warned && mirrored.iter().any(|rule| rule.input.from.is_some()) {
+            self.warned = true;
+            tracing::warn!(
+                "datagrams leave from an address of this host's: who wants them from one sender only does not get them"
+            );
+        }
         if mirrored == self.mirrored {
             return Ok(());
         }
