@@ -209,15 +209,16 @@ pub enum Spread {
     Flows,
 }
 
-/// Puts bound sockets into one group: each packet goes to one of them, and IPv4 fragments are put together before.
+/// Puts bound sockets into one group: each packet goes to one of them. If `whole`, IPv4 fragments are put together before.
 ///
 /// # Errors
 /// The kernel's; EINVAL while the interface is down.
-pub fn group(sockets: &[OwnedFd], spread: Spread) -> io::Result<()> {
+pub fn group(sockets: &[OwnedFd], spread: Spread, whole: bool) -> io::Result<()> {
     let mode = match spread {
         Spread::One => libc::PACKET_FANOUT_LB,
         Spread::Flows => libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_ROLLOVER,
-    } | libc::PACKET_FANOUT_FLAG_DEFRAG;
+    };
+    let mode = mode | if whole { libc::PACKET_FANOUT_FLAG_DEFRAG } else { 0 };
     let join = |socket: &OwnedFd, id: u32, flags: u32| {
         let value = (mode | flags) << 16 | id;
         option::set(

@@ -66,9 +66,18 @@ type Lacking = BTreeMap<Option<u16>, String>;
 
 #[derive(Debug)]
 struct Open {
-    /// Index and MTU of the interface when it was opened.
-    link: (u32, u32),
+    born: Born,
     what: What,
+}
+
+/// What a ring depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Born {
+    index: u32,
+    mtu: u32,
+    /// IPv4 fragments are put together. What comes for an interface on top comes by this one's ring, too, and both would
+    /// put the same fragments into one place, where what is there twice is thrown away: so only the upper one does.
+    whole: bool,
 }
 
 #[derive(Debug)]
@@ -247,6 +256,26 @@ impl Inputs {
         self.closing.close_due();
     }
 
+    /// Doors that are open as they would not be opened again.
+    pub(super) fn outdated(&self, links: &Links) -> Vec<Door> {
+        let outdated = |(door, receiving): &(&Door, &Receiving)| {
+            receiving.state.is_ok() && receiving.born() != self.born(door, links)
+        };
+        let doors = self.doors.iter().filter(outdated);
+        doors.map(|(door, _)| door.clone()).collect()
+    }
+
+    /// What a ring would depend on that was opened now, where one can be.
+    fn born(&self, door: &Door, links: &Links) -> Option<Born> {
+        let link = links.get(&door.interface).filter(|link| link.up)?;
+        let is_over = |other: &Door| other.v6 == door.v6 && links.is_over(&other.interface, link.index);
+        Some(Born {
+            index: link.index,
+            mtu: link.mtu,
+            whole: door.v6 || !self.doors.keys().any(is_over),
+        })
+    }
+
     /// Opens or closes a door as its interface is now, for the rules that it has now.
     pub(super) fn update<'a>(
         &mut self,
@@ -255,16 +284,16 @@ impl Inputs {
         links: &Links,
         crew: &mut Crew,
     ) {
+        let born = self.born(door, links);
         let (engine, next_id) = (self.engine, &mut self.next_id);
         let Some(receiving) = self.doors.get_mut(door) else {
             return;
         };
         let link = links.get(&door.interface).filter(|link| link.up);
-        let now = link.map(|link| (link.index, link.mtu));
-        if receiving.state.as_ref().ok().map(|open| open.link) != now {
+        if receiving.born() != born {
             receiving.close(crew, &mut self.closing);
         }
-        let Some(link) = link else {
+        let (Some(link), Some(born)) = (link, born) else {
             let why = match links.get(&door.interface) {
                 None => "no such interface",
                 Some(_) => "the interface is down",
@@ -274,13 +303,10 @@ impl Inputs {
         };
         if receiving.state.is_err() {
             let what = match engine {
-                Engine::Ring => What::ring(door, link, next_id, crew.len()),
+                Engine::Ring => What::ring(door, born, next_id, crew.len()),
                 Engine::Socket => Ok(What::Sockets(BTreeMap::new())),
             };
-            let state = what.map(|what| Open {
-                link: (link.index, link.mtu),
-                what,
-            });
+            let state = what.map(|what| Open { born, what });
             receiving.set_state(door, state.map_err(|error| reason(&error)));
             for number in 0..crew.len() {
                 receiving.tell(number, Ring::New, crew);
@@ -371,6 +397,10 @@ impl Receiving {
             tracing::info!("{}: {family}: nothing is lacking any more", door.interface);
         }
         self.lacking = lacking;
+    }
+
+    fn born(&self) -> Option<Born> {
+        self.state.as_ref().ok().map(|open| open.born)
     }
 
     fn is_incomplete(&self) -> bool {
@@ -513,8 +543,8 @@ impl Wants {
 }
 
 impl What {
-    fn ring(door: &Door, link: &Link, next_id: &mut u32, workers: usize) -> io::Result<Self> {
-        let bytes = link.mtu + ETHERNET;
+    fn ring(door: &Door, born: Born, next_id: &mut u32, workers: usize) -> io::Result<Self> {
+        let bytes = born.mtu + ETHERNET;
         let slots = RING_BYTES / Size::new(1, bytes).slot_bytes();
         let size = Size::new(slots, bytes);
         let sockets = (0..workers)
@@ -522,12 +552,12 @@ impl What {
                 let socket = packet::open(size)?;
                 // Before they are a group, each would get everything.
                 filter::attach(&socket, instructions(&NOTHING))?;
-                packet::bind(&socket, link.index, door.family())?;
+                packet::bind(&socket, born.index, door.family())?;
                 Ok(socket)
             })
             .collect::<io::Result<Vec<_>>>()?;
         let spread = if workers == 1 { Spread::One } else { Spread::Flows };
-        packet::group(&sockets, spread)?;
+        packet::group(&sockets, spread, born.whole)?;
         *next_id += 1;
         Ok(Self::Ring {
             id: *next_id,

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use pontoon_relay::counters::DeviceStats;
@@ -29,6 +29,8 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     /// Bytes in front of IP are those of Ethernet.
     pub(super) ethernet: bool,
+    /// Index of the interface that it is on top of, a VLAN's say, and whose frames it gets.
+    over: Option<u32>,
     addresses: Vec<Own>,
 }
 
@@ -85,6 +87,22 @@ impl Links {
         let mut link = self.0["lo"].clone();
         (link.name, link.index) = (name.to_owned(), index);
         self.0.insert(link.name.clone(), link);
+    }
+
+    /// Whether what arrives for an interface has come through the one with that index.
+    pub(super) fn is_over(&self, name: &str, index: u32) -> bool {
+        let mut at = self.get(name);
+        // None is on top of itself; what has just changed might look so.
+        for _ in 0..self.0.len() {
+            let Some(over) = at.and_then(|link| link.over) else {
+                return false;
+            };
+            if over == index {
+                return true;
+            }
+            at = self.0.values().find(|link| link.index == over);
+        }
+        false
     }
 
     /// The name of the interface with this index.
@@ -232,8 +250,30 @@ fn link(message: &LinkMessage) -> Option<Link> {
             header.link_layer_type,
             LinkLayerType::Ether | LinkLayerType::Loopback
         ),
+        over: over(message),
         addresses: Vec::new(),
     })
+}
+
+/// Of other kinds, what is said there is the other end, or is in another namespace.
+fn over(message: &LinkMessage) -> Option<u32> {
+    let (mut below, mut on_top) = (None, false);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Link(index) => below = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => return None,
+            LinkAttribute::LinkInfo(about) => {
+                on_top |= about.iter().any(|about| {
+                    matches!(
+                        about,
+                        LinkInfo::Kind(InfoKind::Vlan | InfoKind::MacVlan | InfoKind::IpVlan)
+                    )
+                });
+            }
+            _ => {}
+        }
+    }
+    below.filter(|_| on_top)
 }
 
 fn name(message: &LinkMessage) -> Option<String> {
@@ -257,6 +297,30 @@ mod tests {
         assert!(links.get("no such").is_none());
         let counted = counted(&mut Netlink::open().unwrap()).unwrap();
         assert_eq!(counted["lo"].interface, "lo");
+    }
+
+    #[test]
+    fn knows_what_is_on_top_of_what() {
+        let message = |index, below, kind: Option<InfoKind>| {
+            let mut message = LinkMessage::default();
+            message.header.index = index;
+            message.attributes = vec![
+                LinkAttribute::IfName(format!("if{index}")),
+                LinkAttribute::Link(below),
+            ];
+            let about = kind.map(|kind| LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]));
+            message.attributes.extend(about);
+            let link = link(&message).unwrap();
+            (link.name.clone(), link)
+        };
+        let links = Links(BTreeMap::from([
+            message(1, 2, Some(InfoKind::Veth)),
+            message(2, 1, Some(InfoKind::Veth)),
+            message(3, 1, Some(InfoKind::Vlan)),
+            message(4, 3, Some(InfoKind::MacVlan)),
+        ]));
+        assert!(links.is_over("if3", 1) && links.is_over("if4", 3) && links.is_over("if4", 1));
+        assert!(!links.is_over("if2", 1) && !links.is_over("if1", 1) && !links.is_over("if3", 4));
     }
 
     #[test]

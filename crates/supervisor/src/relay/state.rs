@@ -210,6 +210,9 @@ impl Relay {
         for door in &doors {
             self.update_door(door);
         }
+        for door in self.inputs.outdated(&self.links) {
+            self.update_door(&door);
+        }
         Ok(())
     }
 

@@ -23,6 +23,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("relay.an-interface-on-another-has-its-own", 20, on_top),
         Case::new("relay.a-tag-that-is-not-for-us", 20, tagged),
         Case::new("relay.a-packet-that-stops-a-ring", 30, stopped),
+        Case::new(
+            "relay.fragments-for-an-interface-on-another",
+            20,
+            fragments_on_top,
+        ),
     ];
     both.into_iter().flatten().chain(one).collect()
 }
@@ -75,6 +80,41 @@ fn on_top(context: &Context) -> Result<()> {
     stats.add_up()?;
     stats.expect("/rules/0/datagrams", 0)?;
     stats.expect("/rules/1/datagrams", MANY.into())
+}
+
+/// Fragments for a VLAN's interface, while the one below has a ring: it had one first.
+fn fragments_on_top(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    for (node, below, last) in [(row.sender(), "right", 1), (row.relay(0), "left", 2)] {
+        node.enter(|| {
+            ip(&format!(
+                "link add link {below} name vlan type vlan id 7 protocol 802.1q"
+            ))?;
+            add_address("vlan", &format!("10.7.0.{last}/24"))?;
+            ip("link set vlan up")
+        })?;
+    }
+    let [below, above] = [1, 2].map(|number| group(Family::V4, number));
+    row.sender()
+        .enter(|| ip(&format!("route add {} dev vlan", above.ip())))?;
+    let file = "/mnt/relay.toml";
+    let rule = format!("left {below} -> right *:*");
+    std::fs::write(file, format!("rules = ['{rule}']\n"))?;
+    let mut relay = Relay::start(context, row.relay(0), ["--config", file])?;
+    std::fs::write(file, format!("rules = ['{rule}', 'vlan {above} -> right *:*']\n"))?;
+    relay.signal(rustix::process::Signal::HUP)?;
+    relay.stats_when("there are both rules", |stats| {
+        stats.text("/rules/1/rule").starts_with("vlan")
+    })?;
+    let receivers = (
+        Receiver::new(row.receiver(), below)?,
+        Receiver::new(row.receiver(), above)?,
+    );
+    Sender::new(row.sender(), above, 8)?.send(0..50, |_| 4000)?;
+    receivers.1.expect(0..50, |_| 4000)?;
+    Sender::new(row.sender(), below, 8)?.send(0..50, usual)?;
+    receivers.0.expect(0..50, usual)?;
+    relay.stats()?.add_up()
 }
 
 /// What is for a VLAN that nobody here has is for nobody here; a tag that is a priority alone changes nothing.

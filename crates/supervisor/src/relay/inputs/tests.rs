@@ -59,10 +59,18 @@ fn a_port_that_somebody_holds_is_opened_when_it_is_free() {
     assert_eq!(inputs.stats(&crew)[0].state, "UDP sockets");
 }
 
+fn born(link: &Link) -> Born {
+    Born {
+        index: link.index,
+        mtu: link.mtu,
+        whole: true,
+    }
+}
+
 /// No ring is at hand without privilege: to take a filter, any socket does, and what is no socket refuses it.
 fn ring(links: &Links, socket: OwnedFd) -> Open {
     Open {
-        link: links.get("lo").map(|link| (link.index, link.mtu)).unwrap(),
+        born: links.get("lo").map(born).unwrap(),
         what: What::Ring {
             id: 1,
             size: Size::new(1, 1500),
