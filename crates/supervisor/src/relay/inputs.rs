@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -61,8 +61,8 @@ struct Receiving {
     reopened: u64,
 }
 
-/// Why some of what rules want is not received, by port; `None` is what a ring's filter leaves out.
-type Lacking = BTreeMap<Option<u16>, String>;
+/// Why some of what rules want is not received, by where it is sent to; `None` is what a ring's filter leaves out.
+type Lacking = BTreeMap<Option<SocketAddr>, String>;
 
 #[derive(Debug)]
 struct Open {
@@ -90,8 +90,9 @@ enum What {
         wants: Wants,
         stuck: Stuck,
     },
-    /// By port, all of them the first worker's: of a group each socket would get a copy.
-    Sockets(BTreeMap<u16, (u32, OwnedFd)>),
+    /// By where datagrams are sent to, all of them the first worker's: of a group each socket would get a copy. One for every
+    /// address would take what is sent to other programs.
+    Sockets(BTreeMap<SocketAddr, (u32, OwnedFd)>),
 }
 
 /// What a ring is told to receive.
@@ -197,8 +198,8 @@ impl Inputs {
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
         let receiving = self.doors.get(&Door::of(input))?;
         let lacking = || {
-            let ports = [None, input.port.map(Into::into)];
-            ports.iter().find_map(|port| receiving.lacking.get(port))
+            let places = [None, endpoint(input)];
+            places.iter().find_map(|place| receiving.lacking.get(place))
         };
         let why = receiving.state.as_ref().err().or_else(lacking);
         why.map(String::as_str)
@@ -326,20 +327,12 @@ impl Inputs {
                 }
                 What::Sockets(sockets) => {
                     let dropped = &mut receiving.kernel_dropped;
-                    adapt_sockets(
-                        door,
-                        link,
-                        rules,
-                        sockets,
-                        dropped,
-                        next_id,
-                        |id, port, socket| {
-                            let kind = port.map(Kind::Socket);
-                            let input = |kind| Message::Input(messages::Input { id, table, row, kind });
-                            let message = kind.map_or(Message::NoInput(id), input);
-                            crew.tell(0, &message, socket.map(AsFd::as_fd));
-                        },
-                    )
+                    adapt_sockets(door, link, rules, sockets, dropped, next_id, |id, at, socket| {
+                        let kind = at.map(|at| Kind::Socket(at.port()));
+                        let input = |kind| Message::Input(messages::Input { id, table, row, kind });
+                        let message = kind.map_or(Message::NoInput(id), input);
+                        crew.tell(0, &message, socket.map(AsFd::as_fd));
+                    })
                 }
             };
             receiving.set_lacking(door, lacking);
@@ -388,8 +381,8 @@ impl Receiving {
 
     fn set_lacking(&mut self, door: &Door, lacking: Lacking) {
         let family = if door.v6 { "IPv6" } else { "IPv4" };
-        for (port, why) in &lacking {
-            if self.lacking.get(port) != Some(why) {
+        for (at, why) in &lacking {
+            if self.lacking.get(at) != Some(why) {
                 tracing::error!("{}: {family}: {why}; it is tried again", door.interface);
             }
         }
@@ -512,8 +505,8 @@ impl Receiving {
                 }
             }
             Ok(What::Sockets(sockets)) if number == 0 => {
-                for (port, (id, socket)) in sockets {
-                    crew.tell(0, &input(*id, Kind::Socket(*port)), Some(socket.as_fd()));
+                for (at, (id, socket)) in sockets {
+                    crew.tell(0, &input(*id, Kind::Socket(at.port())), Some(socket.as_fd()));
                 }
             }
             Ok(What::Sockets(_)) | Err(_) => {}
@@ -600,41 +593,48 @@ fn adapt_ring<'a>(
     Ok(())
 }
 
-/// Opens sockets for ports that rules want, and closes those that none wants. `tell` gets number, port and socket of
-/// what came, and the number of what went. Says which could not be opened: somebody else may have a port for now.
+/// Opens sockets for what rules want, and closes those that none wants. `tell` gets number, address and socket of what
+/// came, and the number of what went. Says which could not be opened: somebody else may have a port for now.
 fn adapt_sockets<'a>(
     door: &Door,
     link: &Link,
     rules: impl Iterator<Item = &'a Input> + Clone,
-    sockets: &mut BTreeMap<u16, (u32, OwnedFd)>,
+    sockets: &mut BTreeMap<SocketAddr, (u32, OwnedFd)>,
     dropped: &mut u64,
     next_id: &mut u32,
-    mut tell: impl FnMut(u32, Option<u16>, Option<&OwnedFd>),
+    mut tell: impl FnMut(u32, Option<SocketAddr>, Option<&OwnedFd>),
 ) -> Lacking {
-    let ports: BTreeSet<u16> = rules.filter_map(|input| input.port).map(Into::into).collect();
-    let unwanted = sockets.extract_if(.., |port, _| !ports.contains(port));
+    let wanted: BTreeSet<SocketAddr> = rules.filter_map(endpoint).collect();
+    let unwanted = sockets.extract_if(.., |at, _| !wanted.contains(at));
     for (_, (id, socket)) in unwanted {
         receive_no_more(&socket);
         tell(id, None, None);
         *dropped += drops([&socket]);
     }
     let mut lacking = Lacking::new();
-    for port in ports {
-        if sockets.contains_key(&port) {
+    for at in wanted {
+        if sockets.contains_key(&at) {
             continue;
         }
-        match receiver(door.family(), link, port) {
+        match receiver(door.family(), link, at) {
             Ok(socket) => {
                 *next_id += 1;
-                tell(*next_id, Some(port), Some(&socket));
-                sockets.insert(port, (*next_id, socket));
+                tell(*next_id, Some(at), Some(&socket));
+                sockets.insert(at, (*next_id, socket));
             }
             Err(error) => {
-                lacking.insert(Some(port), format!("port {port}: {}", reason(&error)));
+                lacking.insert(Some(at), format!("{at}: {}", reason(&error)));
             }
         }
     }
     lacking
+}
+
+/// Where what a rule takes is sent to, if that is one address and port.
+fn endpoint(input: &Input) -> Option<SocketAddr> {
+    let single = input.to.prefix_len() == input.to.max_prefix_len();
+    let port = input.port.filter(|_| single)?;
+    Some(SocketAddr::new(input.to.addr(), port.get()))
 }
 
 /// A worker takes what is there by now, which has to have an end.
@@ -649,7 +649,7 @@ fn drops<'a>(sockets: impl IntoIterator<Item = &'a OwnedFd>) -> u64 {
     sockets.into_iter().map(of_socket).sum()
 }
 
-fn receiver(family: Family, link: &Link, port: u16) -> io::Result<OwnedFd> {
+fn receiver(family: Family, link: &Link, at: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -664,7 +664,11 @@ fn receiver(family: Family, link: &Link, port: u16) -> io::Result<OwnedFd> {
     if let Err(error) = udp::coalesce(&socket) {
         tracing::debug!(%error, "no UDP_GRO");
     }
-    rustix::net::bind(&socket, &SocketAddr::new(family.unspecified(), port))?;
+    let at = match at {
+        SocketAddr::V6(v6) => SocketAddrV6::new(*v6.ip(), v6.port(), 0, link.index).into(),
+        v4 => v4,
+    };
+    rustix::net::bind(&socket, &at)?;
     Ok(socket)
 }
 

@@ -46,7 +46,7 @@ fn a_port_that_somebody_holds_is_opened_when_it_is_free() {
     inputs.add(door.clone(), 0);
 
     inputs.update(&door, wanted.iter(), &links, &mut crew);
-    let why = format!("port {port}: address already in use");
+    let why = format!("239.1.1.1:{port}: address already in use");
     assert_eq!(inputs.missing(&wanted[0]), Some(&*why));
     assert_eq!(inputs.missing(&wanted[1]), None, "the one behind it is open");
     assert!(inputs.incomplete());
@@ -65,6 +65,31 @@ fn born(link: &Link) -> Born {
         mtu: link.mtu,
         whole: true,
     }
+}
+
+/// What another program of this host has is another address's.
+#[test]
+fn a_socket_takes_what_its_rule_does_and_no_more() {
+    let (mut inputs, links, mut crew) = inputs(Engine::Socket);
+    let (other, port) = {
+        let socket = socket_with(Family::V4.domain(), SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+        let socket = UdpSocket::from(socket);
+        let port = socket.local_addr().unwrap().port();
+        (socket, port)
+    };
+    let wanted = [input(port)];
+    let door = Door::of(&wanted[0]);
+    inputs.add(door.clone(), 0);
+    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    assert_eq!(inputs.missing(&wanted[0]), None);
+    other
+        .set_read_timeout(Some(std::time::Duration::from_secs(5)))
+        .unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(b"other", ("127.0.0.1", port)).unwrap();
+    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 5);
 }
 
 /// No ring is at hand without privilege: to take a filter, any socket does, and what is no socket refuses it.
