@@ -256,3 +256,20 @@ impl fmt::Display for Down {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pontoon_relay::Rule;
+
+    use super::super::links::LinkWatch;
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_everybodys_is_one_to_send_to() {
+        let rule: Rule = "a 239.1.1.1:5001 -> lo 127.255.255.255:5001".parse().unwrap();
+        let way = Way::of(&rule.outputs[0], &rule.input);
+        let (_, links) = LinkWatch::start().unwrap();
+        let open = way.open(&links, 1);
+        assert!(open.is_ok(), "{:?}", open.err());
+    }
+}
