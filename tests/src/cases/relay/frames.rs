@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::traffic::{self, Receiver, Sender};
 use super::world::{Relay, Row};
-use super::{MANY, group, in_a_row, onward, usual};
+use super::{MANY, group, in_a_row, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::network::{add_address, ip};
 use crate::process::{output, wait_until};
@@ -54,16 +54,7 @@ fn super_frames(context: &Context, family: Family) -> Result<()> {
 /// What comes in through an interface for another one on top of it, as for a VLAN, is the other's, and once.
 fn on_top(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
-    let own = SocketAddr::from(([10, 5, 0, 2], 6000));
-    row.relay(0).enter(|| {
-        ip("link add link left name top address 02:00:00:00:00:05 type macvlan mode bridge")?;
-        add_address("top", "10.5.0.2/24")?;
-        ip("link set top up")
-    })?;
-    row.sender().enter(|| {
-        add_address("right", "10.5.0.1/24")?;
-        ip("neigh replace 10.5.0.2 lladdr 02:00:00:00:00:05 dev right nud permanent")
-    })?;
+    let own = on_top_of_left(&row)?;
     // Without anybody there the host's own IP would answer that there is nobody.
     let _somebody = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let (below, above) = (group(Family::V4, 1), group(Family::V4, 2));
@@ -82,39 +73,47 @@ fn on_top(context: &Context) -> Result<()> {
     stats.expect("/rules/1/datagrams", MANY.into())
 }
 
-/// Fragments for a VLAN's interface, while the one below has a ring: it had one first.
+/// Fragments for an interface on top of another one, which had a ring first.
 fn fragments_on_top(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
-    for (node, below, last) in [(row.sender(), "right", 1), (row.relay(0), "left", 2)] {
-        node.enter(|| {
-            ip(&format!(
-                "link add link {below} name vlan type vlan id 7 protocol 802.1q"
-            ))?;
-            add_address("vlan", &format!("10.7.0.{last}/24"))?;
-            ip("link set vlan up")
-        })?;
-    }
+    let own = on_top_of_left(&row)?;
+    let _somebody = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let [below, above] = [1, 2].map(|number| group(Family::V4, number));
-    row.sender()
-        .enter(|| ip(&format!("route add {} dev vlan", above.ip())))?;
-    let file = "/mnt/relay.toml";
-    let rule = format!("left {below} -> right *:*");
-    std::fs::write(file, format!("rules = ['{rule}']\n"))?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", file])?;
-    std::fs::write(file, format!("rules = ['{rule}', 'vlan {above} -> right *:*']\n"))?;
+    let below_rule = format!("left {below} -> right *:*");
+    reload::write(std::slice::from_ref(&below_rule))?;
+    let mut relay = Relay::start(context, row.relay(0), ["--config", reload::FILE])?;
+    reload::write(&[below_rule, format!("top {own} -> right {above}")])?;
     relay.signal(rustix::process::Signal::HUP)?;
-    relay.stats_when("there are both rules", |stats| {
-        stats.text("/rules/1/rule").starts_with("vlan")
+    // A ring that is not needed any more takes fragments until it is closed.
+    relay.stats_when("there are both rules, and two rings", |stats| {
+        let rings = row
+            .relay(0)
+            .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/packet")?));
+        stats.text("/rules/1/rule").starts_with("top") && rings.is_ok_and(|rings| rings.lines().count() == 3)
     })?;
     let receivers = (
         Receiver::new(row.receiver(), below)?,
         Receiver::new(row.receiver(), above)?,
     );
-    Sender::new(row.sender(), above, 8)?.send(0..50, |_| 4000)?;
+    Sender::new(row.sender(), own, 8)?.send(0..50, |_| 4000)?;
     receivers.1.expect(0..50, |_| 4000)?;
     Sender::new(row.sender(), below, 8)?.send(0..50, usual)?;
     receivers.0.expect(0..50, usual)?;
     relay.stats()?.add_up()
+}
+
+/// Makes an interface `top` with an address that the sender can reach.
+fn on_top_of_left(row: &Row) -> Result<SocketAddr> {
+    row.relay(0).enter(|| {
+        ip("link add link left name top address 02:00:00:00:00:05 type macvlan mode bridge")?;
+        add_address("top", "10.5.0.2/24")?;
+        ip("link set top up")
+    })?;
+    row.sender().enter(|| {
+        add_address("right", "10.5.0.1/24")?;
+        ip("neigh replace 10.5.0.2 lladdr 02:00:00:00:00:05 dev right nud permanent")
+    })?;
+    Ok(SocketAddr::from(([10, 5, 0, 2], 6000)))
 }
 
 /// What is for a VLAN that nobody here has is for nobody here; a tag that is a priority alone changes nothing.
@@ -214,6 +213,12 @@ fn stopped(context: &Context) -> Result<()> {
             "the kernel did not stop the ring"
         );
     }
+    // Nobody looks at rings that nothing comes to.
+    std::thread::sleep(Duration::from_secs(2));
+    let before = relay.waits()?;
+    std::thread::sleep(Duration::from_secs(2));
+    let waits = relay.waits()? - before;
+    ensure!(waits == 0, "woken up {waits} times for nothing");
     Ok(())
 }
 
