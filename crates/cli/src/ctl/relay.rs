@@ -67,6 +67,9 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
     for rule in &stats.rules {
         write_rule_stats(rule, to)?;
     }
+    if stats.left_out > 0 {
+        writeln!(to, "left out for want of room: {}", stats.left_out)?;
+    }
     for interface in &stats.interfaces {
         let name = format!("{} {}", interface.interface, interface.family);
         line(to, &name, &interface.state, &of_interface(interface), None)?;
