@@ -406,6 +406,8 @@ const RELAY_HELP: &str = "\
 
 Of rules that fit one datagram the longest group prefix wins, then a port before any, then a sender before any.
 TTL goes down by one unless a rule sets it. A rule for an interface that is not there waits for it.
+Datagrams leave from the address of the interface that they leave on: a receiver that wants them from their sender
+only, and asks for that, does not get them.
 With --control, `pontoon ctl relay` adds, removes and lists rules, and shows what each did.
 SIGHUP reads the file again: its rules and the command line's take the place of all others. SIGUSR1 prints the
 counters as JSON.
@@ -414,7 +416,7 @@ counters as JSON.
 #[derive(Args, Debug)]
 #[command(help_template = RELAY_HELP, override_usage = "pontoon relay [OPTIONS]")]
 pub(crate) struct Relay {
-    /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N], ...
+    /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N | above N], ...
     #[arg(long = "rule", value_name = "RULE")]
     pub(crate) rules: Vec<Rule>,
     /// A file with more rules

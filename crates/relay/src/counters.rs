@@ -112,6 +112,8 @@ pub struct Stats {
     pub softnet_dropped: u64,
     /// By rule.
     pub rules: Vec<RuleStats>,
+    /// What hosts behind proxies and the kernel's routes want, and there is no room for.
+    pub left_out: u64,
     /// By worker.
     pub workers: Vec<WorkerStats>,
 }
@@ -129,6 +131,8 @@ pub struct InterfaceStats {
     pub kernel_packets: u64,
     /// Packets that the kernel dropped because the ring, or the socket's buffer, was full.
     pub kernel_dropped: u64,
+    /// How often the kernel had stopped a ring for good, so that all of them were opened anew.
+    pub reopened: u64,
     /// Packets taken.
     pub packets: u64,
     /// Datagrams taken.

@@ -36,8 +36,10 @@ enum Role {
 }
 
 /// Until when a group is wanted; zero: it is not.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Wanted {
+    /// When somebody wanted it first.
+    since: Duration,
     from_any: Duration,
     from: BTreeMap<IpAddr, Duration>,
 }
@@ -55,6 +57,12 @@ impl Querier {
             groups: BTreeMap::new(),
             due: Vec::new(),
         }
+    }
+
+    /// Queries come from another address from now on. What hosts want stays, and they are asked once.
+    pub fn set_own(&mut self, own: IpAddr, now: Duration) {
+        self.own = own;
+        self.role = Role::Asking { next: now, soon: 1 };
     }
 
     /// Takes in what somebody else on the link has said. What there is no room for is not heard.
@@ -124,9 +132,11 @@ impl Querier {
         wanted.chain(due).fold(role, Duration::min)
     }
 
-    /// What is wanted, and from whom where that is not anybody.
+    /// What is wanted, and from whom where that is not anybody. What has been wanted for longest comes first.
     pub fn wanted(&self, now: Duration) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
-        self.groups.iter().flat_map(move |(group, wanted)| {
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.sort_by_key(|(_, wanted)| wanted.since);
+        groups.into_iter().flat_map(move |(group, wanted)| {
             let from_any = wanted.from_any > now;
             let some = wanted
                 .from
@@ -145,12 +155,12 @@ impl Querier {
         let soon = now + LAST_MEMBER;
         match wish {
             Wish::FromAny => {
-                self.groups.entry(group).or_default().from_any = now + FORGET;
+                self.wanted_mut(group, now).from_any = now + FORGET;
                 // It is still wanted: no use in asking on.
                 self.due.retain(|(_, query)| query.group != Some(group));
             }
             Wish::From { sources, only } => {
-                let wanted = self.groups.entry(group).or_default();
+                let wanted = self.wanted_mut(group, now);
                 for from in sources {
                     if wanted.from.len() < MOST_SOURCES || wanted.from.contains_key(&from) {
                         wanted.from.insert(from, now + FORGET);
@@ -177,6 +187,14 @@ impl Querier {
                 }
             }
         }
+    }
+
+    fn wanted_mut(&mut self, group: IpAddr, now: Duration) -> &mut Wanted {
+        self.groups.entry(group).or_insert_with(|| Wanted {
+            since: now,
+            from_any: Duration::ZERO,
+            from: BTreeMap::new(),
+        })
     }
 
     /// Somebody else asks. Whoever has the lowest address goes on doing so.

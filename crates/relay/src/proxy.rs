@@ -57,6 +57,24 @@ impl FromStr for Proxy {
 }
 
 impl Proxy {
+    /// The same proxies, those of one upstream as one.
+    #[must_use]
+    pub fn merge(proxies: &[Self]) -> Vec<Self> {
+        let mut merged: Vec<Self> = Vec::new();
+        for proxy in proxies {
+            let Some(same) = merged.iter_mut().find(|same| same.upstream == proxy.upstream) else {
+                merged.push(proxy.clone());
+                continue;
+            };
+            for name in &proxy.downstream {
+                if !same.downstream.contains(name) {
+                    same.downstream.push(name.clone());
+                }
+            }
+        }
+        merged
+    }
+
     /// The rules that bring what is wanted.
     ///
     /// A rule for one sender takes its datagrams from the rule for any, so that it also leads to whoever wants any.
@@ -118,6 +136,13 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Proxy>().unwrap_err().to_string(), why);
         }
+    }
+
+    #[test]
+    fn those_of_one_upstream_are_one() {
+        let proxies = ["up -> a", "other -> a", "up -> b, a"].map(|text| text.parse().unwrap());
+        let merged = ["up -> a, b", "other -> a"].map(|text| text.parse().unwrap());
+        assert_eq!(Proxy::merge(&proxies), merged);
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Output {
 pub enum Hops {
     /// One less, as a router does; what arrives with 1 ends here.
     Decrement,
+    /// The same, and only of what arrives with more than this: a threshold of the kernel's multicast routes.
+    Above(NonZeroU8),
     /// Always this, whatever it was: nothing ends a loop.
     Set(NonZeroU8),
 }
@@ -62,6 +64,8 @@ impl Hops {
     pub fn leaving(self, hops: u8) -> Option<NonZeroU8> {
         match self {
             Self::Decrement => NonZeroU8::new(hops.saturating_sub(1)),
+            Self::Above(threshold) if hops <= threshold.get() => None,
+            Self::Above(_) => Self::Decrement.leaving(hops),
             Self::Set(value) => Some(value),
         }
     }
@@ -130,6 +134,7 @@ impl fmt::Display for Output {
         }
         match self.hops {
             Hops::Decrement => Ok(()),
+            Hops::Above(threshold) => write!(f, " above {threshold}"),
             Hops::Set(value) => write!(f, " ttl {value}"),
         }
     }

@@ -71,6 +71,14 @@ impl Rules {
         Ok(rules)
     }
 
+    /// These rules and others. Of several with one input the first one counts.
+    #[must_use]
+    pub fn union(&self, others: &[Rule]) -> Self {
+        let mut inputs: HashSet<&Input> = self.0.iter().map(|rule| &rule.input).collect();
+        let others = others.iter().filter(|rule| inputs.insert(&rule.input));
+        Self(self.0.iter().chain(others).cloned().collect())
+    }
+
     /// The rules that `other` does not have.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Rule> {
         let others: HashSet<&Rule> = other.0.iter().collect();
@@ -167,6 +175,20 @@ mod tests {
             shown(before.without(&after).collect()),
             ["a 239.1.1.1:* -> b 239.1.1.1:1"]
         );
+    }
+
+    #[test]
+    fn of_several_with_one_input_the_first_one_stays() {
+        let others = [
+            "a 239.1.1.1:* -> c *:*",
+            "a 239.1.1.9:* -> c *:*",
+            "a 239.1.1.9:* -> d *:*",
+        ]
+        .map(rule);
+        let both = three().union(&others);
+        let shown: Vec<_> = both.without(&three()).map(ToString::to_string).collect();
+        assert_eq!(shown, ["a 239.1.1.9:* -> c *:*"]);
+        assert_eq!(both.iter().count(), 4);
     }
 
     #[test]

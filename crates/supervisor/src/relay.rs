@@ -28,6 +28,7 @@ mod outputs;
 mod proxies;
 mod rows;
 mod state;
+mod stuck;
 
 use crate::announce::Announcement;
 use crate::control::server::Server;
@@ -79,7 +80,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
     let rules = rules(options).map_err(|error| error.with_status(USAGE))?;
     host::raise_descriptor_limit();
-    let signals = Signals::block(&[]).context("cannot block signals")?;
+    let signals = Signals::block(&[libc::SIGIO]).context("cannot block signals")?;
     let (watch, links) = LinkWatch::start().context("cannot read the interfaces")?;
     let (segment, _) = pontoon_sys::udp::offloads().context("cannot open a socket")?;
     let birth = Birth {
@@ -156,6 +157,7 @@ impl Loop<'_> {
                 match signal.number {
                     libc::SIGHUP => self.reload()?,
                     libc::SIGUSR1 => self.print()?,
+                    libc::SIGIO => self.relay.packets_come(),
                     libc::SIGINT | libc::SIGQUIT | libc::SIGTERM => return Ok(0),
                     _ => {}
                 }
@@ -174,6 +176,7 @@ impl Loop<'_> {
                 server.serve(&mut self.relay, Instant::now());
             }
             self.relay.look_after_workers();
+            self.relay.look_at_rings();
             self.relay.retry();
             self.relay.close_due();
         }
@@ -221,9 +224,12 @@ impl Loop<'_> {
 
     /// Makes rules of what the kernel's routes and the hosts behind proxies want.
     fn follow(&mut self) {
-        let mut rules = self.proxies.turn();
-        rules.extend_from_slice(&self.of_kernel);
-        if let Err(error) = self.relay.mirror(rules) {
+        let room = self.relay.room();
+        let of_kernel = rows::fit(&self.of_kernel, room);
+        let (mut rules, mut left_out) = self.proxies.turn(room - rows::needed(of_kernel));
+        rules.extend_from_slice(of_kernel);
+        left_out += self.of_kernel.len() - of_kernel.len();
+        if let Err(error) = self.relay.mirror(rules, left_out) {
             tracing::error!("{error}; the rules stay as they were");
         }
     }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
@@ -208,15 +209,16 @@ pub enum Spread {
     Flows,
 }
 
-/// Puts bound sockets into one group: each packet goes to one of them, and IPv4 fragments are put together before.
+/// Puts bound sockets into one group: each packet goes to one of them. If `whole`, IPv4 fragments are put together before.
 ///
 /// # Errors
 /// The kernel's; EINVAL while the interface is down.
-pub fn group(sockets: &[OwnedFd], spread: Spread) -> io::Result<()> {
+pub fn group(sockets: &[OwnedFd], spread: Spread, whole: bool) -> io::Result<()> {
     let mode = match spread {
         Spread::One => libc::PACKET_FANOUT_LB,
         Spread::Flows => libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_ROLLOVER,
-    } | libc::PACKET_FANOUT_FLAG_DEFRAG;
+    };
+    let mode = mode | if whole { libc::PACKET_FANOUT_FLAG_DEFRAG } else { 0 };
     let join = |socket: &OwnedFd, id: u32, flags: u32| {
         let value = (mode | flags) << 16 | id;
         option::set(
@@ -238,16 +240,22 @@ pub fn group(sockets: &[OwnedFd], spread: Spread) -> io::Result<()> {
     others.iter().try_for_each(|socket| join(socket, id, 0))
 }
 
-/// Lets the device hand up frames of every group, not only of those that were joined, while the socket is open.
+/// Lets the device hand up frames of every group, not only of those that were joined, while the socket is open, or no
+/// longer.
 ///
 /// # Errors
 /// ENODEV: there is no such interface.
-pub fn all_groups(socket: impl AsFd, interface: u32) -> Result<(), Errno> {
+pub fn all_groups(socket: impl AsFd, interface: u32, on: bool) -> Result<(), Errno> {
     // struct packet_mreq: interface, type, length of the address, address.
     let mut request = [0; 16];
     request[..4].copy_from_slice(&interface.to_ne_bytes());
     request[4..6].copy_from_slice(&(libc::PACKET_MR_ALLMULTI as u16).to_ne_bytes());
-    option::set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    let name = if on {
+        libc::PACKET_ADD_MEMBERSHIP
+    } else {
+        libc::PACKET_DROP_MEMBERSHIP
+    };
+    option::set(socket, libc::SOL_PACKET, name, &request)
 }
 
 /// What came and what was dropped as the ring was full, since this was last asked: packets, drops among them.
@@ -261,6 +269,24 @@ pub fn statistics(socket: impl AsFd) -> Result<(u32, u32), Errno> {
         u32::from_ne_bytes(array(&answer, 0).unwrap_or_default()),
         u32::from_ne_bytes(array(&answer, 4).unwrap_or_default()),
     ))
+}
+
+/// Has the kernel raise SIGIO in this process for every packet that comes, one that it drops included, or no longer.
+///
+/// # Errors
+/// None that the kernel documents for these arguments.
+pub fn raise(socket: impl AsFd, on: bool) -> io::Result<()> {
+    let fd = socket.as_fd();
+    if on {
+        // SAFETY: neither call takes a pointer, and the descriptor is open.
+        let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETOWN, libc::getpid()) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let mut flags = fcntl_getfl(fd)?;
+    flags.set(OFlags::ASYNC, on);
+    Ok(fcntl_setfl(fd, flags)?)
 }
 
 /// Takes the next packet that was too long for its slot: `virtio_net_hdr` and packet. Says how long it is, which may be

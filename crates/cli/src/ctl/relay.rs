@@ -67,6 +67,9 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
     for rule in &stats.rules {
         write_rule_stats(rule, to)?;
     }
+    if stats.left_out > 0 {
+        writeln!(to, "left out for want of room: {}", stats.left_out)?;
+    }
     for interface in &stats.interfaces {
         let name = format!("{} {}", interface.interface, interface.family);
         line(to, &name, &interface.state, &of_interface(interface), None)?;
@@ -116,11 +119,12 @@ fn of_output(output: &OutputStats) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn of_interface(interface: &InterfaceStats) -> [(&'static str, u64); 8] {
+fn of_interface(interface: &InterfaceStats) -> [(&'static str, u64); 9] {
     [
         ("datagrams", interface.datagrams),
         ("packets", interface.packets),
         ("kernel_dropped", interface.kernel_dropped),
+        ("reopened", interface.reopened),
         ("unmatched", interface.unmatched),
         ("malformed", interface.malformed),
         ("checksum", interface.checksum),

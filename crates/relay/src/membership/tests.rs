@@ -297,3 +297,23 @@ proptest! {
         let _ = message::parse(&packet);
     }
 }
+
+#[test]
+fn what_is_wanted_for_longest_comes_first() {
+    let mut querier = querier();
+    querier.hear(report("239.1.1.9", Wish::FromAny), at(0));
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(1));
+    querier.hear(report("239.1.1.9", Wish::FromAny), at(2));
+    assert_eq!(wanted(&querier, 2), ["239.1.1.9", "239.1.1.1"]);
+}
+
+#[test]
+fn another_address_of_ours_changes_no_wish() {
+    let mut querier = querier();
+    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.tick(at(0));
+    querier.set_own(address("10.0.0.9"), at(10));
+    assert_eq!(querier.tick(at(10)), [Query::general()]);
+    assert!(querier.tick(at(50)).is_empty());
+    assert_eq!(wanted(&querier, 50), ["239.1.1.1"]);
+}

@@ -139,11 +139,8 @@ fn output(text: &str, input: &Input) -> Result<Output, Wrong> {
     };
     let hops = match words.next() {
         None => Hops::Decrement,
-        Some("ttl") => {
-            let word = words.next().ok_or(Wrong::Missing("the TTL"))?;
-            let value = word.parse::<NonZeroU8>();
-            Hops::Set(value.map_err(|_| Wrong::Ttl(word.to_owned()))?)
-        }
+        Some("above") => Hops::Above(ttl(words.next())?),
+        Some("ttl") => Hops::Set(ttl(words.next())?),
         Some(other) => return Err(Wrong::Unexpected(other.to_owned())),
     };
     end(words)?;
@@ -158,6 +155,11 @@ fn output(text: &str, input: &Input) -> Result<Output, Wrong> {
         port,
         hops,
     })
+}
+
+fn ttl(word: Option<&str>) -> Result<NonZeroU8, Wrong> {
+    let word = word.ok_or(Wrong::Missing("the TTL"))?;
+    word.parse().map_err(|_| Wrong::Ttl(word.to_owned()))
 }
 
 /// As the kernel has it (`dev_valid_name`, Linux net/core/dev.c), less what this language uses itself.

@@ -41,6 +41,7 @@ fn is_written_as_it_is_read() {
         "eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002",
         "eth0 239.1.1.1:5001 from 10.0.0.0/8 -> eth0 239.1.1.2:5001 ttl 255",
         "eth0.5 239.1.0.0/16:* -> wlan0 *:*, eth2 *:9",
+        "eth0 239.1.1.1:* -> eth1 *:* above 64",
         "a [ff3e::/96]:5001 from 2001:db8::1 -> b [ff3e::1]:1, c [fe80::7]:2 ttl 1",
         "a [ff02::fb]:5353 -> b 224.0.0.251:5353",
         "a 192.0.2.1:5003 -> b 239.1.1.1:5001",
@@ -175,4 +176,11 @@ proptest! {
             prop_assert_eq!(parse(&rule.to_string()).unwrap(), rule);
         }
     }
+}
+
+#[test]
+fn above_a_threshold_it_is_one_less() {
+    let above = Hops::Above(NonZeroU8::new(64).unwrap());
+    assert_eq!(above.leaving(65), NonZeroU8::new(64));
+    assert_eq!((above.leaving(64), above.leaving(0)), (None, None));
 }

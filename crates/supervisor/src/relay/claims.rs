@@ -14,6 +14,7 @@ use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
 use super::inputs::Engine;
 use super::links::Links;
+use crate::error::reason;
 
 /// What is held for a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,11 +42,14 @@ struct Claimed {
 #[derive(Debug)]
 enum State {
     Waiting,
-    /// On the interface of this index, by this socket.
-    Held(u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
+    /// On the interface of this index and MTU, by this socket.
+    Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
     /// Why not.
     Failed(Errno),
 }
+
+/// Bytes that every link with IPv6 carries.
+const SMALLEST: u32 = 1280;
 
 impl Claim {
     /// What a rule needs. Of a range nothing can be joined.
@@ -65,6 +69,12 @@ impl Claim {
             from: input.from.and_then(single).filter(|_| to.is_multicast()),
             sink,
         })
+    }
+
+    /// Below the smallest MTU that there is for IPv6 (RFC 8200 section 5) the interface has no IPv6 at all, and no member of
+    /// a group of it any more.
+    fn outlives(&self, before: u32, now: u32) -> bool {
+        !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= SMALLEST)
     }
 
     fn complain(&self, error: Errno) {
@@ -99,6 +109,24 @@ impl Claims {
         }
     }
 
+    /// Whether some group is not joined though its interface is there.
+    pub(super) fn incomplete(&self) -> bool {
+        let fails = |(claim, claimed): (&Claim, &Claimed)| {
+            claim.to.is_multicast() && matches!(claimed.state, State::Failed(_))
+        };
+        self.0.iter().any(fails)
+    }
+
+    /// Why a group is not joined. That somebody else has a port is no reason to try again.
+    pub(super) fn missing(&self, claim: &Claim) -> Option<String> {
+        match self.0.get(claim)?.state {
+            State::Failed(error) if claim.to.is_multicast() => {
+                Some(format!("cannot join {}: {}", claim.to, reason(&error.into())))
+            }
+            State::Failed(_) | State::Held(..) | State::Waiting => None,
+        }
+    }
+
     /// Holds what interfaces that have come allow.
     pub(super) fn update(&mut self, links: &Links) {
         for (claim, claimed) in &mut self.0 {
@@ -113,11 +141,12 @@ impl Claimed {
             self.state = State::Waiting;
             return;
         };
-        if matches!(self.state, State::Held(index, _) if index == link.index) {
+        if matches!(self.state, State::Held(index, mtu, _) if index == link.index && claim.outlives(mtu, link.mtu))
+        {
             return;
         }
         self.state = match (hold(claim, link.index), &self.state) {
-            (Ok(socket), _) => State::Held(link.index, socket),
+            (Ok(socket), _) => State::Held(link.index, link.mtu, socket),
             (Err(error), State::Failed(before)) if *before == error => return,
             (Err(error), _) => {
                 claim.complain(error);
@@ -154,3 +183,6 @@ fn end_at(socket: &OwnedFd, claim: &Claim, port: NonZeroU16) -> Result<(), Errno
     bind::to_device(socket, &claim.interface)?;
     rustix::net::bind(socket, &SocketAddr::new(claim.to, port.get()))
 }
+
+#[cfg(test)]
+mod tests;

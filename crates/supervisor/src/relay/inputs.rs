@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use pontoon_relay::counters::Interface::Position;
 use pontoon_relay::counters::InterfaceStats;
 use pontoon_relay::filter::{self as program, Instruction, NOTHING};
 use pontoon_relay::rule::Input;
@@ -17,6 +18,7 @@ use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 use super::closing::Closing;
 use super::crew::Crew;
 use super::links::{Link, Links};
+use super::stuck::Stuck;
 use crate::error::reason;
 
 /// What is received together: all that arrives on an interface for a family.
@@ -55,16 +57,27 @@ struct Receiving {
     /// What the kernel has counted for rings as far as it was asked, and for sockets that are closed.
     kernel_packets: u64,
     kernel_dropped: u64,
+    /// How often the kernel had stopped a ring.
+    reopened: u64,
 }
 
-/// Why some of what rules want is not received, by port; `None` is what a ring's filter leaves out.
-type Lacking = BTreeMap<Option<u16>, String>;
+/// Why some of what rules want is not received, by where it is sent to; `None` is what a ring's filter leaves out.
+type Lacking = BTreeMap<Option<SocketAddr>, String>;
 
 #[derive(Debug)]
 struct Open {
-    /// Index and MTU of the interface when it was opened.
-    link: (u32, u32),
+    born: Born,
     what: What,
+}
+
+/// What a ring depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Born {
+    index: u32,
+    mtu: u32,
+    /// IPv4 fragments are put together. What comes for an interface on top comes by this one's ring, too, and both would
+    /// put the same fragments into one place, where what is there twice is thrown away: so only the upper one does.
+    whole: bool,
 }
 
 #[derive(Debug)]
@@ -74,10 +87,20 @@ enum What {
         size: Size,
         /// One for each worker.
         sockets: Vec<OwnedFd>,
-        program: Vec<Instruction>,
+        wants: Wants,
+        stuck: Stuck,
     },
-    /// By port, all of them the first worker's: of a group each socket would get a copy.
-    Sockets(BTreeMap<u16, (u32, OwnedFd)>),
+    /// By where datagrams are sent to, all of them the first worker's: of a group each socket would get a copy. One for every
+    /// address would take what is sent to other programs.
+    Sockets(BTreeMap<SocketAddr, (u32, OwnedFd)>),
+}
+
+/// What a ring is told to receive.
+#[derive(Debug)]
+struct Wants {
+    program: Vec<Instruction>,
+    /// The device hands up every group.
+    all_groups: bool,
 }
 
 /// Whether a worker has taken from a ring before.
@@ -149,6 +172,7 @@ impl Inputs {
                 lacking: Lacking::new(),
                 kernel_packets: 0,
                 kernel_dropped: 0,
+                reopened: 0,
             },
         );
     }
@@ -174,8 +198,8 @@ impl Inputs {
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
         let receiving = self.doors.get(&Door::of(input))?;
         let lacking = || {
-            let ports = [None, input.port.map(Into::into)];
-            ports.iter().find_map(|port| receiving.lacking.get(port))
+            let places = [None, endpoint(input)];
+            places.iter().find_map(|place| receiving.lacking.get(place))
         };
         let why = receiving.state.as_ref().err().or_else(lacking);
         why.map(String::as_str)
@@ -186,14 +210,71 @@ impl Inputs {
         self.doors.values().any(Receiving::is_incomplete)
     }
 
-    /// When something is to be closed for good.
+    /// When a ring is to be looked at, or something to be closed for good.
     pub(super) fn next_turn(&self) -> Option<Instant> {
-        self.closing.next_turn()
+        let looks = self.doors.values().filter_map(Receiving::next_look);
+        looks.chain(self.closing.next_turn()).min()
+    }
+
+    /// Something has come to a ring that nothing had come to for a while.
+    pub(super) fn packets_come(&mut self) {
+        let now = Instant::now();
+        for receiving in self.doors.values_mut() {
+            if let Ok(Open {
+                what: What::Ring { sockets, stuck, .. },
+                ..
+            }) = &mut receiving.state
+            {
+                stuck.wake(sockets, now);
+            }
+        }
+    }
+
+    /// Closes the rings of doors that the kernel has stopped one of. They are to be opened again.
+    pub(super) fn close_stuck(&mut self, crew: &mut Crew) -> Vec<Door> {
+        let now = Instant::now();
+        let mut closed = Vec::new();
+        for (door, receiving) in &mut self.doors {
+            if receiving.next_look().is_none_or(|due| now < due) || !receiving.is_stuck(crew, now) {
+                continue;
+            }
+            let family = if door.v6 { "IPv6" } else { "IPv4" };
+            if receiving.reopened == 0 {
+                tracing::warn!(
+                    "{}: {family}: the kernel has stopped the ring over a packet that it cannot describe; it is opened anew",
+                    door.interface
+                );
+            }
+            receiving.reopened += 1;
+            receiving.close(crew, &mut self.closing);
+            closed.push(door.clone());
+        }
+        closed
     }
 
     /// Closes it.
     pub(super) fn close_due(&mut self) {
         self.closing.close_due();
+    }
+
+    /// Doors that are open as they would not be opened again.
+    pub(super) fn outdated(&self, links: &Links) -> Vec<Door> {
+        let outdated = |(door, receiving): &(&Door, &Receiving)| {
+            receiving.state.is_ok() && receiving.born() != self.born(door, links)
+        };
+        let doors = self.doors.iter().filter(outdated);
+        doors.map(|(door, _)| door.clone()).collect()
+    }
+
+    /// What a ring would depend on that was opened now, where one can be.
+    fn born(&self, door: &Door, links: &Links) -> Option<Born> {
+        let link = links.get(&door.interface).filter(|link| link.up)?;
+        let is_over = |other: &Door| other.v6 == door.v6 && links.is_over(&other.interface, link.index);
+        Some(Born {
+            index: link.index,
+            mtu: link.mtu,
+            whole: door.v6 || !self.doors.keys().any(is_over),
+        })
     }
 
     /// Opens or closes a door as its interface is now, for the rules that it has now.
@@ -204,16 +285,16 @@ impl Inputs {
         links: &Links,
         crew: &mut Crew,
     ) {
+        let born = self.born(door, links);
         let (engine, next_id) = (self.engine, &mut self.next_id);
         let Some(receiving) = self.doors.get_mut(door) else {
             return;
         };
         let link = links.get(&door.interface).filter(|link| link.up);
-        let now = link.map(|link| (link.index, link.mtu));
-        if receiving.state.as_ref().ok().map(|open| open.link) != now {
+        if receiving.born() != born {
             receiving.close(crew, &mut self.closing);
         }
-        let Some(link) = link else {
+        let (Some(link), Some(born)) = (link, born) else {
             let why = match links.get(&door.interface) {
                 None => "no such interface",
                 Some(_) => "the interface is down",
@@ -223,13 +304,10 @@ impl Inputs {
         };
         if receiving.state.is_err() {
             let what = match engine {
-                Engine::Ring => What::ring(door, link, next_id, crew.len()),
+                Engine::Ring => What::ring(door, born, next_id, crew.len()),
                 Engine::Socket => Ok(What::Sockets(BTreeMap::new())),
             };
-            let state = what.map(|what| Open {
-                link: (link.index, link.mtu),
-                what,
-            });
+            let state = what.map(|what| Open { born, what });
             receiving.set_state(door, state.map_err(|error| reason(&error)));
             for number in 0..crew.len() {
                 receiving.tell(number, Ring::New, crew);
@@ -238,8 +316,8 @@ impl Inputs {
         let (table, row) = (receiving.table, receiving.row);
         if let Ok(open) = &mut receiving.state {
             let lacking = match &mut open.what {
-                What::Ring { sockets, program, .. } => {
-                    let adapted = adapt_ring(door, link, rules, sockets, program);
+                What::Ring { sockets, wants, .. } => {
+                    let adapted = adapt_ring(door, link, rules, sockets, wants);
                     let why = |error| format!("cannot adapt to the rules: {}", reason(&error));
                     adapted
                         .err()
@@ -249,20 +327,12 @@ impl Inputs {
                 }
                 What::Sockets(sockets) => {
                     let dropped = &mut receiving.kernel_dropped;
-                    adapt_sockets(
-                        door,
-                        link,
-                        rules,
-                        sockets,
-                        dropped,
-                        next_id,
-                        |id, port, socket| {
-                            let kind = port.map(Kind::Socket);
-                            let input = |kind| Message::Input(messages::Input { id, table, row, kind });
-                            let message = kind.map_or(Message::NoInput(id), input);
-                            crew.tell(0, &message, socket.map(AsFd::as_fd));
-                        },
-                    )
+                    adapt_sockets(door, link, rules, sockets, dropped, next_id, |id, at, socket| {
+                        let kind = at.map(|at| Kind::Socket(at.port()));
+                        let input = |kind| Message::Input(messages::Input { id, table, row, kind });
+                        let message = kind.map_or(Message::NoInput(id), input);
+                        crew.tell(0, &message, socket.map(AsFd::as_fd));
+                    })
                 }
             };
             receiving.set_lacking(door, lacking);
@@ -288,6 +358,7 @@ impl Inputs {
                     state: receiving.describe(),
                     kernel_packets: receiving.kernel_packets,
                     kernel_dropped: receiving.kernel_dropped + receiving.socket_drops(),
+                    reopened: receiving.reopened,
                     ..InterfaceStats::default()
                 };
                 crew.read(receiving.row).for_each(|row| stats.add(&row));
@@ -310,8 +381,8 @@ impl Receiving {
 
     fn set_lacking(&mut self, door: &Door, lacking: Lacking) {
         let family = if door.v6 { "IPv6" } else { "IPv4" };
-        for (port, why) in &lacking {
-            if self.lacking.get(port) != Some(why) {
+        for (at, why) in &lacking {
+            if self.lacking.get(at) != Some(why) {
                 tracing::error!("{}: {family}: {why}; it is tried again", door.interface);
             }
         }
@@ -319,6 +390,10 @@ impl Receiving {
             tracing::info!("{}: {family}: nothing is lacking any more", door.interface);
         }
         self.lacking = lacking;
+    }
+
+    fn born(&self) -> Option<Born> {
+        self.state.as_ref().ok().map(|open| open.born)
     }
 
     fn is_incomplete(&self) -> bool {
@@ -376,17 +451,41 @@ impl Receiving {
     /// Of what it was asked for, a ring's kernel begins anew.
     fn ask_kernel(&mut self) {
         if let Ok(Open {
-            what: What::Ring { sockets, .. },
+            what: What::Ring { sockets, stuck, .. },
             ..
-        }) = &self.state
+        }) = &mut self.state
         {
-            for (packets, dropped) in sockets
-                .iter()
-                .filter_map(|socket| packet::statistics(socket).ok())
-            {
+            for (number, socket) in sockets.iter().enumerate() {
+                let Ok((packets, dropped)) = packet::statistics(socket) else {
+                    continue;
+                };
                 self.kernel_packets += u64::from(packets);
                 self.kernel_dropped += u64::from(dropped);
+                stuck.count(number, packets, dropped);
             }
+        }
+    }
+
+    /// When to look whether a ring is stopped.
+    fn next_look(&self) -> Option<Instant> {
+        match &self.state {
+            Ok(Open {
+                what: What::Ring { stuck, .. },
+                ..
+            }) => stuck.due(),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn is_stuck(&mut self, crew: &Crew, now: Instant) -> bool {
+        self.ask_kernel();
+        let positions = crew.read(self.row).map(|row| row[Position as usize]);
+        match &mut self.state {
+            Ok(Open {
+                what: What::Ring { sockets, stuck, .. },
+                ..
+            }) => stuck.look(sockets, positions, now),
+            Ok(_) | Err(_) => false,
         }
     }
 
@@ -406,8 +505,8 @@ impl Receiving {
                 }
             }
             Ok(What::Sockets(sockets)) if number == 0 => {
-                for (port, (id, socket)) in sockets {
-                    crew.tell(0, &input(*id, Kind::Socket(*port)), Some(socket.as_fd()));
+                for (at, (id, socket)) in sockets {
+                    crew.tell(0, &input(*id, Kind::Socket(at.port())), Some(socket.as_fd()));
                 }
             }
             Ok(What::Sockets(_)) | Err(_) => {}
@@ -427,9 +526,18 @@ impl Open {
     }
 }
 
+impl Wants {
+    fn nothing() -> Self {
+        Self {
+            program: NOTHING.to_vec(),
+            all_groups: false,
+        }
+    }
+}
+
 impl What {
-    fn ring(door: &Door, link: &Link, next_id: &mut u32, workers: usize) -> io::Result<Self> {
-        let bytes = link.mtu + ETHERNET;
+    fn ring(door: &Door, born: Born, next_id: &mut u32, workers: usize) -> io::Result<Self> {
+        let bytes = born.mtu + ETHERNET;
         let slots = RING_BYTES / Size::new(1, bytes).slot_bytes();
         let size = Size::new(slots, bytes);
         let sockets = (0..workers)
@@ -437,18 +545,19 @@ impl What {
                 let socket = packet::open(size)?;
                 // Before they are a group, each would get everything.
                 filter::attach(&socket, instructions(&NOTHING))?;
-                packet::bind(&socket, link.index, door.family())?;
+                packet::bind(&socket, born.index, door.family())?;
                 Ok(socket)
             })
             .collect::<io::Result<Vec<_>>>()?;
         let spread = if workers == 1 { Spread::One } else { Spread::Flows };
-        packet::group(&sockets, spread)?;
+        packet::group(&sockets, spread, born.whole)?;
         *next_id += 1;
         Ok(Self::Ring {
             id: *next_id,
             size,
+            stuck: Stuck::new(&sockets, Instant::now()),
             sockets,
-            program: NOTHING.to_vec(),
+            wants: Wants::nothing(),
         })
     }
 }
@@ -459,7 +568,7 @@ fn adapt_ring<'a>(
     link: &Link,
     rules: impl Iterator<Item = &'a Input> + Clone,
     sockets: &[OwnedFd],
-    program: &mut Vec<Instruction>,
+    has: &mut Wants,
 ) -> io::Result<()> {
     let base = if link.ethernet { ETHERNET } else { NET_OFFSET };
     let wanted = match door.family() {
@@ -467,57 +576,65 @@ fn adapt_ring<'a>(
         Family::V6 => program::v6(base, rules.clone()),
     };
     let wanted = program::only_from(link.index, wanted);
-    if wanted == *program {
-        return Ok(());
+    if wanted != has.program {
+        for socket in sockets {
+            filter::attach(socket, instructions(&wanted))?;
+        }
+        has.program = wanted;
     }
     let is_range = |input: &Input| input.is_multicast() && input.to.prefix_len() < input.to.max_prefix_len();
-    for socket in sockets {
-        filter::attach(socket, instructions(&wanted))?;
-    }
+    let all_groups = rules.clone().any(is_range);
     if let Some(first) = sockets.first()
-        && rules.clone().any(is_range)
+        && all_groups != has.all_groups
     {
-        packet::all_groups(first, link.index)?;
+        packet::all_groups(first, link.index, all_groups)?;
+        has.all_groups = all_groups;
     }
-    *program = wanted;
     Ok(())
 }
 
-/// Opens sockets for ports that rules want, and closes those that none wants. `tell` gets number, port and socket of
-/// what came, and the number of what went. Says which could not be opened: somebody else may have a port for now.
+/// Opens sockets for what rules want, and closes those that none wants. `tell` gets number, address and socket of what
+/// came, and the number of what went. Says which could not be opened: somebody else may have a port for now.
 fn adapt_sockets<'a>(
     door: &Door,
     link: &Link,
     rules: impl Iterator<Item = &'a Input> + Clone,
-    sockets: &mut BTreeMap<u16, (u32, OwnedFd)>,
+    sockets: &mut BTreeMap<SocketAddr, (u32, OwnedFd)>,
     dropped: &mut u64,
     next_id: &mut u32,
-    mut tell: impl FnMut(u32, Option<u16>, Option<&OwnedFd>),
+    mut tell: impl FnMut(u32, Option<SocketAddr>, Option<&OwnedFd>),
 ) -> Lacking {
-    let ports: BTreeSet<u16> = rules.filter_map(|input| input.port).map(Into::into).collect();
-    let unwanted = sockets.extract_if(.., |port, _| !ports.contains(port));
+    let wanted: BTreeSet<SocketAddr> = rules.filter_map(endpoint).collect();
+    let unwanted = sockets.extract_if(.., |at, _| !wanted.contains(at));
     for (_, (id, socket)) in unwanted {
         receive_no_more(&socket);
         tell(id, None, None);
         *dropped += drops([&socket]);
     }
     let mut lacking = Lacking::new();
-    for port in ports {
-        if sockets.contains_key(&port) {
+    for at in wanted {
+        if sockets.contains_key(&at) {
             continue;
         }
-        match receiver(door.family(), link, port) {
+        match receiver(door.family(), link, at) {
             Ok(socket) => {
                 *next_id += 1;
-                tell(*next_id, Some(port), Some(&socket));
-                sockets.insert(port, (*next_id, socket));
+                tell(*next_id, Some(at), Some(&socket));
+                sockets.insert(at, (*next_id, socket));
             }
             Err(error) => {
-                lacking.insert(Some(port), format!("port {port}: {}", reason(&error)));
+                lacking.insert(Some(at), format!("{at}: {}", reason(&error)));
             }
         }
     }
     lacking
+}
+
+/// Where what a rule takes is sent to, if that is one address and port.
+fn endpoint(input: &Input) -> Option<SocketAddr> {
+    let single = input.to.prefix_len() == input.to.max_prefix_len();
+    let port = input.port.filter(|_| single)?;
+    Some(SocketAddr::new(input.to.addr(), port.get()))
 }
 
 /// A worker takes what is there by now, which has to have an end.
@@ -532,7 +649,7 @@ fn drops<'a>(sockets: impl IntoIterator<Item = &'a OwnedFd>) -> u64 {
     sockets.into_iter().map(of_socket).sum()
 }
 
-fn receiver(family: Family, link: &Link, port: u16) -> io::Result<OwnedFd> {
+fn receiver(family: Family, link: &Link, at: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -547,7 +664,11 @@ fn receiver(family: Family, link: &Link, port: u16) -> io::Result<OwnedFd> {
     if let Err(error) = udp::coalesce(&socket) {
         tracing::debug!(%error, "no UDP_GRO");
     }
-    rustix::net::bind(&socket, &SocketAddr::new(family.unspecified(), port))?;
+    let at = match at {
+        SocketAddr::V6(v6) => SocketAddrV6::new(*v6.ip(), v6.port(), 0, link.index).into(),
+        v4 => v4,
+    };
+    rustix::net::bind(&socket, &at)?;
     Ok(socket)
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU8;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -148,7 +149,7 @@ fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
             RouteAttribute::MultiPath(hops) => {
                 leaves = hops
                     .iter()
-                    .filter_map(|hop| links.name(hop.interface_index))
+                    .filter_map(|hop| Some((links.name(hop.interface_index)?, threshold(hop.hops))))
                     .collect();
             }
             _ => {}
@@ -162,15 +163,24 @@ fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
     };
     let outputs: Vec<Output> = leaves
         .into_iter()
-        .filter(|name| *name != input.interface)
-        .map(|name| Output {
+        .filter(|(name, _)| *name != input.interface)
+        .map(|(name, hops)| Output {
             interface: name.to_owned(),
             to: None,
             port: None,
-            hops: Hops::Decrement,
+            hops,
         })
         .collect();
     (!outputs.is_empty()).then_some(Rule { input, outputs })
+}
+
+/// The kernel forwards what has a TTL above the threshold (`ip_mr_forward`, Linux net/ipv4/ipmr.c); above 1 has to be what
+/// is one less then.
+fn threshold(ttl: u8) -> Hops {
+    match NonZeroU8::new(ttl) {
+        Some(threshold) if ttl > 1 => Hops::Above(threshold),
+        Some(_) | None => Hops::Decrement,
+    }
 }
 
 /// rtnetlink's library does not know the families of multicast routes, and so leaves their addresses as they are.
@@ -208,4 +218,32 @@ fn nft(program: &str) -> io::Result<()> {
     Err(io::Error::other(
         said.lines().next().unwrap_or("nft failed").to_owned(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::route::RouteNextHop;
+
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_part_of_the_rule() {
+        let (_, links) = super::super::links::LinkWatch::start().unwrap();
+        let lo = links.get("lo").unwrap().index;
+        let with = |ttl| {
+            let mut hop = RouteNextHop::default();
+            (hop.interface_index, hop.hops) = (lo, ttl);
+            let mut route = RouteMessage::default();
+            route.attributes = vec![
+                RouteAttribute::Destination(RouteAddress::Other(vec![239, 1, 1, 1])),
+                RouteAttribute::Iif(u32::MAX >> 1),
+                RouteAttribute::MultiPath(vec![hop]),
+            ];
+            let mut links = links.clone();
+            links.add("in", u32::MAX >> 1);
+            rule(&route, &links).unwrap().to_string()
+        };
+        assert_eq!(with(1), "in 239.1.1.1:* -> lo *:*");
+        assert_eq!(with(64), "in 239.1.1.1:* -> lo *:* above 64");
+    }
 }

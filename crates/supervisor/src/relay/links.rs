@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::AddressMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::address::{AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use pontoon_relay::counters::DeviceStats;
@@ -29,14 +29,41 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     /// Bytes in front of IP are those of Ethernet.
     pub(super) ethernet: bool,
-    addresses: Vec<IpAddr>,
+    /// Index of the interface that it is on top of, a VLAN's say, and whose frames it gets.
+    over: Option<u32>,
+    addresses: Vec<Own>,
+}
+
+/// An address that can be sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) address: IpAddr,
+    /// The kernel sends from another one, where there is one (RFC 4862 section 5.5.4).
+    deprecated: bool,
 }
 
 impl Link {
     /// Its addresses of a family.
-    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = IpAddr> {
-        let of_family = move |address: &&IpAddr| Family::of(**address) == family;
+    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = Own> {
+        let of_family = move |own: &&Own| Family::of(own.address) == family;
         self.addresses.iter().filter(of_family).copied()
+    }
+}
+
+impl Own {
+    /// An address that it may yet turn out that somebody else has is told once more when that is known (RFC 4862 section 5.4).
+    fn of(message: &RouteNetlinkMessage) -> Option<Self> {
+        let RouteNetlinkMessage::NewAddress(header) = message else {
+            return None;
+        };
+        let flags = header.header.flags;
+        if flags.intersects(AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed) {
+            return None;
+        }
+        Some(Self {
+            address: netlink::address(message)?.addr(),
+            deprecated: flags.contains(AddressHeaderFlags::Deprecated),
+        })
     }
 }
 
@@ -47,6 +74,35 @@ pub(super) struct Links(BTreeMap<String, Link>);
 impl Links {
     pub(super) fn get(&self, name: &str) -> Option<&Link> {
         self.0.get(name)
+    }
+
+    #[cfg(test)]
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Link> {
+        self.0.get_mut(name)
+    }
+
+    /// One more, like the loopback.
+    #[cfg(test)]
+    pub(super) fn add(&mut self, name: &str, index: u32) {
+        let mut link = self.0["lo"].clone();
+        (link.name, link.index) = (name.to_owned(), index);
+        self.0.insert(link.name.clone(), link);
+    }
+
+    /// Whether what arrives for an interface has come through the one with that index.
+    pub(super) fn is_over(&self, name: &str, index: u32) -> bool {
+        let mut at = self.get(name);
+        // None is on top of itself; what has just changed might look so.
+        for _ in 0..self.0.len() {
+            let Some(over) = at.and_then(|link| link.over) else {
+                return false;
+            };
+            if over == index {
+                return true;
+            }
+            at = self.0.values().find(|link| link.index == over);
+        }
+        false
     }
 
     /// The name of the interface with this index.
@@ -164,10 +220,10 @@ fn look(query: &mut Netlink) -> io::Result<Links> {
     }
     for message in query.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
         if let RouteNetlinkMessage::NewAddress(header) = &message
-            && let Some(address) = netlink::address(&message)
+            && let Some(own) = Own::of(&message)
             && let Some(link) = links.get_mut(&header.header.index)
         {
-            link.addresses.push(address.addr());
+            link.addresses.push(own);
         }
     }
     Ok(Links(
@@ -194,8 +250,30 @@ fn link(message: &LinkMessage) -> Option<Link> {
             header.link_layer_type,
             LinkLayerType::Ether | LinkLayerType::Loopback
         ),
+        over: over(message),
         addresses: Vec::new(),
     })
+}
+
+/// Of other kinds, what is said there is the other end, or is in another namespace.
+fn over(message: &LinkMessage) -> Option<u32> {
+    let (mut below, mut on_top) = (None, false);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Link(index) => below = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => return None,
+            LinkAttribute::LinkInfo(about) => {
+                on_top |= about.iter().any(|about| {
+                    matches!(
+                        about,
+                        LinkInfo::Kind(InfoKind::Vlan | InfoKind::MacVlan | InfoKind::IpVlan)
+                    )
+                });
+            }
+            _ => {}
+        }
+    }
+    below.filter(|_| on_top)
 }
 
 fn name(message: &LinkMessage) -> Option<String> {
@@ -207,6 +285,8 @@ fn name(message: &LinkMessage) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::address::AddressAttribute;
+
     use super::*;
 
     #[test]
@@ -217,6 +297,49 @@ mod tests {
         assert!(links.get("no such").is_none());
         let counted = counted(&mut Netlink::open().unwrap()).unwrap();
         assert_eq!(counted["lo"].interface, "lo");
+    }
+
+    #[test]
+    fn knows_what_is_on_top_of_what() {
+        let message = |index, below, kind: Option<InfoKind>| {
+            let mut message = LinkMessage::default();
+            message.header.index = index;
+            message.attributes = vec![
+                LinkAttribute::IfName(format!("if{index}")),
+                LinkAttribute::Link(below),
+            ];
+            let about = kind.map(|kind| LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]));
+            message.attributes.extend(about);
+            let link = link(&message).unwrap();
+            (link.name.clone(), link)
+        };
+        let links = Links(BTreeMap::from([
+            message(1, 2, Some(InfoKind::Veth)),
+            message(2, 1, Some(InfoKind::Veth)),
+            message(3, 1, Some(InfoKind::Vlan)),
+            message(4, 3, Some(InfoKind::MacVlan)),
+        ]));
+        assert!(links.is_over("if3", 1) && links.is_over("if4", 3) && links.is_over("if4", 1));
+        assert!(!links.is_over("if2", 1) && !links.is_over("if1", 1) && !links.is_over("if3", 4));
+    }
+
+    #[test]
+    fn an_address_counts_once_it_is_known_to_be_ours() {
+        let with = |flags| {
+            let mut message = AddressMessage::default();
+            message.header.prefix_len = 64;
+            message.header.flags = flags;
+            let address = "2001:db8::1".parse().unwrap();
+            message.attributes.push(AddressAttribute::Address(address));
+            Own::of(&RouteNetlinkMessage::NewAddress(message))
+        };
+        let own = with(AddressHeaderFlags::Permanent).unwrap();
+        assert!(!own.deprecated);
+        assert_eq!(with(AddressHeaderFlags::Tentative), None);
+        let taken = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+        assert_eq!(with(taken), None);
+        // Sockets choose another one now: it is another link.
+        assert_ne!(with(AddressHeaderFlags::Deprecated), Some(own));
     }
 
     #[test]

@@ -60,6 +60,10 @@ impl Collector for Snapshot {
         encoder
             .encode_descriptor("softnet_dropped_packets", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, u64>(&stats.softnet_dropped, None)?;
+        let help = "Rules that hosts behind proxies and the kernel's routes want, and there is no room for.";
+        encoder
+            .encode_descriptor("left_out_rules", help, None, MetricType::Gauge)?
+            .encode_gauge(&i64::try_from(stats.left_out).unwrap_or(i64::MAX))?;
         outputs_up(&mut encoder, &stats.rules)
     }
 }
@@ -139,7 +143,7 @@ fn of_interface(interface: &InterfaceStats) -> [String; 2] {
     [interface.interface.clone(), interface.family.clone()]
 }
 
-fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 3] {
+fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 4] {
     let rows = |of: fn(&InterfaceStats) -> u64| {
         let row = |interface| (of_interface(interface), of(interface));
         interfaces.iter().map(row).collect()
@@ -160,6 +164,11 @@ fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 3] {
             "kernel_dropped_packets",
             "Packets that the kernel dropped as a ring or a socket's buffer was full.",
             |interface| interface.kernel_dropped,
+        ),
+        family(
+            "reopened",
+            "How often the kernel had stopped a ring for good, so that it was opened anew.",
+            |interface| interface.reopened,
         ),
     ]
 }

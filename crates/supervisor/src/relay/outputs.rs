@@ -13,7 +13,7 @@ use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use super::crew::Crew;
-use super::links::{Link, Links};
+use super::links::{Link, Links, Own};
 use crate::error::reason;
 
 /// What has a socket of its own: rules that send alike share it.
@@ -54,7 +54,7 @@ struct Open {
 struct Origin {
     index: u32,
     mtu: u32,
-    addresses: Vec<IpAddr>,
+    addresses: Vec<Own>,
 }
 
 /// Why nothing can be sent.
@@ -112,6 +112,10 @@ impl Way {
         let socket = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
         bind::to_device(&socket, &link.name)?;
         multicast::send_from(&socket, link.index, family)?;
+        if !self.v6 {
+            // An address that is everybody's on a link looks like any other.
+            sockopt::set_socket_broadcast(&socket, true)?;
+        }
         udp::set_dont_fragment(&socket, family, false)?;
         // Nobody reads what is sent back.
         filter::refuse_all(&socket)?;
@@ -250,5 +254,22 @@ impl fmt::Display for Down {
             Self::NoAddress => f.write_str("the interface has no address of this family"),
             Self::Kernel(reason) => f.write_str(reason),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pontoon_relay::Rule;
+
+    use super::super::links::LinkWatch;
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_everybodys_is_one_to_send_to() {
+        let rule: Rule = "a 239.1.1.1:5001 -> lo 127.255.255.255:5001".parse().unwrap();
+        let way = Way::of(&rule.outputs[0], &rule.input);
+        let (_, links) = LinkWatch::start().unwrap();
+        let open = way.open(&links, 1);
+        assert!(open.is_ok(), "{:?}", open.err());
     }
 }

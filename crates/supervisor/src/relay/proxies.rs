@@ -1,6 +1,6 @@
 //! The ears and the voice of proxies: what hosts on a link say of groups, and what we ask them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,6 +12,7 @@ use pontoon_relay::proxy::{Proxy, Wanted};
 use pontoon_sys::{Family, filter, packet};
 
 use super::links::{Link, Links};
+use super::rows;
 
 /// All proxies.
 #[derive(Debug)]
@@ -25,13 +26,16 @@ struct Proxying {
     proxy: Proxy,
     /// By interface and whether it is IPv6.
     ears: BTreeMap<(String, bool), Ear>,
+    /// Interfaces that are not there, which has been said.
+    missing: BTreeSet<String>,
 }
 
 /// A place to hear and to ask at.
 #[derive(Debug)]
 struct Ear {
     index: u32,
-    own: IpAddr,
+    /// Where queries come from; while there is nothing, hosts are only heard.
+    own: Option<IpAddr>,
     socket: OwnedFd,
     querier: Querier,
 }
@@ -43,14 +47,16 @@ const LONGEST: usize = 9000;
 const BATCH: usize = 64;
 
 impl Proxies {
+    /// Several with one upstream are one, as what they want would be rules with one input.
     pub(super) fn new(proxies: &[Proxy]) -> Self {
-        let proxying = |proxy: &Proxy| Proxying {
-            proxy: proxy.clone(),
+        let proxying = |proxy| Proxying {
+            proxy,
             ears: BTreeMap::new(),
+            missing: BTreeSet::new(),
         };
         Self {
             begin: Instant::now(),
-            proxies: proxies.iter().map(proxying).collect(),
+            proxies: Proxy::merge(proxies).into_iter().map(proxying).collect(),
         }
     }
 
@@ -72,17 +78,37 @@ impl Proxies {
         self.ears().map(|ear| self.begin + ear.querier.next_tick()).min()
     }
 
-    /// Takes in what was said, asks what is due, and says what that leads to.
-    pub(super) fn turn(&mut self) -> Vec<Rule> {
+    /// Takes in what was said, asks what is due, and says what that leads to, and how much of it so many rows of the
+    /// counters are not enough for.
+    pub(super) fn turn(&mut self, rows: usize) -> (Vec<Rule>, usize) {
         let now = self.now();
-        let mut rules = Vec::new();
-        for Proxying { proxy, ears } in &mut self.proxies {
+        for ((name, _), ear) in self.proxies.iter_mut().flat_map(|proxying| &mut proxying.ears) {
+            if let Err(error) = ear.turn(now) {
+                tracing::debug!(%error, "{name}: asking for groups");
+            }
+        }
+        // Where it is too much, it is cut off where the most is wanted: others are not to have less for that.
+        let mut most = usize::MAX;
+        loop {
+            let (rules, longest, left_out) = self.rules(now, most);
+            if most == 0 || rows::needed(&rules) <= rows {
+                return (rules, left_out);
+            }
+            most = longest.min(most) / 2;
+        }
+    }
+
+    /// What leads to at most so many wishes of each interface and family; how many the longest list has, and how many are
+    /// not among them.
+    fn rules(&self, now: Duration, most: usize) -> (Vec<Rule>, usize, usize) {
+        let (mut rules, mut longest, mut left_out) = (Vec::new(), 0, 0);
+        for Proxying { proxy, ears, .. } in &self.proxies {
             let mut wanted = Vec::new();
             for ((name, _), ear) in ears {
-                if let Err(error) = ear.turn(now) {
-                    tracing::debug!(%error, "{name}: asking for groups");
-                }
-                wanted.extend(ear.querier.wanted(now).map(|(group, from)| Wanted {
+                let wishes: Vec<_> = ear.querier.wanted(now).collect();
+                longest = longest.max(wishes.len());
+                left_out += wishes.len().saturating_sub(most);
+                wanted.extend(wishes.into_iter().take(most).map(|(group, from)| Wanted {
                     behind: name.clone(),
                     group,
                     from,
@@ -90,7 +116,7 @@ impl Proxies {
             }
             rules.extend(proxy.rules(&wanted));
         }
-        rules
+        (rules, longest, left_out)
     }
 
     fn ears(&self) -> impl Iterator<Item = &Ear> {
@@ -104,16 +130,26 @@ impl Proxies {
 
 impl Proxying {
     fn update(&mut self, links: &Links, now: Duration) {
+        for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
+            if links.get(name).is_some() {
+                self.missing.remove(name);
+            } else if self.missing.insert(name.clone()) {
+                tracing::warn!("{name}: no such interface; the proxy waits for it");
+            }
+        }
         for name in &self.proxy.downstream {
             for family in [Family::V4, Family::V6] {
                 let key = (name.clone(), family == Family::V6);
                 let link = links.get(name).filter(|link| link.up);
-                let found = link.and_then(|link| Some((link.index, own_address(link, family)?)));
-                let now_there = self.ears.get(&key).map(|ear| (ear.index, ear.own));
-                if now_there == found {
+                let own = link.and_then(|link| own_address(link, family));
+                if let Some(ear) = self.ears.get_mut(&key)
+                    && link.is_some_and(|link| link.index == ear.index)
+                {
+                    ear.ask_from(own, now);
                     continue;
                 }
                 self.ears.remove(&key);
+                let found = link.map(|link| link.index).zip(own);
                 match found.map(|(index, own)| Ear::open(index, own, now)) {
                     None => {}
                     Some(Ok(ear)) => {
@@ -128,7 +164,8 @@ impl Proxying {
 
 /// Queries of MLD come from the link's own address (RFC 3810 section 5).
 fn own_address(link: &Link, family: Family) -> Option<IpAddr> {
-    link.addresses(family).find(|address| match address {
+    let mut addresses = link.addresses(family).map(|own| own.address);
+    addresses.find(|address| match address {
         IpAddr::V4(_) => true,
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     })
@@ -141,13 +178,23 @@ impl Ear {
             Family::V4 => filter::attach(socket, IGMP),
             Family::V6 => filter::attach(socket, MLD),
         })?;
-        packet::all_groups(&socket, index)?;
+        packet::all_groups(&socket, index, true)?;
         Ok(Self {
             index,
-            own,
+            own: Some(own),
             socket,
             querier: Querier::new(own, now),
         })
+    }
+
+    /// Hosts that have been heard are not to be forgotten because an address of ours is another one.
+    fn ask_from(&mut self, own: Option<IpAddr>, now: Duration) {
+        if let Some(address) = own
+            && self.own != own
+        {
+            self.querier.set_own(address, now);
+        }
+        self.own = own;
     }
 
     fn turn(&mut self, now: Duration) -> io::Result<()> {
@@ -165,7 +212,9 @@ impl Ear {
             }
         }
         for query in self.querier.tick(now) {
-            if let Some((bytes, to)) = query.packet(self.own) {
+            if let Some(own) = self.own
+                && let Some((bytes, to)) = query.packet(own)
+            {
                 packet::send_to_group(&self.socket, self.index, to, &bytes)?;
             }
         }
@@ -190,3 +239,6 @@ const MLD: [(u16, u8, u8, u32); 6] = [
     (0x06, 0, 0, 0x4_0000),
     (0x06, 0, 0, 0),
 ];
+
+#[cfg(test)]
+mod tests;

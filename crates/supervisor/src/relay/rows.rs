@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pontoon_relay::Rule;
 use pontoon_relay::counters::OF_WORKER;
 use pontoon_relay_worker::Counters;
 
@@ -10,7 +11,25 @@ use pontoon_relay_worker::Counters;
 #[derive(Debug)]
 pub(super) struct Rows(VecDeque<u32>);
 
+/// What rules take at most: one each, one for each output, and perhaps one for a door of its own.
+pub(super) fn needed<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> usize {
+    rules.into_iter().map(|rule| 2 + rule.outputs.len()).sum()
+}
+
+/// Those in front that so many rows are enough for.
+pub(super) fn fit(rules: &[Rule], mut rows: usize) -> &[Rule] {
+    let fits = rules.iter().take_while(|rule| {
+        let left = rows.checked_sub(needed([*rule]));
+        rows = left.unwrap_or_default();
+        left.is_some()
+    });
+    &rules[..fits.count()]
+}
+
 impl Rows {
+    /// All rows that can be given away.
+    pub(super) const ALL: usize = (Counters::ROWS - OF_WORKER - 1) as usize;
+
     pub(super) fn new() -> Self {
         Self((OF_WORKER + 1..Counters::ROWS).collect())
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
 use pontoon_relay::rule::Input;
-use pontoon_relay::rules::{Change, Rules};
+use pontoon_relay::rules::{Change, Refused, Rules};
 use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
@@ -18,7 +18,7 @@ use super::crew::{Birth, Crew};
 use super::inputs::{Door, Engine, Inputs};
 use super::links::{self, Links};
 use super::outputs::{Outputs, Way};
-use super::rows::Rows;
+use super::rows::{self, Rows};
 use crate::error::{Error, reason};
 use crate::netlink::Netlink;
 
@@ -31,6 +31,10 @@ pub(super) struct Relay {
     mirrored: Vec<Rule>,
     /// Both: of two with one input that which somebody wants.
     rules: Rules,
+    /// What others want and there is no room for.
+    left_out: usize,
+    /// Whether it has been said that a sender's address is not kept.
+    warned: bool,
     /// What each rule has, by its input.
     installed: FxHashMap<Input, Entry>,
     links: Links,
@@ -52,6 +56,8 @@ impl Relay {
             own: Rules::default(),
             mirrored: Vec::new(),
             rules: Rules::default(),
+            left_out: 0,
+            warned: false,
             installed: FxHashMap::default(),
             links,
             inputs: Inputs::new(engine(&birth.disabled)),
@@ -70,13 +76,16 @@ impl Relay {
 
     /// What a rule waits for: interfaces, and what is wrong with each.
     pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
-        let input = self.inputs.missing(&rule.input);
+        let input = self.inputs.missing(&rule.input).map(ToOwned::to_owned);
+        let claim = Claim::of(&rule.input, self.inputs.engine());
+        let claim = claim.and_then(|claim| self.claims.missing(&claim));
+        let input = [input, claim].into_iter().flatten();
         let input = input.map(|why| format!("{}: {why}", rule.input.interface));
         let outputs = rule.outputs.iter().filter_map(|output| {
             let why = self.outputs.missing(&Way::of(output, &rule.input))?;
             Some(format!("{}: {why}", output.interface))
         });
-        let mut waits: Vec<String> = input.into_iter().chain(outputs).collect();
+        let mut waits: Vec<String> = input.chain(outputs).collect();
         waits.sort_unstable();
         waits.dedup();
         waits
@@ -92,9 +101,17 @@ impl Relay {
     /// # Errors
     /// One cannot be, or there is no room for so many; nothing changes.
     pub(super) fn replace(&mut self, own: Rules) -> Result<(), Error> {
-        self.set_rules(union(&own, &self.mirrored))?;
+        // What others want is in nobody's way.
+        let mirrored = rows::fit(&self.mirrored, room_beside(&own)).to_vec();
+        self.set_rules(own.union(&mirrored))?;
+        self.mirrored = mirrored;
         self.own = own;
         Ok(())
+    }
+
+    /// Rows for rules that follow from what others want.
+    pub(super) fn room(&self) -> usize {
+        room_beside(&self.own)
     }
 
     /// Removes some of those and adds others. Says what there was before.
@@ -103,21 +120,45 @@ impl Relay {
     /// The same.
     pub(super) fn change(&mut self, change: &Change) -> Result<Rules, Error> {
         let own = self.own.changed(change);
-        let own = own.map_err(|refused| Error::new(refused.to_string()))?;
+        let own = own.map_err(|refused| self.explain(&refused))?;
         let before = self.rules.clone();
         self.replace(own)?;
         Ok(before)
     }
 
-    /// The same with rules that follow from what others want.
+    fn explain(&self, refused: &Refused) -> Error {
+        let what = match refused {
+            Refused::Unknown(input) if self.mirrored.iter().any(|rule| rule.input == *input) => {
+                format!(
+                    "'{input}' is what hosts behind a proxy want, or a route of the kernel's: it goes with that"
+                )
+            }
+            Refused::Unknown(_) | Refused::Conflict(_) => refused.to_string(),
+        };
+        Error::new(what)
+    }
+
+    /// The same with rules that follow from what others want. There was no room for `left_out` more.
     ///
     /// # Errors
     /// The same.
-    pub(super) fn mirror(&mut self, mirrored: Vec<Rule>) -> Result<(), Error> {
+    pub(super) fn mirror(&mut self, mirrored: Vec<Rule>, left_out: usize) -> Result<(), Error> {
+        match (self.left_out, left_out) {
+            (0, 1..) => tracing::warn!("too much is wanted: {left_out} rules are left out"),
+            (1.., 0) => tracing::info!("there is room for all that is wanted again"),
+            _ => {}
+        }
+        self.left_out = left_out;
+        if !self.warned && mirrored.iter().any(|rule| rule.input.from.is_some()) {
+            self.warned = true;
+            tracing::warn!(
+                "datagrams leave from an address of this host's: who wants them from one sender only does not get them"
+            );
+        }
         if mirrored == self.mirrored {
             return Ok(());
         }
-        self.set_rules(union(&self.own, &mirrored))?;
+        self.set_rules(self.own.union(&mirrored))?;
         self.mirrored = mirrored;
         Ok(())
     }
@@ -132,9 +173,11 @@ impl Relay {
             })
             .cloned()
             .collect();
-        self.check(&added)?;
         let wanted: FxHashMap<&Input, &Rule> = rules.iter().map(|rule| (&rule.input, rule)).collect();
         let stays = |entry: &Entry| wanted.get(&entry.rule.input) == Some(&&entry.rule);
+        let goes = self.installed.values().filter(|entry| !stays(entry));
+        let freed: usize = goes.map(|entry| 1 + entry.outputs.len()).sum();
+        self.check(&added, freed)?;
         let removed: Vec<Entry> = self
             .installed
             .extract_if(|_, entry| !stays(entry))
@@ -150,6 +193,11 @@ impl Relay {
         // What comes is there before what goes is gone, so that what both need stays.
         for entry in &removed {
             self.crew.tell_all(&Message::NoRule(entry.row));
+            // They are the last ones to be taken again.
+            let outputs = entry.outputs.iter().map(|(row, _)| *row);
+            outputs
+                .chain([entry.row])
+                .for_each(|row| self.rows.give_back(row));
         }
         for rule in added {
             self.install(rule);
@@ -161,6 +209,9 @@ impl Relay {
         self.rules = rules;
         for door in &doors {
             self.update_door(door);
+        }
+        for door in self.inputs.outdated(&self.links) {
+            self.update_door(&door);
         }
         Ok(())
     }
@@ -178,6 +229,18 @@ impl Relay {
         }
     }
 
+    /// Something has come to a ring that nothing had come to for a while.
+    pub(super) fn packets_come(&mut self) {
+        self.inputs.packets_come();
+    }
+
+    /// Opens rings anew that the kernel has stopped.
+    pub(super) fn look_at_rings(&mut self) {
+        for door in self.inputs.close_stuck(&mut self.crew) {
+            self.update_door(&door);
+        }
+    }
+
     /// Closes what nobody has any more.
     pub(super) fn close_due(&mut self) {
         self.inputs.close_due();
@@ -185,7 +248,7 @@ impl Relay {
 
     /// Whether something that a rule needs is not open.
     pub(super) fn incomplete(&self) -> bool {
-        self.inputs.incomplete() || self.outputs.incomplete()
+        self.inputs.incomplete() || self.outputs.incomplete() || self.claims.incomplete()
     }
 
     /// What to poll for the workers.
@@ -247,6 +310,7 @@ impl Relay {
             devices: self.devices(),
             softnet_dropped: softnet_dropped(),
             rules,
+            left_out: self.left_out as u64,
             workers: self.crew.stats(),
         }
     }
@@ -270,7 +334,7 @@ impl Relay {
     }
 
     /// Refuses what cannot be, and what there is no room for, before anything has changed.
-    fn check(&self, added: &[Rule]) -> Result<(), Error> {
+    fn check(&self, added: &[Rule], freed: usize) -> Result<(), Error> {
         let needs_ring = |rule: &&Rule| {
             let input = &rule.input;
             input.port.is_none() || input.to.prefix_len() < input.to.max_prefix_len()
@@ -284,9 +348,10 @@ impl Relay {
             );
             return Err(Error::new(what).advise("CAP_NET_RAW"));
         }
-        // A row for the rule, one for each output, and perhaps one for the door.
-        let rows: usize = added.iter().map(|rule| 2 + rule.outputs.len()).sum();
-        if rows > self.rows.left() {
+        let doors: BTreeSet<Door> = added.iter().map(|rule| Door::of(&rule.input)).collect();
+        let new = doors.iter().filter(|door| !self.inputs.has(door)).count();
+        let rows: usize = added.iter().map(|rule| 1 + rule.outputs.len()).sum();
+        if rows + new > self.rows.left() + freed {
             return Err(Error::new("too many rules and outputs"));
         }
         // Each output's two numbers are at most this long in a message.
@@ -332,12 +397,10 @@ impl Relay {
         if let Some(claim) = Claim::of(&entry.rule.input, self.inputs.engine()) {
             self.claims.release(&claim);
         }
-        for (output, (row, _)) in entry.rule.outputs.iter().zip(&entry.outputs) {
+        for output in &entry.rule.outputs {
             self.outputs
                 .release(&Way::of(output, &entry.rule.input), &mut self.crew);
-            self.rows.give_back(*row);
         }
-        self.rows.give_back(entry.row);
     }
 
     fn take_row(&mut self) -> u32 {
@@ -373,14 +436,8 @@ impl Relay {
     }
 }
 
-fn union(own: &Rules, mirrored: &[Rule]) -> Rules {
-    let mut rules = own.clone();
-    for rule in mirrored {
-        if rules.add(rule.clone()).is_err() {
-            tracing::debug!("'{}' is in another rule", rule.input);
-        }
-    }
-    rules
+fn room_beside(own: &Rules) -> usize {
+    Rows::ALL.saturating_sub(rows::needed(own.iter()))
 }
 
 /// The sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
@@ -403,3 +460,6 @@ fn engine(disabled: &Disabled) -> Engine {
     tracing::info!("no packet rings ({why}): UDP sockets take their place");
     Engine::Socket
 }
+
+#[cfg(test)]
+mod tests;

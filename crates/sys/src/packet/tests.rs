@@ -25,7 +25,7 @@ fn on_loopback(size: Size, port: u16) -> Option<OwnedFd> {
     crate::filter::attach(&socket, program).unwrap();
     let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap();
     bind(&socket, index.trim().parse().unwrap(), Family::V4).unwrap();
-    group(std::slice::from_ref(&socket), Spread::One).unwrap();
+    group(std::slice::from_ref(&socket), Spread::One, true).unwrap();
     Some(socket)
 }
 

@@ -10,6 +10,7 @@ use super::world::{Relay, Row, command};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::network::{add_address, ip};
+use crate::process::wait_until;
 
 pub(super) fn cases() -> Vec<Case> {
     let both = [
@@ -19,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
     let one = [
         Case::new("relay.an-output-without-offloads", 20, no_offload),
         Case::new("relay.a-smaller-mtu", 20, smaller_mtu),
+        Case::new("relay.an-address-that-comes-late", 20, late_address),
         Case::new("relay.inputs-that-go-hold-nobody-up", 20, inputs_go).alone(),
         Case::new("relay.refuses-malformed-rules", 20, malformed),
     ];
@@ -218,6 +220,37 @@ fn smaller_mtu(context: &Context) -> Result<()> {
         receiver.expect(0..MANY, usual)?;
     }
     relay.stats()?.add_up()
+}
+
+/// A host asks a second whether somebody else has an address (RFC 4862 section 5.4). Then it is what datagrams leave from.
+fn late_address(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V6, 1), group(Family::V6, 2));
+    row.relay(0).enter(|| {
+        ip("-6 address flush dev right scope global")?;
+        for option in ["accept_dad", "dad_transmits"] {
+            crate::network::sysctl(&format!("net/ipv6/conf/right/{option}"), "1")?;
+        }
+        Ok(())
+    })?;
+    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    relay.stats_when("the output is up", |stats| {
+        stats.text("/rules/0/outputs/0/state") == "up"
+    })?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let sender = Sender::new(row.sender(), from, 8)?;
+    sender.send(0..1, usual)?;
+    ensure!(
+        receiver.sender()?.to_string().starts_with("fe80:"),
+        "it has another address yet"
+    );
+    row.relay(0)
+        .enter(|| ip("-6 address add 2001:db8:1::9/64 dev right"))?;
+    wait_until("it sends from its address", Duration::from_secs(5), || {
+        sender.send(0..1, usual)?;
+        Ok(receiver.sender()?.to_string() == "2001:db8:1::9")
+    })
+    .map(drop)
 }
 
 /// One line that says what is wrong, and status 2.

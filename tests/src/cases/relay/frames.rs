@@ -1,16 +1,17 @@
 //! Frames that are not the usual ones: many datagrams in one, longer than usual.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::traffic::{Receiver, Sender};
+use super::traffic::{self, Receiver, Sender};
 use super::world::{Relay, Row};
-use super::{MANY, group, in_a_row, onward, usual};
+use super::{MANY, group, in_a_row, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::network::{add_address, ip};
-use crate::process::output;
+use crate::process::{output, wait_until};
 use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -21,6 +22,12 @@ pub(super) fn cases() -> Vec<Case> {
     let one = [
         Case::new("relay.an-interface-on-another-has-its-own", 20, on_top),
         Case::new("relay.a-tag-that-is-not-for-us", 20, tagged),
+        Case::new("relay.a-packet-that-stops-a-ring", 30, stopped),
+        Case::new(
+            "relay.fragments-for-an-interface-on-another",
+            20,
+            fragments_on_top,
+        ),
     ];
     both.into_iter().flatten().chain(one).collect()
 }
@@ -47,16 +54,7 @@ fn super_frames(context: &Context, family: Family) -> Result<()> {
 /// What comes in through an interface for another one on top of it, as for a VLAN, is the other's, and once.
 fn on_top(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
-    let own = SocketAddr::from(([10, 5, 0, 2], 6000));
-    row.relay(0).enter(|| {
-        ip("link add link left name top address 02:00:00:00:00:05 type macvlan mode bridge")?;
-        add_address("top", "10.5.0.2/24")?;
-        ip("link set top up")
-    })?;
-    row.sender().enter(|| {
-        add_address("right", "10.5.0.1/24")?;
-        ip("neigh replace 10.5.0.2 lladdr 02:00:00:00:00:05 dev right nud permanent")
-    })?;
+    let own = on_top_of_left(&row)?;
     // Without anybody there the host's own IP would answer that there is nobody.
     let _somebody = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let (below, above) = (group(Family::V4, 1), group(Family::V4, 2));
@@ -73,6 +71,49 @@ fn on_top(context: &Context) -> Result<()> {
     stats.add_up()?;
     stats.expect("/rules/0/datagrams", 0)?;
     stats.expect("/rules/1/datagrams", MANY.into())
+}
+
+/// Fragments for an interface on top of another one, which had a ring first.
+fn fragments_on_top(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let own = on_top_of_left(&row)?;
+    let _somebody = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
+    let [below, above] = [1, 2].map(|number| group(Family::V4, number));
+    let below_rule = format!("left {below} -> right *:*");
+    reload::write(std::slice::from_ref(&below_rule))?;
+    let mut relay = Relay::start(context, row.relay(0), ["--config", reload::FILE])?;
+    reload::write(&[below_rule, format!("top {own} -> right {above}")])?;
+    relay.signal(rustix::process::Signal::HUP)?;
+    // A ring that is not needed any more takes fragments until it is closed.
+    relay.stats_when("there are both rules, and two rings", |stats| {
+        let rings = row
+            .relay(0)
+            .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/packet")?));
+        stats.text("/rules/1/rule").starts_with("top") && rings.is_ok_and(|rings| rings.lines().count() == 3)
+    })?;
+    let receivers = (
+        Receiver::new(row.receiver(), below)?,
+        Receiver::new(row.receiver(), above)?,
+    );
+    Sender::new(row.sender(), own, 8)?.send(0..50, |_| 4000)?;
+    receivers.1.expect(0..50, |_| 4000)?;
+    Sender::new(row.sender(), below, 8)?.send(0..50, usual)?;
+    receivers.0.expect(0..50, usual)?;
+    relay.stats()?.add_up()
+}
+
+/// Makes an interface `top` with an address that the sender can reach.
+fn on_top_of_left(row: &Row) -> Result<SocketAddr> {
+    row.relay(0).enter(|| {
+        ip("link add link left name top address 02:00:00:00:00:05 type macvlan mode bridge")?;
+        add_address("top", "10.5.0.2/24")?;
+        ip("link set top up")
+    })?;
+    row.sender().enter(|| {
+        add_address("right", "10.5.0.1/24")?;
+        ip("neigh replace 10.5.0.2 lladdr 02:00:00:00:00:05 dev right nud permanent")
+    })?;
+    Ok(SocketAddr::from(([10, 5, 0, 2], 6000)))
 }
 
 /// What is for a VLAN that nobody here has is for nobody here; a tag that is a priority alone changes nothing.
@@ -131,4 +172,75 @@ fn jumbo(context: &Context, family: Family) -> Result<()> {
     let stats = relay.stats()?;
     stats.add_up()?;
     stats.expect("/rules/0/outputs/0/sent", 1000)
+}
+
+/// The kernel stops a ring over one packet of a guest's, which asks for it to be cut into fragments. It is opened anew, as
+/// often as that happens.
+fn stopped(context: &Context) -> Result<()> {
+    let row = Row::new(1)?;
+    let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
+    let tap = row.relay(0).enter(|| {
+        let tap = sys::tap("guest")?;
+        add_address("guest", "10.6.0.2/24")?;
+        ip("link set guest up")?;
+        Ok(tap)
+    })?;
+    let rule = format!("guest {from} -> right {to}");
+    let mut relay = Relay::start(context, row.relay(0), ["--workers", "2", "--rule", &rule])?;
+    let receiver = Receiver::new(row.receiver(), to)?;
+    let send = |number: u32, segmentation: [u8; 10]| -> Result<()> {
+        rustix::io::write(&tap, &[&segmentation, &*frame(from, number)?].concat())?;
+        Ok(())
+    };
+    // struct virtio_net_hdr: the checksum is there; no segmentation, or UDP's old one (3), to pieces of 8 bytes.
+    let (whole, in_fragments) = ([0; 10], [0, 3, 42, 0, 8, 0, 0, 0, 0, 0]);
+    for round in 1..=2 {
+        for number in 0..20 {
+            send(number, whole)?;
+            receiver.take(number..number + 1, |_| 100)?;
+        }
+        send(0, in_fragments)?;
+        wait_until("the ring is open again", Duration::from_secs(10), || {
+            send(20, whole)?;
+            Ok(receiver.next(Duration::from_millis(100))?.is_some())
+        })?;
+        receiver.expect_silence()?;
+        let stats = relay.stats()?;
+        stats.add_up()?;
+        stats.expect("/interfaces/0/reopened", round)?;
+        ensure!(
+            stats.number("/interfaces/0/kernel_dropped") > 0,
+            "the kernel did not stop the ring"
+        );
+    }
+    // Nobody looks at rings that nothing comes to.
+    std::thread::sleep(Duration::from_secs(2));
+    let before = relay.waits()?;
+    std::thread::sleep(Duration::from_secs(2));
+    let waits = relay.waits()? - before;
+    ensure!(waits == 0, "woken up {waits} times for nothing");
+    Ok(())
+}
+
+/// An Ethernet frame with that datagram of 100 bytes, without a UDP checksum.
+fn frame(to: SocketAddr, number: u32) -> Result<Vec<u8>> {
+    let IpAddr::V4(group) = to.ip() else {
+        bail!("{to} is not IPv4");
+    };
+    let payload = traffic::payload(number, 100);
+    let (udp_len, len) = (payload.len() as u16 + 8, payload.len() as u16 + 28);
+    let [_, b, c, d] = group.octets();
+    let ethernet = [1, 0, 0x5e, b & 0x7f, c, d, 2, 0, 0, 0, 0, 6, 8, 0];
+    let mut ip = vec![0x45, 0];
+    ip.extend(len.to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 8, 17, 0, 0, 10, 6, 0, 1]);
+    ip.extend(group.octets());
+    let words = ip
+        .chunks(2)
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let udp = [7000, to.port(), udp_len, 0].map(u16::to_be_bytes);
+    Ok([&ethernet, &*ip, udp.as_flattened(), &payload].concat())
 }

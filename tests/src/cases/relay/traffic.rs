@@ -151,6 +151,13 @@ impl Receiver {
         }
     }
 
+    /// Who has sent the next one.
+    pub(super) fn sender(&self) -> Result<IpAddr> {
+        self.0.set_read_timeout(Some(PATIENCE))?;
+        let (_, from) = sys::uninterrupted(|| self.0.recv_from(&mut [0; 4]))?;
+        Ok(from.ip())
+    }
+
     /// The next one, if there is one in time.
     pub(super) fn next(&self, time: Duration) -> Result<Option<Vec<u8>>> {
         self.0.set_read_timeout(Some(time))?;

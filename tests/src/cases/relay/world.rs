@@ -181,6 +181,14 @@ impl Relay {
         Ok(ids.collect::<Result<_, _>>()?)
     }
 
+    /// How often its supervisor has begun to wait for something.
+    pub(super) fn waits(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        Ok(count.context("no such line")?.trim().parse()?)
+    }
+
     /// Waits for its end.
     pub(super) fn ended(&mut self) -> Result<std::process::ExitStatus> {
         Ok(self.child.wait()?)

@@ -46,7 +46,7 @@ fn a_port_that_somebody_holds_is_opened_when_it_is_free() {
     inputs.add(door.clone(), 0);
 
     inputs.update(&door, wanted.iter(), &links, &mut crew);
-    let why = format!("port {port}: address already in use");
+    let why = format!("239.1.1.1:{port}: address already in use");
     assert_eq!(inputs.missing(&wanted[0]), Some(&*why));
     assert_eq!(inputs.missing(&wanted[1]), None, "the one behind it is open");
     assert!(inputs.incomplete());
@@ -59,31 +59,94 @@ fn a_port_that_somebody_holds_is_opened_when_it_is_free() {
     assert_eq!(inputs.stats(&crew)[0].state, "UDP sockets");
 }
 
+fn born(link: &Link) -> Born {
+    Born {
+        index: link.index,
+        mtu: link.mtu,
+        whole: true,
+    }
+}
+
+/// What another program of this host has is another address's.
+#[test]
+fn a_socket_takes_what_its_rule_does_and_no_more() {
+    let (mut inputs, links, mut crew) = inputs(Engine::Socket);
+    let (other, port) = {
+        let socket = socket_with(Family::V4.domain(), SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+        let socket = UdpSocket::from(socket);
+        let port = socket.local_addr().unwrap().port();
+        (socket, port)
+    };
+    let wanted = [input(port)];
+    let door = Door::of(&wanted[0]);
+    inputs.add(door.clone(), 0);
+    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    assert_eq!(inputs.missing(&wanted[0]), None);
+    other
+        .set_read_timeout(Some(std::time::Duration::from_secs(5)))
+        .unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(b"other", ("127.0.0.1", port)).unwrap();
+    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 5);
+}
+
 /// No ring is at hand without privilege: to take a filter, any socket does, and what is no socket refuses it.
+fn ring(links: &Links, socket: OwnedFd) -> Open {
+    Open {
+        born: links.get("lo").map(born).unwrap(),
+        what: What::Ring {
+            id: 1,
+            size: Size::new(1, 1500),
+            sockets: vec![socket],
+            wants: Wants::nothing(),
+            stuck: Stuck::default(),
+        },
+    }
+}
+
 #[test]
 fn a_ring_whose_filter_was_refused_is_given_it_again() {
     let (mut inputs, links, mut crew) = inputs(Engine::Ring);
     let wanted = [input(5000)];
     let door = Door::of(&wanted[0]);
     inputs.add(door.clone(), 0);
-    let ring = |socket: OwnedFd| Open {
-        link: links.get("lo").map(|link| (link.index, link.mtu)).unwrap(),
-        what: What::Ring {
-            id: 1,
-            size: Size::new(1, 1500),
-            sockets: vec![socket],
-            program: NOTHING.to_vec(),
-        },
-    };
     let no_socket = std::fs::File::open("/dev/null").unwrap();
-    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(no_socket.into()));
+    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(&links, no_socket.into()));
     inputs.update(&door, wanted.iter(), &links, &mut crew);
     let why = inputs.missing(&wanted[0]).unwrap();
     assert!(why.starts_with("cannot adapt to the rules: "), "{why}");
     assert!(inputs.incomplete());
 
-    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(held().0.into()));
+    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(&links, held().0.into()));
     inputs.update(&door, wanted.iter(), &links, &mut crew);
     assert_eq!(inputs.missing(&wanted[0]), None);
     assert!(!inputs.incomplete());
+}
+
+/// Beside more rules than a filter has room for, a range changes no filter. A socket that is no packet socket refuses
+/// what it is asked for then.
+#[test]
+fn for_a_range_every_group_is_asked_for_whatever_the_filter() {
+    let (mut inputs, links, mut crew) = inputs(Engine::Ring);
+    let input = |group: String| {
+        format!("lo {group}:* -> a *:*")
+            .parse()
+            .map(|rule: Rule| rule.input)
+    };
+    let mut wanted: Vec<Input> = (0..250)
+        .map(|last| input(format!("239.1.1.{last}")).unwrap())
+        .collect();
+    let door = Door::of(&wanted[0]);
+    inputs.add(door.clone(), 0);
+    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(&links, held().0.into()));
+    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    assert_eq!(inputs.missing(&wanted[0]), None);
+    wanted.push(input("239.1.1.0/25".to_owned()).unwrap());
+    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    assert!(inputs.missing(&wanted[0]).is_some());
+    wanted.pop();
+    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    assert_eq!(inputs.missing(&wanted[0]), None);
 }

@@ -1,0 +1,74 @@
+use std::time::Duration;
+
+use pontoon_relay_worker::messages::Settings;
+
+use super::*;
+
+/// A relay of no workers, on interfaces that are not there.
+fn relay() -> Relay {
+    let birth = Birth {
+        settings: Settings {
+            max_delay: Duration::ZERO,
+            segment: false,
+        },
+        require_sandbox: false,
+        disabled: Disabled::default(),
+    };
+    let mut relay = Relay::start(Links::default(), 0, birth).unwrap();
+    relay.inputs = Inputs::new(Engine::Ring);
+    relay
+}
+
+/// One rule for each of so many groups and ports.
+fn many(count: u16, to: &str) -> Vec<Rule> {
+    let rule = |port: u16| format!("a 239.1.1.1:{port} -> b {to}:{port}, c *:*").parse();
+    (1..=count).map(|port| rule(port).unwrap()).collect()
+}
+
+fn rules(of: &[Rule]) -> Rules {
+    Rules::default().union(of)
+}
+
+#[test]
+fn all_rules_can_be_changed_at_once() {
+    let mut relay = relay();
+    relay.replace(rules(&many(8000, "239.2.2.2"))).unwrap();
+    relay.replace(rules(&many(8000, "239.3.3.3"))).unwrap();
+    assert_eq!(relay.rules(), &rules(&many(8000, "239.3.3.3")));
+    relay.replace(Rules::default()).unwrap();
+    assert_eq!(relay.rows.left(), Rows::ALL);
+    let too_many = relay.replace(rules(&many(12_000, "239.2.2.2")));
+    assert!(too_many.is_err());
+}
+
+#[test]
+fn what_others_want_is_in_nobodys_way() {
+    let mut relay = relay();
+    let wanted = many(20_000, "239.2.2.2");
+    let fits = rows::fit(&wanted, relay.room());
+    assert_eq!(rows::needed(fits), Rows::ALL / 4 * 4);
+    relay.mirror(fits.to_vec(), 20_000 - fits.len()).unwrap();
+    assert_eq!(relay.stats().left_out, 20_000 - fits.len() as u64);
+    let own = rules(&many(10, "239.3.3.3"));
+    relay.replace(own.clone()).unwrap();
+    assert!(own.without(relay.rules()).next().is_none());
+    relay.mirror(Vec::new(), 0).unwrap();
+    assert_eq!(relay.stats().left_out, 0);
+    assert_eq!(relay.rules(), &own);
+}
+
+#[test]
+fn what_is_not_somebodys_own_cannot_be_removed() {
+    let mut relay = relay();
+    relay.mirror(many(1, "239.2.2.2"), 0).unwrap();
+    let change = |input| Change::parse(&[input], &[]).unwrap();
+    for (input, why) in [
+        (
+            "a 239.1.1.1:1",
+            "'a 239.1.1.1:1' is what hosts behind a proxy want, or a route of the kernel's: it goes with that",
+        ),
+        ("a 239.1.1.1:2", "no rule for 'a 239.1.1.1:2'"),
+    ] {
+        assert_eq!(relay.change(&change(input)).unwrap_err().to_string(), why);
+    }
+}
