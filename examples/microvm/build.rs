@@ -4,17 +4,17 @@ use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let out = std::env::var("OUT_DIR").expect("cargo sets it");
+    let [here, out, cargo] =
+        ["CARGO_MANIFEST_DIR", "OUT_DIR", "CARGO"].map(|name| std::env::var(name).expect("cargo sets it"));
     // TARGET/PROFILE/build/PACKAGE/out: one build for all profiles of ours.
     let target = Path::new(&out)
         .ancestors()
         .nth(4)
         .expect("it lies in the target directory")
         .join("microvm-guest");
-    let guest = here.join("guest");
+    let guest = Path::new(&here).join("guest");
     // Everything else of this environment is about another target.
-    let status = Command::new(std::env::var("CARGO").expect("cargo sets it"))
+    let status = Command::new(cargo)
         .args(["build", "--release", "--locked", "--target-dir"])
         .arg(&target)
         .current_dir(&guest)
