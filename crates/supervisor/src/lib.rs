@@ -42,6 +42,7 @@ mod mounts;
 mod netlink;
 pub mod options;
 mod panics;
+mod pid_namespace;
 pub mod policy;
 pub mod publish;
 mod refused;
@@ -181,6 +182,9 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         }
         Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
     };
+    if let Some(control) = control.as_mut().filter(|_| options.control.is_some()) {
+        control.refuse(behind.pid_namespace()?);
+    }
     let owned = outside.watch.owned().to_vec();
     let ledger = ledger::Shared::new(options.workers, config.max_flows)
         .context("cannot make room for the ledger of connections")?;
