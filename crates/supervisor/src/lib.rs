@@ -125,7 +125,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         ports.published(),
         descriptors,
     );
-    let published = ports.sockets().context("cannot copy the published ports")?;
+    let sockets = ports.sockets();
     let served = Served {
         rules: options.rules.clone(),
         forwarder: options.resolvers != Resolvers::None,
@@ -191,14 +191,15 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     let setup = Setup {
         config,
         owned,
-        published,
+        // They are handed over with the fork.
+        published: Vec::new(),
         raw_icmp,
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
         set_log_level,
     };
-    let mut engine = Engine::start(setup, attachment, options.require_sandbox)?;
+    let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest does anything, so that a capture has all of it.
         control.serve(&mut |update| engine.tell(update), Instant::now());

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use pontoon_engine::inspect::{Flow, Page, Phase, Traffic};
 use pontoon_engine::{FlowId, Kind, WorkerId, egress};
-use pontoon_runtime::messages::{Flows, Stats, Turn};
+use pontoon_runtime::messages::{Door, Flows, Refused, Stats, Turn};
 
 use super::*;
 use crate::control::guest::DOCUMENT;
@@ -34,6 +34,8 @@ struct Desk {
     control: Control,
     path: PathBuf,
     told: Vec<Update>,
+    /// Published ports that every worker does without.
+    refused: Vec<Refused>,
     now: Instant,
     _directory: tempfile::TempDir,
 }
@@ -56,6 +58,7 @@ impl Desk {
             control: Control::open(Some(&path), None, served).unwrap(),
             path,
             told: Vec::new(),
+            refused: Vec::new(),
             now: Instant::now(),
             _directory: directory,
         }
@@ -85,6 +88,7 @@ impl Desk {
                 flows: 2,
                 pool_bytes: 65_536,
                 rules: vec![3, 4, 5],
+                refused: self.refused.clone(),
                 histograms: Vec::new(),
                 counters: vec![("frames_up".to_owned(), 10)],
             };
@@ -387,6 +391,58 @@ fn ports_are_published_together_or_not_at_all() {
         );
     }
     assert_eq!(desk.told.len(), 2);
+}
+
+#[test]
+fn what_the_engine_cannot_take_over_is_taken_back() {
+    let mut desk = Desk::new(1);
+    let (client, other) = (desk.client(), desk.client());
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let [old, new] = [free(), free()].map(|address| address.unwrap().port());
+    let batch = format!(r#"{{"add": ["127.0.0.1:{old}:80"]}}"#);
+    say(&client, &post("/v1/publish", &batch));
+    desk.serve();
+    desk.answer(1);
+    assert_eq!(status(&heard(&client).0), "200");
+
+    let batch = format!(
+        r#"{{"remove": ["127.0.0.1:{old}:80"], "add": ["127.0.0.1:{new}:80", "127.0.0.2:{old}:80"]}}"#
+    );
+    say(&client, &post("/v1/publish", &batch));
+    desk.serve();
+    let batch = format!(r#"{{"add": ["127.0.0.2:{new}:80"]}}"#);
+    say(&other, &post("/v1/publish", &batch));
+    desk.serve();
+    let Some(Update::Published(doors)) = desk.told.get(2) else {
+        panic!("{:?}", desk.told);
+    };
+    desk.refused = vec![Refused {
+        port: doors[1].published(),
+        why: "no descriptor".to_owned(),
+    }];
+    desk.told.clear();
+    desk.told.push(Update::Ask(2));
+    desk.answer(1);
+    let (answer, _) = heard(&client);
+    let why = format!("the engine cannot take over 127.0.0.1:{new}/tcp: no descriptor");
+    assert!(status(&answer) == "409" && answer.contains(&why), "{answer}");
+    let [Update::Ask(2), Update::Published(doors), Update::Ask(3)] = &desk.told[..] else {
+        panic!("{:?}", desk.told);
+    };
+    assert!(
+        matches!(doors[..], [Door::Close(_), Door::Close(_), Door::Open(..)]),
+        "{doors:?}"
+    );
+    // Somebody else's change stays.
+    desk.refused.clear();
+    desk.told.retain(|update| matches!(update, Update::Ask(_)));
+    desk.answer(1);
+    assert_eq!(status(&heard(&other).0), "200");
+    say(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
+    desk.serve();
+    let (answer, _) = heard(&client);
+    let left = format!(r#"{{"published":["127.0.0.1:{old}:80/tcp","127.0.0.2:{new}:80/tcp"]}}"#);
+    assert!(answer.ends_with(&left), "{answer}");
 }
 
 #[test]
