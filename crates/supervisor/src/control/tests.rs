@@ -253,6 +253,31 @@ fn an_engine_that_is_silent_is_said_to_be() {
 }
 
 #[test]
+fn a_change_that_is_not_confirmed_is_said_to_hold_yet() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let batch = format!(r#"{{"add": ["127.0.0.1:{}:80"]}}"#, free.unwrap().port());
+    let level = r#"{"level": "info"}"#;
+    let len = level.len();
+    for change in [
+        put("{}"),
+        post("/v1/publish", &batch),
+        format!("PUT /v1/log-level HTTP/1.1\r\nContent-Length: {len}\r\n\r\n{level}"),
+    ] {
+        let mut desk = Desk::new(1);
+        let client = desk.client();
+        say(&client, &change);
+        desk.serve();
+        desk.wait(ENGINE);
+        let (answer, _) = heard(&client);
+        assert!(
+            status(&answer) == "503"
+                && answer.contains("not confirmed the change yet; it holds once it does"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
 fn those_who_ask_while_others_wait_get_the_next_answer() {
     let mut desk = Desk::new(1);
     let (one, two, three) = (desk.client(), desk.client(), desk.client());

@@ -49,7 +49,7 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
     tell(api, &changed.doors);
     let undo = changed.undo;
     // Who hears the answer finds every worker at its new doors: they are asked after they were told.
-    api.report(now, move |api, said| match refusal(&said, &undo) {
+    api.confirm(now, move |api, said| match refusal(&said, &undo) {
         None => Response::json(&reply),
         Some(why) => {
             let doors = api.ports.take_back(undo);
