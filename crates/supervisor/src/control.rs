@@ -59,7 +59,7 @@ pub(crate) struct Served {
     pub(crate) set_log_level: fn(LevelFilter),
 }
 
-/// Clients at one time. One more takes the place of the one that has said nothing for longest.
+/// Clients at one time. One more takes the place of the one that has been idle for longest, or takes longest.
 const CLIENTS: usize = 16;
 
 impl Control {

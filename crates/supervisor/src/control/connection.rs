@@ -69,6 +69,12 @@ impl<S> Connection<S> {
         self.since + if idle { IDLE } else { PATIENCE }
     }
 
+    /// The least of all goes first where there are too many: who has nothing to say, then who takes longest.
+    pub(super) fn rank(&self) -> (bool, Instant) {
+        let idle = self.received.is_empty() && self.unsent.is_empty() && self.waiting.is_none();
+        (!idle, self.since)
+    }
+
     pub(super) fn is_open(&self, now: Instant) -> bool {
         let over = self.closing || self.ended && self.waiting.is_none();
         now < self.deadline() && !(over && self.unsent.is_empty())

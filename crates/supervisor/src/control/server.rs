@@ -97,8 +97,8 @@ impl<S> Server<S> {
                 continue;
             }
             if self.connections.len() >= CLIENTS {
-                let stalest = (0..CLIENTS).min_by_key(|place| self.connections[*place].deadline());
-                if let Some(place) = stalest {
+                let least = (0..CLIENTS).min_by_key(|place| self.connections[*place].rank());
+                if let Some(place) = least {
                     self.connections.swap_remove(place);
                 }
             }

@@ -622,6 +622,32 @@ fn one_client_too_many_takes_the_stalest_ones_place() {
 }
 
 #[test]
+fn who_is_idle_makes_room_before_who_is_not() {
+    let mut desk = Desk::new(1);
+    // The oldest of all, and the one whose time is over first.
+    let busy = desk.client();
+    say(&busy, "PUT /v1/policy HTTP/1.1\r\nContent-Length: 2\r\n\r\n{");
+    desk.wait(Duration::from_millis(1));
+    let waiting = desk.client();
+    say(&waiting, STATS);
+    desk.wait(Duration::from_millis(1));
+    let mut idle = Vec::new();
+    for _ in 2..CLIENTS + 1 {
+        idle.push(desk.client());
+        desk.wait(Duration::from_millis(1));
+    }
+    assert!(heard(&idle[0]).1);
+    say(&busy, "}");
+    desk.serve();
+    desk.answer(1);
+    desk.answer(1);
+    assert_eq!(
+        (status(&heard(&waiting).0), status(&heard(&busy).0)),
+        ("200", "200")
+    );
+}
+
+#[test]
 fn metrics_over_tcp_and_nothing_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
