@@ -648,6 +648,40 @@ fn who_is_idle_makes_room_before_who_is_not() {
 }
 
 #[test]
+fn who_says_too_much_hears_why() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    let body = "x".repeat(2 * BODY);
+    let head = format!(
+        "PUT /v1/policy HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    say(&client, &head);
+    let mut rest = body.as_bytes();
+    while !rest.is_empty() {
+        desk.serve();
+        let len = (&client).write(rest).unwrap();
+        rest = &rest[len..];
+    }
+    let (answer, ended) = heard(&client);
+    assert_eq!((status(&answer), ended), ("413", true));
+    drop(client);
+    desk.serve();
+    assert_eq!(desk.control.servers[0].clients(), 0);
+
+    // Who goes on without end is not heard out.
+    let client = desk.client();
+    say(&client, &head);
+    let talk = vec![b'x'; 64 << 10];
+    let mut said = 0;
+    while let Ok(len) = (&client).write(&talk) {
+        said += len;
+        desk.serve();
+    }
+    assert!((16 << 20..17 << 20).contains(&said), "{said}");
+}
+
+#[test]
 fn metrics_over_tcp_and_nothing_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
