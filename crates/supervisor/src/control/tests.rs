@@ -682,6 +682,24 @@ fn who_says_too_much_hears_why() {
 }
 
 #[test]
+fn a_target_may_say_whose_it_is() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    for (target, wanted) in [
+        ("http://pontoon/v1/publish", "200"),
+        ("HTTP://pontoon/v1/publish?x=/v1/stats", "200"),
+        ("http://pontoon", "404"),
+        ("http://pontoon?/v1/publish", "404"),
+        ("https://pontoon/v1/publish", "404"),
+        ("/http://pontoon/v1/publish", "404"),
+    ] {
+        say(&client, &format!("GET {target} HTTP/1.1\r\n\r\n"));
+        desk.serve();
+        assert_eq!(status(&heard(&client).0), wanted, "{target}");
+    }
+}
+
+#[test]
 fn metrics_over_tcp_and_nothing_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
