@@ -296,5 +296,6 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What curl ends with whose connection is closed: CURLE_GOT_NOTHING, CURLE_SEND_ERROR and CURLE_RECV_ERROR.
-const CUT_OFF: [&str; 3] = ["52", "55", "56"];
+/// What curl ends with whose connection is closed: CURLE_COULDNT_CONNECT where it is at once, CURLE_GOT_NOTHING,
+/// CURLE_SEND_ERROR and CURLE_RECV_ERROR.
+const CUT_OFF: [&str; 4] = ["7", "52", "55", "56"];

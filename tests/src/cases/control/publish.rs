@@ -156,12 +156,12 @@ fn engine_is_full(context: &Context) -> Result<()> {
 
     // Too many for one port of the guest's.
     let hosts: Vec<String> = (1..=255)
-        .map(|host| format!("127.0.9.{host}:53:53/udp"))
+        .map(|host| format!("127.0.9.{host}:5353:53/udp"))
         .collect();
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     scene.ctl(&[&["publish", "add"], &hosts[..]].concat())?;
     ensure!(
-        scene.ctl(&["publish", "add", "127.0.10.1:53:53/udp"]).is_err(),
+        scene.ctl(&["publish", "add", "127.0.10.1:5353:53/udp"]).is_err(),
         "256 addresses lead to one port"
     );
     let listed = scene.ctl(&["publish", "list"])?;
