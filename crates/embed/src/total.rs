@@ -7,6 +7,7 @@ pub(crate) fn add(total: &mut Stats, other: Stats) {
     total.flows = total.flows.saturating_add(other.flows);
     total.pool_bytes = total.pool_bytes.saturating_add(other.pool_bytes);
     add_each(&mut total.rules, &other.rules);
+    total.refused.extend(other.refused);
     for Distribution { name, sum, counts } in other.histograms {
         match total.histograms.iter_mut().find(|known| known.name == name) {
             Some(known) => {
@@ -54,6 +55,7 @@ mod tests {
             rules: vec![1, 2],
             histograms: vec![times(5, &[1, 0])],
             counters: counters(&[("first", 3), ("both", 4)]),
+            refused: Vec::new(),
         };
         let second = Stats {
             worker: 1,
@@ -70,6 +72,7 @@ mod tests {
             rules: vec![2, 4],
             histograms: vec![times(11, &[2, 1])],
             counters: counters(&[("first", 3), ("both", u64::MAX), ("second", 1)]),
+            refused: Vec::new(),
         };
         assert_eq!(total, sum);
     }

@@ -153,7 +153,7 @@ impl<H: Host> Engine<H> {
         match published.protocol {
             Protocol::Tcp => {
                 let listener = ctx.net.flow(Kind::Listener, place, 0);
-                protocols.tcp.handle_listener(listener, ctx);
+                protocols.tcp.drain_listener(listener, ctx);
             }
             Protocol::Udp => protocols.udp.unpublish(place, published, ctx),
         }

@@ -19,7 +19,7 @@ mod flows;
 mod owned;
 
 pub use capture::{Captured, Order, Start};
-pub use door::{Descriptor, Door};
+pub use door::{Descriptor, Door, Refused};
 pub use flows::{Flows, Turn};
 pub use owned::{Gathered, SomeOwned};
 
@@ -78,6 +78,8 @@ pub struct Stats {
     pub pool_bytes: u64,
     /// How often each egress rule was met, then what no allow rule names, then other resolvers.
     pub rules: Vec<u64>,
+    /// Published ports that it does without: [`Refused::MOST`] at most.
+    pub refused: Vec<Refused>,
     /// What was measured since its start.
     pub histograms: Vec<Distribution>,
     /// What happened since its start.
@@ -114,6 +116,7 @@ const CAPTURE: &str = "capture";
 const CAPTURED: &str = "captured";
 const STATS: &str = "stats";
 const HITS: &str = "hits";
+const REFUSED: &str = "refused ";
 const HISTOGRAM: &str = "histogram ";
 const READY: &str = "engine ready";
 
@@ -264,8 +267,11 @@ impl Stats {
             .counters
             .iter()
             .map(|(name, count)| format!("{name} {count}"));
+        let refused = self.refused.iter().take(Refused::MOST);
+        let refused = refused.map(|refused| format!("{REFUSED}{}", refused.encode()));
         let histograms = self.histograms.iter().map(Distribution::encode);
-        let all: Vec<_> = head.into_iter().chain(histograms).chain(counters).collect();
+        let lists = refused.chain(histograms).chain(counters);
+        let all: Vec<_> = head.into_iter().chain(lists).collect();
         lines(STATS, &all)
     }
 
@@ -281,6 +287,9 @@ impl Stats {
                 .strip_prefix(HITS)?
                 .split_whitespace()
                 .map(|hits| hits.parse().ok())
+                .collect::<Option<_>>()?,
+            refused: std::iter::from_fn(|| lines.next_if(|line| line.starts_with(REFUSED)))
+                .map(|line| Refused::decode(line.strip_prefix(REFUSED)?))
                 .collect::<Option<_>>()?,
             histograms: std::iter::from_fn(|| lines.next_if(|line| line.starts_with(HISTOGRAM)))
                 .map(Distribution::decode)
@@ -404,6 +413,14 @@ mod tests {
             flows: 12,
             pool_bytes: 65_536,
             rules: vec![0, 5],
+            refused: vec![Refused {
+                port: Published {
+                    protocol: Protocol::Udp,
+                    host: "[::1]:53".parse().unwrap(),
+                    guest_port: 5353,
+                },
+                why: "no more room".to_owned(),
+            }],
             histograms: vec![Distribution {
                 name: "connect_times".to_owned(),
                 sum: u64::MAX,
@@ -482,6 +499,12 @@ mod tests {
             Door::Lead(published("0.0.0.0:82", 8082)),
         ]);
         assert_eq!(update.descriptors().len(), 1);
+        // What comes without its socket is told apart.
+        let lost = Update::decode(&update.encode(), Vec::new()).unwrap();
+        assert!(
+            matches!(&lost, Update::Published(doors) if doors[1] == Door::Lost(published("[::]:81", 8081))),
+            "{lost:?}"
+        );
         let Update::Published(doors) = Update::decode(&update.encode(), vec![received]).unwrap() else {
             panic!("another update");
         };
@@ -530,7 +553,6 @@ mod tests {
             "log level\nloud",
             "ask",
             "ask\n1\n2",
-            "published\nopen tcp 0.0.0.0:80 80",
             "published\nclose sctp 0.0.0.0:80 80",
             "published\nclose tcp 0.0.0.0:80 80 80",
             "flows\n1\n256\n3",
@@ -551,6 +573,7 @@ mod tests {
             "stats\n1\n2\n3\n4",
             "stats\n1\n256\n3\n4\nhits",
             "stats\n1\n2\n3\n4\nhits\nname",
+            "stats\n1\n2\n3\n4\nhits\nrefused tcp 0.0.0.0:80 80",
             "stats\n1\n2\n3\n4\nhits\nhistogram a",
             "stats\n1\n2\n3\n4\nhits\nhistogram a 1 x",
             "stats\n1\n2\n3\n4\nhits\nname 1\nhistogram a 1 2",

@@ -1,15 +1,18 @@
 //! The loop of a worker.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
-use pontoon_engine::{Counters, Engine, Histogram, Instant, Transmit as _, peers};
+use pontoon_engine::{Counters, Engine, Failure, Histogram, Instant, Transmit as _, peers};
 use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
@@ -22,7 +25,7 @@ use crate::limits::Limits;
 use crate::link::{BURST, BURSTS, Burst, For, Gone, Link, Receive, Rest, Until};
 use crate::mesh::Member;
 use crate::messages::{
-    BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Report, Stats, Update,
+    BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Refused, Report, Stats, Update,
 };
 use crate::pacing::{Pacer, Side, Wait};
 
@@ -56,6 +59,8 @@ pub(crate) struct Worker<L> {
     pub(crate) gathered: Gathered,
     /// Sets how much the process says.
     pub(crate) set_log_level: fn(LevelFilter),
+    /// Published ports that the supervisor tells of, and this worker could not have.
+    pub(crate) refused: BTreeMap<(Protocol, SocketAddr), Refused>,
     /// What the last turn has left.
     pub(crate) left: Left,
 }
@@ -301,10 +306,10 @@ impl<L: Link> Worker<L> {
     fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
         while let Some(supervisor) = &self.supervisor {
-            let (message, descriptors) = match seqpacket::receive(supervisor, &mut buffer) {
+            // Out of descriptors, it says so of the ports whose sockets came along.
+            let (message, descriptors) = match seqpacket::receive_what_fits(supervisor, &mut buffer) {
                 Ok(Some(message)) => (&buffer[..message.len], message.descriptors),
                 Ok(None) => return Ok(false),
-                // Out of descriptors for those that came along.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     warn!("the supervisor was not understood: {error}");
                     continue;
@@ -365,34 +370,54 @@ impl<L: Link> Worker<L> {
 
     /// A published port comes, leads elsewhere, or goes.
     fn change(&mut self, door: Door, now: Instant) {
+        let published = door.published();
+        let key = (published.protocol, published.host);
+        self.refused.remove(&key);
+        if let Err(why) = self.try_change(door, now) {
+            warn!("cannot publish {}: {why}", published.host);
+            let port = published;
+            self.refused.insert(key, Refused { port, why });
+        }
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// It cannot be, and why.
+    fn try_change(&mut self, door: Door, now: Instant) -> Result<(), String> {
         let Self {
             engine, host, link, ..
         } = self;
         let link = &mut link.transmitter();
-        let published = match &door {
-            Door::Open(published, _) | Door::Lead(published) | Door::Close(published) => *published,
-        };
+        let published = door.published();
         if published.protocol == Protocol::Udp && engine.worker() != peers::FIRST {
             // The first worker has it, and with it the guest's endpoint.
-            return engine.cede(published, link, host, now);
+            engine.cede(published, link, host, now);
+            return Ok(());
         }
         let (place, stays) = match door {
             Door::Open(_, socket) => match host.open_door(published, socket.into_inner()) {
                 Ok(place) => (Some(place), true),
-                Err(error) => return warn!("cannot take over {}: {error}", published.host),
+                Err(error) => return Err(error.to_string()),
             },
+            Door::Lost(_) => return Err(Errno::MFILE.to_string()),
             Door::Lead(_) => (host.door(&published), true),
             Door::Close(_) => (host.door(&published), false),
         };
-        let Some(place) = place else { return };
+        let Some(place) = place else {
+            return Ok(());
+        };
         if stays {
-            if let Err(failure) = engine.publish(place, published, link, host, now) {
-                warn!("cannot publish {}: {failure}", published.host);
-            }
-        } else {
-            engine.unpublish(place, link, host, now);
-            host.close_door(place);
+            return engine
+                .publish(place, published, link, host, now)
+                .map_err(|failure| match failure {
+                    Failure::Invalid => format!("too many lead to port {} already", published.guest_port),
+                    failure => failure.to_string(),
+                });
         }
+        engine.unpublish(place, link, host, now);
+        host.close_door(place);
+        Ok(())
     }
 
     /// Says what it knows.
@@ -404,6 +429,7 @@ impl<L: Link> Worker<L> {
             flows: self.engine.flows() as u64,
             pool_bytes: self.engine.pool_in_use() as u64,
             rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
+            refused: self.refused.values().take(Refused::MOST).cloned().collect(),
             histograms: vec![
                 Distribution::of(CONNECT_TIMES, self.engine.connect_times()),
                 Distribution::of(BATCHES, &self.bursts),
@@ -477,6 +503,7 @@ impl<L: Link> Worker<L> {
             gathered: self.gathered,
             set_log_level: self.set_log_level,
             left: self.left,
+            refused: self.refused,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The workers: made together, and ended together.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -80,6 +81,7 @@ pub(crate) fn build<L: Link>(
             tape: None,
             gathered: Gathered::default(),
             set_log_level: setup.set_log_level,
+            refused: BTreeMap::new(),
             left: Left::default(),
         };
         worker.engine.set_owned_addresses(&setup.owned);

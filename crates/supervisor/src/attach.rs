@@ -22,6 +22,8 @@ use crate::{spawn, tap, userns};
 pub(crate) struct Attached {
     namespace: File,
     path: PathBuf,
+    /// Whose it is, where the path says so.
+    pid: Option<Pid>,
     end: End,
 }
 
@@ -63,7 +65,8 @@ impl Attached {
             }
         };
         // First what tells of the end, so that it cannot be missed.
-        let end = match process_of(&path) {
+        let pid = process_of(&path);
+        let end = match pid {
             Some(pid) => End::Process(
                 pidfd_open(pid, PidfdFlags::empty())
                     .map_err(|_| cannot(&io::Error::from_raw_os_error(libc::ENOENT)))?,
@@ -79,7 +82,18 @@ impl Attached {
             return Err(Error::new(format!("{shown} is the host's own network namespace"))
                 .advise("a process in a namespace of its own, as by 'unshare -Urn'"));
         }
-        Ok(Self { namespace, path, end })
+        Ok(Self {
+            namespace,
+            path,
+            pid,
+            end,
+        })
+    }
+
+    /// The process whose namespace it is, where that is known.
+    #[must_use]
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        self.pid
     }
 
     /// Makes the tap in it, through a child that enters it.
@@ -229,6 +243,7 @@ mod tests {
         let attached = Attached {
             namespace: File::open("/proc/self/ns/net").unwrap(),
             path: PathBuf::new(),
+            pid: None,
             end: End::File(ours),
         };
         let status = spawn::in_child(NAME, || {

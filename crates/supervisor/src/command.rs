@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use pontoon_sys::seqpacket;
+use rustix::process::Pid;
 
 use crate::error::{Context as _, Error};
 use crate::handshake::{FromGuest, ToGuest};
@@ -89,6 +90,12 @@ impl Guest {
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.init.fd()
+    }
+
+    /// Its first process.
+    #[must_use]
+    pub(crate) fn pid(&self) -> Pid {
+        self.init.pid()
     }
 
     /// Hands a signal on to the command.

@@ -32,6 +32,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::capture::Capture;
 use crate::error::Error;
+use crate::pid_namespace::PidNamespace;
 use crate::publish::Ports;
 use guest::Api;
 use listener::Listener;
@@ -58,7 +59,7 @@ pub(crate) struct Served {
     pub(crate) set_log_level: fn(LevelFilter),
 }
 
-/// Clients at one time. One more takes the place of the one that has said nothing for longest.
+/// Clients at one time. One more takes the place of the one that has been idle for longest, or takes longest.
 const CLIENTS: usize = 16;
 
 impl Control {
@@ -82,6 +83,14 @@ impl Control {
             servers,
             api: Api::new(served),
         })
+    }
+
+    /// Keeps the control socket from who is in a PID namespace: the guest, which may have the same user and files.
+    pub(crate) fn refuse(&mut self, guest: Option<PidNamespace>) {
+        let mut listeners = self.servers.iter_mut().map(Server::listener);
+        if let Some(listener) = listeners.find(|listener| listener.is_file()) {
+            listener.refuse(guest);
+        }
     }
 
     /// What to poll.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
@@ -32,6 +33,8 @@ pub(crate) struct Engine {
     outbox: Outbox,
     /// What the next one will be made of.
     setup: Setup,
+    /// The sockets of what is published in `setup`, in the same order: those that the control socket's side has.
+    ports: Vec<Arc<OwnedFd>>,
     attachment: Attachment,
     require_sandbox: bool,
     /// The namespaces of the first one.
@@ -92,22 +95,24 @@ const MOST_LEFT: usize = 4096;
 const LAST_WORDS: &[u8] = b"error: ";
 
 impl Engine {
-    /// Starts the engine, and waits until its loop runs.
+    /// Starts the engine, and waits until its loop runs. `ports` are the sockets of what is published in `setup`.
     ///
     /// # Errors
     /// It could not start, and why.
     pub(crate) fn start(
         mut setup: Setup,
+        ports: Vec<Arc<OwnedFd>>,
         attachment: Attachment,
         require_sandbox: bool,
     ) -> Result<Self, Error> {
         let mut born_in = None;
-        let mut process = Process::start(&mut setup, &attachment, require_sandbox, &mut born_in)?;
+        let mut process = Process::start(&mut setup, &ports, &attachment, require_sandbox, &mut born_in)?;
         process.ready()?;
         Ok(Self {
             life: Life::Alive(process),
             outbox: Outbox::default(),
             setup,
+            ports,
             attachment,
             require_sandbox,
             born_in,
@@ -175,9 +180,10 @@ impl Engine {
 
     /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
     fn again(&mut self) -> Result<(), Error> {
-        reopen_ports(&self.setup.config.published, &self.setup.published);
+        reopen_ports(&self.setup.config.published, &self.ports);
         let mut process = Process::start(
             &mut self.setup,
+            &self.ports,
             &self.attachment,
             self.require_sandbox,
             &mut self.born_in,
@@ -248,11 +254,7 @@ impl Engine {
                 }
             }
             Update::Rules(list) => config.egress.set(list),
-            Update::Published(doors) => {
-                if let Err(error) = change_ports(&mut self.setup, doors) {
-                    tracing::warn!(%error, "an engine that takes this one's place would not have a published port");
-                }
-            }
+            Update::Published(doors) => change_ports(&mut config.published, &mut self.ports, doors),
             // The next one is forked from this process, and says as much.
             Update::LogLevel(_) => {}
             Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
@@ -294,6 +296,7 @@ impl Process {
     /// Forks an engine, in as many namespaces of its own as the host allows, or as the one before had.
     fn start(
         setup: &mut Setup,
+        ports: &[Arc<OwnedFd>],
         attachment: &Attachment,
         require_sandbox: bool,
         before: &mut Option<Namespaces>,
@@ -310,7 +313,7 @@ impl Process {
             };
             let own = rustix::stdio::dup2_stderr(&error);
             own.map_or(1, |()| {
-                become_engine(setup, attachment, sandbox, &disabled, &theirs)
+                become_engine(setup, ports, attachment, sandbox, &disabled, &theirs)
             })
         });
         Ok(Self {
@@ -426,25 +429,23 @@ fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
 }
 
 /// Notes published ports for the next engine.
-fn change_ports(setup: &mut Setup, doors: &[Door]) -> io::Result<()> {
-    let published = &mut setup.config.published;
+fn change_ports(published: &mut Vec<Published>, sockets: &mut Vec<Arc<OwnedFd>>, doors: &[Door]) {
     for door in doors {
-        let (Door::Open(port, _) | Door::Lead(port) | Door::Close(port)) = door;
+        let port = door.published();
         let is_it = |other: &Published| (other.protocol, other.host) == (port.protocol, port.host);
         match (door, published.iter().position(is_it)) {
             (Door::Open(port, socket), None) => {
-                setup.published.push(socket.as_fd().try_clone_to_owned()?);
+                sockets.push(socket.clone().into_inner());
                 published.push(*port);
             }
             (Door::Lead(port), Some(place)) => published[place] = *port,
             (Door::Close(_), Some(place)) => {
                 published.remove(place);
-                setup.published.remove(place);
+                sockets.remove(place);
             }
-            (Door::Open(..), Some(_)) | (Door::Lead(_) | Door::Close(_), None) => {}
+            (Door::Open(..), Some(_)) | (Door::Lead(_) | Door::Close(_), None) | (Door::Lost(_), _) => {}
         }
     }
-    Ok(())
 }
 
 /// How an engine ended.
@@ -468,6 +469,7 @@ fn died(words: &[u8], status: u8) -> String {
 /// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
 fn become_engine(
     setup: &mut Setup,
+    ports: &[Arc<OwnedFd>],
     attachment: &Attachment,
     sandbox: Sandbox,
     disabled: &Disabled,
@@ -477,7 +479,7 @@ fn become_engine(
     unsafe { environment::forget() };
     let _ = rustix::thread::set_name(c"pontoon-engine");
     panics::log_them();
-    match prepare(setup, attachment, socket) {
+    match prepare(setup, ports, attachment, socket) {
         Ok(Own {
             setup,
             attachment,
@@ -510,12 +512,18 @@ struct Own {
 }
 
 /// Lets go of everything that was the supervisor's; returns what is the engine's own.
-fn prepare(setup: &mut Setup, attachment: &Attachment, socket: &OwnedFd) -> io::Result<Own> {
+fn prepare(
+    setup: &mut Setup,
+    ports: &[Arc<OwnedFd>],
+    attachment: &Attachment,
+    socket: &OwnedFd,
+) -> io::Result<Own> {
     // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // There can be nearly as many published ports as descriptors: they are not copied, and before the rest is, the
     // supervisor's own make room.
-    let setup = setup.take();
+    let mut setup = setup.take();
+    setup.published = ports.iter().map(spawn::take_over).collect();
     let originals = attachment.descriptors().into_iter().chain([socket.as_fd()]);
     let keep: Vec<_> = setup.descriptors().chain(originals).collect();
     spawn::close_all_but(&keep)?;

@@ -44,6 +44,7 @@ mod mounts;
 mod netlink;
 pub mod options;
 mod panics;
+mod pid_namespace;
 pub mod policy;
 pub mod publish;
 pub mod quota;
@@ -128,7 +129,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         ports.published(),
         descriptors,
     );
-    let published = ports.sockets().context("cannot copy the published ports")?;
+    let sockets = ports.sockets();
     let served = Served {
         rules: options.rules.clone(),
         forwarder: options.resolvers != Resolvers::None,
@@ -185,20 +186,24 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         }
         Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
     };
+    if let Some(control) = control.as_mut().filter(|_| options.control.is_some()) {
+        control.refuse(behind.pid_namespace()?);
+    }
     let owned = outside.watch.owned().to_vec();
     let ledger = ledger::Shared::new(options.workers, config.max_flows)
         .context("cannot make room for the ledger of connections")?;
     let setup = Setup {
         config,
         owned,
-        published,
+        // They are handed over with the fork.
+        published: Vec::new(),
         raw_icmp,
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
         set_log_level,
     };
-    let mut engine = Engine::start(setup, attachment, options.require_sandbox)?;
+    let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest does anything, so that a capture has all of it.
         control.serve(&mut |update| engine.tell(update), Instant::now());

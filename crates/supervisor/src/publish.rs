@@ -15,7 +15,7 @@ use crate::error::{Error, reason};
 
 mod ports;
 
-pub(crate) use ports::{Ports, Refusal};
+pub(crate) use ports::{Ports, Refusal, Undo};
 
 /// `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, as podman and docker write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Making processes out of this one, without exec.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pontoon_sandbox::{Namespaces, namespaces};
@@ -178,6 +178,13 @@ pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 /// The kernel's.
 pub(crate) fn close_all_on_exec() -> io::Result<()> {
     close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// Takes over a descriptor of the parent's. For a child: nobody there will use or drop the value that it is of.
+pub(crate) fn take_over(descriptor: impl AsFd) -> OwnedFd {
+    // SAFETY: it is open, and the only value that closes it in this process is this one: those of the parent's, of which
+    // the child has copies, are never dropped, as it exits on the spot.
+    unsafe { OwnedFd::from_raw_fd(descriptor.as_fd().as_raw_fd()) }
 }
 
 fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {

@@ -14,6 +14,7 @@ use crate::engine::{Engine, Successor};
 use crate::error::{Context as _, Error};
 use crate::guest_route::GuestRoute;
 use crate::netlink::AddressWatch;
+use crate::pid_namespace::PidNamespace;
 use crate::resolv::ResolvWatch;
 use crate::signals::{Sender, Signal, Signals};
 
@@ -218,6 +219,19 @@ impl Behind {
             Self::Attached(attached) => Some(attached.fd()),
             Self::Machine => None,
         }
+    }
+
+    /// Where the guest's processes are, if that tells them from others.
+    ///
+    /// # Errors
+    /// It cannot be found out.
+    pub(crate) fn pid_namespace(&self) -> Result<Option<PidNamespace>, Error> {
+        let namespace = match self {
+            Self::Command(guest) => PidNamespace::of(guest.pid()),
+            Self::Attached(attached) => attached.pid().map_or(Ok(None), PidNamespace::of),
+            Self::Machine => Ok(None),
+        };
+        namespace.context("cannot look at the guest's PID namespace")
     }
 
     /// The exit status, if the guest is gone.

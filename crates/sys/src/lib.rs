@@ -19,6 +19,7 @@ pub mod messages;
 pub mod multicast;
 mod option;
 pub mod packet;
+pub mod peer;
 pub mod seqpacket;
 pub mod shared;
 pub mod tcp;

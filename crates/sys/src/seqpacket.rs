@@ -83,6 +83,30 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 /// # Errors
 /// `InvalidData`: longer than `buffer`, or with more descriptors than [`MAX_DESCRIPTORS`]. `WouldBlock`.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Message>> {
+    let (message, flags) = receive_any(socket, buffer)?;
+    match flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        true => Err(cut()),
+        false => Ok(message),
+    }
+}
+
+/// The same, but a message comes without those of its descriptors that this process has no room for: the last ones.
+///
+/// # Errors
+/// `InvalidData`: longer than `buffer`. `WouldBlock`.
+pub fn receive_what_fits(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Message>> {
+    let (message, flags) = receive_any(socket, buffer)?;
+    match flags.intersects(ReturnFlags::TRUNC) {
+        true => Err(cut()),
+        false => Ok(message),
+    }
+}
+
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "message longer than its buffer")
+}
+
+fn receive_any(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(Option<Message>, ReturnFlags)> {
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
@@ -99,19 +123,11 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Messag
             descriptors.extend(rights);
         }
     }
-    if received
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-    {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "message longer than its buffer",
-        ));
-    }
-    Ok((received.bytes > 0).then_some(Message {
+    let message = (received.bytes > 0).then_some(Message {
         len: received.bytes,
         descriptors,
-    }))
+    });
+    Ok((message, received.flags))
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.metrics-over-tcp", 30, metrics_over_tcp),
         Case::new("control.log-level", 30, log_level),
         Case::new("control.engine-killed", 30, engine_killed),
+        Case::new("control.not-for-the-guest", 30, not_for_the_guest),
     ]
     .into_iter()
     .chain(publish::cases())
@@ -255,3 +256,46 @@ fn engine_killed(context: &Context) -> Result<()> {
     ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }
+
+/// The guest sees the file, and may open it, but nobody there is served, however far down.
+fn not_for_the_guest(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let curl = format!("curl -s -m 5 --unix-socket {SOCKET} http://pontoon/v1/stats");
+    for way in [
+        "",
+        "unshare --pid --fork",
+        "unshare --user --map-root-user --pid --fork unshare --pid --fork",
+    ] {
+        let status = scene.guest.ask(&format!("{way} {curl} >/dev/null; echo $?"))?;
+        ensure!(
+            CUT_OFF.contains(&&*status),
+            "{way:?}: curl ends with status {status}"
+        );
+    }
+    // Nor is who connects there, and is gone when that is looked at.
+    scene.guest.signal(Signal::STOP)?;
+    let change = r#"{"add":["127.0.0.1:8080:80"]}"#;
+    let line =
+        format!("curl -s -m 1 --unix-socket {SOCKET} -d '{change}' http://pontoon/v1/publish; echo $?");
+    let status = scene.guest.ask(&line)?;
+    scene.guest.signal(Signal::CONT)?;
+    expect(&status, "28")?;
+    expect(&scene.ctl(&["publish", "list"])?, "")?;
+
+    let served = |way: &str| -> Result<()> {
+        let line = format!("{way} {curl}");
+        let text = process::output(Command::new("sh").args(["-c", &line]))?;
+        ensure!(text.contains("\"tcp_opened\""), "{way:?}: {text}");
+        Ok(())
+    };
+    served("")?;
+    // Beside the guest's namespace, where the program may look at who is there.
+    if !context.program.drop_privileges {
+        served("unshare --user --map-root-user --pid --fork")?;
+    }
+    Ok(())
+}
+
+/// What curl ends with whose connection is closed: CURLE_COULDNT_CONNECT where it is at once, CURLE_GOT_NOTHING,
+/// CURLE_SEND_ERROR and CURLE_RECV_ERROR.
+const CUT_OFF: [&str; 4] = ["7", "52", "55", "56"];

@@ -62,10 +62,13 @@ impl<'a> Client<'a> {
             "{method} {what} HTTP/1.1\r\nHost: pontoon\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        stream.write_all(&[head.as_bytes(), body].concat())?;
+        // One that takes no more of it has said why.
+        let said = stream.write_all(&[head.as_bytes(), body].concat());
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
+            Ok(0) => said.map(|()| answer).map_err(Into::into),
             Ok(_) => Ok(answer),
+            Err(_) if !answer.is_empty() => Ok(answer),
             Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no answer in {PATIENCE:?}"),
             Err(error) => Err(error.into()),
         }
@@ -91,7 +94,27 @@ fn split(answer: &[u8]) -> Result<(u16, &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
     use super::*;
+
+    #[test]
+    fn who_does_not_hear_all_is_heard() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let body = r#"{"error":"too long"}"#;
+            let head = format!("HTTP/1.1 413 Too Long\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.write_all((head + body).as_bytes()).unwrap();
+        });
+        let long = "x".repeat(4 << 20);
+        let error = Client::new(&path).put::<()>("/v1/policy", &long).unwrap_err();
+        assert_eq!(error.to_string(), "too long");
+        server.join().unwrap();
+    }
 
     #[test]
     fn answers_are_whole_or_refused() {

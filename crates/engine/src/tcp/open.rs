@@ -21,6 +21,8 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// Connections taken from one listener before others have their turn.
 const ACCEPTS: usize = 64;
+/// More clients than can wait at one listener: whoever opened it asked for 4,096 at most.
+const BACKLOG: usize = 4_097;
 /// Fresh ports tried for a client that appears as the gateway.
 const PORT_TRIES: usize = 16;
 /// First port that such a client may appear with: above what services use (RFC 6056 section 3.2).
@@ -129,13 +131,34 @@ impl<S> Tcp<S> {
         send_reset(key, 0, isn.wrapping_add(1), Flags::RST.and(Flags::ACK), ctx);
     }
 
-    /// Takes the clients that wait at a published port.
+    /// Takes the clients that wait at a published port, some of them at a time.
     pub fn handle_listener<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        for _ in 0..ACCEPTS {
+        if self.take_clients(listener, ACCEPTS, ctx) {
+            ctx.net.ready.push_back(listener);
+        }
+    }
+
+    /// Takes all clients that wait at a port that is published no more: those that are left would be reset.
+    pub fn drain_listener<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        listener: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let _others_come = self.take_clients(listener, BACKLOG, ctx);
+    }
+
+    /// Takes up to `most` clients; true where there may be more.
+    fn take_clients<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        listener: FlowId,
+        most: usize,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> bool {
+        for _ in 0..most {
             // Before the client has a slot, which would be another if one were freed then.
             self.give_way(ctx);
             let (index, generation) = self.connections.vacant();
@@ -149,15 +172,15 @@ impl<S> Tcp<S> {
                         self.starved.push(listener);
                     }
                     self.fed_at.get_or_insert(ctx.now + HUNGER);
-                    return;
+                    return false;
                 }
                 // Nobody else waits, or the port is published no more.
-                Err(Failure::WouldBlock | Failure::Invalid) => return,
+                Err(Failure::WouldBlock | Failure::Invalid) => return false,
                 // A client that is gone already (accept(2), "Error handling"): the next one.
                 Err(_gone) => {}
             }
         }
-        ctx.net.ready.push_back(listener);
+        true
     }
 
     fn accept<H: Host<Socket = S>, T: Transmit>(

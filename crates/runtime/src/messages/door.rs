@@ -11,10 +11,21 @@ use pontoon_engine::config::{Protocol, Published};
 pub enum Door {
     /// There is a new one, with its socket: listening (TCP) or bound (UDP), non-blocking.
     Open(Published, Descriptor),
+    /// There is a new one, whose socket this process had no room for. Nobody says so: it is what becomes of [`Door::Open`].
+    Lost(Published),
     /// It leads to another port of the guest's.
     Lead(Published),
     /// It is no more.
     Close(Published),
+}
+
+/// A published port that a worker could not take over, or not lead elsewhere. It says so until it hears of the port again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The port.
+    pub port: Published,
+    /// Why; one line.
+    pub why: String,
 }
 
 /// What the supervisor has opened, and may share with the workers. Equal to itself alone.
@@ -25,7 +36,7 @@ impl Door {
     /// A line of text. The socket goes along.
     pub(super) fn encode(&self) -> String {
         let (word, published) = match self {
-            Self::Open(published, _) => (OPEN, published),
+            Self::Open(published, _) | Self::Lost(published) => (OPEN, published),
             Self::Lead(published) => (LEAD, published),
             Self::Close(published) => (CLOSE, published),
         };
@@ -41,27 +52,30 @@ impl Door {
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Open(_, socket) => Some(socket.as_fd()),
-            Self::Lead(_) | Self::Close(_) => None,
+            Self::Lost(_) | Self::Lead(_) | Self::Close(_) => None,
         }
+    }
+
+    /// The port that it is about.
+    #[must_use]
+    pub fn published(&self) -> Published {
+        let (Self::Open(published, _)
+        | Self::Lost(published)
+        | Self::Lead(published)
+        | Self::Close(published)) = self;
+        *published
     }
 
     /// Reads a line; the next one of `descriptors` is that of a new port.
     pub(super) fn decode(line: &str, descriptors: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
         let mut words = line.split(' ');
         let word = words.next()?;
-        let protocol = match words.next()? {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            _ => return None,
-        };
-        let host: SocketAddr = words.next()?.parse().ok()?;
-        let published = Published {
-            protocol,
-            host,
-            guest_port: words.next()?.parse().ok()?,
-        };
+        let published = decode_port(&mut words)?;
         let door = match word {
-            OPEN => Self::Open(published, Arc::new(descriptors.next()?).into()),
+            OPEN => match descriptors.next() {
+                Some(socket) => Self::Open(published, Arc::new(socket).into()),
+                None => Self::Lost(published),
+            },
             LEAD => Self::Lead(published),
             CLOSE => Self::Close(published),
             _ => return None,
@@ -70,8 +84,50 @@ impl Door {
     }
 }
 
+impl Refused {
+    /// The most of them in one message. Where there are as many, there may be more.
+    pub const MOST: usize = 256;
+
+    /// Bytes of a reason.
+    const LONGEST: usize = 100;
+
+    pub(super) fn encode(&self) -> String {
+        let Published {
+            protocol,
+            host,
+            guest_port,
+        } = self.port;
+        let why: String = self.why.chars().take(Self::LONGEST).collect();
+        format!("{protocol} {host} {guest_port} {why}")
+    }
+
+    pub(super) fn decode(line: &str) -> Option<Self> {
+        let mut words = line.splitn(4, ' ');
+        Some(Self {
+            port: decode_port(&mut words)?,
+            why: words.next()?.to_owned(),
+        })
+    }
+}
+
+fn decode_port<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Published> {
+    let protocol = match words.next()? {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        _ => return None,
+    };
+    let host: SocketAddr = words.next()?.parse().ok()?;
+    Some(Published {
+        protocol,
+        host,
+        guest_port: words.next()?.parse().ok()?,
+    })
+}
+
 impl Descriptor {
-    pub(crate) fn into_inner(self) -> Arc<OwnedFd> {
+    /// What it was made of.
+    #[must_use]
+    pub fn into_inner(self) -> Arc<OwnedFd> {
         self.0
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 
 use super::http::{self, Parsed, Request, Response};
 use super::server::{self, Answer, Look, Route};
@@ -24,6 +25,8 @@ pub(super) struct Connection<S> {
     ended: bool,
     /// It gets no other answer.
     closing: bool,
+    /// Bytes to read and forget before it is closed: closed with more to read, it would lose what it has not read itself.
+    forget: usize,
 }
 
 /// A request whose answer is not there yet.
@@ -50,6 +53,7 @@ impl<S> Connection<S> {
             continued: false,
             ended: false,
             closing: false,
+            forget: 0,
         }
     }
 
@@ -65,12 +69,18 @@ impl<S> Connection<S> {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        let idle = self.received.is_empty() && self.unsent.is_empty();
+        let idle = self.received.is_empty() && self.unsent.is_empty() && !self.closing;
         self.since + if idle { IDLE } else { PATIENCE }
     }
 
+    /// The least of all goes first where there are too many: who has nothing to say, then who takes longest.
+    pub(super) fn rank(&self) -> (bool, Instant) {
+        let idle = self.received.is_empty() && self.unsent.is_empty() && self.waiting.is_none();
+        (!idle, self.since)
+    }
+
     pub(super) fn is_open(&self, now: Instant) -> bool {
-        let over = self.closing || self.ended && self.waiting.is_none();
+        let over = self.closing && self.forget == 0 || self.ended && self.waiting.is_none();
         now < self.deadline() && !(over && self.unsent.is_empty())
     }
 
@@ -86,7 +96,9 @@ impl<S> Connection<S> {
 
     /// Takes what the client says, and answers what can be answered.
     pub(super) fn serve(&mut self, routes: &[Route<S>], service: &mut S, now: Instant) {
-        if !self.ended {
+        if self.closing {
+            self.forget();
+        } else if !self.ended {
             self.receive(now);
         }
         loop {
@@ -115,6 +127,7 @@ impl<S> Connection<S> {
                     };
                     self.received.clear();
                     self.answer(&response, manner, now);
+                    self.forget = if self.ended { 0 } else { FORGOTTEN };
                 }
             }
         }
@@ -157,6 +170,19 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Takes what the client says yet, and does nothing with it.
+    fn forget(&mut self) {
+        let mut buffer = [0; 16 << 10];
+        while self.forget > 0 {
+            match rustix::io::read(&self.stream, &mut buffer) {
+                Ok(len @ 1..) => self.forget = self.forget.saturating_sub(len),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Ok(_) | Err(_) => self.forget = 0,
+            }
+        }
+    }
+
     fn send(&mut self, now: Instant) {
         while !self.unsent.is_empty() {
             match rustix::io::write(&self.stream, self.unsent.as_slices().0) {
@@ -169,12 +195,20 @@ impl<S> Connection<S> {
                 Err(_) => self.give_up(),
             }
         }
+        if self.forget > 0 {
+            // It need not wait for the end.
+            let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
+        }
     }
 
     /// The client is gone.
     fn give_up(&mut self) {
+        self.forget = 0;
         self.unsent.clear();
         self.waiting = None;
         self.closing = true;
     }
 }
+
+/// Bytes that are read and forgotten of who gets no other answer: more than a body has that is too long by mistake.
+const FORGOTTEN: usize = 16 << 20;

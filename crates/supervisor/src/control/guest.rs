@@ -202,6 +202,24 @@ impl Api {
         now: Instant,
         render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
     ) -> Answer<Self> {
+        self.report_or(now, silent, render)
+    }
+
+    /// The same, to who has changed something.
+    fn confirm(
+        &mut self,
+        now: Instant,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
+    ) -> Answer<Self> {
+        self.report_or(now, unconfirmed, render)
+    }
+
+    fn report_or(
+        &mut self,
+        now: Instant,
+        silent: fn() -> Response,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
+    ) -> Answer<Self> {
         let round = self.round.ask(&mut self.outbox, now);
         let mut render = Some(render);
         Answer::Later(Box::new(move |api| {
@@ -213,6 +231,12 @@ impl Api {
             })
         }))
     }
+}
+
+/// What a change is answered that has been told, and will be heard.
+fn unconfirmed() -> Response {
+    let what = "the engine has not confirmed the change yet; it holds once it does";
+    Response::problem(503, what)
 }
 
 fn silent() -> Response {

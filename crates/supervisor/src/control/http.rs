@@ -102,11 +102,22 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     };
     let request = Request {
         method: method.to_owned(),
-        path: path.split('?').next().unwrap_or_default().to_owned(),
+        path: origin_form(path).split('?').next().unwrap_or_default().to_owned(),
         body: body.to_vec(),
         close: head.version == Some(0) || values("connection").any(wants_end),
     };
     Parsed::Whole(request, head_len + body_len)
+}
+
+/// A target without scheme and authority, which a client may send along (RFC 9112 section 3.2.2).
+fn origin_form(target: &str) -> &str {
+    const SCHEME: &str = "http://";
+    match target.split_at_checked(SCHEME.len()) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(SCHEME) => {
+            rest.find(['/', '?']).map_or("/", |begin| &rest[begin..])
+        }
+        _ => target,
+    }
 }
 
 fn length(value: &[u8]) -> Option<usize> {

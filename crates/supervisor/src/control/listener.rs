@@ -17,12 +17,17 @@ use rustix::net::{
 };
 
 use crate::error::{Error, reason};
+use crate::pid_namespace::PidNamespace;
 
 /// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
     place: Place,
+    /// Who is turned away.
+    refused: Option<PidNamespace>,
+    /// Somebody has been.
+    warned: bool,
 }
 
 #[derive(Debug)]
@@ -66,6 +71,8 @@ impl Listener {
                 path: path.to_path_buf(),
                 file: (file.dev(), file.ino()),
             }),
+            refused: None,
+            warned: false,
         })
     }
 
@@ -85,7 +92,36 @@ impl Listener {
         Ok(Self {
             socket,
             place: Place::Address(address),
+            refused: None,
+            warned: false,
         })
+    }
+
+    /// Whether it is in the file system.
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self.place, Place::File(_))
+    }
+
+    /// Turns away who is in `guest`, from now on.
+    pub(super) fn refuse(&mut self, guest: Option<PidNamespace>) {
+        self.refused = guest;
+    }
+
+    /// Whether a client may ask anything. One that cannot be looked at may be the guest's.
+    pub(super) fn admits(&mut self, client: impl AsFd) -> bool {
+        let Some(guest) = &self.refused else {
+            return true;
+        };
+        let who = match guest.holds_peer(client) {
+            Ok(false) => return true,
+            Ok(true) => "the guest may not use it".to_owned(),
+            Err(error) => format!("who connects cannot be looked at: {error}"),
+        };
+        // The guest has no say in how much is logged.
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!("a client of {self} is turned away: {who}");
+        }
+        false
     }
 
     pub(super) fn poll_fd(&self) -> PollFd<'_> {

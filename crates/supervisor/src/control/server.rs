@@ -45,6 +45,11 @@ impl<S> Server<S> {
         }
     }
 
+    /// Where its clients come from.
+    pub(super) fn listener(&mut self) -> &mut Listener {
+        &mut self.listener
+    }
+
     /// What to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.rests_until.is_none().then(|| self.listener.poll_fd());
@@ -83,10 +88,17 @@ impl<S> Server<S> {
     }
 
     fn accept(&mut self, now: Instant) -> io::Result<()> {
-        while let Some(stream) = self.listener.accept()? {
+        // As many as there can be: who connects without end delays nobody else.
+        for _ in 0..CLIENTS {
+            let Some(stream) = self.listener.accept()? else {
+                break;
+            };
+            if !self.listener.admits(&stream) {
+                continue;
+            }
             if self.connections.len() >= CLIENTS {
-                let stalest = (0..CLIENTS).min_by_key(|place| self.connections[*place].deadline());
-                if let Some(place) = stalest {
+                let least = (0..CLIENTS).min_by_key(|place| self.connections[*place].rank());
+                if let Some(place) = least {
                     self.connections.swap_remove(place);
                 }
             }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use pontoon_engine::inspect::{Flow, Page, Phase, Traffic};
 use pontoon_engine::{FlowId, Kind, WorkerId, egress};
-use pontoon_runtime::messages::{Flows, Stats, Turn};
+use pontoon_runtime::messages::{Door, Flows, Refused, Stats, Turn};
 
 use super::*;
 use crate::control::guest::DOCUMENT;
@@ -34,6 +34,8 @@ struct Desk {
     control: Control,
     path: PathBuf,
     told: Vec<Update>,
+    /// Published ports that every worker does without.
+    refused: Vec<Refused>,
     now: Instant,
     _directory: tempfile::TempDir,
 }
@@ -56,6 +58,7 @@ impl Desk {
             control: Control::open(Some(&path), None, served).unwrap(),
             path,
             told: Vec::new(),
+            refused: Vec::new(),
             now: Instant::now(),
             _directory: directory,
         }
@@ -85,6 +88,7 @@ impl Desk {
                 flows: 2,
                 pool_bytes: 65_536,
                 rules: vec![3, 4, 5],
+                refused: self.refused.clone(),
                 histograms: Vec::new(),
                 counters: vec![("frames_up".to_owned(), 10)],
             };
@@ -249,6 +253,31 @@ fn an_engine_that_is_silent_is_said_to_be() {
 }
 
 #[test]
+fn a_change_that_is_not_confirmed_is_said_to_hold_yet() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let batch = format!(r#"{{"add": ["127.0.0.1:{}:80"]}}"#, free.unwrap().port());
+    let level = r#"{"level": "info"}"#;
+    let len = level.len();
+    for change in [
+        put("{}"),
+        post("/v1/publish", &batch),
+        format!("PUT /v1/log-level HTTP/1.1\r\nContent-Length: {len}\r\n\r\n{level}"),
+    ] {
+        let mut desk = Desk::new(1);
+        let client = desk.client();
+        say(&client, &change);
+        desk.serve();
+        desk.wait(ENGINE);
+        let (answer, _) = heard(&client);
+        assert!(
+            status(&answer) == "503"
+                && answer.contains("not confirmed the change yet; it holds once it does"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
 fn those_who_ask_while_others_wait_get_the_next_answer() {
     let mut desk = Desk::new(1);
     let (one, two, three) = (desk.client(), desk.client(), desk.client());
@@ -387,6 +416,58 @@ fn ports_are_published_together_or_not_at_all() {
         );
     }
     assert_eq!(desk.told.len(), 2);
+}
+
+#[test]
+fn what_the_engine_cannot_take_over_is_taken_back() {
+    let mut desk = Desk::new(1);
+    let (client, other) = (desk.client(), desk.client());
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let [old, new] = [free(), free()].map(|address| address.unwrap().port());
+    let batch = format!(r#"{{"add": ["127.0.0.1:{old}:80"]}}"#);
+    say(&client, &post("/v1/publish", &batch));
+    desk.serve();
+    desk.answer(1);
+    assert_eq!(status(&heard(&client).0), "200");
+
+    let batch = format!(
+        r#"{{"remove": ["127.0.0.1:{old}:80"], "add": ["127.0.0.1:{new}:80", "127.0.0.2:{old}:80"]}}"#
+    );
+    say(&client, &post("/v1/publish", &batch));
+    desk.serve();
+    let batch = format!(r#"{{"add": ["127.0.0.2:{new}:80"]}}"#);
+    say(&other, &post("/v1/publish", &batch));
+    desk.serve();
+    let Some(Update::Published(doors)) = desk.told.get(2) else {
+        panic!("{:?}", desk.told);
+    };
+    desk.refused = vec![Refused {
+        port: doors[1].published(),
+        why: "no descriptor".to_owned(),
+    }];
+    desk.told.clear();
+    desk.told.push(Update::Ask(2));
+    desk.answer(1);
+    let (answer, _) = heard(&client);
+    let why = format!("the engine cannot take over 127.0.0.1:{new}/tcp: no descriptor");
+    assert!(status(&answer) == "409" && answer.contains(&why), "{answer}");
+    let [Update::Ask(2), Update::Published(doors), Update::Ask(3)] = &desk.told[..] else {
+        panic!("{:?}", desk.told);
+    };
+    assert!(
+        matches!(doors[..], [Door::Close(_), Door::Close(_), Door::Open(..)]),
+        "{doors:?}"
+    );
+    // Somebody else's change stays.
+    desk.refused.clear();
+    desk.told.retain(|update| matches!(update, Update::Ask(_)));
+    desk.answer(1);
+    assert_eq!(status(&heard(&other).0), "200");
+    say(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
+    desk.serve();
+    let (answer, _) = heard(&client);
+    let left = format!(r#"{{"published":["127.0.0.1:{old}:80/tcp","127.0.0.2:{new}:80/tcp"]}}"#);
+    assert!(answer.ends_with(&left), "{answer}");
 }
 
 #[test]
@@ -538,6 +619,84 @@ fn one_client_too_many_takes_the_stalest_ones_place() {
     assert!(ended[0] && ended[1..].iter().all(|ended| !ended), "{ended:?}");
     desk.wait(IDLE);
     assert!(desk.control.servers[0].clients() == 0);
+}
+
+#[test]
+fn who_is_idle_makes_room_before_who_is_not() {
+    let mut desk = Desk::new(1);
+    // The oldest of all, and the one whose time is over first.
+    let busy = desk.client();
+    say(&busy, "PUT /v1/policy HTTP/1.1\r\nContent-Length: 2\r\n\r\n{");
+    desk.wait(Duration::from_millis(1));
+    let waiting = desk.client();
+    say(&waiting, STATS);
+    desk.wait(Duration::from_millis(1));
+    let mut idle = Vec::new();
+    for _ in 2..CLIENTS + 1 {
+        idle.push(desk.client());
+        desk.wait(Duration::from_millis(1));
+    }
+    assert!(heard(&idle[0]).1);
+    say(&busy, "}");
+    desk.serve();
+    desk.answer(1);
+    desk.answer(1);
+    assert_eq!(
+        (status(&heard(&waiting).0), status(&heard(&busy).0)),
+        ("200", "200")
+    );
+}
+
+#[test]
+fn who_says_too_much_hears_why() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    let body = "x".repeat(2 * BODY);
+    let head = format!(
+        "PUT /v1/policy HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    say(&client, &head);
+    let mut rest = body.as_bytes();
+    while !rest.is_empty() {
+        desk.serve();
+        let len = (&client).write(rest).unwrap();
+        rest = &rest[len..];
+    }
+    let (answer, ended) = heard(&client);
+    assert_eq!((status(&answer), ended), ("413", true));
+    drop(client);
+    desk.serve();
+    assert_eq!(desk.control.servers[0].clients(), 0);
+
+    // Who goes on without end is not heard out.
+    let client = desk.client();
+    say(&client, &head);
+    let talk = vec![b'x'; 64 << 10];
+    let mut said = 0;
+    while let Ok(len) = (&client).write(&talk) {
+        said += len;
+        desk.serve();
+    }
+    assert!((16 << 20..17 << 20).contains(&said), "{said}");
+}
+
+#[test]
+fn a_target_may_say_whose_it_is() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    for (target, wanted) in [
+        ("http://pontoon/v1/publish", "200"),
+        ("HTTP://pontoon/v1/publish?x=/v1/stats", "200"),
+        ("http://pontoon", "404"),
+        ("http://pontoon?/v1/publish", "404"),
+        ("https://pontoon/v1/publish", "404"),
+        ("/http://pontoon/v1/publish", "404"),
+    ] {
+        say(&client, &format!("GET {target} HTTP/1.1\r\n\r\n"));
+        desk.serve();
+        assert_eq!(status(&heard(&client).0), wanted, "{target}");
+    }
 }
 
 #[test]

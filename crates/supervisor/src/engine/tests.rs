@@ -3,7 +3,7 @@ use std::process::Command;
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
-use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_engine::config::{Addresses, Protocol, UdpFilter, V4};
 use pontoon_runtime::messages::Gathered;
 use pontoon_runtime::{ledger, pacing};
 use pontoon_sys::tun::TapOffload;
@@ -78,6 +78,7 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
         life: Life::Alive(process),
         outbox: Outbox::default(),
         setup: setup(),
+        ports: Vec::new(),
         attachment,
         require_sandbox: false,
         born_in: None,
@@ -127,7 +128,7 @@ fn a_port_that_the_dead_one_shut_down_is_open_again() {
         }
     };
     rustix::net::shutdown(&bound, rustix::net::Shutdown::Both).unwrap();
-    engine.setup.published = vec![bound.into()];
+    engine.ports = vec![Arc::new(bound.into())];
     engine.setup.config.published = vec![Published {
         protocol: Protocol::Tcp,
         host: free,
@@ -237,17 +238,26 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     let (_ours, theirs) = seqpacket::pair().unwrap();
     let (mut engine, _theirs) = engine("exit 0");
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    // Those that the supervisor has beside what an engine is made of.
-    let _ports: Vec<_> = (0..PORTS).map(|_| null()).collect();
-    engine.setup.published = (0..PORTS).map(|_| null()).collect();
-    let limit = Some(2 * PORTS as u64 + 50);
+    let port = |number| Published {
+        protocol: Protocol::Tcp,
+        host: (IpAddr::from([127, 0, 0, 1]), number).into(),
+        guest_port: 80,
+    };
+    engine.ports = (0..PORTS / 2).map(|_| Arc::new(null())).collect();
+    engine.setup.config.published = vec![port(0); PORTS / 2];
+    for number in 1..=PORTS / 2 {
+        let port = port(number.try_into().unwrap());
+        engine.tell(Update::Published(vec![Door::Open(port, Arc::new(null()).into())]));
+    }
+    engine.outbox.clear();
+    let limit = Some(PORTS as u64 + 50);
     let (current, maximum) = (limit, limit);
     rustix::process::setrlimit(
         rustix::process::Resource::Nofile,
         rustix::process::Rlimit { current, maximum },
     )
     .unwrap();
-    let own = prepare(&mut engine.setup, &engine.attachment, &theirs);
+    let own = prepare(&mut engine.setup, &engine.ports, &engine.attachment, &theirs);
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let published = own.map(|own| own.setup.published.len());
     // Three of any process, two ends of the channel, and the directory.

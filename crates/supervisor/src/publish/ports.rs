@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_runtime::messages::Door;
+use rustix::process::{Resource, getrlimit};
 
 use super::{Families, Publish, open_socket, refused};
 use crate::error::Error;
@@ -37,7 +38,13 @@ pub(crate) struct Changed {
     pub(crate) removed: Vec<Publish>,
     /// What the engine is to be told.
     pub(crate) doors: Vec<Door>,
+    /// How to take it back.
+    pub(crate) undo: Undo,
 }
+
+/// A change, as what it has changed: each port as it was, and as it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Undo(Vec<(Key, Option<Port>, Option<Port>)>);
 
 /// Why nothing was changed.
 #[derive(Debug)]
@@ -46,6 +53,15 @@ pub(crate) enum Refusal {
     Wrong(Error),
     /// The host has the port for something else, or does not let us have it.
     Conflict(Error),
+}
+
+impl Undo {
+    /// Whether a port is among those that were added, or lead elsewhere now.
+    pub(crate) fn has_added(&self, port: &Published) -> bool {
+        let key = (port.protocol, port.host);
+        let is_it = |(other, _, is): &(Key, Option<Port>, Option<Port>)| *other == key && is.is_some();
+        self.0.iter().any(is_it)
+    }
 }
 
 impl From<Refusal> for Error {
@@ -115,7 +131,7 @@ impl Ports {
         }
         let socket = match here {
             Some(port) => Arc::clone(&port.socket),
-            None => match open_socket(wish.protocol, host) {
+            None => match open_socket(wish.protocol, host).and_then(within_reserve) {
                 Ok(socket) => Arc::new(socket),
                 // Nobody asked for IPv6 by name, and this host has none.
                 Err(error)
@@ -137,11 +153,13 @@ impl Ports {
             added: Vec::new(),
             removed: Vec::new(),
             doors: Vec::new(),
+            undo: Undo(Vec::new()),
         };
         for key in gone.into_iter().filter(|key| !new.contains_key(key)) {
             if let Some(port) = self.ports.remove(&key) {
                 changed.removed.push(shown(key, port.guest));
                 changed.doors.push(Door::Close(published(key, port.guest)));
+                changed.undo.0.push((key, Some(port), None));
             }
         }
         for (key, port) in new {
@@ -153,9 +171,46 @@ impl Ports {
             };
             changed.doors.push(door);
             changed.added.push(shown(key, port.guest));
-            self.ports.insert(key, port);
+            let old = self.ports.insert(key, port.clone());
+            changed.undo.0.push((key, old, Some(port)));
+        }
+        // Nobody refuses to close a port, and a socket that is kept here is not closed.
+        if changed.added.is_empty() {
+            changed.undo.0.clear();
         }
         changed
+    }
+
+    /// Takes a change back, but for what has been changed again since. What the engine is to be told: first what is closed,
+    /// whose descriptors it may need.
+    pub(crate) fn take_back(&mut self, undo: Undo) -> Vec<Door> {
+        let (mut closed, mut others) = (Vec::new(), Vec::new());
+        for (key, was, is) in undo.0 {
+            let socket = |port: Option<&Port>| port.map(|port| (port.guest, port.socket.as_raw_fd()));
+            if socket(self.ports.get(&key)) != socket(is.as_ref()) {
+                continue;
+            }
+            match (was, is) {
+                (None, Some(port)) => {
+                    self.ports.remove(&key);
+                    closed.push(Door::Close(published(key, port.guest)));
+                }
+                (Some(port), None) => {
+                    others.push(Door::Open(
+                        published(key, port.guest),
+                        Arc::clone(&port.socket).into(),
+                    ));
+                    self.ports.insert(key, port);
+                }
+                (Some(port), Some(_)) => {
+                    others.push(Door::Lead(published(key, port.guest)));
+                    self.ports.insert(key, port);
+                }
+                (None, None) => {}
+            }
+        }
+        closed.extend(others);
+        closed
     }
 
     /// Each port.
@@ -169,14 +224,26 @@ impl Ports {
         published.collect()
     }
 
-    /// Their sockets, in the same order, as descriptors of the caller's own.
-    ///
-    /// # Errors
-    /// Out of descriptors.
-    pub(crate) fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.ports.values().map(|port| port.socket.try_clone()).collect()
+    /// Their sockets, in the same order.
+    pub(crate) fn sockets(&self) -> Vec<Arc<OwnedFd>> {
+        self.ports.values().map(|port| Arc::clone(&port.socket)).collect()
     }
 }
+
+/// Refuses the descriptors that are kept for what is not a port's. The lowest free one is given out first, so that the last
+/// ones are not a port's as long as no port gets one.
+fn within_reserve(socket: OwnedFd) -> io::Result<OwnedFd> {
+    let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if number.saturating_add(RESERVE) >= limit => {
+            Err(io::Error::from_raw_os_error(libc::EMFILE))
+        }
+        _ => Ok(socket),
+    }
+}
+
+/// Descriptors that no port gets: for clients of the control socket, a capture's file, and the start of another engine.
+const RESERVE: u64 = 32;
 
 fn shown((protocol, host): Key, guest: u16) -> Publish {
     Publish {

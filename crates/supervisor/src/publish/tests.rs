@@ -118,6 +118,46 @@ fn a_port_that_is_taken_is_refused_and_changes_nothing() {
     assert!(connects(port) && connects(free));
 }
 
+/// It is run once more in a process of its own, whose limit is low.
+#[test]
+fn some_descriptors_are_no_ports() {
+    const INSIDE: &str = "PONTOON_TEST_INSIDE";
+    const NAME: &str = "publish::tests::some_descriptors_are_no_ports";
+    if std::env::var_os(INSIDE).is_none() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let limit = Some(100);
+    let (current, maximum) = (limit, limit);
+    rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current, maximum },
+    )
+    .unwrap();
+    let mut ports = Ports::new(Families::V4);
+    let error = Error::from(
+        ports
+            .change(&[], &[parse("127.0.0.3:40000-40099:1-100")])
+            .unwrap_err(),
+    );
+    let error = error.to_string();
+    assert!(
+        error.ends_with("too many open files (try: fewer ports, or a higher 'ulimit -Hn')"),
+        "{error}"
+    );
+    ports.change(&[], &[parse("127.0.0.3:40000-40049:1-50")]).unwrap();
+    let files: Vec<_> = (0..32)
+        .map(|_| std::fs::File::open("/dev/null").unwrap())
+        .collect();
+    assert_eq!((ports.iter().count(), files.len()), (50, 32));
+}
+
 #[test]
 fn what_is_there_may_be_added_and_what_is_not_removed() {
     let port = free_port();
@@ -149,6 +189,7 @@ fn what_is_there_may_be_added_and_what_is_not_removed() {
         matches!(changed.doors[..], [pontoon_runtime::messages::Door::Lead(_)]),
         "{changed:?}"
     );
+    drop(changed);
     waiting.set_nonblocking(true).unwrap();
     let nothing = std::io::Read::read(&mut &waiting, &mut [0]).unwrap_err();
     assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);

@@ -124,6 +124,20 @@ fn more_clients_than_one_turn_takes() {
 }
 
 #[test]
+fn all_who_wait_at_a_port_that_is_removed_get_through() {
+    let mut given = given(any(), HostPlan::default());
+    let at = START + millis(1);
+    for port in 0..150 {
+        let peer = (CLIENT, 5000 + port).into();
+        given.host.connect_in(0, peer, 100 + port, Script::SINK, at);
+    }
+    given.host.tick(at);
+    given.engine.unpublish(0, &mut given.link, &mut given.host, at);
+    // The socket is closed when this has returned.
+    assert_eq!(given.engine.counters().tcp_accepted, 150);
+}
+
+#[test]
 fn a_client_may_reuse_its_port_while_we_are_in_time_wait() {
     let mut given = given(any(), HostPlan::default());
     let remote: SocketAddr = (SERVER_V4, PORT).into();

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use super::{SOCKET, Scene};
 use crate::case::{Case, Context};
@@ -23,6 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("control.publish", 30, publish),
         Case::new("control.published-ports-outlive-the-engine", 30, engine_killed),
+        Case::new("control.publish-with-few-descriptors", 30, few_descriptors),
+        Case::new("control.publish-what-the-engine-cannot-take", 30, engine_is_full),
         Case::new(
             "control.publish-under-load",
             60 + u64::from(changes()) / 100,
@@ -97,6 +99,76 @@ fn engine_killed(context: &Context) -> Result<()> {
     expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
     scene.ctl(&["publish", "remove", specs[1]])?;
     tcp::command(here(8081), &["refused"])?;
+    Ok(())
+}
+
+/// What is listed is there, for the next engine, too; what is too much is refused, and clients are served nevertheless.
+fn few_descriptors(context: &Context) -> Result<()> {
+    let mut scene = {
+        let limit = Some(400);
+        let (current, maximum) = (limit, limit);
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+        Scene::new(context)?
+    };
+    let line = scene.guest.ask("$E2E guest serve tcp:0.0.0.0:5249 &")?;
+    expect(&line, "listening")?;
+    scene.ctl(&["publish", "add", "127.0.0.1:5000-5249:5000-5249"])?;
+    let more = ["publish", "add", "127.0.0.1:6000-6249:6000-6249"];
+    ensure!(scene.ctl(&more).is_err(), "there is room for 500 ports");
+    let engine = context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_for_ends(&[engine])?;
+    scene.ctl(&["stats"])?;
+    ensure!(scene.ctl(&["publish", "list"])?.lines().count() == 250);
+    tcp::command(here(5249), &["peer"])?;
+    Ok(())
+}
+
+/// A port that the engine has no descriptor for is not published, and one that was is, still.
+fn engine_is_full(context: &Context) -> Result<()> {
+    let mut scene = Scene::new(context)?;
+    let line = scene.guest.ask("$E2E guest serve tcp:0.0.0.0:80 &")?;
+    expect(&line, "listening")?;
+    scene.ctl(&["publish", "add", "127.0.0.1:8080:80"])?;
+    let limit = |current| {
+        let pid = Pid::from_raw(context.program.engine()?.id().cast_signed());
+        let old = rustix::process::getrlimit(Resource::Nofile);
+        let maximum = old.maximum;
+        rustix::process::prlimit(pid, Resource::Nofile, Rlimit { current, maximum })?;
+        anyhow::Ok(())
+    };
+    limit(Some(4))?;
+    let batch = ["publish", "add", "127.0.0.1:7000-7059:7000-7059"];
+    let error = scene
+        .ctl(&batch)
+        .err()
+        .context("the engine has room for 60 ports")?;
+    ensure!(
+        format!("{error:#}").contains("the engine cannot take over 127.0.0.1:70"),
+        "{error:#}"
+    );
+    limit(Some(1024))?;
+    expect(&scene.ctl(&["publish", "list"])?, "127.0.0.1:8080:80/tcp")?;
+    tcp::command(here(7059), &["refused"])?;
+    tcp::command(here(8080), &["peer"])?;
+    let added = scene.ctl(&batch)?;
+    ensure!(added.lines().count() == 60, "{added}");
+
+    // Too many for one port of the guest's.
+    let hosts: Vec<String> = (1..=255)
+        .map(|host| format!("127.0.9.{host}:5353:53/udp"))
+        .collect();
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    scene.ctl(&[&["publish", "add"], &hosts[..]].concat())?;
+    ensure!(
+        scene.ctl(&["publish", "add", "127.0.10.1:5353:53/udp"]).is_err(),
+        "256 addresses lead to one port"
+    );
+    let listed = scene.ctl(&["publish", "list"])?;
+    ensure!(
+        !listed.contains("127.0.10.1") && listed.contains("127.0.9.255"),
+        "{listed}"
+    );
     Ok(())
 }
 

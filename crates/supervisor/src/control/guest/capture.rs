@@ -203,7 +203,7 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
         return Answer::Now(Response::problem(409, error));
     }
     // Who hears the answer finds every worker at it.
-    api.report(now, |api, _| Response::json(&api.captures.shown))
+    api.confirm(now, |api, _| Response::json(&api.captures.shown))
 }
 
 /// Ends it, and answers when the file is whole.

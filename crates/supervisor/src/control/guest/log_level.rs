@@ -24,7 +24,7 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
     let level = filter(wish.level);
     (api.set_log_level)(level);
     api.outbox.push(Update::LogLevel(level));
-    api.report(now, |api, _| show(api))
+    api.confirm(now, |api, _| show(api))
 }
 
 /// The level at the start.

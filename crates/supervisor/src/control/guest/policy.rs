@@ -23,7 +23,7 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
             api.outbox.push(Update::Rules(rules.clone()));
             api.rules = rules;
             api.round.restart(&mut api.outbox);
-            get(api, request, now)
+            api.confirm(now, |api, said| show(&api.rules, &said))
         }
         Err(why) => Answer::Now(Response::problem(400, why)),
     }

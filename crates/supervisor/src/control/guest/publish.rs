@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
+use pontoon_engine::config::Published;
 use pontoon_runtime::Update;
+use pontoon_runtime::messages::{Door, Refused, Stats};
 use serde::Deserialize;
 
 use super::Api;
 use crate::control::http::{Request, Response};
 use crate::control::reply;
 use crate::control::server::Answer;
-use crate::publish::{Publish, Refusal};
+use crate::publish::{Publish, Refusal, Undo};
 
 /// A batch: all of it, or nothing.
 #[derive(Debug, Deserialize)]
@@ -44,14 +46,39 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
     if changed.doors.is_empty() {
         return Answer::Now(Response::json(&reply));
     }
-    api.outbox.extend(
-        changed
-            .doors
-            .chunks(Update::MOST_DOORS)
-            .map(|doors| Update::Published(doors.to_vec())),
-    );
+    tell(api, &changed.doors);
+    let undo = changed.undo;
     // Who hears the answer finds every worker at its new doors: they are asked after they were told.
-    api.report(now, move |_, _| Response::json(&reply))
+    api.confirm(now, move |api, said| match refusal(&said, &undo) {
+        None => Response::json(&reply),
+        Some(why) => {
+            let doors = api.ports.take_back(undo);
+            tell(api, &doors);
+            Response::problem(409, why)
+        }
+    })
+}
+
+fn tell(api: &mut Api, doors: &[Door]) {
+    let messages = doors.chunks(Update::MOST_DOORS);
+    api.outbox
+        .extend(messages.map(|doors| Update::Published(doors.to_vec())));
+}
+
+/// Why the engine does without a port that it was told of.
+fn refusal(said: &[Stats], undo: &Undo) -> Option<String> {
+    let whole = |refused: &[Refused]| refused.len() < Refused::MOST;
+    said.iter().find_map(|stats| {
+        let ours = |refused: &&Refused| undo.has_added(&refused.port);
+        let found = stats.refused.iter().find(ours);
+        // Where there is no room for all, ours may be among those that are left out.
+        let refused = found.or(stats.refused.first().filter(|_| !whole(&stats.refused)))?;
+        let Published { protocol, host, .. } = refused.port;
+        Some(format!(
+            "the engine cannot take over {host}/{protocol}: {}",
+            refused.why
+        ))
+    })
 }
 
 /// What a request asks for: what to add, and what to remove.

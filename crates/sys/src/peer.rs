@@ -1,0 +1,74 @@
+//! The process at the other end of a Unix socket (unix(7)).
+
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
+
+use crate::option;
+
+/// Who has connected a socket.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its id, as it is seen from here; `None` where it is not, which rustix's own of this has no word for.
+    pub pid: Option<Pid>,
+    /// Its user, as it is seen from here.
+    pub uid: Uid,
+}
+
+impl Peer {
+    /// Who has connected `socket`.
+    ///
+    /// # Errors
+    /// It is no connected Unix socket.
+    pub fn of(socket: impl AsFd) -> io::Result<Self> {
+        let mut credentials = [0; size_of::<libc::ucred>()];
+        let len = option::get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials)?;
+        if len != credentials.len() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let field = |at: usize| <[u8; 4]>::try_from(&credentials[at..at + 4]).unwrap_or_default();
+        Ok(Self {
+            pid: Pid::from_raw(i32::from_ne_bytes(field(0))),
+            uid: Uid::from_raw(u32::from_ne_bytes(field(4))),
+        })
+    }
+}
+
+/// A pidfd of the process that has connected `socket`, whose id is `pid`. It is that process's even where the id has become
+/// another's since, but in Linux before 6.5.
+///
+/// # Errors
+/// That process is gone.
+pub fn pidfd(socket: impl AsFd, pid: Pid) -> io::Result<OwnedFd> {
+    let mut number = [0; size_of::<libc::c_int>()];
+    match option::get(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, &mut number) {
+        // SAFETY: what the kernel has written is a new descriptor of ours alone.
+        Ok(4) => Ok(unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(number)) }),
+        Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+        Err(Errno::NOPROTOOPT) => Ok(pidfd_open(pid, PidfdFlags::empty())?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{getpid, getuid};
+
+    use super::*;
+
+    #[test]
+    fn a_peer_of_this_very_process() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let peer = Peer::of(&socket).unwrap();
+        assert_eq!((peer.pid, peer.uid), (Some(getpid()), getuid()));
+        let pidfd = pidfd(&socket, getpid()).unwrap();
+        let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0));
+        assert!(Peer::of(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+}
