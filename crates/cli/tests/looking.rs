@@ -12,10 +12,17 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tempfile::TempDir;
+
+/// How long anything may take.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 20,
+    tv_nsec: 0,
+};
 
 /// An instance without flows.
 struct Instance(TempDir);
@@ -102,8 +109,15 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_ended() {
             ws_ypixel: 0,
         };
         tcsetwinsize(&ours, size).unwrap();
-        let mut top = instance
-            .command("top")
+        // A shell has some signals ignored by what it starts in the background, as this may be.
+        let mut top = Command::new("env")
+            .args([
+                "--default-signal",
+                env!("CARGO_BIN_EXE_pontoon"),
+                "top",
+                "--control",
+            ])
+            .arg(instance.path())
             .env("TERM", "xterm")
             .stdin(theirs.try_clone().unwrap())
             .stdout(theirs.try_clone().unwrap())
@@ -114,6 +128,8 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_ended() {
         let mut until_seen = |wanted: &str| {
             let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
             while !String::from_utf8_lossy(&seen).contains(wanted) {
+                let came = poll(&mut [PollFd::new(&ours, PollFlags::IN)], Some(&PATIENCE)).unwrap();
+                assert!(came > 0, "{wanted:?} is not shown");
                 let len = ours.read(&mut buffer).unwrap();
                 seen.extend_from_slice(&buffer[..len]);
             }
@@ -126,7 +142,13 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_ended() {
                 .contains(LocalModes::ICANON)
         };
         assert!(is_raw());
-        kill_process(Pid::from_child(&top), signal).unwrap();
+        let pid = Pid::from_child(&top);
+        kill_process(pid, signal).unwrap();
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PATIENCE)).unwrap();
+        if ended == 0 {
+            top.kill().unwrap();
+        }
         let status = top.wait().unwrap();
         assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
         assert!(!is_raw(), "{signal:?}");

@@ -228,9 +228,11 @@ fn serve<L: Link>(
     let limits = most(setup.config.max_flows, links.len());
     let mut workers = workers::build(setup, links, disabled, supervisor)?;
     if let Some(sandbox) = sandbox {
-        sandbox
-            .limit(limits)
-            .map_err(|error| say("cannot limit the engine", &error))?;
+        if !disabled.limits {
+            sandbox
+                .limit(limits)
+                .map_err(|error| say("cannot limit the engine", &error))?;
+        }
         let layers = sandbox.enter(disabled)?;
         match layers.any_refused() {
             true => warn!("the sandbox is incomplete: {}", layers.missing()),

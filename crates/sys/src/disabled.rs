@@ -30,6 +30,8 @@ pub struct Disabled {
     pub landlock: bool,
     /// The list of the engine's system calls.
     pub seccomp: bool,
+    /// Limits on the engine's memory and threads, which no sanitizer can do with.
+    pub limits: bool,
 }
 
 impl Disabled {
@@ -60,6 +62,7 @@ impl Disabled {
                 "namespaces" => &mut disabled.namespaces,
                 "landlock" => &mut disabled.landlock,
                 "seccomp" => &mut disabled.seccomp,
+                "limits" => &mut disabled.limits,
                 _ => {
                     let text = format!("{VARIABLE}: unknown feature {word:?}");
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -77,7 +80,7 @@ mod tests {
     #[test]
     fn names_each_feature() {
         let all = Disabled::parse(
-            "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet,namespaces,landlock,seccomp",
+            "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet,namespaces,landlock,seccomp,limits",
         )
         .unwrap();
         let expected = Disabled {
@@ -92,6 +95,7 @@ mod tests {
             namespaces: true,
             landlock: true,
             seccomp: true,
+            limits: true,
         };
         assert_eq!(all, expected);
     }
