@@ -1,5 +1,6 @@
 //! The user's environment, which has secrets in it for the command, is nothing for a process that moves packets.
 
+// SAFETY: the C library has this variable, of this type (environ(7)).
 unsafe extern "C" {
     static environ: *mut *mut libc::c_char;
 }
