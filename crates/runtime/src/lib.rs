@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
-use pontoon_sandbox::{Limits, Role, Sandbox};
+use pontoon_sandbox::{Limits, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -121,17 +121,7 @@ pub fn run(
     supervisor: OwnedFd,
 ) -> io::Result<()> {
     raise_descriptor_limit();
-    let role = match setup.outbound {
-        Some(Outbound::Interface(_)) => Role::EngineOnInterface,
-        Some(Outbound::Address(_)) | None => sandbox.role,
-    };
-    start(
-        setup,
-        attachment,
-        Some(Sandbox { role, ..sandbox }),
-        disabled,
-        supervisor,
-    )
+    start(setup, attachment, Some(sandbox), disabled, supervisor)
 }
 
 /// The same without a sandbox, in a thread of somebody else's, whose process stays as it is.
@@ -174,20 +164,14 @@ fn start(
             let links = links.map(|(tap, pair)| VhostNet::new(tap, pair)).collect();
             serve(setup, links, sandbox, disabled, supervisor)
         }
-        Attachment::Stream(source) => serve(
-            setup,
-            vec![socket::<Stream>(source, mtu)?],
-            sandbox,
-            disabled,
-            supervisor,
-        ),
-        Attachment::Packet(source) => serve(
-            setup,
-            vec![socket::<Packet>(source, mtu)?],
-            sandbox,
-            disabled,
-            supervisor,
-        ),
+        Attachment::Stream(source) => {
+            let link = socket::<Stream>(source, mtu)?;
+            serve(setup, vec![link], sandbox, disabled, supervisor)
+        }
+        Attachment::Packet(source) => {
+            let link = socket::<Packet>(source, mtu)?;
+            serve(setup, vec![link], sandbox, disabled, supervisor)
+        }
         Attachment::VhostUser { source, workers } => {
             let links = link::vhost_user::open(source, workers, mtu)
                 .map_err(|error| say("cannot take over the guest's socket", &error))?;
@@ -228,11 +212,9 @@ fn serve<L: Link>(
     let limits = most(setup.config.max_flows, links.len());
     let mut workers = workers::build(setup, links, disabled, supervisor)?;
     if let Some(sandbox) = sandbox {
-        if !disabled.limits {
-            sandbox
-                .limit(limits)
-                .map_err(|error| say("cannot limit the engine", &error))?;
-        }
+        sandbox
+            .limit(limits, disabled)
+            .map_err(|error| say("cannot limit the engine", &error))?;
         let layers = sandbox.enter(disabled)?;
         match layers.any_refused() {
             true => warn!("the sandbox is incomplete: {}", layers.missing()),

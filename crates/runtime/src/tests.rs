@@ -1,7 +1,7 @@
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
@@ -74,6 +74,12 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
     (setup, ours, supervisor)
 }
 
+/// An engine, in a thread of its own: what it gives up is gone for good.
+fn spawn(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> JoinHandle<io::Result<()>> {
+    let disabled = Disabled::from_env().unwrap();
+    thread::spawn(move || run(setup, attachment, SANDBOX, &disabled, supervisor))
+}
+
 /// Waits for the engine to say that it runs.
 fn until_ready(supervisor: &OwnedFd) {
     let mut buffer = [0; 64];
@@ -118,8 +124,7 @@ fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
         for queues in [1, 4] {
             let ((setup, ours, supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
-            let engine =
-                thread::spawn(move || run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours));
+            let engine = spawn(setup, attachment, ours);
             until_ready(&supervisor);
             ip("link del tap0");
             engine.join().unwrap().unwrap();
@@ -160,15 +165,7 @@ fn serves_one_guest_after_the_other() {
         listener,
         one_off: false,
     };
-    let engine = thread::spawn(move || {
-        run(
-            setup,
-            Attachment::Stream(source),
-            SANDBOX,
-            &Disabled::from_env().unwrap(),
-            ours,
-        )
-    });
+    let engine = spawn(setup, Attachment::Stream(source), ours);
     until_ready(&supervisor);
     for _ in 0..3 {
         drop(come(&name));
@@ -185,15 +182,7 @@ fn ends_with_the_only_guest() {
         listener,
         one_off: true,
     };
-    let engine = thread::spawn(move || {
-        run(
-            setup,
-            Attachment::Stream(source),
-            SANDBOX,
-            &Disabled::from_env().unwrap(),
-            ours,
-        )
-    });
+    let engine = spawn(setup, Attachment::Stream(source), ours);
     until_ready(&supervisor);
     drop(come(&name));
     engine.join().unwrap().unwrap();

@@ -186,7 +186,7 @@ fn memory() -> i32 {
         memory: LIMIT.into(),
         threads: 1,
     };
-    if sandbox.limit(limits).is_err() {
+    if sandbox.limit(limits, &Disabled::default()).is_err() {
         return -1;
     }
     let map = |len: u32| {

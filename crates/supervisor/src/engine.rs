@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_runtime::messages::{Door, MAX_LEN, Report};
-use pontoon_runtime::{Attachment, Setup, Update};
+use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
@@ -305,9 +305,13 @@ impl Process {
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
         let (talk, error) = Talk::pair().context("cannot make a pipe")?;
+        let role = match setup.outbound {
+            Some(Outbound::Interface(_)) => Role::EngineOnInterface,
+            Some(Outbound::Address(_)) | None => Role::Engine,
+        };
         let child = spawn::sandboxed(&disabled, before, |born_in| {
             let sandbox = Sandbox {
-                role: Role::Engine,
+                role,
                 born_in,
                 required: require_sandbox,
             };

@@ -35,7 +35,7 @@ fn transfer(features: u64) {
         source: Source::Connected(socket.into()),
         workers: 1,
     };
-    let engine = thread::spawn(move || run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours));
+    let engine = spawn(setup, attachment, ours);
     until_ready(&supervisor);
 
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
