@@ -1,5 +1,7 @@
 //! Captures: one at a time, and told of when they are whole.
 
+use std::os::unix::fs::PermissionsExt;
+
 use pontoon_runtime::messages::{Captured, Order};
 
 use super::*;

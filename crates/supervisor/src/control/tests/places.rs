@@ -1,0 +1,71 @@
+//! Where a server listens: a file, and TCP.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+#[test]
+fn metrics_over_tcp_and_nothing_else() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let error = Control::open(None, Some(at), served()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("cannot listen on {at}: address already in use (try: another port)")
+    );
+    drop(taken);
+    let mut control = Control::open(None, Some(at), served()).unwrap();
+    let mut client = std::net::TcpStream::connect(at).unwrap();
+    let mut ask = |control: &mut Control, path: &str| {
+        client
+            .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
+            .unwrap();
+        let now = Instant::now();
+        control.serve(&mut |_| {}, now);
+        let stats = Stats {
+            round: 1,
+            ..Stats::default()
+        };
+        control.hear(Report::Stats(stats), &mut |_| {}, now);
+        let mut answer = vec![0; 65_536];
+        let len = client.read(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..len]).into_owned()
+    };
+    let metrics = ask(&mut control, "/metrics");
+    assert_eq!(status(&metrics), "200");
+    assert!(
+        metrics.contains("\r\nContent-Type: text/plain; version=0.0.4; "),
+        "{metrics}"
+    );
+    for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {
+        assert_eq!(status(&ask(&mut control, path)), "404");
+    }
+}
+
+#[test]
+fn the_file_is_ours_alone_and_goes_with_us() {
+    let desk = Desk::new(1);
+    let mode = std::fs::metadata(&desk.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let Desk {
+        control,
+        path,
+        _directory,
+        ..
+    } = desk;
+    let taken = Control::open(Some(&path), None, served())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        taken.starts_with(&format!("cannot open control socket {}: address", path.display())),
+        "{taken}"
+    );
+    drop(control);
+    assert!(!path.exists());
+    // What a dead one left is taken over, what is no socket is not.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    drop(Control::open(Some(&path), None, served()).unwrap());
+    std::fs::write(&path, "precious").unwrap();
+    Control::open(Some(&path), None, served()).unwrap_err();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
