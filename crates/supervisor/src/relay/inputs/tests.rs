@@ -1,12 +1,17 @@
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::OwnedFd;
 
 use pontoon_relay::Rule;
 use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
+use pontoon_sys::packet::Size;
+use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
-use super::super::crew::Birth;
-use super::super::links::LinkWatch;
+use super::packet_ring::PacketRing;
+use super::receiving::{Open, What};
 use super::*;
+use crate::relay::crew::Birth;
+use crate::relay::links::{Link, LinkWatch};
 
 /// Doors of that engine, of nobody's who would be told.
 fn inputs(engine: Engine) -> (Inputs, Links, Crew) {
@@ -96,13 +101,7 @@ fn a_socket_takes_what_its_rule_does_and_no_more() {
 fn ring(links: &Links, socket: OwnedFd) -> Open {
     Open {
         born: links.get("lo").map(born).unwrap(),
-        what: What::Ring {
-            id: 1,
-            size: Size::new(1, 1500),
-            sockets: vec![socket],
-            wants: Wants::nothing(),
-            stuck: Stuck::default(),
-        },
+        what: What::Ring(PacketRing::of(1, Size::new(1, 1500), vec![socket])),
     }
 }
 

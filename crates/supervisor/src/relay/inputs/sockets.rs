@@ -1,0 +1,100 @@
+//! UDP sockets of a door, which need no privilege.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+
+use pontoon_relay::rule::Input;
+use pontoon_sys::{Family, bind, udp};
+use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
+
+use super::receiving::{Lacking, receive_no_more};
+use super::{Door, endpoint};
+use crate::error::reason;
+use crate::relay::links::Link;
+
+/// By where datagrams are sent to, all of them the first worker's: of a group each socket would get a copy. One for every
+/// address would take what is sent to other programs.
+#[derive(Debug, Default)]
+pub(super) struct Sockets(BTreeMap<SocketAddr, (u32, OwnedFd)>);
+
+/// Bytes that may wait in a UDP socket.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+impl Sockets {
+    /// Number, address and socket of each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SocketAddr, &OwnedFd)> {
+        self.0.iter().map(|(at, (id, socket))| (*id, *at, socket))
+    }
+
+    /// Datagrams that the kernel has dropped.
+    pub(super) fn dropped(&self) -> u64 {
+        self.0.values().map(|(_, socket)| dropped(socket)).sum()
+    }
+
+    /// Opens sockets for what rules want, and closes those that none wants, of which `gone` counts what they had dropped.
+    /// `tell` gets number, address and socket of what came, and the number of what went. Says which could not be opened:
+    /// somebody else may have a port for now.
+    pub(super) fn adapt<'a>(
+        &mut self,
+        door: &Door,
+        link: &Link,
+        rules: impl Iterator<Item = &'a Input> + Clone,
+        gone: &mut u64,
+        next_id: &mut u32,
+        mut tell: impl FnMut(u32, Option<(SocketAddr, &OwnedFd)>),
+    ) -> Lacking {
+        let wanted: BTreeSet<SocketAddr> = rules.filter_map(endpoint).collect();
+        let unwanted = self.0.extract_if(.., |at, _| !wanted.contains(at));
+        for (_, (id, socket)) in unwanted {
+            receive_no_more(&socket);
+            tell(id, None);
+            *gone += dropped(&socket);
+        }
+        let mut lacking = Lacking::new();
+        for at in wanted {
+            if self.0.contains_key(&at) {
+                continue;
+            }
+            match open(door.family(), link, at) {
+                Ok(socket) => {
+                    *next_id += 1;
+                    tell(*next_id, Some((at, &socket)));
+                    self.0.insert(at, (*next_id, socket));
+                }
+                Err(error) => {
+                    lacking.insert(Some(at), format!("{at}: {}", reason(&error)));
+                }
+            }
+        }
+        lacking
+    }
+}
+
+fn dropped(socket: &OwnedFd) -> u64 {
+    u64::from(udp::dropped(socket).unwrap_or_default())
+}
+
+fn open(family: Family, link: &Link, at: SocketAddr) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if family == Family::V6 {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind::to_device(&socket, &link.name)?;
+    sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER))?;
+    udp::tell_all(&socket, family)?;
+    udp::tell_destination(&socket, family)?;
+    if let Err(error) = udp::coalesce(&socket) {
+        tracing::debug!(%error, "no UDP_GRO");
+    }
+    let at = match at {
+        SocketAddr::V6(v6) => SocketAddrV6::new(*v6.ip(), v6.port(), 0, link.index).into(),
+        v4 => v4,
+    };
+    rustix::net::bind(&socket, &at)?;
+    Ok(socket)
+}
