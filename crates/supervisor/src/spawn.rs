@@ -196,22 +196,32 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs the test of that full name once more, in a process of its own; says what came of it. In that process: `None`.
+#[cfg(test)]
+#[track_caller]
+pub(crate) fn alone(name: &str) -> Option<std::process::Output> {
+    const INSIDE: &str = "PONTOON_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        return None;
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("running 1 test"),
+        "{said}{output:?}"
+    );
+    Some(output)
+}
+
 /// Runs `body` in a child of the test of that full name, which has one thread; returns its status. First the test is run
 /// once more in a process of its own, where nobody else's descriptors are copied.
 #[cfg(test)]
 pub(crate) fn in_child(name: &str, body: impl FnOnce() -> u8) -> u8 {
-    const INSIDE: &str = "PONTOON_TEST_INSIDE";
-    if std::env::var_os(INSIDE).is_none() {
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture", "--test-threads=1"])
-            .env(INSIDE, "1")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}{output:?}"
-        );
+    if let Some(output) = alone(name) {
         // Past the test harness, which keeps what passing tests print to itself.
         io::Write::write_all(&mut io::stderr(), &output.stderr).unwrap();
         return 0;

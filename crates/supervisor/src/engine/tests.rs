@@ -222,17 +222,11 @@ fn an_engine_is_told_of_any_number_of_addresses() {
 /// It is run once more in a process of its own, which loses its descriptors and does not come back.
 #[test]
 fn an_engine_needs_no_second_descriptor_for_a_published_port() {
-    const INSIDE: &str = "PONTOON_TEST_INSIDE";
     const NAME: &str = "engine::tests::an_engine_needs_no_second_descriptor_for_a_published_port";
     const PORTS: usize = 100;
-    if std::env::var_os(INSIDE).is_none() {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
-            .env(INSIDE, "1")
-            .output()
-            .unwrap();
+    if let Some(output) = spawn::alone(NAME) {
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.contains("prepared"), "{said}");
+        assert!(said.contains("prepared"), "{said}");
         return;
     }
     let (_ours, theirs) = seqpacket::pair().unwrap();

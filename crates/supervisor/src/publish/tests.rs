@@ -121,16 +121,10 @@ fn a_port_that_is_taken_is_refused_and_changes_nothing() {
 /// It is run once more in a process of its own, whose limit is low.
 #[test]
 fn some_descriptors_are_no_ports() {
-    const INSIDE: &str = "PONTOON_TEST_INSIDE";
     const NAME: &str = "publish::tests::some_descriptors_are_no_ports";
-    if std::env::var_os(INSIDE).is_none() {
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
-            .env(INSIDE, "1")
-            .output()
-            .unwrap();
+    if let Some(output) = crate::spawn::alone(NAME) {
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        assert!(said.contains("1 passed"), "{said}");
         return;
     }
     let limit = Some(100);
