@@ -93,7 +93,6 @@
 
 mod network;
 mod options;
-mod total;
 
 pub use network::{Device, Network};
 pub use options::Options;

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryMmap;
 
-use crate::{Options, total};
+use crate::Options;
 
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
@@ -147,7 +147,7 @@ impl Network {
         let mut total = self.hear_stats(deadline)?;
         total.worker = 0;
         for _ in 1..self.workers {
-            total::add(&mut total, self.hear_stats(deadline)?);
+            total.add(self.hear_stats(deadline)?);
         }
         Ok(total)
     }

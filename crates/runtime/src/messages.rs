@@ -17,6 +17,7 @@ mod capture;
 mod door;
 mod flows;
 mod owned;
+mod total;
 
 pub use capture::{Captured, Order, Start};
 pub use door::{Descriptor, Door, Refused};

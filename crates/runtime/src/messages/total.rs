@@ -1,26 +1,28 @@
 //! What several workers have counted, in all.
 
-use pontoon_runtime::messages::{Distribution, Stats};
+use super::{Distribution, Stats};
 
-/// Adds what another worker says in the same round.
-pub(crate) fn add(total: &mut Stats, other: Stats) {
-    total.flows = total.flows.saturating_add(other.flows);
-    total.pool_bytes = total.pool_bytes.saturating_add(other.pool_bytes);
-    add_each(&mut total.rules, &other.rules);
-    total.refused.extend(other.refused);
-    for Distribution { name, sum, counts } in other.histograms {
-        match total.histograms.iter_mut().find(|known| known.name == name) {
-            Some(known) => {
-                known.sum = known.sum.saturating_add(sum);
-                add_each(&mut known.counts, &counts);
+impl Stats {
+    /// Adds what another worker says in the same round.
+    pub fn add(&mut self, other: Self) {
+        self.flows = self.flows.saturating_add(other.flows);
+        self.pool_bytes = self.pool_bytes.saturating_add(other.pool_bytes);
+        add_each(&mut self.rules, &other.rules);
+        self.refused.extend(other.refused);
+        for Distribution { name, sum, counts } in other.histograms {
+            match self.histograms.iter_mut().find(|known| known.name == name) {
+                Some(known) => {
+                    known.sum = known.sum.saturating_add(sum);
+                    add_each(&mut known.counts, &counts);
+                }
+                None => self.histograms.push(Distribution { name, sum, counts }),
             }
-            None => total.histograms.push(Distribution { name, sum, counts }),
         }
-    }
-    for (name, count) in other.counters {
-        match total.counters.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, sum)) => *sum = sum.saturating_add(count),
-            None => total.counters.push((name, count)),
+        for (name, count) in other.counters {
+            match self.counters.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum = sum.saturating_add(count),
+                None => self.counters.push((name, count)),
+            }
         }
     }
 }
@@ -63,7 +65,7 @@ mod tests {
             counters: counters(&[("both", u64::MAX), ("second", 1)]),
             ..total.clone()
         };
-        add(&mut total, second);
+        total.add(second);
         let sum = Stats {
             round: 7,
             worker: 0,
