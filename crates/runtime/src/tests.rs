@@ -4,10 +4,9 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pontoon_engine::config::{Addresses, UdpFilter, V4};
 use pontoon_sandbox::{Namespaces, Role};
 use pontoon_sys::{caps, tun};
-use pontoon_wire::Mac;
+use pontoon_testkit::settings::{self, GUEST_MAC, OUR_MAC};
 
 use super::*;
 use crate::namespace::{self, ip};
@@ -34,33 +33,10 @@ fn tap(queues: u8) -> Attachment {
 /// What an engine needs beside a link, and both ends of the supervisor's channel.
 fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
-    let addresses = Addresses {
-        v4: V4 {
-            subnet: "10.0.2.0/24".parse().unwrap(),
-            gateway: "10.0.2.2".parse().unwrap(),
-            dns: "10.0.2.3".parse().unwrap(),
-            guest: "10.0.2.15".parse().unwrap(),
-        },
-        v6: None,
-    };
-    let config = Config {
-        addresses,
-        our_mac: Mac([2, 0, 0, 0, 0, 2]),
-        guest_mac: Mac([2, 0, 0, 0, 0, 1]),
-        mtu: 1500,
-        hostname: None,
-        search: Vec::new(),
-        resolvers: Vec::new(),
-        host_loopback: Vec::new(),
-        host_addresses: false,
-        egress: pontoon_engine::Egress::default(),
-        published: Vec::new(),
-        connect_timeout: None,
-        udp_filter: UdpFilter::Address,
-        max_flows: 64,
-        max_flow_rate: None,
-        bandwidth: None,
-    };
+    let mut config = settings::config(1500);
+    config.addresses.v6 = None;
+    config.connect_timeout = None;
+    config.max_flows = 64;
     let setup = Setup {
         config,
         owned: Vec::new(),
@@ -145,15 +121,19 @@ fn come(name: &SocketAddr) -> UnixStream {
     guest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let mut request = vec![0, 0, 0, 42];
     request.extend([0xff; 6]);
-    request.extend([2, 0, 0, 0, 0, 1, 8, 6]);
+    request.extend(GUEST_MAC.0);
+    request.extend([8, 6]);
     request.extend([0, 1, 8, 0, 6, 4, 0, 1]);
-    request.extend([2, 0, 0, 0, 0, 1, 10, 0, 2, 15]);
+    request.extend(GUEST_MAC.0);
+    request.extend([10, 0, 2, 15]);
     request.extend([0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
     guest.write_all(&request).unwrap();
     let mut reply = [0; 46];
     guest.read_exact(&mut reply).unwrap();
     assert_eq!(reply[..4], [0, 0, 0, 42]);
-    assert_eq!(reply[24..36], [0, 2, 2, 0, 0, 0, 0, 2, 10, 0, 2, 2]);
+    assert_eq!(reply[24..26], [0, 2]);
+    assert_eq!(reply[26..32], OUR_MAC.0);
+    assert_eq!(reply[32..36], [10, 0, 2, 2]);
     guest
 }
 

@@ -57,7 +57,8 @@ fn guest(socket: UnixStream, features: u64, port: u16) {
     // SAFETY: this takes nothing but the network from the calling thread, and nothing at all from the others.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), 1).unwrap();
-    ip("link set tap0 address 02:00:00:00:00:01 up");
+    let mac = GUEST_MAC.0.map(|byte| format!("{byte:02x}")).join(":");
+    ip(&format!("link set tap0 address {mac} up"));
     ip("addr add 10.0.2.15/24 dev tap0");
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let options = Options {

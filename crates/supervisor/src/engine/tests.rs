@@ -2,43 +2,19 @@ use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::process::Command;
 
 use ipnet::IpNet;
-use pontoon_engine::Config;
-use pontoon_engine::config::{Addresses, Protocol, UdpFilter, V4};
+use pontoon_engine::config::Protocol;
 use pontoon_runtime::messages::Gathered;
 use pontoon_runtime::{ledger, pacing};
 use pontoon_sys::tun::TapOffload;
-use pontoon_wire::Mac;
+use pontoon_testkit::settings;
 
 use super::*;
 
 fn setup() -> Setup {
-    let addresses = Addresses {
-        v4: V4 {
-            subnet: "10.0.2.0/24".parse().unwrap(),
-            gateway: "10.0.2.2".parse().unwrap(),
-            dns: "10.0.2.3".parse().unwrap(),
-            guest: "10.0.2.15".parse().unwrap(),
-        },
-        v6: None,
-    };
-    let config = Config {
-        addresses,
-        our_mac: Mac([2, 0, 0, 0, 0, 2]),
-        guest_mac: Mac([2, 0, 0, 0, 0, 1]),
-        mtu: 1500,
-        hostname: None,
-        search: Vec::new(),
-        resolvers: Vec::new(),
-        host_loopback: Vec::new(),
-        host_addresses: false,
-        egress: pontoon_engine::Egress::default(),
-        published: Vec::new(),
-        connect_timeout: None,
-        udp_filter: UdpFilter::Address,
-        max_flows: 64,
-        max_flow_rate: None,
-        bandwidth: None,
-    };
+    let mut config = settings::config(1500);
+    config.addresses.v6 = None;
+    config.connect_timeout = None;
+    config.max_flows = 64;
     Setup {
         config,
         owned: Vec::new(),
