@@ -52,6 +52,12 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
     }
 }
 
+/// The program under test, as the kernel names it: processes are found by what they run.
+fn as_the_kernel_names(path: &str) -> Result<String> {
+    let path = std::fs::canonicalize(path).with_context(|| format!("cannot find {path}"))?;
+    Ok(path.to_str().context("a path that is not UTF-8")?.to_string())
+}
+
 /// What the list was asked to do.
 struct Options {
     /// The program under test; `None`: plain veth in its place, to test the tests.
@@ -73,10 +79,8 @@ fn options(arguments: &[String]) -> Result<Options> {
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--binary" => {
-                // As the kernel names it: processes are found by what they run.
                 let path = rest.next().context("--binary wants a path")?;
-                let path = std::fs::canonicalize(path).with_context(|| format!("cannot find {path}"))?;
-                options.binary = Some(path.to_str().context("a path that is not UTF-8")?.to_string());
+                options.binary = Some(as_the_kernel_names(path)?);
             }
             "--direct" => direct = true,
             "--list" => options.list = true,

@@ -251,7 +251,7 @@ fn run_case(case: &Case, options: &Options) -> Result<Verdict> {
 pub(crate) fn run_one(arguments: &[String]) -> Result<()> {
     let (name, binary) = match arguments {
         [name] => (name, None),
-        [name, binary] => (name, Some(binary.clone())),
+        [name, binary] => (name, Some(crate::as_the_kernel_names(binary)?)),
         _ => bail!("usage: pontoon-e2e case NAME [BINARY]"),
     };
     let case = cases::all()
