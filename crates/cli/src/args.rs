@@ -214,7 +214,7 @@ pub(crate) struct Network {
         hide_possible_values = true
     )]
     pub(crate) udp_filter: UdpFilter,
-    /// Flows at one time [default: what 'ulimit -Hn' allows]
+    /// Flows at one time [default: 131072, or what 'ulimit -Hn' leaves]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flows: Option<u32>,
     /// New flows per second [default: 20000 for each worker]
@@ -414,13 +414,20 @@ counters as JSON.
 ";
 
 #[derive(Args, Debug)]
-#[command(help_template = RELAY_HELP, override_usage = "pontoon relay [OPTIONS]")]
+#[command(
+    help_template = RELAY_HELP,
+    override_usage = "pontoon relay (--rule RULE | --config FILE | --proxy PROXY | --follow-kernel-routes | --control PATH) [OPTIONS]",
+    group = ArgGroup::new("what")
+        .args(["rules", "config", "proxies", "follow_kernel_routes", "control"])
+        .required(true)
+        .multiple(true)
+)]
 pub(crate) struct Relay {
     /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N | above N], ...
     #[arg(long = "rule", value_name = "RULE")]
     pub(crate) rules: Vec<Rule>,
     /// A file with more rules
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["rules", "proxies", "follow_kernel_routes", "control"])]
+    #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// What hosts behind interfaces want (IGMP, MLD) comes from another: INTERFACE -> INTERFACE, ...
     #[arg(long = "proxy", value_name = "PROXY")]

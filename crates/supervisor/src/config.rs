@@ -7,7 +7,7 @@ pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 use pontoon_engine::{Bandwidth, Config, Egress};
 use rustix::process::Rlimit;
 
-use crate::host;
+use crate::host::{self, MOST_FLOWS};
 use crate::options::{Guest, Loopback, Options, Resolvers};
 use crate::resolv::{Resolv, render};
 
@@ -89,7 +89,7 @@ fn max_flows(wish: Option<u32>, room: u32) -> u32 {
     match wish {
         Some(wish) if wish > room => {
             tracing::warn!(
-                "--max-flows {wish} is more than the descriptor limit leaves: {room} (try: ulimit -Hn)"
+                "--max-flows {wish} is more than there can be: {room} ({MOST_FLOWS} at most, and what 'ulimit -Hn' leaves)"
             );
             room
         }

@@ -11,8 +11,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{Context as _, Error};
 
-/// Flows at one time where nothing is nearer.
-const MOST_FLOWS: u64 = 131_072;
+/// Flows at one time, at most.
+pub(crate) const MOST_FLOWS: u64 = 131_072;
 
 /// Descriptors that are not flows: logs, raw sockets, and some to spare.
 const RESERVED: u64 = 54;
