@@ -12,7 +12,7 @@
 //!
 //! # Safety of the host
 //!
-//! The guest is hostile to the engine from its first byte: see the theory of operation in `ARCHITECTURE.md`. But `pontoon`'s
+//! The guest is hostile to the engine from its first byte: see the threat model in `ARCHITECTURE.md`. But `pontoon`'s
 //! own processes are also locked in, while a thread has all that its process has. Nothing here drops privileges or changes
 //! limits; a VMM does that for itself, after [`Network::start`] or before. Each flow takes a descriptor:
 //! [`Config::max_flows`](pontoon_engine::Config) is to leave enough of them.
