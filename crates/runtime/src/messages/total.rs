@@ -1,5 +1,7 @@
 //! What several workers have counted, in all.
 
+use std::iter::Sum;
+
 use super::{Distribution, Stats};
 
 impl Stats {
@@ -24,6 +26,16 @@ impl Stats {
                 None => self.counters.push((name, count)),
             }
         }
+    }
+}
+
+/// Of no worker at all, nothing.
+impl Sum for Stats {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut total, stats| {
+            total.add(stats);
+            total
+        })
     }
 }
 

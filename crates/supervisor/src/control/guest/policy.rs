@@ -13,7 +13,7 @@ use crate::control::server::Answer;
 use crate::policy::{self, Lists};
 
 pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
-    api.report(now, |api, said| show(&api.rules, &said))
+    api.report(now, |api, said| show(&api.rules, said))
 }
 
 /// Other rules in the place of those that there are.
@@ -23,7 +23,7 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
             api.outbox.push(Update::Rules(rules.clone()));
             api.rules = rules;
             api.round.restart(&mut api.outbox);
-            api.confirm(now, |api, said| show(&api.rules, &said))
+            api.confirm(now, |api, said| show(&api.rules, said))
         }
         Err(why) => Answer::Now(Response::problem(400, why)),
     }
@@ -43,12 +43,10 @@ pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Ve
     }
 }
 
-fn show(rules: &[Rule], said: &[Stats]) -> Response {
+fn show(rules: &[Rule], said: Vec<Stats>) -> Response {
     // Each worker counts for each rule, then for what no rule names.
-    let hits = |place: usize| -> u64 {
-        let of_each = said.iter().filter_map(|stats| stats.rules.get(place));
-        of_each.fold(0, |sum, hits| sum.saturating_add(*hits))
-    };
+    let counted = said.into_iter().sum::<Stats>().rules;
+    let hits = |place: usize| counted.get(place).copied().unwrap_or(0);
     let rule = |(place, rule): (usize, &Rule)| reply::Rule {
         action: rule.action.to_string(),
         to: rule.to.to_string(),

@@ -11,16 +11,14 @@ use crate::control::server::Answer;
 
 pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
     api.report(now, |_, said| {
-        let worker = |stats: Stats| reply::Worker {
+        let worker = |stats: &Stats| reply::Worker {
             flows: stats.flows,
             pool_bytes: stats.pool_bytes,
-            counters: stats.counters.into_iter().collect(),
+            counters: stats.counters.iter().cloned().collect(),
         };
-        let mut total = Stats::default();
-        said.iter().for_each(|stats| total.add(stats.clone()));
         Response::json(&reply::Stats {
-            workers: said.into_iter().map(worker).collect(),
-            total: worker(total),
+            workers: said.iter().map(worker).collect(),
+            total: worker(&said.into_iter().sum()),
         })
     })
 }
