@@ -17,7 +17,7 @@ use pontoon_sys::packet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Looks at the rings of a door, one for each worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stuck {
     /// When to look next; `None`: when SIGIO says so.
     due: Option<Instant>,

@@ -42,7 +42,7 @@ const NET_OFFSET: u32 = (-0x10_0000_i32).cast_unsigned();
 
 impl PacketRing {
     /// Opens rings that nothing comes to yet.
-    pub(super) fn open(door: &Door, born: Born, id: u32, workers: usize) -> io::Result<Self> {
+    pub(super) fn open(door: &Door, born: Born, next_id: &mut u32, workers: usize) -> io::Result<Self> {
         let bytes = born.mtu + ETHERNET;
         let slots = RING_BYTES / Size::new(1, bytes).slot_bytes();
         let size = Size::new(slots, bytes);
@@ -57,7 +57,8 @@ impl PacketRing {
             .collect::<io::Result<Vec<_>>>()?;
         let spread = if workers == 1 { Spread::One } else { Spread::Flows };
         packet::group(&sockets, spread, born.whole)?;
-        Ok(Self::of(id, size, sockets))
+        *next_id += 1;
+        Ok(Self::of(*next_id, size, sockets))
     }
 
     /// Rings that have no more than the first filter.

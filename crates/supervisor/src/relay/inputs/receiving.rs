@@ -147,10 +147,7 @@ impl Receiving {
         crew: &mut Crew,
     ) {
         let what = match engine {
-            Engine::Ring => {
-                *next_id += 1;
-                PacketRing::open(door, born, *next_id, crew.len()).map(What::Ring)
-            }
+            Engine::Ring => PacketRing::open(door, born, next_id, crew.len()).map(What::Ring),
             Engine::Socket => Ok(What::Sockets(Sockets::default())),
         };
         let state = what.map(|what| Open { born, what });
