@@ -142,7 +142,7 @@ fn calls(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
     // A tenth and less by iperf3, both ways (`figures`). Our own sender is slow in a machine whose instructions are translated,
-    // and what is due for a wake-up does not gather: 12 to 33 % of the tap's calls have been seen, 2026-11-22, and 2 % the other way.
+    // and what is due for a wake-up does not gather: 11 to 33 % of the tap's calls have been seen, 2026-11-22, and 2 % the other way.
     for (way, fewer) in [("put", 2), ("fetch", 5)] {
         let tap = calls_of_link(context, &network, server, way, "off")?;
         let vhost = calls_of_link(context, &network, server, way, "on")?;
