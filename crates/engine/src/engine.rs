@@ -416,10 +416,20 @@ impl<H: Host> Engine<H> {
         self.net.config.resolvers = resolvers;
     }
 
-    /// What the host owns has changed: addresses, and ranges of which it takes every address for its own.
-    pub fn set_owned_addresses(&mut self, owned: &[IpNet]) {
+    /// What the host owns has changed: addresses, and ranges of which it takes every address for its own. Flows to them
+    /// end, unless they are permitted.
+    pub fn set_owned_addresses<T: Transmit>(
+        &mut self,
+        owned: &[IpNet],
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
         self.net.policy.owned = owned.iter().copied().collect();
         self.protocols.udp.disown(&self.net.policy);
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.tcp.enforce(ctx);
+        ctx.link.flush();
     }
 
     /// The host has got, or lost, its IPv6 default route: what the guest is told when it asks for routers.

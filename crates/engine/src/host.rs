@@ -5,6 +5,7 @@
 //! [`Readiness`]. Dropping a socket is not enough: give it back by [`Host::close`] or [`Host::abort`].
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use crate::FlowId;
 use vm_memory::VolatileSlice;
@@ -143,6 +144,11 @@ pub trait Host {
     /// # Errors
     /// As [`Self::tcp_connect`].
     fn tcp_connected(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
+
+    /// Whether a connection to `to` that stands leads to the host itself, whatever addresses the engine was given as the
+    /// host's: its own address is its peer's or, where more than one SYN may have been sent in the time `took`, the host
+    /// has the peer's address now.
+    fn tcp_reaches_host(&mut self, socket: &mut Self::Socket, to: IpAddr, took: Duration) -> bool;
 
     /// Takes a connection from the listener at `index` of the configuration. `flow` is what it is registered as.
     ///

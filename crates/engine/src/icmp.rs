@@ -400,7 +400,10 @@ impl<S> Echo<S> {
     fn written(&self, remote: IpAddr, net: &Net) -> Option<IpAddr> {
         match self.rewritten {
             Some((rewritten, written)) if rewritten == remote => Some(written),
-            Some(_) | None => (net.policy.shown(remote) == remote).then_some(remote),
+            // Which the host may have got since.
+            Some(_) | None => {
+                (net.policy.shown(remote) == remote && net.policy.decide(remote).is_ok()).then_some(remote)
+            }
         }
     }
 }

@@ -309,7 +309,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// The rules have changed: connections that they forbid end now.
+    /// The rules or the host's addresses have changed: connections that policy refuses by now end.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let forbidden: Vec<u32> = self
             .connections
@@ -318,11 +318,7 @@ impl<S> Tcp<S> {
             .map(|(index, _, _)| index)
             .collect();
         for index in forbidden {
-            ctx.net.counters.policy_refused += 1;
-            if let Some(socket) = self.connections.at_mut(index).socket.take() {
-                ctx.host.abort(socket);
-            }
-            self.reset(index, ctx);
+            self.prohibit(index, ctx);
         }
     }
 

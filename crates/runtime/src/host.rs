@@ -238,6 +238,13 @@ impl Host for KernelHost {
         socket.stream()?.connected().map_err(failure)
     }
 
+    fn tcp_reaches_host(&mut self, socket: &mut Socket, to: IpAddr, took: Duration) -> bool {
+        let bound = self.source(to).is_some();
+        socket
+            .stream()
+            .is_ok_and(|stream| stream.reaches_host(to, took, bound))
+    }
+
     fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<Socket>, Failure> {
         let (stream, peer) = self.accept_stream(listener, flow).map_err(failure)?;
         Ok(Accepted {

@@ -338,10 +338,10 @@ impl<L: Link> Worker<L> {
         } = self;
         match update {
             Update::Resolvers(list) => engine.set_resolvers(list),
-            Update::Owned(list) => engine.set_owned_addresses(&list),
+            Update::Owned(list) => engine.set_owned_addresses(&list, &mut link.transmitter(), host, now),
             Update::SomeOwned(some) => {
                 if let Some(list) = self.gathered.add(some) {
-                    engine.set_owned_addresses(&list);
+                    engine.set_owned_addresses(&list, &mut link.transmitter(), host, now);
                 }
             }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),

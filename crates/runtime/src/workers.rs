@@ -84,7 +84,12 @@ pub(crate) fn build<L: Link>(
             refused: BTreeMap::new(),
             left: Left::default(),
         };
-        worker.engine.set_owned_addresses(&setup.owned);
+        worker.engine.set_owned_addresses(
+            &setup.owned,
+            &mut worker.link.transmitter(),
+            &mut worker.host,
+            worker::now(),
+        );
         worker.engine.keep_ledger(Box::new(ledger));
         connect(&mut worker)?;
         workers.push(worker);

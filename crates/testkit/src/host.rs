@@ -7,7 +7,7 @@ mod calls;
 mod conn;
 mod datagram;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -95,6 +95,8 @@ pub struct SimHost {
     now: Instant,
     remotes: BTreeMap<u16, Remote>,
     taken: BTreeSet<u16>,
+    /// Addresses that are the host's own, whether the engine was given them or not.
+    own: BTreeSet<IpAddr>,
     conns: Vec<Conn>,
     listeners: BTreeMap<u32, VecDeque<usize>>,
     datagrams: Datagrams,
@@ -144,6 +146,7 @@ impl SimHost {
             now: Instant(0),
             remotes: BTreeMap::new(),
             taken: BTreeSet::new(),
+            own: BTreeSet::new(),
             conns: Vec::new(),
             listeners: BTreeMap::new(),
             datagrams: Datagrams::default(),
@@ -161,6 +164,11 @@ impl SimHost {
     /// Puts a peer behind TCP port `port` of every address: how a connect ends, and what the peer does then.
     pub fn serve(&mut self, port: u16, answer: Answer, script: Script) {
         self.remotes.insert(port, Remote { answer, script });
+    }
+
+    /// The host has the address `own` from now on.
+    pub fn gain_address(&mut self, own: IpAddr) {
+        self.own.insert(own);
     }
 
     /// A client at `peer` connects to the listener `listener` at `at`. `stream` names the contents.

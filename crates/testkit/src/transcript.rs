@@ -17,10 +17,11 @@
 //! });
 //! ```
 
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use ipnet::IpNet;
 use pontoon_engine::{
     Config, Counters, Engine, FlowId, Frame, Instant, Limits, Readiness, Transmit, WorkerId,
 };
@@ -231,6 +232,14 @@ impl Given {
     pub fn event(&mut self, flow: FlowId, ready: Readiness) {
         self.engine
             .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
+    }
+
+    /// The engine is given the host's addresses.
+    pub fn set_owned(&mut self, owned: &[IpAddr]) {
+        let owned: Vec<_> = owned.iter().copied().map(IpNet::from).collect();
+        self.engine
+            .set_owned_addresses(&owned, &mut self.link, &mut self.host, self.now);
+        self.settle();
     }
 
     /// The guest is gone.

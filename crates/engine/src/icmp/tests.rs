@@ -73,6 +73,20 @@ impl Pinger {
     }
 }
 
+/// The host may gain the address while a request is under way.
+#[test]
+fn a_reply_from_the_host_is_dropped() {
+    for (guest, remote) in BOTH {
+        let mut ping = Pinger::new();
+        ping.send(guest, remote, &REQUEST);
+        let remote_net = remote.parse::<core::net::IpAddr>().unwrap().into();
+        ping.world.net.policy.owned = [remote_net].into_iter().collect();
+        ping.world.host.queue_reply(0, remote, 1, b"hello");
+        ping.event(0, READABLE);
+        assert_eq!(ping.world.link.describe(), [""; 0]);
+    }
+}
+
 #[test]
 fn an_echo_goes_out_and_comes_back_under_its_id() {
     for (guest, remote) in BOTH {

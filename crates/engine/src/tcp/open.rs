@@ -3,6 +3,7 @@
 //! The guest sees a SYN-ACK only when the host connection stands, so what it sees of a destination is the truth.
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use pontoon_wire::emit;
 use pontoon_wire::frame::{self, Flags, Ip};
@@ -66,15 +67,36 @@ impl<S> Tcp<S> {
             }
             Ok((socket, progress)) => {
                 connection.socket = Some(socket);
-                if progress == Connect::Done {
-                    ctx.net.connect_times.count(0);
-                    connection.state = State::SynReceived;
-                    connection.facts.handshake = true;
-                }
                 self.add(connection, ctx);
-                self.settle(index, &[], ctx);
+                if progress == Connect::Done {
+                    self.established(index, ctx);
+                }
             }
         }
+    }
+
+    /// The connect has succeeded: answers the guest's SYN, unless policy refuses the destination by now.
+    fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let connection = self.connections.at_mut(index);
+        let took = ctx.now.since(connection.opened);
+        if !is_permitted(connection, ctx.now, ctx.net) || reaches_host(connection, took, ctx) {
+            return self.prohibit(index, ctx);
+        }
+        ctx.net
+            .connect_times
+            .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        connection.state = State::SynReceived;
+        connection.facts.handshake = true;
+        self.settle(index, &[], ctx);
+    }
+
+    /// Resets a connection, on both sides, that policy refuses by now.
+    pub(super) fn prohibit<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        ctx.net.counters.policy_refused += 1;
+        if let Some(socket) = self.connections.at_mut(index).socket.take() {
+            ctx.host.abort(socket);
+        }
+        self.reset(index, ctx);
     }
 
     /// An event on a socket whose connect is pending.
@@ -88,15 +110,7 @@ impl<S> Tcp<S> {
             return;
         };
         match ctx.host.tcp_connected(socket) {
-            Ok(()) => {
-                let took = ctx.now.since(connection.opened).as_nanos();
-                ctx.net
-                    .connect_times
-                    .count(u64::try_from(took).unwrap_or(u64::MAX));
-                connection.state = State::SynReceived;
-                connection.facts.handshake = true;
-                self.settle(index, &[], ctx);
-            }
+            Ok(()) => self.established(index, ctx),
             Err(Failure::WouldBlock) => {}
             Err(failure) => self.refuse(index, failure, ctx),
         }
@@ -314,7 +328,11 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
     target
 }
 
-/// Whether the rules let a connection be.
+/// Whether policy lets a connection be: the host's addresses and the rules may have changed since it was opened.
+///
+/// A client's connection stays when the client's address becomes the host's: a published port lets clients of the host
+/// in, too, and what the guest sends on it still finds nothing but that client. So do connections to the forwarder: its
+/// resolvers are the operator's choice, the host's own addresses among them.
 pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
     let to = connection.key.remote;
     if connection.accepted || matches!(connection.state, State::TimeWait { .. } | State::Failed) {
@@ -323,7 +341,23 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
     if net.config.addresses.is_dns(to.ip()) && to.port() == DNS_PORT {
         return !net.policy.egress.names_domains();
     }
-    net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)
+    net.policy.decide(to.ip()).is_ok() && net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)
+}
+
+/// Whether a connect that succeeded after `took` has reached the host itself, which policy does not let it do. The host's
+/// addresses come by message, later than the kernel acts on them.
+fn reaches_host<H: Host, T>(
+    connection: &mut Connection<H::Socket>,
+    took: Duration,
+    ctx: &mut Ctx<'_, H, T>,
+) -> bool {
+    let to = connection.key.remote.ip();
+    // Elsewhere the host itself is where it is to go: its loopback by another address, or its resolver.
+    if ctx.net.policy.host_addresses || ctx.net.policy.decide(to) != Ok(to) {
+        return false;
+    }
+    let reaches = |socket| ctx.host.tcp_reaches_host(socket, to, took);
+    connection.socket.as_mut().is_some_and(reaches)
 }
 
 /// Well-known port of DNS.

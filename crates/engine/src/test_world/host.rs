@@ -253,6 +253,9 @@ impl Host for FakeHost {
     fn tcp_connected(&mut self, _: &mut usize) -> Result<(), Failure> {
         unreachable!("no TCP here")
     }
+    fn tcp_reaches_host(&mut self, _: &mut usize, _: IpAddr, _: core::time::Duration) -> bool {
+        unreachable!("no TCP here")
+    }
     fn tcp_accept(&mut self, _: u32, _: FlowId) -> Result<Accepted<usize>, Failure> {
         unreachable!("no TCP here")
     }

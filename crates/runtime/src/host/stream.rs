@@ -1,7 +1,8 @@
 //! TCP connections.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use pontoon_engine::FlowId;
@@ -11,8 +12,8 @@ use pontoon_sys::{Family, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername, shutdown, socket_with,
-    sockopt,
+    Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername, getsockname, shutdown,
+    socket_with, sockopt,
 };
 use vm_memory::VolatileSlice;
 
@@ -53,6 +54,29 @@ enum Peek {
     NotYet,
     /// So many bytes after the head.
     At(u32),
+}
+
+/// Until then one SYN was sent, to where the route led when the source was chosen: Linux repeats it after 1 s
+/// (`TCP_TIMEOUT_INIT`), to where the route leads then.
+const FIRST_SYN: Duration = Duration::from_millis(900);
+
+/// Addresses that no host has (RFC 1112 section 4, RFC 6666).
+const NOWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x0100, 0, 0, 0, 0, 0, 0, 1)),
+];
+
+/// Whether the kernel has `address` now: a socket can be bound to it. Where sockets can be bound to any address
+/// (`ip_nonlocal_bind`), that says nothing, and false is returned.
+fn is_own(address: IpAddr) -> bool {
+    let family = Family::of(address);
+    let can_bind = |address| {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        socket_with(family.domain(), SocketType::DGRAM, flags, None)
+            .and_then(|fd| bind(&fd, &SocketAddr::new(address, 0)))
+            .is_ok()
+    };
+    can_bind(address) && !can_bind(NOWHERE[index(family)])
 }
 
 /// A socket for the next connection.
@@ -139,6 +163,16 @@ impl Stream {
             Err(Errno::NOTCONN) => Err(Errno::AGAIN),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the connection leads to the host itself. To an address of its own the kernel connects from that address,
+    /// if it chose the source when it had the address: not where more than one SYN may have been sent, nor where the
+    /// source is `bound`.
+    pub(super) fn reaches_host(&self, to: IpAddr, took: Duration, bound: bool) -> bool {
+        let own = getsockname(&self.fd)
+            .ok()
+            .and_then(|own| SocketAddr::try_from(own).ok());
+        own.is_none_or(|own| own.ip() == to) || ((bound || took >= FIRST_SYN) && is_own(to))
     }
 
     pub(super) fn peek(

@@ -68,6 +68,10 @@ pub(super) const ALLOWED: &[Entry] = &[
     call(SYS_shutdown, "TCP: half-close"),
     call(SYS_getpeername, "TCP: whether a connect came to something"),
     call(
+        SYS_getsockname,
+        "TCP: whether a connect has reached the host itself",
+    ),
+    call(
         SYS_recvmmsg,
         "UDP: several datagrams; packet link: several frames",
     ),

@@ -1,6 +1,7 @@
 //! The engine's calls.
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
@@ -57,6 +58,10 @@ impl Host for SimHost {
             Phase::Failed(failure) => Err(failure),
             Phase::Arriving | Phase::Connecting { .. } => Err(Failure::WouldBlock),
         }
+    }
+
+    fn tcp_reaches_host(&mut self, socket: &mut SimSocket, to: IpAddr, _took: Duration) -> bool {
+        self.conn(socket, "own address").is_ok() && self.own.contains(&to)
     }
 
     fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<SimSocket>, Failure> {

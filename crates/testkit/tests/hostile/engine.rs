@@ -123,7 +123,12 @@ impl<'s> Play<'s> {
             }
             _ => {
                 let owned = Ipv4Addr::from(self.host.script.u32());
-                self.engine.set_owned_addresses(&[IpAddr::from(owned).into()]);
+                self.engine.set_owned_addresses(
+                    &[IpAddr::from(owned).into()],
+                    &mut self.link,
+                    &mut self.host,
+                    self.now,
+                );
                 self.engine.set_resolvers(vec![(owned, 53).into()]);
             }
         }

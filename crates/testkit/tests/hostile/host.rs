@@ -2,6 +2,7 @@
 //! discarded, and nothing happens to a socket that was given back.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
 
 use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Host, Kind, Readiness};
@@ -191,6 +192,10 @@ impl Host for Hostile<'_> {
     fn tcp_connected(&mut self, socket: &mut Held) -> Result<(), Failure> {
         self.socket(socket);
         self.trouble().map_or(Ok(()), Err)
+    }
+
+    fn tcp_reaches_host(&mut self, _socket: &mut Held, _to: IpAddr, _took: Duration) -> bool {
+        self.script.byte() & 31 == 31
     }
 
     fn tcp_accept(&mut self, _listener: u32, flow: FlowId) -> Result<Accepted<Held>, Failure> {

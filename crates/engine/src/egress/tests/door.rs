@@ -34,12 +34,13 @@ impl Door {
     pub(super) fn with_config(config: crate::Config) -> Self {
         let now = Instant(1_000_000_000_000);
         let mut engine = Engine::new(config, WorkerId(0), [7; 32], now);
-        engine.set_owned_addresses(&OWNED.map(|owned| ip(owned).into()));
+        let (mut host, mut link) = (FakeHost::default(), FakeLink::new());
+        engine.set_owned_addresses(&OWNED.map(|owned| ip(owned).into()), &mut link, &mut host, now);
         Self {
             before: *engine.counters(),
             engine,
-            host: FakeHost::default(),
-            link: FakeLink::new(),
+            host,
+            link,
             now,
         }
     }

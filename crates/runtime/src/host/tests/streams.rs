@@ -319,3 +319,24 @@ fn outbound_chooses_the_source() {
         assert_eq!(host.tcp_connect(id(), at).unwrap_err(), Failure::Other(19));
     });
 }
+
+/// To 127.0.0.2 the kernel connects from 127.0.0.1: only the look at the host's addresses finds out.
+#[test]
+fn a_connection_to_the_host_itself_is_recognized() {
+    for ip in loopbacks("a_connection_to_the_host_itself_is_recognized") {
+        let mut host = host(NONE);
+        let (mut socket, _peer) = connection(&mut host, ip);
+        assert!(host.tcp_reaches_host(&mut socket, ip, Duration::ZERO));
+        let elsewhere: IpAddr = match ip {
+            IpAddr::V4(_) => [192, 0, 2, 1].into(),
+            IpAddr::V6(_) => "2001:db8::1".parse().unwrap(),
+        };
+        assert!(!host.tcp_reaches_host(&mut socket, elsewhere, Duration::from_secs(60)));
+        if ip.is_ipv4() {
+            let second = IpAddr::from([127, 0, 0, 2]);
+            let (mut socket, _peer) = connection(&mut host, second);
+            assert!(!host.tcp_reaches_host(&mut socket, second, Duration::ZERO));
+            assert!(host.tcp_reaches_host(&mut socket, second, Duration::from_secs(1)));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Connections on which nothing happens.
+
+use super::*;
