@@ -64,6 +64,12 @@ counters! {
     tcp_reset_by_guest,
     /// Flows ended by an error of the host connection.
     tcp_reset_by_host,
+    /// Keepalive probes sent to the guest on idle connections.
+    tcp_keepalives,
+    /// Connections reset because the guest answered no keepalive probe.
+    tcp_guest_silent,
+    /// Half-closed connections reset to make room for a new flow.
+    tcp_half_closed_evicted,
     /// Segments sent to the guest again.
     tcp_retransmits,
     /// Retransmission timeouts.

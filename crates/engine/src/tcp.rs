@@ -9,6 +9,7 @@
 
 mod connection;
 mod down;
+mod idle;
 mod lost;
 mod open;
 pub(crate) mod path_mtu;
@@ -84,6 +85,11 @@ pub struct Tcp<S> {
     dirty: Vec<u32>,
     /// Connections in TIME_WAIT, oldest first; some may be gone already.
     waiting: VecDeque<FlowId>,
+    /// Half-closed connections that have been silent for a while, the first to be so first; some may be gone, or in use
+    /// again.
+    half_closed: VecDeque<FlowId>,
+    /// The slot to look at next for a connection to probe.
+    next_look: u32,
     /// Listeners that found no descriptor for a client.
     starved: Vec<FlowId>,
     /// When they look again at the latest.
@@ -111,6 +117,8 @@ impl<S> Tcp<S> {
             table: Table::new(Secret::new(random)),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
+            half_closed: VecDeque::new(),
+            next_look: 0,
             starved: Vec::new(),
             fed_at: None,
         }
@@ -160,8 +168,14 @@ impl<S> Tcp<S> {
             Verdict::Reset => {
                 ctx.net.counters.tcp_reset_by_guest += 1;
                 burst.forget(index);
-                if let Some(socket) = self.connections.at_mut(index).socket.take() {
-                    ctx.host.abort(socket);
+                let connection = self.connections.at_mut(index);
+                // A guest that has forgotten the connection after its FIN answers a probe so: what it has sent is to
+                // arrive.
+                let forgotten = connection.up.closed && connection.down.recovery.unanswered > 0;
+                match connection.socket.take() {
+                    Some(socket) if forgotten => ctx.host.close(socket),
+                    Some(socket) => ctx.host.abort(socket),
+                    None => {}
                 }
                 self.remove(index, ctx);
             }
@@ -259,7 +273,11 @@ impl<S> Tcp<S> {
                 }
             }
             State::Open => {
-                if let Err(ended) = connection.retry(flow, ctx) {
+                let served = match connection.down.recovery.retry {
+                    Some(_) => connection.retry(flow, ctx),
+                    None => self.handle_idle(flow, ctx),
+                };
+                if let Err(ended) = served {
                     return self.end(flow.index, ended, ctx);
                 }
             }
@@ -374,6 +392,8 @@ impl<S> Tcp<S> {
                     // Where the connection still stands, its peer must not take this for the end of the data.
                     match failure {
                         Failure::Reset => ctx.host.close(socket),
+                        // It has got that end, or will.
+                        _ if connection.up.closed => ctx.host.close(socket),
                         _ => ctx.host.abort(socket),
                     }
                 }
@@ -426,9 +446,14 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// With no room for one more connection, the oldest ones in TIME_WAIT give way.
+    /// With no room for one more connection, the oldest ones in TIME_WAIT give way, then a half-closed one. Without any,
+    /// guests that have been silent are probed.
     fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while ctx.net.is_full() && self.forget_oldest(ctx) {}
+        // One alone: where the link has no room for its reset, it keeps its place until then.
+        if ctx.net.is_full() && !self.evict_half_closed(ctx) {
+            self.probe_some(ctx);
+        }
     }
 
     /// Ends the oldest TIME_WAIT; false without any.
@@ -552,7 +577,10 @@ impl<S> Connection<S> {
                     false => self.facts.readable,
                 };
                 self.down.arm_retry(unsent, ctx.now);
-                self.down.recovery.retry.map(|(at, _)| at)
+                match self.down.recovery.retry {
+                    Some((at, _)) => Some(at),
+                    None => Some(self.idle_deadline()),
+                }
             }
         };
         if let Some(at) = at {

@@ -170,6 +170,10 @@ pub(super) struct Facts {
     pub(super) parked: bool,
     /// In the list of flows to continue.
     pub(super) queued: bool,
+    /// In the list of half-closed connections that give way.
+    pub(super) yields: bool,
+    /// Another flow found no room: a silent guest is probed early.
+    pub(super) shortage: bool,
 }
 
 /// A connection.
@@ -191,6 +195,8 @@ pub(super) struct Connection<S> {
     pub(super) opened: Instant,
     /// What it has carried.
     pub(super) meter: Meter,
+    /// When the guest last sent a segment that was accepted.
+    pub(super) heard: Instant,
     /// When a segment was last answered by a challenge (RFC 5961).
     pub(super) challenged: Option<Instant>,
     pub(super) up: Up,
@@ -211,6 +217,7 @@ impl<S> Connection<S> {
             accepted: false,
             opened: now,
             meter: Meter::default(),
+            heard: now,
             challenged: None,
             up: Up {
                 next: Seq(0),

@@ -68,8 +68,9 @@ impl<S> Tcp<S> {
             Ok((socket, progress)) => {
                 connection.socket = Some(socket);
                 self.add(connection, ctx);
-                if progress == Connect::Done {
-                    self.established(index, ctx);
+                match progress {
+                    Connect::Done => self.established(index, ctx),
+                    Connect::Pending => self.settle(index, &[], ctx),
                 }
             }
         }

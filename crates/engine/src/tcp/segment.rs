@@ -170,6 +170,7 @@ impl<S> Connection<S> {
         down.una = down.nxt;
         down.rtt.acknowledged(down.nxt, now);
         down.recovery.retry = None;
+        self.heard = now;
         self.state = State::Open;
     }
 
@@ -233,6 +234,7 @@ impl<S> Connection<S> {
         let same_window = window == down.wnd;
         let sack = if down.sack { &segment.options.sack[..] } else { &[] };
         let mut changed = false;
+        self.heard = now;
         down.recovery.unanswered = 0;
         if ack.after(down.una) {
             down.acknowledged(ack, now);

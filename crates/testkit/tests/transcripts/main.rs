@@ -23,7 +23,7 @@ use core::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Counters, Failure, FlowId, Kind, Readiness, WorkerId};
-use pontoon_testkit::app::{Outcome, Script};
+use pontoon_testkit::app::{End, Outcome, Pace, Script};
 use pontoon_testkit::frames::{Datagram, Icmp, Packet, Segment, URG};
 use pontoon_testkit::host::{Answer, HostPlan};
 use pontoon_testkit::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, config};
