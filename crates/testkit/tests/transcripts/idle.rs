@@ -1,19 +1,10 @@
 //! Connections on which nothing happens: keepalive, and half-closed connections.
 
+use pontoon_testkit::app::Pace;
+
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A peer that reads, sends nothing, and never closes.
-const SILENT: Script = Script {
-    end: End::Reset(u64::MAX),
-    patience: Duration::from_secs(1_000_000),
-    ..Script::SINK
-};
-
-const fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
 
 /// The guest's FIN is delivered, the peer's direction stays open. The next numbers are 1002 and 1.
 fn half_closed(script: Script) -> Given {

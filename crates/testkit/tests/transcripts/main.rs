@@ -16,6 +16,7 @@ mod published;
 mod recovery;
 mod refusals;
 mod senders;
+mod timers;
 mod window;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,7 +24,7 @@ use core::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Counters, Failure, FlowId, Kind, Readiness, WorkerId};
-use pontoon_testkit::app::{End, Outcome, Pace, Script};
+use pontoon_testkit::app::{End, Outcome, Script};
 use pontoon_testkit::frames::{Datagram, Icmp, Packet, Segment, URG};
 use pontoon_testkit::host::{Answer, HostPlan};
 use pontoon_testkit::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, config};
@@ -41,6 +42,17 @@ fn millis(millis: u64) -> Duration {
 /// A SYN like [`syn`] of another connection.
 fn syn_between(from: SocketAddr, to: SocketAddr) -> Segment {
     Segment { from, to, ..syn() }
+}
+
+/// A peer that reads, sends nothing, and never closes.
+const SILENT: Script = Script {
+    end: End::Reset(u64::MAX),
+    patience: Duration::from_secs(1_000_000),
+    ..Script::SINK
+};
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
 /// The guest's SYN from and to these ports.

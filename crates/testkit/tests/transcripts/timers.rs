@@ -1,0 +1,88 @@
+//! The rows of TCP in `docs/timers.md` that have no test of their own elsewhere: a state stands until shortly before its
+//! time, and is gone shortly after it.
+
+use super::*;
+
+#[track_caller]
+fn lasts(given: &mut Given, at_least: u64, at_most: u64) {
+    given.pass(seconds(at_least));
+    assert_eq!(given.engine.flows(), 1, "after {at_least} s");
+    given.pass(seconds(at_most - at_least));
+    assert_eq!(
+        (given.engine.flows(), given.host.open()),
+        (0, 0),
+        "after {at_most} s"
+    );
+    assert_eq!(given.engine.next_timeout(), None);
+}
+
+fn given() -> Given {
+    let mut given = Given::new(any(), PLAIN, HostPlan::default());
+    given.host.serve(PORT, Answer::Now, SILENT);
+    given
+}
+
+#[test]
+fn syn_received_lasts_25_seconds() {
+    let mut given = given();
+    given.up(syn());
+    given.down(syn_ack());
+    lasts(&mut given, 25, 26);
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}
+
+#[test]
+fn syn_sent_to_a_guest_lasts_25_seconds() {
+    let mut given = given();
+    given.host.connect_in(0, (CLIENT, 5000).into(), 9, SILENT, START);
+    given.pass(millis(1));
+    lasts(&mut given, 25, 26);
+    assert_eq!(given.host.outcomes()[&9], Some(Outcome::Reset));
+}
+
+#[test]
+fn a_pending_connect_without_a_timeout_lasts_as_long_as_the_hosts() {
+    let config = Config {
+        connect_timeout: None,
+        ..any()
+    };
+    let mut given = Given::new(config, PLAIN, HostPlan::default());
+    given.host.serve(PORT, Answer::Never, SILENT);
+    given.up(syn());
+    lasts(&mut given, 126, 128);
+}
+
+#[test]
+fn established_with_data_in_flight_lasts_280_seconds_and_more() {
+    let mut given = Given::open(Script { send: 100, ..SILENT });
+    lasts(&mut given, 280, 500);
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}
+
+#[test]
+fn last_ack_lasts_280_seconds_and_more() {
+    let mut given = Given::open(Script::SINK);
+    given.up(up(FIN.and(ACK), 1001, 1));
+    lasts(&mut given, 280, 500);
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+}
+
+#[test]
+fn closing_lasts_280_seconds_and_more() {
+    let mut given = Given::open(Script {
+        patience: SILENT.patience,
+        ..Script::source(0)
+    });
+    given.pass(millis(1));
+    // The FINs cross.
+    given.up(up(FIN.and(ACK), 1001, 1));
+    lasts(&mut given, 280, 500);
+}
+
+#[test]
+fn time_wait_lasts_60_seconds() {
+    let mut given = Given::open(Script::source(0));
+    given.pass(millis(1));
+    given.up(up(FIN.and(ACK), 1001, 2));
+    lasts(&mut given, 59, 61);
+}
