@@ -56,6 +56,8 @@ counters! {
     tcp_opened,
     /// TCP connections accepted on published ports.
     tcp_accepted,
+    /// Clients of a published TCP port reset because the port's clients have three fourths of `--max-flows`.
+    tcp_share_refused,
     /// Connects that the host refused or that timed out.
     tcp_connect_failed,
     /// TCP segments to no flow, answered by a reset.

@@ -33,6 +33,8 @@ pub struct Net {
     pub pool: Pool,
     /// Flows of every kind that hold a slot of this worker's.
     pub flows: u32,
+    /// Those of them that clients of each published TCP port opened, by its place in the configuration.
+    clients: Vec<u32>,
     /// When the last flow would have begun, had all come evenly: [`flow_rate`].
     pub flow_due: Instant,
     /// What holds data back that is too fast.
@@ -89,6 +91,7 @@ impl Net {
             connect_times: Histogram::new(&CONNECT_TIMES),
             pool: Pool::default(),
             flows: 0,
+            clients: Vec::new(),
             flow_due: now,
             throttle: Throttle::new(config.bandwidth.take()),
             timers: Wheel::default(),
@@ -119,7 +122,8 @@ impl Net {
         true
     }
 
-    fn is_within_rate(&mut self, now: Instant) -> bool {
+    /// Whether one more flow may be opened under `--max-flow-rate`; counts it against the rate if so.
+    pub(crate) fn is_within_rate(&mut self, now: Instant) -> bool {
         let Some(rate) = self.config.max_flow_rate else {
             return true;
         };
@@ -150,6 +154,36 @@ impl Net {
         self.flows -= 1;
         if let Some(peers) = &self.peers {
             peers.closed();
+        }
+    }
+
+    /// Whether clients of the published TCP port at `place` have three fourths of `--max-flows`, which is all that one
+    /// port's clients may have: the rest is for the guest's own connections and for other ports.
+    pub(crate) fn has_share(&self, place: u32) -> bool {
+        let clients = match &self.peers {
+            Some(peers) => peers.clients(place),
+            None => self.clients.get(place as usize).copied().unwrap_or(0),
+        };
+        clients >= self.config.max_flows - self.config.max_flows / 4
+    }
+
+    /// A client of the published TCP port at `place` has got a slot.
+    pub(crate) fn client_opened(&mut self, place: u32) {
+        let index = place as usize;
+        if self.clients.len() <= index {
+            self.clients.resize(index + 1, 0);
+        }
+        self.clients[index] += 1;
+        if let Some(peers) = &self.peers {
+            peers.client_opened(place);
+        }
+    }
+
+    /// Such a client's slot is free again.
+    pub(crate) fn client_closed(&mut self, place: u32) {
+        self.clients[place as usize] -= 1;
+        if let Some(peers) = &self.peers {
+            peers.client_closed(place);
         }
     }
 

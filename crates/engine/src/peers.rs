@@ -62,6 +62,16 @@ pub trait Peers: Debug + Send {
     /// A slot is free again.
     fn closed(&self);
 
+    /// Clients that the published TCP port at `place` has in all workers. [`Self::client_opened`] and
+    /// [`Self::client_closed`] keep the count.
+    fn clients(&self, place: u32) -> u32;
+
+    /// A client of that port has got a slot.
+    fn client_opened(&self, place: u32);
+
+    /// Its slot is free again.
+    fn client_closed(&self, place: u32);
+
     /// Whether one more flow may begin under a limit of `rate` a second for all workers together; counts it if so. See
     /// [`flow_rate`](crate::flow_rate).
     fn within_rate(&self, rate: u32, now: Instant) -> bool;

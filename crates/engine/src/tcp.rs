@@ -451,8 +451,11 @@ impl<S> Tcp<S> {
     fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while ctx.net.is_full() && self.forget_oldest(ctx) {}
         // One alone: where the link has no room for its reset, it keeps its place until then.
-        if ctx.net.is_full() && !self.evict_half_closed(ctx) {
-            self.probe_some(ctx);
+        if ctx.net.is_full() {
+            match self.idlest_half_closed(None, ctx) {
+                Some(victim) => self.end_half_closed(victim, ctx),
+                None => self.probe_some(ctx),
+            }
         }
     }
 
@@ -468,6 +471,9 @@ impl<S> Tcp<S> {
 
     fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {
         let key = connection.key;
+        if let Some(listener) = connection.listener {
+            ctx.net.client_opened(listener);
+        }
         let (index, _) = self.connections.insert_with(|_, _| connection);
         let connections = &self.connections;
         self.table.insert(&key, index, |other| connections.at(other).key);
@@ -493,6 +499,9 @@ impl<S> Tcp<S> {
             ctx.host.close(socket);
         }
         ctx.net.closed();
+        if let Some(listener) = connection.listener {
+            ctx.net.client_closed(listener);
+        }
         if let Some(ledger) = &ctx.net.ledger {
             ledger.strike(index);
         }

@@ -30,6 +30,8 @@ struct Mesh {
     inboxes: Vec<Inbox>,
     /// Flows of all workers.
     flows: AtomicU32,
+    /// Those that clients of published TCP ports opened, by the port's place, of which some may share a count.
+    clients: [AtomicU32; PLACES],
     /// When the last flow would have begun, had all come evenly, in nanoseconds.
     flow_due: AtomicU64,
     /// The guest's Ethernet address, in the low 48 bits.
@@ -37,6 +39,9 @@ struct Mesh {
     /// A worker's loop has ended, so that all are to end.
     ended: AtomicBool,
 }
+
+/// Published TCP ports whose clients are counted apart.
+const PLACES: usize = 1024;
 
 /// One worker's part in it.
 #[derive(Clone, Debug)]
@@ -61,6 +66,7 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
+        clients: [const { AtomicU32::new(0) }; PLACES],
         flow_due: AtomicU64::new(0),
         guest_mac: AtomicU64::new(to_word(guest_mac)),
         ended: AtomicBool::new(false),
@@ -173,6 +179,18 @@ impl Peers for Member {
 
     fn closed(&self) {
         self.mesh.flows.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn clients(&self, place: u32) -> u32 {
+        self.mesh.clients[place as usize % PLACES].load(Ordering::Relaxed)
+    }
+
+    fn client_opened(&self, place: u32) {
+        self.mesh.clients[place as usize % PLACES].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn client_closed(&self, place: u32) {
+        self.mesh.clients[place as usize % PLACES].fetch_sub(1, Ordering::Relaxed);
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {

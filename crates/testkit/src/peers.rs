@@ -23,6 +23,7 @@ struct Shared {
     inboxes: Vec<VecDeque<Parcel>>,
     room: usize,
     flows: u32,
+    clients: BTreeMap<u32, u32>,
     flow_due: Instant,
     guest_mac: Option<Mac>,
     wrong: Vec<String>,
@@ -195,6 +196,18 @@ impl Peers for SimMember {
 
     fn closed(&self) {
         self.mesh.lock().flows -= 1;
+    }
+
+    fn clients(&self, place: u32) -> u32 {
+        self.mesh.lock().clients.get(&place).copied().unwrap_or(0)
+    }
+
+    fn client_opened(&self, place: u32) {
+        *self.mesh.lock().clients.entry(place).or_default() += 1;
+    }
+
+    fn client_closed(&self, place: u32) {
+        *self.mesh.lock().clients.entry(place).or_default() -= 1;
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {

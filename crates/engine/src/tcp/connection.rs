@@ -189,8 +189,9 @@ pub(super) struct Connection<S> {
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
     pub(super) active_close: bool,
-    /// A client opened it, at a published port: rules about where the guest may go do not concern it.
-    pub(super) accepted: bool,
+    /// The published port, by its place in the configuration, at which a client opened it: rules about where the guest
+    /// may go do not concern it.
+    pub(super) listener: Option<u32>,
     /// When the first segment came or went.
     pub(super) opened: Instant,
     /// What it has carried.
@@ -214,7 +215,7 @@ impl<S> Connection<S> {
             facts: Facts::default(),
             keepalive: false,
             active_close: false,
-            accepted: false,
+            listener: None,
             opened: now,
             meter: Meter::default(),
             heard: now,
@@ -306,4 +307,16 @@ fn mss(offered: Option<u16>, guest: SocketAddr, mtu: usize) -> u32 {
 pub(super) fn link_mss(guest: SocketAddr, mtu: usize) -> u16 {
     let headers = if guest.is_ipv4() { 40 } else { 60 };
     u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be a hundred thousand.
+    #[test]
+    fn a_connection_is_small() {
+        let size = size_of::<Connection<i32>>();
+        assert!(size <= 480, "{size}");
+    }
 }

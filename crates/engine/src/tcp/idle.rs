@@ -112,34 +112,49 @@ impl<S> Tcp<S> {
         self.half_closed.push_back(id);
     }
 
-    /// Ends the half-closed connection that has been silent for longest; false without any.
+    /// The half-closed connection that has been silent for longest, of all or of the published port `of` (there, of the
+    /// first few).
+    pub(super) fn idlest_half_closed<H, T>(
+        &mut self,
+        of: Option<u32>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<FlowId> {
+        let mut at = 0;
+        while let Some(&old) = self.half_closed.get(at)
+            && at < LOOKS as usize
+        {
+            let connection = self.connections.get_mut(old.index, old.generation);
+            let Some(connection) = connection.filter(|connection| connection.state == State::Open) else {
+                self.half_closed.remove(at);
+                continue;
+            };
+            if !connection.is_half_closed() || ctx.now.since(connection.heard) < YIELDS {
+                connection.facts.yields = false;
+                connection.arm(old, ctx);
+                self.half_closed.remove(at);
+            } else if of.is_none() || connection.listener == of {
+                return Some(old);
+            } else {
+                at += 1;
+            }
+        }
+        None
+    }
+
+    /// Ends a half-closed connection for another flow.
     ///
     /// The host's side is closed, not aborted: its kernel sends what the guest has sent, and keeps FIN_WAIT_2 for as long
     /// as it does for its own programs.
-    pub(super) fn evict_half_closed<H: Host<Socket = S>, T: Transmit>(
+    pub(super) fn end_half_closed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
+        id: FlowId,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
-        while let Some(old) = self.half_closed.pop_front() {
-            let Some(connection) = self.connections.get_mut(old.index, old.generation) else {
-                continue;
-            };
-            if connection.state != State::Open {
-                continue;
-            }
-            connection.facts.yields = false;
-            if !connection.is_half_closed() || ctx.now.since(connection.heard) < YIELDS {
-                connection.arm(old, ctx);
-                continue;
-            }
-            ctx.net.counters.tcp_half_closed_evicted += 1;
-            if let Some(socket) = connection.socket.take() {
-                ctx.host.close(socket);
-            }
-            self.reset(old.index, ctx);
-            return true;
+    ) {
+        ctx.net.counters.tcp_half_closed_evicted += 1;
+        if let Some(socket) = self.connections.at_mut(id.index).socket.take() {
+            ctx.host.close(socket);
         }
-        false
+        self.reset(id.index, ctx);
     }
 
     /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest has

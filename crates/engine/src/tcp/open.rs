@@ -175,7 +175,7 @@ impl<S> Tcp<S> {
     ) -> bool {
         for _ in 0..most {
             // Before the client has a slot, which would be another if one were freed then.
-            self.give_way(ctx);
+            while (ctx.net.is_full() || ctx.net.has_share(listener.index)) && self.forget_oldest(ctx) {}
             let (index, generation) = self.connections.vacant();
             let id = ctx.net.flow(Kind::Tcp, index, generation);
             match ctx.host.tcp_accept(listener.index, id) {
@@ -209,8 +209,11 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         };
         let guest = SocketAddr::new(guest, published.guest_port);
+        let Some(victim) = self.room_for_client(listener, ctx) else {
+            return ctx.host.abort(accepted.socket);
+        };
         let Some(key) = Some(())
-            .filter(|()| ctx.net.admit(ctx.now))
+            .filter(|()| victim.is_some() && ctx.net.is_within_rate(ctx.now) || ctx.net.admit(ctx.now))
             .and_then(|()| self.appear(guest, accepted.peer, ctx))
         else {
             return ctx.host.abort(accepted.socket);
@@ -219,14 +222,36 @@ impl<S> Tcp<S> {
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
-        connection.accepted = true;
+        connection.listener = Some(listener);
         connection.facts.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
         let index = self.add(connection, ctx);
         if let Some(old) = reused {
             self.replace(old, ctx);
         }
+        // Not before: the client's socket is registered under the slot that was vacant.
+        if let Some(victim) = victim {
+            self.end_half_closed(victim, ctx);
+        }
         self.settle(index, &[], ctx);
+    }
+
+    /// The half-closed connection that is to give way to a client, if one has to; `None` where there is no room.
+    fn room_for_client<H, T>(&mut self, listener: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
+        if ctx.net.has_share(listener) {
+            let victim = self.idlest_half_closed(Some(listener), ctx);
+            ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
+            return victim.map(Some);
+        }
+        if !ctx.net.is_full() {
+            return Some(None);
+        }
+        let victim = self.idlest_half_closed(None, ctx);
+        if victim.is_none() {
+            self.probe_some(ctx);
+            ctx.net.counters.flows_refused += 1;
+        }
+        victim.map(Some)
     }
 
     /// How a client appears to the guest: as itself, or as the gateway with a fresh port. Nothing but a connection of ours
@@ -336,7 +361,7 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
 /// resolvers are the operator's choice, the host's own addresses among them.
 pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
     let to = connection.key.remote;
-    if connection.accepted || matches!(connection.state, State::TimeWait { .. } | State::Failed) {
+    if connection.listener.is_some() || matches!(connection.state, State::TimeWait { .. } | State::Failed) {
         return true;
     }
     if net.config.addresses.is_dns(to.ip()) && to.port() == DNS_PORT {

@@ -49,7 +49,7 @@ impl<S> super::Tcp<S> {
                 protocol: Protocol::Tcp,
                 guest: connection.key.guest,
                 remote: Some(connection.key.remote),
-                came_in: connection.accepted,
+                came_in: connection.listener.is_some(),
                 phase: phase(connection),
                 age: now.since(connection.opened),
                 traffic: connection.meter.traffic,

@@ -219,3 +219,57 @@ fn time_wait_gives_way_to_a_client_whose_events_then_find_it() {
     given.pass(millis(2));
     serves(&mut given, peer);
 }
+
+/// Clients of one published port leave a fourth of the flows to others.
+#[test]
+fn clients_of_one_port_have_three_fourths_of_the_flows() {
+    let mut given = given(at_most(4, any()), HostPlan::default());
+    for port in 0..4 {
+        given
+            .host
+            .connect_in(0, (CLIENT, 5000 + port).into(), 90 + port, SILENT, START);
+    }
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 3);
+    given.counted(|counters| {
+        counters.frames_down += 3;
+        counters.tcp_accepted += 3;
+        counters.tcp_share_refused += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
+    is_answered(&mut given, &dial(1, 80));
+}
+
+/// The port's own half-closed connection gives way, though another one has been silent for longer.
+#[test]
+fn a_half_closed_client_gives_way_to_another_of_its_port() {
+    let mut given = given(at_most(4, any()), HostPlan::default());
+    given.host.serve(PORT, Answer::Now, SILENT);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(FIN.and(ACK), 1001, 1));
+    given.take();
+    for port in 0..3 {
+        let client = (CLIENT, 5000 + port).into();
+        given.host.connect_in(0, client, 90 + port, SILENT, START);
+        given.pass(millis(1));
+        let syn = given.take_one();
+        let of = |flags, seq| Segment::between(syn.to, syn.from).with(flags, seq, syn.seq.wrapping_add(1));
+        given.packet_up(&Packet::Tcp(of(SYN.and(ACK), 500)));
+        if port == 0 {
+            given.packet_up(&Packet::Tcp(of(FIN.and(ACK), 501)));
+        }
+        given.take();
+    }
+    given.pass(seconds(6));
+    given.forget_counters();
+    let at = START + seconds(7);
+    given.host.connect_in(0, (CLIENT, 6000).into(), 99, SILENT, at);
+    given.pass(seconds(1));
+    let [Packet::Tcp(first), ..] = &given.take()[..] else {
+        panic!("a reset");
+    };
+    assert!(first.flags.has(RST) && first.from.port() == 5000, "{first:?}");
+    assert_eq!(given.engine.counters().tcp_share_refused, 0);
+    assert_eq!(given.engine.flows(), 4);
+}
