@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("follow.default-route", 30, default_route),
         Case::both("follow.late-network", 30, late_network),
         Case::both("follow.own-addresses", 30, own_addresses),
+        Case::both("follow.pending-connect", 30, pending_connect),
     ]
     .into_iter()
     .flatten()
@@ -125,5 +126,28 @@ fn own_addresses(context: &Context, family: Family) -> Result<()> {
         !reaches(&mut guest, added)?,
         "the host is reached by its new address"
     );
+    Ok(())
+}
+
+/// A connect that nobody answers is pending when the host gets the address: the kernel delivers the next SYN to the host
+/// itself, and the guest is not to be connected to it.
+fn pending_connect(context: &Context, family: Family) -> Result<()> {
+    let network = scene(context, family)?;
+    server::tcp::start(SocketAddr::new(family.unspecified(), PORT))?;
+    let run = network
+        .run()
+        .options(["--connect-timeout", "10s"])
+        .shell(OBEDIENT);
+    let mut guest = run.spawn()?.listening()?;
+    soon_reaches(&mut guest, behind(family))?;
+    let added: IpAddr = family.pick([192, 0, 2, 5].into(), "2001:db8:fe::5".parse()?);
+    let to = SocketAddr::new(added, PORT);
+    // The far end drops what is not for it.
+    guest.tell(&format!(
+        "timeout 8 $E2E guest tcp {to} peer >/dev/null 2>&1 && echo reached || echo not"
+    ))?;
+    std::thread::sleep(Duration::from_millis(300));
+    network::add_address("lo", &host_route(added))?;
+    ensure!(guest.line()? == "not", "the host is reached by a pending connect");
     Ok(())
 }
