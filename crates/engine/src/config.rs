@@ -47,6 +47,8 @@ pub struct Config {
     pub udp_filter: UdpFilter,
     /// Flows at one time.
     pub max_flows: u32,
+    /// UDP ports of the host that the guest's endpoints may hold at one time, in each family.
+    pub max_udp_ports: u32,
     /// New flows a second, if limited.
     pub max_flow_rate: Option<u32>,
     /// How fast the guest may be, if limited.

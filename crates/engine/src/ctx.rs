@@ -1,5 +1,6 @@
 //! What every protocol's handler is given: the world, the shared state, the time.
 
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +34,12 @@ pub struct Net {
     pub pool: Pool,
     /// Flows of every kind that hold a slot of this worker's.
     pub flows: u32,
+    /// UDP ports of the host that endpoints of this worker's hold: IPv4, IPv6.
+    ports: [u32; 2],
+    /// Datagram flows of this worker's that may be evicted.
+    evictable: u32,
+    /// Evictable flows whose slots have been promised to other flows: [`Self::reclaim`].
+    pub(crate) reclaimed: u32,
     /// When the last flow would have begun, had all come evenly: [`flow_rate`].
     pub flow_due: Instant,
     /// What holds data back that is too fast.
@@ -89,6 +96,9 @@ impl Net {
             connect_times: Histogram::new(&CONNECT_TIMES),
             pool: Pool::default(),
             flows: 0,
+            ports: [0; 2],
+            evictable: 0,
+            reclaimed: 0,
             flow_due: now,
             throttle: Throttle::new(config.bandwidth.take()),
             timers: Wheel::default(),
@@ -134,7 +144,48 @@ impl Net {
     /// flows at the same moment may each go one beyond.
     pub(crate) fn is_full(&self) -> bool {
         let flows = self.peers.as_ref().map_or(self.flows, |peers| peers.flows());
-        flows >= self.config.max_flows
+        flows.saturating_sub(self.reclaimed) >= self.config.max_flows
+    }
+
+    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted when the handler of the
+    /// frame or event at hand has returned, as that handler has no access to it. False: no such flow is left.
+    pub(crate) fn reclaim(&mut self) -> bool {
+        let is_left = self.reclaimed < self.evictable;
+        self.reclaimed += u32::from(is_left);
+        is_left
+    }
+
+    /// A flow that may be evicted has begun.
+    pub(crate) fn became_evictable(&mut self) {
+        self.evictable += 1;
+    }
+
+    /// A flow that could be evicted has ended.
+    pub(crate) fn was_evictable(&mut self) {
+        self.evictable -= 1;
+    }
+
+    /// Whether the UDP endpoints of all workers hold as many ports of the host in this family as `--max-udp-ports` allows.
+    pub(crate) fn is_out_of_ports(&self, family_of: IpAddr) -> bool {
+        let own = self.ports[usize::from(family_of.is_ipv6())];
+        let ports = self.peers.as_ref().map_or(own, |peers| peers.ports(family_of));
+        ports >= self.config.max_udp_ports
+    }
+
+    /// A UDP endpoint holds a port of the host.
+    pub(crate) fn port_taken(&mut self, family_of: IpAddr) {
+        self.ports[usize::from(family_of.is_ipv6())] += 1;
+        if let Some(peers) = &self.peers {
+            peers.port_taken(family_of);
+        }
+    }
+
+    /// A UDP endpoint has given its port back.
+    pub(crate) fn port_freed(&mut self, family_of: IpAddr) {
+        self.ports[usize::from(family_of.is_ipv6())] -= 1;
+        if let Some(peers) = &self.peers {
+            peers.port_freed(family_of);
+        }
     }
 
     /// A slot has been given to a flow.

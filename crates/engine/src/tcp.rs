@@ -430,9 +430,9 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// With no room for one more connection, the oldest ones in TIME_WAIT give way.
+    /// With no room for one more connection, the oldest ones in TIME_WAIT give way, then the idlest datagram flow.
     fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        while ctx.net.is_full() && self.forget_oldest(ctx) {}
+        while ctx.net.is_full() && (self.forget_oldest(ctx) || ctx.net.reclaim()) {}
     }
 
     /// Ends the oldest TIME_WAIT; false without any.

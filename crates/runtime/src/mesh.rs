@@ -30,6 +30,8 @@ struct Mesh {
     inboxes: Vec<Inbox>,
     /// Flows of all workers.
     flows: AtomicU32,
+    /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
+    ports: [AtomicU32; 2],
     /// When the last flow would have begun, had all come evenly, in nanoseconds.
     flow_due: AtomicU64,
     /// The guest's Ethernet address, in the low 48 bits.
@@ -61,6 +63,7 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
+        ports: [AtomicU32::new(0), AtomicU32::new(0)],
         flow_due: AtomicU64::new(0),
         guest_mac: AtomicU64::new(to_word(guest_mac)),
         ended: AtomicBool::new(false),
@@ -109,6 +112,10 @@ impl Member {
     /// To be held while this worker's loop runs.
     pub(crate) fn ends_all(&self) -> EndsAll {
         EndsAll(Arc::clone(&self.mesh))
+    }
+
+    fn ports_of(&self, family_of: IpAddr) -> &AtomicU32 {
+        &self.mesh.ports[usize::from(family_of.is_ipv6())]
     }
 
     fn inbox(&self) -> &Inbox {
@@ -173,6 +180,18 @@ impl Peers for Member {
 
     fn closed(&self) {
         self.mesh.flows.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn ports(&self, family_of: IpAddr) -> u32 {
+        self.ports_of(family_of).load(Ordering::Relaxed)
+    }
+
+    fn port_taken(&self, family_of: IpAddr) {
+        self.ports_of(family_of).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn port_freed(&self, family_of: IpAddr) {
+        self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {

@@ -23,6 +23,8 @@ struct Shared {
     inboxes: Vec<VecDeque<Parcel>>,
     room: usize,
     flows: u32,
+    /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
+    ports: [u32; 2],
     flow_due: Instant,
     guest_mac: Option<Mac>,
     wrong: Vec<String>,
@@ -195,6 +197,18 @@ impl Peers for SimMember {
 
     fn closed(&self) {
         self.mesh.lock().flows -= 1;
+    }
+
+    fn ports(&self, family_of: IpAddr) -> u32 {
+        self.mesh.lock().ports[usize::from(family_of.is_ipv6())]
+    }
+
+    fn port_taken(&self, family_of: IpAddr) {
+        self.mesh.lock().ports[usize::from(family_of.is_ipv6())] += 1;
+    }
+
+    fn port_freed(&self, family_of: IpAddr) {
+        self.mesh.lock().ports[usize::from(family_of.is_ipv6())] -= 1;
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {

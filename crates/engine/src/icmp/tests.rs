@@ -170,6 +170,18 @@ fn the_idlest_id_makes_room() {
 }
 
 #[test]
+fn a_guest_has_a_fourth_of_the_ids() {
+    let mut ping = Pinger::new();
+    ping.world.net.config.max_flows = 100_000;
+    for ident in 0..=16_384 {
+        ping.send(GUEST, REMOTE, &Request { ident, ..REQUEST });
+    }
+    assert_eq!(ping.icmp.len(), 16_384);
+    assert_eq!(ping.world.moved(), [("ping_up", 16_385), ("ping_evicted", 1)]);
+    assert_eq!(ping.world.host.open_sockets(), 16_384);
+}
+
+#[test]
 fn what_is_heard_keeps_an_id_young() {
     let mut ping = Pinger::new();
     ping.world.net.config.max_flows = 2;

@@ -223,8 +223,12 @@ impl<S> Udp<S> {
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
-        if ctx.net.is_full() {
-            self.evict(ctx);
+        if ctx.net.is_out_of_ports(guest.ip()) {
+            // A worker without an endpoint of this family goes one beyond rather than have none.
+            self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
+        }
+        if ctx.net.is_full() && !self.evict(ctx) {
+            ctx.net.reclaim();
         }
         if !ctx.net.admit(ctx.now) {
             return None;
@@ -248,7 +252,12 @@ impl<S> Udp<S> {
         };
         let endpoint = Endpoint::new(socket, by_port, ctx.now);
         ctx.net.opened();
-        Some(self.endpoints.insert((guest, nth), endpoint))
+        ctx.net.port_taken(guest.ip());
+        ctx.net.became_evictable();
+        Some(
+            self.endpoints
+                .insert_in(super::family(guest), (guest, nth), endpoint),
+        )
     }
 
     /// A socket for the next endpoint's slot.
@@ -262,16 +271,6 @@ impl<S> Udp<S> {
         let opened = ctx.host.udp_open(flow, family_of);
         ctx.net.counters.host_exhausted += u64::from(opened.is_err());
         opened
-    }
-
-    /// Gives up the idlest endpoint; false where there is none to give up.
-    fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
-        let Some(idlest) = self.endpoints.idlest() else {
-            return false;
-        };
-        self.remove(idlest, ctx);
-        ctx.net.counters.udp_evicted += 1;
-        true
     }
 }
 

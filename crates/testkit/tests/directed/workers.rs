@@ -135,6 +135,36 @@ fn streams_to_the_forwarder_avoid_a_dead_resolver() {
     }
 }
 
+/// The limit is that of all workers together; a worker without an endpoint has one even so.
+#[test]
+fn max_udp_ports_is_of_all_workers() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_udp_ports = 20;
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    for port in 0..60 {
+        for v6 in [false, true] {
+            world.guest.inject(Packet::Udp(Datagram {
+                from: (own(v6), 5000 + port).into(),
+                to: (server(v6), 7).into(),
+                payload: vec![1; 10],
+            }));
+        }
+    }
+    assert_eq!(world.run_for(SECOND), Ok(()));
+    let open = world.host.open();
+    assert!((40..48).contains(&open), "{open}");
+    let counters = world.counters();
+    assert_eq!(
+        (counters.udp_evicted, counters.flows_refused),
+        (120 - open as u64, 0)
+    );
+}
+
 /// The limit is that of all workers together, give or take one each.
 #[test]
 fn max_flows_is_of_all_workers() {

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::{Protocol, Published};
 
 /// With these UDP sockets of the host published as the guest's port 53.
-fn published(hosts: &[&str]) -> Nat {
+pub(super) fn published(hosts: &[&str]) -> Nat {
     let mut nat = Nat::new();
     nat.world.net.config.published = hosts
         .iter()
