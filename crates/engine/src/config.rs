@@ -128,9 +128,9 @@ pub struct Published {
 pub enum UdpFilter {
     /// Anybody.
     Endpoint,
-    /// An address that the guest sent to in the last 120 s.
+    /// An address that the guest sent to, less than 120 s after the last datagram in either direction.
     Address,
-    /// An address and port that the guest sent to in the last 120 s.
+    /// An address and port that the guest sent to, as for [`Self::Address`].
     AddressPort,
 }
 

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
+use crate::path_mtu::NarrowPaths;
 use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
@@ -44,6 +45,8 @@ pub struct Net {
     pub flow_due: Instant,
     /// What holds data back that is too fast.
     pub(crate) throttle: Throttle,
+    /// Where datagrams were too big for the host's interface.
+    pub(crate) narrow: NarrowPaths,
     /// Every timer.
     pub timers: Wheel,
     /// Randomness: ports, ids, secrets.
@@ -101,6 +104,7 @@ impl Net {
             reclaimed: 0,
             flow_due: now,
             throttle: Throttle::new(config.bandwidth.take()),
+            narrow: NarrowPaths::default(),
             timers: Wheel::default(),
             random,
             worker,

@@ -22,7 +22,7 @@ use crate::egress::Protocol;
 use crate::gate::{self, Packet};
 use crate::host::{DatagramMeta, PingReply, Problem};
 use crate::inspect::{Flow, Phase, SLOTS, Traffic};
-use crate::local::icmp_error::{Reason, Sent};
+use crate::local::icmp_error::{self, Reason, Sent};
 use crate::problems::{self, Reported, Unsent};
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
@@ -140,6 +140,7 @@ impl<S> Icmp<S> {
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
             |(own, ctx)| own.report_problems(index, ctx),
         );
+        let sent = sent.or_else(|unsent| self.send_in_fragments(index, remote, unsent, ip, icmp, ctx));
         match sent {
             Ok(()) => {
                 ctx.net.counters.ping_up += 1;
@@ -152,6 +153,33 @@ impl<S> Icmp<S> {
                 }
             }
         }
+    }
+
+    /// As a UDP datagram, see [`crate::path_mtu`].
+    fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        remote: IpAddr,
+        unsent: Unsent,
+        ip: &frame::Ip,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Unsent> {
+        let is_too_big = unsent.failure == Failure::TooBig && ip.dont_fragment;
+        if !is_too_big || !ctx.net.narrow.admit(ip.destination, ip.hop_limit, ctx.now) {
+            return Err(unsent);
+        }
+        let ip = frame::Ip {
+            dont_fragment: false,
+            ..*ip
+        };
+        problems::send(
+            &mut (&mut *self, &mut *ctx),
+            |(own, ctx)| own.send(index, remote, &ip, icmp, ctx),
+            |(own, ctx)| own.report_problems(index, ctx),
+        )?;
+        icmp_error::advise_mtu(ctx.net, ctx.link, ip.source, ip.destination, unsent.mtu);
+        Ok(())
     }
 
     /// A page of ids, and how many slots there are.

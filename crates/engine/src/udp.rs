@@ -209,6 +209,8 @@ impl<S> Udp<S> {
         if endpoint.published.is_none() {
             ctx.net.port_freed(guest.ip());
             ctx.net.was_evictable();
+        } else {
+            self.pool.remove_port();
         }
         ctx.net.timers.disarm(&mut endpoint.timer);
         ctx.net.closed();

@@ -7,7 +7,7 @@ use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
 use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
-use super::peers::{Peer, Place, Side};
+use super::peers::{Group, Peer, Place, Side};
 use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
 use crate::ctx::Ctx;
@@ -174,7 +174,9 @@ impl<S> Udp<S> {
                     used: ctx.now,
                     came_in: false,
                 };
-                endpoint.peers.learn(&mut self.pool, owner, peer, ctx.now);
+                endpoint
+                    .peers
+                    .learn(&mut self.pool, owner, Group::Outbound, peer, ctx.now);
                 None
             }
         };
