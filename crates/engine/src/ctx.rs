@@ -161,12 +161,29 @@ impl Net {
 
     /// A flow that may be evicted has begun.
     pub(crate) fn became_evictable(&mut self) {
-        self.evictable += 1;
+        self.set_evictable(self.evictable + 1);
     }
 
     /// A flow that could be evicted has ended.
     pub(crate) fn was_evictable(&mut self) {
-        self.evictable -= 1;
+        self.set_evictable(self.evictable - 1);
+    }
+
+    fn set_evictable(&mut self, flows: u32) {
+        self.evictable = flows;
+        if let Some(peers) = &self.peers {
+            peers.set_evictable(flows);
+        }
+    }
+
+    /// Hands a frame that opens a flow to the worker that can evict one for it, where there are as many flows as there may
+    /// be and this worker has none to evict. False: the flow is this worker's, or to be refused.
+    pub(crate) fn hand_to_evict(&mut self, frame: &Frame<'_>) -> bool {
+        if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
+            return false;
+        }
+        let other = self.peers.as_ref().and_then(|peers| peers.most_evictable());
+        other.is_some_and(|other| self.is_of(other, frame))
     }
 
     /// Whether the UDP endpoints of all workers hold as many ports of the host in this family as `--max-udp-ports` allows.

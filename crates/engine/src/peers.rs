@@ -62,6 +62,12 @@ pub trait Peers: Debug + Send {
     /// A slot is free again.
     fn closed(&self);
 
+    /// Datagram flows of this worker's that may be evicted.
+    fn set_evictable(&self, flows: u32);
+
+    /// The worker that has most datagram flows that may be evicted, unless none has any.
+    fn most_evictable(&self) -> Option<WorkerId>;
+
     /// UDP ports of the host that endpoints of all workers hold in this family. Each worker's [`Self::port_taken`] and
     /// [`Self::port_freed`] keep the count.
     fn ports(&self, family_of: IpAddr) -> u32;

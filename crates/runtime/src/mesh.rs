@@ -30,6 +30,8 @@ struct Mesh {
     inboxes: Vec<Inbox>,
     /// Flows of all workers.
     flows: AtomicU32,
+    /// Datagram flows that may be evicted, by worker.
+    evictable: Vec<AtomicU32>,
     /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
     ports: [AtomicU32; 2],
     /// When the last flow would have begun, had all come evenly, in nanoseconds.
@@ -63,6 +65,7 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
+        evictable: (0..workers).map(|_| AtomicU32::new(0)).collect(),
         ports: [AtomicU32::new(0), AtomicU32::new(0)],
         flow_due: AtomicU64::new(0),
         guest_mac: AtomicU64::new(to_word(guest_mac)),
@@ -180,6 +183,20 @@ impl Peers for Member {
 
     fn closed(&self) {
         self.mesh.flows.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn set_evictable(&self, flows: u32) {
+        self.mesh.evictable[usize::from(self.me.0)].store(flows, Ordering::Relaxed);
+    }
+
+    fn most_evictable(&self) -> Option<WorkerId> {
+        let flows = self
+            .mesh
+            .evictable
+            .iter()
+            .map(|flows| flows.load(Ordering::Relaxed));
+        let (most, worker) = flows.zip((0..).map(WorkerId)).max_by_key(|&(flows, _)| flows)?;
+        (most > 0).then_some(worker)
     }
 
     fn ports(&self, family_of: IpAddr) -> u32 {

@@ -23,6 +23,8 @@ struct Shared {
     inboxes: Vec<VecDeque<Parcel>>,
     room: usize,
     flows: u32,
+    /// Datagram flows that may be evicted, by worker.
+    evictable: Vec<u32>,
     /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
     ports: [u32; 2],
     flow_due: Instant,
@@ -197,6 +199,22 @@ impl Peers for SimMember {
 
     fn closed(&self) {
         self.mesh.lock().flows -= 1;
+    }
+
+    fn set_evictable(&self, flows: u32) {
+        let mut shared = self.mesh.lock();
+        let me = usize::from(self.me.0);
+        if shared.evictable.len() <= me {
+            shared.evictable.resize(me + 1, 0);
+        }
+        shared.evictable[me] = flows;
+    }
+
+    fn most_evictable(&self) -> Option<WorkerId> {
+        let shared = self.mesh.lock();
+        let flows = shared.evictable.iter().copied().zip((0..).map(WorkerId));
+        let (most, worker) = flows.max_by_key(|&(flows, _)| flows)?;
+        (most > 0).then_some(worker)
     }
 
     fn ports(&self, family_of: IpAddr) -> u32 {

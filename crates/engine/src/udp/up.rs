@@ -229,8 +229,13 @@ impl<S> Udp<S> {
             // A worker without an endpoint of this family goes one beyond rather than have none.
             self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
         }
-        if ctx.net.is_full() && !self.evict(ctx) {
-            ctx.net.reclaim();
+        if ctx.net.is_full()
+            && !self.evict(ctx)
+            && !ctx.net.reclaim()
+            && nth == 0
+            && ctx.net.hand_to_evict(frame)
+        {
+            return None;
         }
         if !ctx.net.admit(ctx.now) {
             return None;
