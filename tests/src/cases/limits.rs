@@ -54,11 +54,13 @@ fn udp_ports(context: &Context, family: Family) -> Result<()> {
     let line = format!("$E2E guest udp ports {server} 300 && read end");
     let mut running = network.run().shell(&line).spawn()?;
     expect(&running.line()?, "ok")?;
-    let bind = |_| UdpSocket::bind((family.unspecified(), 0));
-    let sockets = (0..75).map(bind).collect::<std::io::Result<Vec<_>>>()?;
-    // The guest has the others.
-    let one_more = UdpSocket::bind((family.unspecified(), 0));
-    ensure!(one_more.is_err(), "the guest has less than a fourth: {one_more:?}");
+    let bind = |_| UdpSocket::bind((family.unspecified(), 0)).ok();
+    let sockets: Vec<UdpSocket> = (0..100).map_while(bind).collect();
+    ensure!(
+        (70..=80).contains(&sockets.len()),
+        "{} ports are left",
+        sockets.len()
+    );
     drop(sockets);
     running.tell("end")?;
     running.finish()?;

@@ -26,7 +26,11 @@ pub(super) fn cases() -> Vec<Case> {
             }
         }
     }
-    cases.extend(Case::both("udp.large-datagrams-arrive-as-the-hosts-own", 30, large));
+    cases.extend(Case::both(
+        "udp.large-datagrams-arrive-as-the-hosts-own",
+        30,
+        large,
+    ));
     cases.extend(Case::both("udp.traceroute-finds-the-mtu", 30, path_mtu).map(Case::pontoon_only));
     cases.extend(Case::both("udp.refused-within-10-ms", 20, refused).map(Case::alone));
     cases.extend(Case::both("udp.5000-peers-of-one-port", 60, peers));
