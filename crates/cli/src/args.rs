@@ -217,6 +217,9 @@ pub(crate) struct Network {
     /// Flows at one time [default: 131072, or what 'ulimit -Hn' leaves]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flows: Option<u32>,
+    /// UDP ports of the host at one time, per family [default: 1/4 of the ephemeral ones]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) max_udp_ports: Option<u32>,
     /// New flows per second [default: 20000 for each worker]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flow_rate: Option<u32>,

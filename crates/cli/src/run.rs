@@ -109,6 +109,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
             args::UdpFilter::AddressPort => UdpFilter::AddressPort,
         },
         max_flows: arguments.max_flows,
+        max_udp_ports: arguments.max_udp_ports,
         max_flow_rate: arguments.max_flow_rate,
         max_bandwidth: arguments.max_bandwidth,
         ready_fd: arguments.report.ready_fd,

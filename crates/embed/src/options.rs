@@ -46,6 +46,7 @@ impl Default for Options {
             connect_timeout: None,
             udp_filter: UdpFilter::Address,
             max_flows: 1000,
+            max_udp_ports: 7_058,
             max_flow_rate: None,
             bandwidth: None,
         };

@@ -47,6 +47,8 @@ pub struct Config {
     pub udp_filter: UdpFilter,
     /// Flows at one time.
     pub max_flows: u32,
+    /// UDP ports of the host that the guest's endpoints may hold at one time, in each family.
+    pub max_udp_ports: u32,
     /// New flows a second, if limited.
     pub max_flow_rate: Option<u32>,
     /// How fast the guest may be, if limited.
@@ -126,9 +128,9 @@ pub struct Published {
 pub enum UdpFilter {
     /// Anybody.
     Endpoint,
-    /// An address that the guest sent to in the last 120 s.
+    /// An address that the guest sent to, less than 120 s after the last datagram in either direction.
     Address,
-    /// An address and port that the guest sent to in the last 120 s.
+    /// An address and port that the guest sent to, as for [`Self::Address`].
     AddressPort,
 }
 

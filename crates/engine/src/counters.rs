@@ -98,7 +98,7 @@ counters! {
     udp_send_failed,
     /// Datagrams to a guest endpoint from a sender that it had not addressed.
     udp_unsolicited,
-    /// Endpoints given up for a newer one.
+    /// UDP endpoints evicted for a newer flow, as `--max-flows` or `--max-udp-ports` was reached.
     udp_evicted,
     /// ICMP errors told to the guest.
     icmp_errors_down,
@@ -108,6 +108,8 @@ counters! {
     ping_down,
     /// Echo requests for which the host gave no socket: neither a ping socket nor a raw one.
     ping_prohibited,
+    /// Echo ids evicted for a newer flow, as `--max-flows` or the number of ids was reached.
+    ping_evicted,
     /// Echo requests that the host did not send.
     ping_failed,
     /// Fragments received from the guest.

@@ -1,5 +1,6 @@
 //! What every protocol's handler is given: the world, the shared state, the time.
 
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +13,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
+use crate::path_mtu::NarrowPaths;
 use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
@@ -35,10 +37,18 @@ pub struct Net {
     pub flows: u32,
     /// Those of them that clients of each published TCP port opened, by its place in the configuration.
     clients: Vec<u32>,
+    /// UDP ports of the host that endpoints of this worker's hold: IPv4, IPv6.
+    ports: [u32; 2],
+    /// Datagram flows of this worker's that may be evicted.
+    evictable: u32,
+    /// Evictable flows whose slots have been promised to other flows: [`Self::reclaim`].
+    pub(crate) reclaimed: u32,
     /// When the last flow would have begun, had all come evenly: [`flow_rate`].
     pub flow_due: Instant,
     /// What holds data back that is too fast.
     pub(crate) throttle: Throttle,
+    /// Where datagrams were too big for the host's interface.
+    pub(crate) narrow: NarrowPaths,
     /// Every timer.
     pub timers: Wheel,
     /// Randomness: ports, ids, secrets.
@@ -92,8 +102,12 @@ impl Net {
             pool: Pool::default(),
             flows: 0,
             clients: Vec::new(),
+            ports: [0; 2],
+            evictable: 0,
+            reclaimed: 0,
             flow_due: now,
             throttle: Throttle::new(config.bandwidth.take()),
+            narrow: NarrowPaths::default(),
             timers: Wheel::default(),
             random,
             worker,
@@ -138,7 +152,65 @@ impl Net {
     /// flows at the same moment may each go one beyond.
     pub(crate) fn is_full(&self) -> bool {
         let flows = self.peers.as_ref().map_or(self.flows, |peers| peers.flows());
-        flows >= self.config.max_flows
+        flows.saturating_sub(self.reclaimed) >= self.config.max_flows
+    }
+
+    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted when the handler of the
+    /// frame or event at hand has returned, as that handler has no access to it. False: no such flow is left.
+    pub(crate) fn reclaim(&mut self) -> bool {
+        let is_left = self.reclaimed < self.evictable;
+        self.reclaimed += u32::from(is_left);
+        is_left
+    }
+
+    /// A flow that may be evicted has begun.
+    pub(crate) fn became_evictable(&mut self) {
+        self.set_evictable(self.evictable + 1);
+    }
+
+    /// A flow that could be evicted has ended.
+    pub(crate) fn was_evictable(&mut self) {
+        self.set_evictable(self.evictable - 1);
+    }
+
+    fn set_evictable(&mut self, flows: u32) {
+        self.evictable = flows;
+        if let Some(peers) = &self.peers {
+            peers.set_evictable(flows);
+        }
+    }
+
+    /// Hands a frame that opens a flow to the worker that can evict one for it, where there are as many flows as there may
+    /// be and this worker has none to evict. False: the flow is this worker's, or to be refused.
+    pub(crate) fn hand_to_evict(&mut self, frame: &Frame<'_>) -> bool {
+        if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
+            return false;
+        }
+        let other = self.peers.as_ref().and_then(|peers| peers.most_evictable());
+        other.is_some_and(|other| self.is_of(other, frame))
+    }
+
+    /// Whether the UDP endpoints of all workers hold as many ports of the host in this family as `--max-udp-ports` allows.
+    pub(crate) fn is_out_of_ports(&self, family_of: IpAddr) -> bool {
+        let own = self.ports[usize::from(family_of.is_ipv6())];
+        let ports = self.peers.as_ref().map_or(own, |peers| peers.ports(family_of));
+        ports >= self.config.max_udp_ports
+    }
+
+    /// A UDP endpoint holds a port of the host.
+    pub(crate) fn port_taken(&mut self, family_of: IpAddr) {
+        self.ports[usize::from(family_of.is_ipv6())] += 1;
+        if let Some(peers) = &self.peers {
+            peers.port_taken(family_of);
+        }
+    }
+
+    /// A UDP endpoint has given its port back.
+    pub(crate) fn port_freed(&mut self, family_of: IpAddr) {
+        self.ports[usize::from(family_of.is_ipv6())] -= 1;
+        if let Some(peers) = &self.peers {
+            peers.port_freed(family_of);
+        }
     }
 
     /// A slot has been given to a flow.

@@ -235,7 +235,8 @@ impl<S> Forwarder<S> {
         if self.by_query.find(hash, waits).is_some() {
             return;
         }
-        if self.pending.len() == LIMIT {
+        let ports = usize::try_from(ctx.net.config.max_udp_ports).unwrap_or(usize::MAX);
+        if self.pending.len() >= LIMIT.min(ports) {
             ctx.net.counters.dns_dropped += 1;
             return;
         }

@@ -154,6 +154,7 @@ impl<H: Host> Engine<H> {
             Protocol::Tcp => {
                 let listener = ctx.net.flow(Kind::Listener, place, 0);
                 protocols.tcp.drain_listener(listener, ctx);
+                protocols.evict_reclaimed(ctx);
             }
             Protocol::Udp => protocols.udp.unpublish(place, published, ctx),
         }
@@ -351,7 +352,11 @@ impl<H: Host> Engine<H> {
         let origin = net.origin;
         net.at_hand = about;
         let ctx = &mut Ctx { host, link, net, now };
-        if ctx.survives(|ctx| handle(reassembly, protocols, ctx)) {
+        let survived = ctx.survives(|ctx| handle(reassembly, protocols, ctx));
+        if ctx.net.reclaimed > 0 {
+            protocols.evict_reclaimed(ctx);
+        }
+        if survived {
             return None;
         }
         ctx.net.origin = origin;
@@ -554,6 +559,17 @@ impl<S> Protocols<S> {
             Kind::Icmp => self.icmp.close(flow, ctx),
             Kind::Dns => self.dns.close(flow, ctx),
             Kind::Listener | Kind::Edge => {}
+        }
+    }
+
+    /// Evicts the idlest datagram flows, as many as have been promised to other flows.
+    fn evict_reclaimed<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        for _ in 0..core::mem::take(&mut ctx.net.reclaimed) {
+            match (self.udp.idle_since(), self.icmp.idle_since()) {
+                (Some(endpoint), Some(id)) if id < endpoint => self.icmp.evict(ctx),
+                (Some(_), _) => self.udp.evict(ctx),
+                (None, _) => self.icmp.evict(ctx),
+            };
         }
     }
 }

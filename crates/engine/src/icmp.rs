@@ -22,7 +22,7 @@ use crate::egress::Protocol;
 use crate::gate::{self, Packet};
 use crate::host::{DatagramMeta, PingReply, Problem};
 use crate::inspect::{Flow, Phase, SLOTS, Traffic};
-use crate::local::icmp_error::{Reason, Sent};
+use crate::local::icmp_error::{self, Reason, Sent};
 use crate::problems::{self, Reported, Unsent};
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
@@ -140,6 +140,7 @@ impl<S> Icmp<S> {
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
             |(own, ctx)| own.report_problems(index, ctx),
         );
+        let sent = sent.or_else(|unsent| self.send_in_fragments(index, remote, unsent, ip, icmp, ctx));
         match sent {
             Ok(()) => {
                 ctx.net.counters.ping_up += 1;
@@ -152,6 +153,33 @@ impl<S> Icmp<S> {
                 }
             }
         }
+    }
+
+    /// As a UDP datagram, see [`crate::path_mtu`].
+    fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        remote: IpAddr,
+        unsent: Unsent,
+        ip: &frame::Ip,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Unsent> {
+        let is_too_big = unsent.failure == Failure::TooBig && ip.dont_fragment;
+        if !is_too_big || !ctx.net.narrow.admit(ip.destination, ip.hop_limit, ctx.now) {
+            return Err(unsent);
+        }
+        let ip = frame::Ip {
+            dont_fragment: false,
+            ..*ip
+        };
+        problems::send(
+            &mut (&mut *self, &mut *ctx),
+            |(own, ctx)| own.send(index, remote, &ip, icmp, ctx),
+            |(own, ctx)| own.report_problems(index, ctx),
+        )?;
+        icmp_error::advise_mtu(ctx.net, ctx.link, ip.source, ip.destination, unsent.mtu);
+        Ok(())
     }
 
     /// A page of ids, and how many slots there are.
@@ -230,8 +258,24 @@ impl<S> Icmp<S> {
     fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut echo = self.echoes.remove(index);
         ctx.net.timers.disarm(&mut echo.timer);
+        ctx.net.was_evictable();
         ctx.net.closed();
         ctx.host.close(echo.socket);
+    }
+
+    /// When the idlest id was last used.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        self.echoes.idlest().map(|index| self.echoes.at(index).used)
+    }
+
+    /// Evicts the idlest id; false where there is none.
+    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let Some(idlest) = self.echoes.idlest() else {
+            return false;
+        };
+        self.remove(idlest, ctx);
+        ctx.net.counters.ping_evicted += 1;
+        true
     }
 
     /// Opens a socket for an id, at the cost of the idlest where there are too many.
@@ -240,10 +284,11 @@ impl<S> Icmp<S> {
         key: (IpAddr, u16),
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<u32, Failure> {
-        if ctx.net.is_full()
-            && let Some(idlest) = self.echoes.idlest()
-        {
-            self.remove(idlest, ctx);
+        if self.echoes.len() >= MOST_IDS {
+            self.evict(ctx);
+        }
+        if ctx.net.is_full() && !self.evict(ctx) {
+            ctx.net.reclaim();
         }
         if !ctx.net.admit(ctx.now) {
             return Err(Failure::Exhausted);
@@ -271,6 +316,7 @@ impl<S> Icmp<S> {
         };
         ctx.net.timers.arm(&mut echo.timer, flow, ctx.now + IDLE);
         ctx.net.opened();
+        ctx.net.became_evictable();
         Ok(self.echoes.insert(key, echo))
     }
 
@@ -466,6 +512,10 @@ fn emit_reply<T: Transmit>(
 
 /// RFC 5508 REQ-2: not below 60 s.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Ids at one time: a fourth of those that the host's kernel has for the ping sockets of all programs and both families.
+/// One worker has all ids of the guest.
+const MOST_IDS: usize = 1 << 14;
 
 /// Bytes that one flow may receive before others have their turn, and what a receive costs at least, or when it
 /// brings an error.

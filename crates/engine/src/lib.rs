@@ -24,6 +24,7 @@ pub mod inspect;
 pub mod ledger;
 pub mod link;
 pub mod local;
+mod path_mtu;
 pub mod peers;
 pub mod policy;
 pub mod pool;

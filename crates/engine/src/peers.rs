@@ -72,6 +72,22 @@ pub trait Peers: Debug + Send {
     /// Its slot is free again.
     fn client_closed(&self, place: u32);
 
+    /// Datagram flows of this worker's that may be evicted.
+    fn set_evictable(&self, flows: u32);
+
+    /// The worker that has most datagram flows that may be evicted, unless none has any.
+    fn most_evictable(&self) -> Option<WorkerId>;
+
+    /// UDP ports of the host that endpoints of all workers hold in this family. Each worker's [`Self::port_taken`] and
+    /// [`Self::port_freed`] keep the count.
+    fn ports(&self, family_of: IpAddr) -> u32;
+
+    /// A UDP endpoint of this worker's holds a port of the host.
+    fn port_taken(&self, family_of: IpAddr);
+
+    /// A UDP endpoint of this worker's has given its port back.
+    fn port_freed(&self, family_of: IpAddr);
+
     /// Whether one more flow may begin under a limit of `rate` a second for all workers together; counts it if so. See
     /// [`flow_rate`](crate::flow_rate).
     fn within_rate(&self, rate: u32, now: Instant) -> bool;

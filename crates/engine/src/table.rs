@@ -26,19 +26,27 @@ impl Secret {
 }
 
 /// A slab whose entries have keys and an order of age: the entry that was not touched for longest comes first to hand.
-/// Every operation takes constant time.
+/// Entries of different groups have separate orders of age. Every operation takes constant time.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
     slots: Slab<Slot<K, V>>,
     index: HashTable<u32>,
     secret: Secret,
+    groups: Vec<Group>,
+}
+
+/// The ends of one order of age.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
     newest: Option<u32>,
     oldest: Option<u32>,
+    len: usize,
 }
 
 #[derive(Debug)]
 struct Slot<K, V> {
     key: K,
+    group: u32,
     age: Age,
     value: V,
 }
@@ -57,8 +65,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
             slots: Slab::default(),
             index: HashTable::new(),
             secret,
-            newest: None,
-            oldest: None,
+            groups: vec![Group::default()],
         }
     }
 
@@ -71,15 +78,28 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.slots.vacant()
     }
 
-    /// Adds an entry, the newest. No other has this key.
+    /// Adds an entry to group 0, the newest there. No other has this key.
     pub(crate) fn insert(&mut self, key: K, value: V) -> u32 {
+        self.insert_in(0, key, value)
+    }
+
+    /// Adds an entry to a group, the newest there. No other entry of the table has this key.
+    pub(crate) fn insert_in(&mut self, group: u32, key: K, value: V) -> u32 {
+        if self.groups.len() <= group as usize {
+            self.groups.resize(group as usize + 1, Group::default());
+        }
         debug_assert!(self.find(&key).is_none(), "a key has one entry");
         let hash = self.secret.hash(&key);
         let age = Age::Counts {
             newer: None,
             older: None,
         };
-        let (index, _) = self.slots.insert_with(|_, _| Slot { key, age, value });
+        let (index, _) = self.slots.insert_with(|_, _| Slot {
+            key,
+            group,
+            age,
+            value,
+        });
         let (slots, secret) = (&self.slots, self.secret);
         self.index
             .insert_unique(hash, index, |&other| secret.hash(&slots.at(other).key));
@@ -139,7 +159,9 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
     /// Makes an entry the newest, unless it is pinned.
     pub(crate) fn touch(&mut self, index: u32) {
-        if self.newest != Some(index) && !matches!(self.slots.at(index).age, Age::Pinned) {
+        let slot = self.slots.at(index);
+        let is_newest = self.groups[slot.group as usize].newest == Some(index);
+        if !is_newest && !matches!(slot.age, Age::Pinned) {
             self.unlink(index);
             self.link(index);
         }
@@ -151,9 +173,24 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.slots.at_mut(index).age = Age::Pinned;
     }
 
-    /// The entry that was not touched for longest.
+    /// The entry of group 0 that was not touched for longest.
     pub(crate) fn idlest(&self) -> Option<u32> {
-        self.oldest
+        self.idlest_in(0)
+    }
+
+    /// The entry of a group that was not touched for longest.
+    pub(crate) fn idlest_in(&self, group: u32) -> Option<u32> {
+        self.groups.get(group as usize)?.oldest
+    }
+
+    /// The number of entries in a group, without those that are pinned.
+    pub(crate) fn len_of(&self, group: u32) -> usize {
+        self.groups.get(group as usize).map_or(0, |group| group.len)
+    }
+
+    /// The number of groups that there have been entries in.
+    pub(crate) fn groups(&self) -> u32 {
+        u32::try_from(self.groups.len()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> V {
@@ -167,25 +204,34 @@ impl<K: Eq + Hash, V> Table<K, V> {
     }
 
     fn link(&mut self, index: u32) {
-        let older = self.newest.replace(index);
+        let group = &mut self.groups[self.slots.at(index).group as usize];
+        let older = group.newest.replace(index);
+        group.oldest.get_or_insert(index);
+        group.len += 1;
         self.slots.at_mut(index).age = Age::Counts { newer: None, older };
-        match older {
-            Some(older) => *self.newer(older) = Some(index),
-            None => self.oldest = Some(index),
+        if let Some(older) = older {
+            *self.newer(older) = Some(index);
         }
     }
 
     fn unlink(&mut self, index: u32) {
-        let Age::Counts { newer, older } = self.slots.at(index).age else {
+        let slot = self.slots.at(index);
+        let Age::Counts { newer, older } = slot.age else {
             return;
         };
-        match newer {
-            Some(newer) => *self.older(newer) = older,
-            None => self.newest = older,
+        let group = &mut self.groups[slot.group as usize];
+        group.len -= 1;
+        if newer.is_none() {
+            group.newest = older;
         }
-        match older {
-            Some(older) => *self.newer(older) = newer,
-            None => self.oldest = newer,
+        if older.is_none() {
+            group.oldest = newer;
+        }
+        if let Some(newer) = newer {
+            *self.older(newer) = older;
+        }
+        if let Some(older) = older {
+            *self.newer(older) = newer;
         }
     }
 
@@ -252,6 +298,28 @@ mod tests {
         assert_eq!(table.len(), 3);
         assert_eq!(table.remove(b), "b");
         assert_eq!(drain(table), ["c"]);
+    }
+
+    #[test]
+    fn each_group_has_its_own_idlest_entry() {
+        let mut table = table();
+        let [a, b, c] = [(0, 1, "a"), (3, 2, "b"), (3, 3, "c")]
+            .map(|(group, key, value)| table.insert_in(group, key, value));
+        assert_eq!(
+            [0, 1, 3, 9].map(|group| table.idlest_in(group)),
+            [Some(a), None, Some(b), None]
+        );
+        assert_eq!([0, 1, 3, 9].map(|group| table.len_of(group)), [1, 0, 2, 0]);
+        table.touch(b);
+        assert_eq!(table.idlest_in(3), Some(c));
+        table.pin(c);
+        assert_eq!((table.idlest_in(3), table.len_of(3)), (Some(b), 1));
+        table.remove(b);
+        assert_eq!((table.idlest_in(3), table.len_of(3)), (None, 0));
+        assert_eq!(
+            (table.find(&1), table.find(&2), table.find(&3)),
+            (Some(a), None, Some(c))
+        );
     }
 
     #[test]

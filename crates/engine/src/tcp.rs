@@ -446,10 +446,10 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// With no room for one more connection, the oldest ones in TIME_WAIT give way, then a half-closed one. Without any,
-    /// guests that have been silent are probed.
+    /// With no room for one more connection, the oldest ones in TIME_WAIT give way, then the idlest datagram flow, then a
+    /// half-closed connection. Without any, guests that have been silent are probed.
     fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        while ctx.net.is_full() && self.forget_oldest(ctx) {}
+        while ctx.net.is_full() && (self.forget_oldest(ctx) || ctx.net.reclaim()) {}
         // One alone: where the link has no room for its reset, it keeps its place until then.
         if ctx.net.is_full() {
             match self.idlest_half_closed(None, ctx) {

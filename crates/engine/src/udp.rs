@@ -204,10 +204,48 @@ impl<S> Udp<S> {
         if let (guest, 0) = *self.endpoints.key(index) {
             ctx.net.release(&FlowKey::Udp(guest));
         }
+        let (guest, _) = *self.endpoints.key(index);
         let mut endpoint = self.endpoints.remove(index);
+        if endpoint.published.is_none() {
+            ctx.net.port_freed(guest.ip());
+            ctx.net.was_evictable();
+        } else {
+            self.pool.remove_port();
+        }
         ctx.net.timers.disarm(&mut endpoint.timer);
         ctx.net.closed();
         ctx.host.close(endpoint.socket);
+    }
+
+    /// When the idlest endpoint that may be evicted was last used.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        self.idlest().map(|index| self.endpoints.at(index).used)
+    }
+
+    /// Evicts the idlest endpoint; false where there is none to evict.
+    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+        self.evict_at(self.idlest(), ctx)
+    }
+
+    fn evict_at<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: Option<u32>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> bool {
+        let Some(index) = index else {
+            return false;
+        };
+        self.remove(index, ctx);
+        ctx.net.counters.udp_evicted += 1;
+        true
+    }
+
+    /// The idlest endpoint of both families.
+    fn idlest(&self) -> Option<u32> {
+        FAMILIES
+            .into_iter()
+            .filter_map(|family| self.endpoints.idlest_in(family))
+            .min_by_key(|&index| self.endpoints.at(index).used)
     }
 
     fn owner(&self, index: u32) -> Owner {
@@ -257,6 +295,13 @@ impl<S> Endpoint<S> {
         Some(self.used + idle)
     }
 }
+
+/// The group that an endpoint is in: its family, as the host's ports are counted by family.
+fn family(guest: SocketAddr) -> u32 {
+    FAMILIES[usize::from(guest.is_ipv6())]
+}
+
+const FAMILIES: [u32; 2] = [0, 1];
 
 fn scratch() -> Box<[u8]> {
     vec![0; SCRATCH].into_boxed_slice()

@@ -32,6 +32,10 @@ struct Mesh {
     flows: AtomicU32,
     /// Those that clients of published TCP ports opened, by the port's place, of which some may share a count.
     clients: [AtomicU32; PLACES],
+    /// Datagram flows that may be evicted, by worker.
+    evictable: Vec<AtomicU32>,
+    /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
+    ports: [AtomicU32; 2],
     /// When the last flow would have begun, had all come evenly, in nanoseconds.
     flow_due: AtomicU64,
     /// The guest's Ethernet address, in the low 48 bits.
@@ -67,6 +71,8 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         inboxes,
         flows: AtomicU32::new(0),
         clients: [const { AtomicU32::new(0) }; PLACES],
+        evictable: (0..workers).map(|_| AtomicU32::new(0)).collect(),
+        ports: [AtomicU32::new(0), AtomicU32::new(0)],
         flow_due: AtomicU64::new(0),
         guest_mac: AtomicU64::new(to_word(guest_mac)),
         ended: AtomicBool::new(false),
@@ -115,6 +121,10 @@ impl Member {
     /// To be held while this worker's loop runs.
     pub(crate) fn ends_all(&self) -> EndsAll {
         EndsAll(Arc::clone(&self.mesh))
+    }
+
+    fn ports_of(&self, family_of: IpAddr) -> &AtomicU32 {
+        &self.mesh.ports[usize::from(family_of.is_ipv6())]
     }
 
     fn inbox(&self) -> &Inbox {
@@ -191,6 +201,32 @@ impl Peers for Member {
 
     fn client_closed(&self, place: u32) {
         self.mesh.clients[place as usize % PLACES].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn set_evictable(&self, flows: u32) {
+        self.mesh.evictable[usize::from(self.me.0)].store(flows, Ordering::Relaxed);
+    }
+
+    fn most_evictable(&self) -> Option<WorkerId> {
+        let flows = self
+            .mesh
+            .evictable
+            .iter()
+            .map(|flows| flows.load(Ordering::Relaxed));
+        let (most, worker) = flows.zip((0..).map(WorkerId)).max_by_key(|&(flows, _)| flows)?;
+        (most > 0).then_some(worker)
+    }
+
+    fn ports(&self, family_of: IpAddr) -> u32 {
+        self.ports_of(family_of).load(Ordering::Relaxed)
+    }
+
+    fn port_taken(&self, family_of: IpAddr) {
+        self.ports_of(family_of).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn port_freed(&self, family_of: IpAddr) {
+        self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {

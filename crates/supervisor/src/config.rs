@@ -47,6 +47,7 @@ pub(crate) fn config(
             options.max_flows,
             host::max_flows(descriptors, published.len(), options.workers),
         ),
+        max_udp_ports: options.max_udp_ports.unwrap_or_else(host::max_udp_ports),
         published,
         connect_timeout: options.connect_timeout,
         udp_filter: options.udp_filter,

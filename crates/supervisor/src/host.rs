@@ -48,6 +48,28 @@ pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     u32::try_from(room.min(MOST_FLOWS)).unwrap_or(u32::MAX)
 }
 
+/// UDP ports of the host that a guest may hold at one time in each family, where the user says nothing: a fourth of the
+/// ephemeral ports, so that other programs of the host find a port when they ask for a name.
+#[must_use]
+pub(crate) fn max_udp_ports() -> u32 {
+    share_of_ports(&std::fs::read_to_string(PORT_RANGE).unwrap_or_default())
+}
+
+/// A fourth of the range in `text`, or of the kernel's default range where it cannot be read.
+fn share_of_ports(text: &str) -> u32 {
+    let mut words = text
+        .split_ascii_whitespace()
+        .map_while(|word| word.parse::<u16>().ok());
+    let (first, last) = match (words.next(), words.next()) {
+        (Some(first), Some(last)) if first <= last => (first, last),
+        _ => (32_768, 60_999),
+    };
+    ((u32::from(last - first) + 1) / 4).max(1)
+}
+
+/// First and last ephemeral port of the network namespace, for both families (`ip-sysctl` of the kernel).
+const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
 /// Raw ICMP and ICMPv6 sockets, where the caller has the privilege.
 #[must_use]
 pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
@@ -89,6 +111,16 @@ fn socket_of(family: AddressFamily, kind: SocketType, protocol: Protocol) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_has_a_fourth_of_the_ports() {
+        assert_eq!(share_of_ports("32768\t60999\n"), 7_058);
+        assert_eq!(share_of_ports("1024 65535"), 16_128);
+        assert_eq!(share_of_ports("40000 40001"), 1);
+        for unreadable in ["", "1", "2 1", "x y"] {
+            assert_eq!(share_of_ports(unreadable), 7_058);
+        }
+    }
 
     #[test]
     fn flows_fit_the_descriptor_limit() {

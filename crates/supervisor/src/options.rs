@@ -59,6 +59,8 @@ pub struct Options {
     pub udp_filter: UdpFilter,
     /// Flows at one time; none given: what the descriptor limit leaves.
     pub max_flows: Option<u32>,
+    /// UDP ports of the host that the guest may hold, in each family; none given: a share of the host's ephemeral ports.
+    pub max_udp_ports: Option<u32>,
     /// New flows a second; none given: [`config::FLOW_RATE`](crate::config::FLOW_RATE) for each worker.
     pub max_flow_rate: Option<u32>,
     /// Bits a second each way.

@@ -24,6 +24,10 @@ struct Shared {
     room: usize,
     flows: u32,
     clients: BTreeMap<u32, u32>,
+    /// Datagram flows that may be evicted, by worker.
+    evictable: Vec<u32>,
+    /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
+    ports: [u32; 2],
     flow_due: Instant,
     guest_mac: Option<Mac>,
     wrong: Vec<String>,
@@ -208,6 +212,34 @@ impl Peers for SimMember {
 
     fn client_closed(&self, place: u32) {
         *self.mesh.lock().clients.entry(place).or_default() -= 1;
+    }
+
+    fn set_evictable(&self, flows: u32) {
+        let mut shared = self.mesh.lock();
+        let me = usize::from(self.me.0);
+        if shared.evictable.len() <= me {
+            shared.evictable.resize(me + 1, 0);
+        }
+        shared.evictable[me] = flows;
+    }
+
+    fn most_evictable(&self) -> Option<WorkerId> {
+        let shared = self.mesh.lock();
+        let flows = shared.evictable.iter().copied().zip((0..).map(WorkerId));
+        let (most, worker) = flows.max_by_key(|&(flows, _)| flows)?;
+        (most > 0).then_some(worker)
+    }
+
+    fn ports(&self, family_of: IpAddr) -> u32 {
+        self.mesh.lock().ports[usize::from(family_of.is_ipv6())]
+    }
+
+    fn port_taken(&self, family_of: IpAddr) {
+        self.mesh.lock().ports[usize::from(family_of.is_ipv6())] += 1;
+    }
+
+    fn port_freed(&self, family_of: IpAddr) {
+        self.mesh.lock().ports[usize::from(family_of.is_ipv6())] -= 1;
     }
 
     fn within_rate(&self, rate: u32, now: Instant) -> bool {

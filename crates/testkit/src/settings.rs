@@ -63,6 +63,7 @@ pub fn config(mtu: u16) -> Config {
         connect_timeout: Some(Duration::from_secs(10)),
         udp_filter: UdpFilter::Address,
         max_flows: 1 << 16,
+        max_udp_ports: 7_058,
         max_flow_rate: None,
         bandwidth: None,
     }

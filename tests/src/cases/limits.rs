@@ -1,12 +1,13 @@
 //! Limits, and that they are told of.
 
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
 use super::{OBEDIENT, expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
-use crate::network::Network;
+use crate::network::{Network, sysctl};
 
 pub(super) fn cases() -> Vec<Case> {
     [
@@ -16,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("limits.new-flows-per-second", 20, |context, family| {
             bites(context, family, "--max-flow-rate", "5")
         }),
+        Case::both("limits.udp-ports", 20, udp_ports),
         Case::both("limits.bandwidth", 30, bandwidth),
     ]
     .into_iter()
@@ -41,6 +43,27 @@ fn bites(context: &Context, family: Family, option: &str, limit: &str) -> Result
         told.len() == 1 && told[0].contains(&format!("{option} {limit}")),
         "told {told:?}:\n{talk}"
     );
+    Ok(())
+}
+
+/// A guest that sends from every port leaves the host's other programs three fourths of the ephemeral ports.
+fn udp_ports(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
+    let server = SocketAddr::new(network.server_address(family), 9);
+    let line = format!("$E2E guest udp ports {server} 300 && read end");
+    let mut running = network.run().shell(&line).spawn()?;
+    expect(&running.line()?, "ok")?;
+    let bind = |_| UdpSocket::bind((family.unspecified(), 0)).ok();
+    let sockets: Vec<UdpSocket> = (0..100).map_while(bind).collect();
+    ensure!(
+        (70..=80).contains(&sockets.len()),
+        "{} ports are left",
+        sockets.len()
+    );
+    drop(sockets);
+    running.tell("end")?;
+    running.finish()?;
     Ok(())
 }
 

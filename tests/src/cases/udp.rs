@@ -26,6 +26,12 @@ pub(super) fn cases() -> Vec<Case> {
             }
         }
     }
+    cases.extend(Case::both(
+        "udp.large-datagrams-arrive-as-the-hosts-own",
+        30,
+        large,
+    ));
+    cases.extend(Case::both("udp.traceroute-finds-the-mtu", 30, path_mtu).map(Case::pontoon_only));
     cases.extend(Case::both("udp.refused-within-10-ms", 20, refused).map(Case::alone));
     cases.extend(Case::both("udp.5000-peers-of-one-port", 60, peers));
     cases.extend(Case::both("udp.one-mapping-for-two-servers", 20, mapping));
@@ -100,6 +106,23 @@ fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool)
         run.guest(["udp", "sizes", &server])
     };
     expect(&run.text()?, "ok")
+}
+
+/// Datagrams larger than the MTU of the host's interface, from a guest whose interface takes them.
+fn large(context: &Context, family: Family) -> Result<()> {
+    let network = Path::Narrow.network(context)?;
+    let server = udp_server(&network, family)?.to_string();
+    expect(&network.run().guest(["udp", "large", &server]).text()?, "ok")
+}
+
+/// The second hop is the server itself, over an interface of the host that takes less than the guest's.
+fn path_mtu(context: &Context, family: Family) -> Result<()> {
+    let network = Path::Narrow.network(context)?;
+    let end = network.server_address(family);
+    let line = format!("traceroute --mtu -n -q 1 -w 2 -m 4 {end}");
+    let text = network.run().shell(&line).text()?;
+    ensure!(text.contains("F=1500"), "{text}");
+    Ok(())
 }
 
 fn refused(context: &Context, family: Family) -> Result<()> {

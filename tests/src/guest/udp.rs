@@ -24,6 +24,8 @@ pub(crate) fn command(words: &[&str]) -> Result<String> {
     match words {
         ["sizes", server] => sizes(server.parse()?),
         ["sizes-df", server, path_mtu] => sizes_df(server.parse()?, path_mtu.parse()?),
+        ["large", server] => large(server.parse()?),
+        ["ports", server, count] => ports(server.parse()?, count.parse()?),
         ["segments", port, server, size, count, df] => segments(
             port.parse()?,
             server.parse()?,
@@ -131,6 +133,55 @@ fn segments(port: u16, server: SocketAddr, size: u16, count: usize, df: bool) ->
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok("ok".to_string())
+}
+
+/// Datagrams of 9,000 bytes over a path that takes 1,500: each that the host's own programs could send arrives, the first
+/// one, too; a socket that asks for `IP_PMTUDISC_PROBE` is refused in the end.
+fn large(server: SocketAddr) -> Result<String> {
+    const LEN: usize = 9_000;
+    let pattern = Pattern::of(SEED);
+    for (mode, is_connected) in [("want", false), ("want", true), ("dont", true)] {
+        let socket = socket(server)?;
+        if mode == "dont" {
+            set_df(&socket, server, false)?;
+        }
+        if is_connected {
+            socket.connect(server)?;
+        }
+        let mut buffer = vec![0; 1 << 16];
+        for nth in 0..20 {
+            let which = || format!("{mode}, connected: {is_connected}, datagram {nth}");
+            send(&socket, pattern.prefix(LEN), server).with_context(which)?;
+            let len = socket.recv(&mut buffer).with_context(which)?;
+            ensure!(buffer.get(..len) == Some(pattern.prefix(LEN)), "{}", which());
+        }
+    }
+    let socket = socket(server)?;
+    socket.connect(server)?;
+    set_probe(&socket, server)?;
+    let start = Instant::now();
+    while send(&socket, pattern.prefix(LEN), server) != Err(Errno::MSGSIZE) {
+        ensure!(start.elapsed() < 2 * PATIENCE, "probe: never refused");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok("ok".to_string())
+}
+
+/// A datagram from each of `count` ports.
+fn ports(server: SocketAddr, count: usize) -> Result<String> {
+    for _ in 0..count {
+        send(&socket(server)?, b"hello", server)?;
+    }
+    Ok("ok".to_string())
+}
+
+fn set_probe(socket: &UdpSocket, server: SocketAddr) -> Result<()> {
+    use rustix::net::sockopt::{Ipv4PathMtuDiscovery as V4, Ipv6PathMtuDiscovery as V6};
+    match server.is_ipv4() {
+        true => sockopt::set_ip_mtu_discover(socket, V4::PROBE)?,
+        false => sockopt::set_ipv6_mtu_discover(socket, V6::PROBE)?,
+    }
+    Ok(())
 }
 
 fn set_df(socket: &UdpSocket, server: SocketAddr, df: bool) -> Result<()> {

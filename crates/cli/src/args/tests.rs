@@ -88,6 +88,7 @@ fn usage_errors_are_one_line() {
         &["--no-ipv6", "--ipv6", "fd00::/64"],
         &["--io", "fast"],
         &["--max-flows", "0"],
+        &["--max-udp-ports", "0"],
         &["--ready-fd", "1"],
         &["--ready-fd"],
     ] {

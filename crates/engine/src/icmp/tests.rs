@@ -184,6 +184,18 @@ fn the_idlest_id_makes_room() {
 }
 
 #[test]
+fn a_guest_has_a_fourth_of_the_ids() {
+    let mut ping = Pinger::new();
+    ping.world.net.config.max_flows = 100_000;
+    for ident in 0..=16_384 {
+        ping.send(GUEST, REMOTE, &Request { ident, ..REQUEST });
+    }
+    assert_eq!(ping.icmp.len(), 16_384);
+    assert_eq!(ping.world.moved(), [("ping_up", 16_385), ("ping_evicted", 1)]);
+    assert_eq!(ping.world.host.open_sockets(), 16_384);
+}
+
+#[test]
 fn what_is_heard_keeps_an_id_young() {
     let mut ping = Pinger::new();
     ping.world.net.config.max_flows = 2;
@@ -387,13 +399,39 @@ fn what_the_host_will_not_send_is_told() {
             ping.world.host.queue_problem(0, local, b"");
         }
         ping.world.host.sends.push_back(Err(failure));
-        ping.send(GUEST, REMOTE, &REQUEST);
+        let request = Request {
+            hop_limit: 31,
+            ..REQUEST
+        };
+        ping.send(GUEST, REMOTE, &request);
         let line = answer.map(|answer| {
             format!("icmp 10.0.2.2 > 10.0.2.15 {answer} about 10.0.2.15 > 192.0.2.1 id 7 seq 1")
         });
         assert_eq!(ping.world.down(), Vec::from_iter(line));
         assert!(ping.world.moved().contains(&("ping_failed", 1)));
     }
+}
+
+#[test]
+fn a_request_too_big_for_the_hosts_interface_is_fragmented_at_first() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.world.forget();
+    let local = Problem {
+        mtu: Some(1_400),
+        ..problem(REMOTE, None, 0, 0)
+    };
+    ping.world.host.queue_problem(0, local, b"");
+    ping.world.host.sends.push_back(Err(Failure::TooBig));
+    ping.send(GUEST, REMOTE, &REQUEST);
+    assert_eq!(
+        ping.world.down(),
+        ["icmp 10.0.2.2 > 10.0.2.15 3/4 1400 about 10.0.2.15 > 192.0.2.1 id 0 seq 0"]
+    );
+    assert_eq!(
+        ping.world.moved(),
+        [("frames_down", 1), ("icmp_errors_down", 1), ("ping_up", 1)]
+    );
 }
 
 #[test]

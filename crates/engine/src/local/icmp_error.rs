@@ -90,7 +90,46 @@ pub fn refuse_sent<T: Transmit>(
     sent: Sent,
     payload: &[u8],
 ) {
-    let upper = upper_header(sent);
+    refuse_upper(net, link, speaker, reason, sent, upper_header(sent), payload);
+}
+
+/// Has the guest's kernel learn what the path to `destination` takes, without an error to any of its sockets: the packet
+/// that the error quotes is an echo reply, which no socket has sent. Linux looks at nothing but the addresses there
+/// (`icmp_err`, `icmpv6_err`).
+pub(crate) fn advise_mtu<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    guest: IpAddr,
+    destination: IpAddr,
+    mtu: Option<u32>,
+) {
+    let (Some(gateway), Some(mtu)) = (net.config.addresses.gateway(destination), mtu) else {
+        return;
+    };
+    let (protocol, echo_reply) = match guest {
+        IpAddr::V4(_) => (protocol::ICMP, 0),
+        IpAddr::V6(_) => (protocol::ICMPV6, 129),
+    };
+    let sent = Sent {
+        protocol,
+        source: SocketAddr::new(guest, 0),
+        destination: SocketAddr::new(destination, 0),
+        payload_len: 0,
+    };
+    let upper = [echo_reply, 0, 0, 0, 0, 0, 0, 0].into();
+    refuse_upper(net, link, gateway, Reason::TooBig { mtu }, sent, upper, &[]);
+}
+
+/// As [`refuse_sent`], with an upper-layer header.
+fn refuse_upper<T: Transmit>(
+    net: &mut Net,
+    link: &mut T,
+    speaker: IpAddr,
+    reason: Reason,
+    sent: Sent,
+    upper: ArrayVec<u8, 8>,
+    payload: &[u8],
+) {
     let ip = emit::Ip {
         source: sent.source.ip(),
         destination: sent.destination.ip(),

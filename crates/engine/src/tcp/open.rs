@@ -43,10 +43,13 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let target = destination(&key, dns, ctx.now, ctx.net);
-        let Some(target) = target.filter(|_| {
+        if target.is_some() {
             self.give_way(ctx);
-            ctx.net.admit(ctx.now)
-        }) else {
+            if ctx.net.hand_to_evict(frame) {
+                return;
+            }
+        }
+        let Some(target) = target.filter(|_| ctx.net.admit(ctx.now)) else {
             return reply_reset(ip, segment, ctx);
         };
         if let Err(winner) = ctx.net.claim(&key.into()) {

@@ -17,6 +17,8 @@ pub(crate) struct FakeHost {
     opened: usize,
     /// Sockets, receivers and contents of the datagrams that were sent.
     pub(crate) sent: Vec<(usize, SocketAddr, Vec<u8>)>,
+    /// Whether the host was kept from fragmenting, for each send.
+    pub(crate) dont_fragment: Vec<bool>,
     /// Nobody can be connected to there.
     pub(crate) unreachable: Vec<SocketAddr>,
     /// Outcomes of the next sends; then they succeed.
@@ -193,6 +195,7 @@ impl Host for FakeHost {
         let bytes = bytes(parts);
         let len = bytes.len();
         self.sent.push((*socket, receiver, bytes));
+        self.dont_fragment.push(meta.dont_fragment);
         let to = to.map_or("peer".to_owned(), |to| to.to_string());
         let from = from.map_or(String::new(), |from| format!("from {from} "));
         let segment = segment.map_or(String::new(), |segment| format!(" by {segment}"));

@@ -52,6 +52,7 @@ pub(crate) fn net() -> Net {
         connect_timeout: None,
         udp_filter: UdpFilter::Address,
         max_flows: 1_000,
+        max_udp_ports: 10_000,
         max_flow_rate: None,
         bandwidth: None,
     };

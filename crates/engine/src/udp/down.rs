@@ -186,17 +186,13 @@ impl<S> Udp<S> {
             .peers
             .find(&self.pool, owner, Side::Remote, received.from);
         let written = match place {
-            Some(place) if anybody => {
+            Some(place) if anybody || endpoint.peers.at(&self.pool, place).is_fresh(now) => {
                 let peer = endpoint.peers.touch(&mut self.pool, place);
                 (peer.via, peer.from, peer.used) = (index, received.to, now);
                 peer.written_for(received.from)
             }
-            Some(place) => {
-                let peer = endpoint.peers.at(&self.pool, place);
-                peer.is_fresh(now).then(|| peer.written_for(received.from))?
-            }
             None if anybody => self.meet(home, index, received, net, now)?,
-            None => return None,
+            Some(_) | None => return None,
         };
         let endpoint = self.endpoints.at_mut(home);
         endpoint.replied = true;

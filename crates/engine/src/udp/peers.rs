@@ -12,8 +12,39 @@ use crate::table::{Secret, Table};
 /// How long an address may answer after the guest sent to it (RFC 4787 REQ-5).
 pub(super) const MEMORY: Duration = Duration::from_secs(120);
 
-/// Peers in the pool of one worker, beyond the first of each endpoint.
+/// Peers in the pool of one worker that the guest has sent to first, beyond the first peer of each endpoint; and as many
+/// strangers, which have sent to the guest first.
 pub(super) const POOL: usize = 65_536;
+
+/// Peers of one kind, which are evicted for others of their kind only: a flood of strangers costs the guest no peer that it
+/// has chosen itself, and one at a published port costs the clients of other ports nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    /// The guest has sent to them first.
+    Outbound,
+    /// They have sent first, to an endpoint without a published port.
+    Strangers,
+    /// They have sent first, to the published port at this place of the configuration.
+    Clients(u32),
+}
+
+impl Group {
+    /// The group of the strangers at an endpoint.
+    pub(super) fn of_strangers(published: Option<u32>) -> Self {
+        published.map_or(Self::Strangers, Self::Clients)
+    }
+
+    fn index(self) -> u32 {
+        match self {
+            Self::Outbound => 0,
+            Self::Strangers => FIRST_OF_STRANGERS,
+            Self::Clients(place) => place.saturating_add(FIRST_OF_STRANGERS + 1),
+        }
+    }
+}
+
+/// The first index of a group of strangers; those of published ports follow.
+const FIRST_OF_STRANGERS: u32 = 1;
 
 /// One peer of one endpoint. Where the filter goes by address alone, both ports are 0 and stand for every port.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +57,7 @@ pub(super) struct Peer {
     pub(super) via: u32,
     /// Our address that it sent to, where that socket is bound to a wildcard.
     pub(super) from: Option<IpAddr>,
-    /// When the guest last sent to it; where anybody may send, also when it was last heard.
+    /// When a datagram was last exchanged with it (RFC 4787 REQ-6: traffic in both directions keeps the filter open).
     pub(super) used: Instant,
     /// It came in by a published port: rules about where the guest may go do not concern it.
     pub(super) came_in: bool,
@@ -154,7 +185,7 @@ impl Peers {
     }
 
     /// Remembers a peer, in place of any that shares an address with it.
-    pub(super) fn learn(&mut self, pool: &mut Pool, owner: Owner, peer: Peer, now: Instant) {
+    pub(super) fn learn(&mut self, pool: &mut Pool, owner: Owner, group: Group, peer: Peer, now: Instant) {
         let peer = Peer {
             remote: self.key(peer.remote),
             written: self.key(peer.written),
@@ -172,14 +203,17 @@ impl Peers {
             self.first = Some(peer);
         } else {
             self.pooled = true;
-            pool.insert(owner, peer, now);
+            pool.insert(owner, group, peer, now);
         }
     }
 }
 
-/// The peers of all endpoints, beyond each one's first. When it is full the one not used for longest goes.
+/// The peers of all endpoints, beyond each one's first. When a group's share is full, the peer of that group that was not
+/// used for longest is evicted.
 #[derive(Debug)]
 pub(super) struct Pool {
+    /// Sockets of published ports.
+    ports: usize,
     table: Table<(Owner, SocketAddr), Peer>,
     by_remote: HashTable<u32>,
     secret: Secret,
@@ -188,6 +222,7 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn new(secret: Secret) -> Self {
         Self {
+            ports: 0,
             table: Table::new(secret),
             by_remote: HashTable::new(),
             secret,
@@ -197,6 +232,36 @@ impl Pool {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// One more published port has clients: the shares of the others shrink.
+    pub(super) fn add_port(&mut self) {
+        self.ports += 1;
+        let share = self.share(Group::Strangers);
+        // Ports without clients, as all are at the start, are not looked at.
+        if self.table.len() <= share {
+            return;
+        }
+        for group in FIRST_OF_STRANGERS..self.table.groups() {
+            while self.table.len_of(group) > share
+                && let Some(idlest) = self.table.idlest_in(group)
+            {
+                self.remove(idlest);
+            }
+        }
+    }
+
+    /// A published port is gone: the shares of the others grow.
+    pub(super) fn remove_port(&mut self) {
+        self.ports -= 1;
+    }
+
+    /// Peers that one group may have. Strangers at all endpoints without a published port share like one published port.
+    fn share(&self, group: Group) -> usize {
+        match group {
+            Group::Outbound => POOL,
+            Group::Strangers | Group::Clients(_) => (POOL / (self.ports + 1)).max(1),
+        }
     }
 
     /// Forgets the peers of which `is` says so.
@@ -228,16 +293,17 @@ impl Pool {
         }
     }
 
-    fn insert(&mut self, owner: Owner, peer: Peer, now: Instant) {
+    fn insert(&mut self, owner: Owner, group: Group, peer: Peer, now: Instant) {
+        let share = self.share(group);
         // Two for one: what has expired goes faster than new ones come.
         for _ in 0..2 {
-            let full = self.table.len() >= POOL;
-            match self.table.idlest() {
+            let full = self.table.len_of(group.index()) >= share;
+            match self.table.idlest_in(group.index()) {
                 Some(oldest) if full || !self.table.at(oldest).is_fresh(now) => self.remove(oldest),
                 Some(_) | None => break,
             }
         }
-        let index = self.table.insert((owner, peer.written), peer);
+        let index = self.table.insert_in(group.index(), (owner, peer.written), peer);
         let (table, secret) = (&self.table, self.secret);
         let hash = |&index: &u32| secret.hash(&(table.key(index).0, table.at(index).remote));
         self.by_remote.insert_unique(hash(&index), index, hash);

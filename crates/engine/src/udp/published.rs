@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use rand_chacha::rand_core::RngCore;
 
-use super::peers::Peer;
+use super::peers::{Group, Peer};
 use super::{BESIDE, Endpoint, Udp};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
@@ -103,6 +103,7 @@ impl<S> Udp<S> {
         ctx.net.opened();
         let index = self.endpoints.insert(key, endpoint);
         self.endpoints.pin(index);
+        self.pool.add_port();
         Ok(())
     }
 
@@ -135,6 +136,7 @@ impl<S> Udp<S> {
     ) -> Option<SocketAddr> {
         let remote = received.from;
         let owner = self.owner(home);
+        let group = Group::of_strangers(self.endpoints.at(home).published);
         let written = match net.policy.shown(remote.ip()) {
             shown if shown == remote.ip() => remote,
             gateway => self.fresh_port(home, gateway, net, now)?,
@@ -150,7 +152,7 @@ impl<S> Udp<S> {
         self.endpoints
             .at_mut(home)
             .peers
-            .learn(&mut self.pool, owner, client, now);
+            .learn(&mut self.pool, owner, group, client, now);
         Some(written)
     }
 

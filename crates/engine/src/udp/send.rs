@@ -3,10 +3,11 @@
 use vm_memory::VolatileSlice;
 
 use super::Udp;
-use super::gather::{Run, range};
+use super::gather::{Heading, Run, range};
 use crate::ctx::Ctx;
 use crate::gate;
 use crate::host::DatagramMeta;
+use crate::local::icmp_error;
 use crate::problems::{self, Unsent};
 use crate::{Failure, Host, Transmit};
 
@@ -64,7 +65,8 @@ impl<S> Udp<S> {
                 piece = range(parts, at, run.segment.min(run.len - at));
                 &piece[..]
             };
-            let Err(unsent) = self.try_send(run, None, one, ctx) else {
+            let sent = self.try_send(run, None, one, ctx);
+            let Err(unsent) = sent.or_else(|unsent| self.send_in_fragments(run, one, unsent, ctx)) else {
                 ctx.net.counters.udp_up += 1;
                 let len = run.segment.min(run.len - at);
                 self.endpoints.at_mut(run.route.index).traffic.up += len as u64;
@@ -76,6 +78,29 @@ impl<S> Udp<S> {
                 told = true;
             }
         }
+    }
+
+    /// Sends what is too big for the host's interface as the host itself would have, where [`NarrowPaths`] admits that, and
+    /// has the guest's kernel learn what the path takes.
+    ///
+    /// [`NarrowPaths`]: crate::path_mtu::NarrowPaths
+    fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        run: &Run,
+        parts: &[VolatileSlice<'_>],
+        unsent: Unsent,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Unsent> {
+        let Heading { guest, written, meta } = run.heading;
+        let is_too_big = unsent.failure == Failure::TooBig && meta.dont_fragment;
+        if !is_too_big || !ctx.net.narrow.admit(written.ip(), meta.hop_limit, ctx.now) {
+            return Err(unsent);
+        }
+        let mut run = *run;
+        run.heading.meta.dont_fragment = false;
+        self.try_send(&run, None, parts, ctx)?;
+        icmp_error::advise_mtu(ctx.net, ctx.link, guest.ip(), written.ip(), unsent.mtu);
+        Ok(())
     }
 
     fn try_send<H: Host<Socket = S>, T: Transmit>(

@@ -7,7 +7,7 @@ use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
 use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
-use super::peers::{Peer, Place, Side};
+use super::peers::{Group, Peer, Place, Side};
 use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
 use crate::ctx::Ctx;
@@ -174,7 +174,9 @@ impl<S> Udp<S> {
                     used: ctx.now,
                     came_in: false,
                 };
-                endpoint.peers.learn(&mut self.pool, owner, peer, ctx.now);
+                endpoint
+                    .peers
+                    .learn(&mut self.pool, owner, Group::Outbound, peer, ctx.now);
                 None
             }
         };
@@ -223,8 +225,17 @@ impl<S> Udp<S> {
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
-        if ctx.net.is_full() {
-            self.evict(ctx);
+        if ctx.net.is_out_of_ports(guest.ip()) {
+            // A worker without an endpoint of this family goes one beyond rather than have none.
+            self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
+        }
+        if ctx.net.is_full()
+            && !self.evict(ctx)
+            && !ctx.net.reclaim()
+            && nth == 0
+            && ctx.net.hand_to_evict(frame)
+        {
+            return None;
         }
         if !ctx.net.admit(ctx.now) {
             return None;
@@ -248,7 +259,12 @@ impl<S> Udp<S> {
         };
         let endpoint = Endpoint::new(socket, by_port, ctx.now);
         ctx.net.opened();
-        Some(self.endpoints.insert((guest, nth), endpoint))
+        ctx.net.port_taken(guest.ip());
+        ctx.net.became_evictable();
+        Some(
+            self.endpoints
+                .insert_in(super::family(guest), (guest, nth), endpoint),
+        )
     }
 
     /// A socket for the next endpoint's slot.
@@ -262,16 +278,6 @@ impl<S> Udp<S> {
         let opened = ctx.host.udp_open(flow, family_of);
         ctx.net.counters.host_exhausted += u64::from(opened.is_err());
         opened
-    }
-
-    /// Gives up the idlest endpoint; false where there is none to give up.
-    fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
-        let Some(idlest) = self.endpoints.idlest() else {
-            return false;
-        };
-        self.remove(idlest, ctx);
-        ctx.net.counters.udp_evicted += 1;
-        true
     }
 }
 

@@ -135,6 +135,7 @@ fn config() -> Config {
         connect_timeout: None,
         udp_filter: UdpFilter::Address,
         max_flows: 1024,
+        max_udp_ports: 7_058,
         max_flow_rate: None,
         bandwidth: None,
     }

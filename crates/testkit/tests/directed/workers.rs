@@ -135,6 +135,73 @@ fn streams_to_the_forwarder_avoid_a_dead_resolver() {
     }
 }
 
+/// Connections have a place where datagram flows of other workers hold all.
+#[test]
+fn datagram_flows_of_any_worker_give_way() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_flows = 5;
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    world.host.serve(80, Answer::Never, Script::SINK);
+    for _ in 0..5 {
+        for port in 0..5 {
+            world.guest.inject(Packet::Udp(Datagram {
+                from: (own(false), 5000 + port).into(),
+                to: (server(false), 7).into(),
+                payload: vec![1; 10],
+            }));
+        }
+        assert_eq!(world.run_for(SECOND / 10), Ok(()));
+    }
+    for port in 0..5 {
+        world.guest.inject(Packet::Tcp(Segment {
+            from: (own(false), 6000 + port).into(),
+            to: (server(false), 80).into(),
+            flags: SYN,
+            window: 1000,
+            ..Segment::EMPTY
+        }));
+        assert_eq!(world.run_for(SECOND / 10), Ok(()));
+    }
+    let counters = world.counters();
+    assert_eq!((counters.tcp_opened, counters.flows_refused), (5, 0));
+    assert!(counters.udp_evicted >= 5, "{}", counters.udp_evicted);
+}
+
+/// The limit is that of all workers together; a worker without an endpoint has one even so.
+#[test]
+fn max_udp_ports_is_of_all_workers() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_udp_ports = 20;
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    for port in 0..60 {
+        for v6 in [false, true] {
+            world.guest.inject(Packet::Udp(Datagram {
+                from: (own(v6), 5000 + port).into(),
+                to: (server(v6), 7).into(),
+                payload: vec![1; 10],
+            }));
+        }
+    }
+    assert_eq!(world.run_for(SECOND), Ok(()));
+    let open = world.host.open();
+    assert!((40..48).contains(&open), "{open}");
+    let counters = world.counters();
+    assert_eq!(
+        (counters.udp_evicted, counters.flows_refused),
+        (120 - open as u64, 0)
+    );
+}
+
 /// The limit is that of all workers together, give or take one each.
 #[test]
 fn max_flows_is_of_all_workers() {

@@ -43,6 +43,69 @@ fn the_oldest_in_time_wait_gives_way() {
     assert_eq!(given.engine.flows(), 1);
 }
 
+/// Datagram flows that wait for their idle time to pass do not keep the guest from connecting.
+#[test]
+fn the_idlest_datagram_flow_gives_way() {
+    let mut given = given(at_most(3, config(1500)), HostPlan::default());
+    is_answered(&mut given, &dial(1, 80));
+    for port in [5000, 5001] {
+        given.packet_up(&Packet::Udp(Datagram {
+            from: (GUEST.ip(), port).into(),
+            to: (SERVER_V4, 7).into(),
+            payload: vec![1; 10],
+        }));
+        given.pass(millis(1));
+    }
+    given.take();
+    given.forget_counters();
+    for (nth, port) in [(2, 81), (3, 82)] {
+        is_answered(&mut given, &dial(nth, port));
+        assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
+    }
+    is_refused(&mut given, &dial(4, 83));
+    given.counted(|counters| {
+        for _ in 0..3 {
+            one_each(counters);
+        }
+        counters.tcp_opened += 2;
+        counters.udp_evicted += 2;
+        counters.flows_refused += 1;
+    });
+}
+
+/// A client of a published port has a place, too, where datagram flows hold all.
+#[test]
+fn the_idlest_datagram_flow_gives_way_to_a_client() {
+    let mut given = given(
+        Config {
+            max_flows: 1,
+            ..any()
+        },
+        HostPlan::default(),
+    );
+    given.packet_up(&Packet::Udp(Datagram {
+        from: (GUEST.ip(), 5000).into(),
+        to: (SERVER_V4, 7).into(),
+        payload: vec![1; 10],
+    }));
+    given.take();
+    given.forget_counters();
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, START);
+    given.pass(millis(1));
+    let counters = given.engine.counters();
+    assert_eq!(
+        (
+            counters.tcp_accepted,
+            counters.udp_evicted,
+            counters.flows_refused
+        ),
+        (1, 1, 0)
+    );
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
 /// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, however many came between.
 #[test]
 fn no_other_than_those_in_time_wait_gives_way() {

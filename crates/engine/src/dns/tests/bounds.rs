@@ -15,6 +15,16 @@ fn out_of_descriptors_the_query_is_dropped() {
 }
 
 #[test]
+fn queries_have_no_more_ports_than_endpoints() {
+    let mut bench = Bench::new(&[A]);
+    bench.world.net.config.max_udp_ports = 2;
+    for n in 0..2 {
+        assert_eq!(bench.ask(&query(n, "example.org")).0, [("dns_queries", 1)]);
+    }
+    assert_eq!(bench.ask(&query(2, "example.org")).0, [("dns_dropped", 1)]);
+}
+
+#[test]
 fn beyond_the_limit_the_newest_is_dropped() {
     let mut bench = Bench::new(&[A]);
     for n in 0..4_096 {

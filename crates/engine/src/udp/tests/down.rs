@@ -45,15 +45,40 @@ fn the_filter_forgets_after_two_minutes() {
     nat.arrive(0, "192.0.2.1:7");
     nat.wait(60);
     nat.send(GUEST, "198.51.100.1:7");
-    nat.wait(60);
+    nat.wait(61);
     nat.world.forget();
-    nat.arrive(0, "192.0.2.1:7");
-    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
-    nat.wait(1);
     nat.arrive(0, "192.0.2.1:7");
     assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
     nat.arrive(0, "198.51.100.1:7");
     assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+}
+
+/// RFC 4787 REQ-6: inbound traffic renews, in the slot's own place and in the pool.
+#[test]
+fn a_peer_that_goes_on_sending_may_send() {
+    let mut nat = Nat::new();
+    let peers = ["192.0.2.1:7", "198.51.100.1:7"];
+    for peer in peers {
+        nat.send(GUEST, peer);
+        nat.arrive(0, peer);
+    }
+    for _ in 0..5 {
+        nat.wait(100);
+        for peer in peers {
+            nat.world.forget();
+            nat.arrive(0, peer);
+            assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+        }
+    }
+    nat.send(GUEST, "203.0.113.1:7");
+    nat.wait(119);
+    nat.arrive(0, "203.0.113.1:7");
+    nat.wait(2);
+    for peer in peers {
+        nat.world.forget();
+        nat.arrive(0, peer);
+        assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
+    }
 }
 
 #[test]

@@ -253,7 +253,10 @@ fn too_big_names_the_paths_mtu() {
         };
         nat.world.host.queue_problem(0, local, b"");
         nat.world.host.sends.push_back(Err(Failure::TooBig));
-        nat.burst(&[Sent::new(guest, to, &[0; 1_450])]);
+        nat.burst(&[Sent {
+            hop_limit: 31,
+            ..Sent::new(guest, to, &[0; 1_450])
+        }]);
         let (guest_ip, gateway) = match guest {
             GUEST => ("10.0.2.15", "10.0.2.2"),
             _ => ("fd70:6f6e:746f::15", "fd70:6f6e:746f::2"),
@@ -264,6 +267,54 @@ fn too_big_names_the_paths_mtu() {
             guest,
             to,
         );
+        assert_eq!(nat.world.moved(), TOLD_UNSENT);
+    }
+}
+
+/// As the host's kernel does for its own programs, of which most do not look for the path's MTU.
+#[test]
+fn too_big_for_the_hosts_interface_is_fragmented_at_first() {
+    for (guest, to, told, remote) in [
+        (GUEST, "192.0.2.1:7", "10.0.2.2 > 10.0.2.15 3/4 1400", "192.0.2.1"),
+        (
+            GUEST_V6,
+            "[2001:db8::1]:7",
+            "fd70:6f6e:746f::2 > fd70:6f6e:746f::15 2/0 1400",
+            "2001:db8::1",
+        ),
+    ] {
+        let mut nat = talking(guest, to);
+        let large = Sent::new(guest, to, &[0; 9_000]);
+        let too_big = |nat: &mut Nat| {
+            let local = Problem {
+                mtu: Some(1_400),
+                ..problem(to, None, 0, 0)
+            };
+            nat.world.forget();
+            nat.world.host.dont_fragment.clear();
+            nat.world.host.queue_problem(0, local, b"");
+            nat.world.host.sends.push_back(Err(Failure::TooBig));
+            nat.burst(std::slice::from_ref(&large));
+        };
+        for _ in 0..2 {
+            too_big(&mut nat);
+            assert_eq!(nat.world.host.dont_fragment, [true, false]);
+            // No socket of the guest has sent this echo reply.
+            let guest_ip = addr(guest).ip();
+            assert_eq!(
+                nat.world.down(),
+                [format!("icmp {told} about {guest_ip} > {remote} id 0 seq 0")]
+            );
+            assert_eq!(
+                nat.world.moved(),
+                [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
+            );
+        }
+        // A guest that goes on with DF has chosen it.
+        nat.wait(2);
+        too_big(&mut nat);
+        assert_eq!(nat.world.host.dont_fragment, [true]);
+        is_told(&mut nat, told, guest, to);
         assert_eq!(nat.world.moved(), TOLD_UNSENT);
     }
 }

@@ -84,6 +84,7 @@ fn agrees_with_the_model() {
                     nat.arrive(endpoint.socket, &peer);
                     if admitted {
                         (endpoint.used, endpoint.replied) = (now, true);
+                        endpoint.sent_to.insert(key(filter, &peer), now);
                         assert_eq!(nat.world.down(), [format!("udp {peer} > {guest} hop 57 4")]);
                     } else {
                         assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);

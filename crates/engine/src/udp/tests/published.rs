@@ -2,7 +2,7 @@ use super::*;
 use crate::config::{Protocol, Published};
 
 /// With these UDP sockets of the host published as the guest's port 53.
-fn published(hosts: &[&str]) -> Nat {
+pub(super) fn published(hosts: &[&str]) -> Nat {
     let mut nat = Nat::new();
     nat.world.net.config.published = hosts
         .iter()
@@ -369,4 +369,65 @@ fn it_never_goes() {
     assert_eq!(nat.world.calls(), [""; 0]);
     assert_eq!(nat.world.moved(), [("flows_refused", 1)]);
     assert_eq!(nat.world.host.open_sockets(), 2);
+}
+
+/// The nth of many strangers.
+fn stranger(nth: usize) -> String {
+    format!("203.0.113.{}:{}", 1 + nth / 50_000, 1 + nth % 50_000)
+}
+
+#[test]
+fn a_flood_of_clients_costs_the_guest_no_peer_that_it_chose() {
+    let mut nat = published(&["0.0.0.0:5353"]);
+    let chosen = ["192.0.2.1:53", "192.0.2.2:53", "192.0.2.3:53"];
+    for peer in chosen {
+        nat.send(GUEST, peer);
+    }
+    for nth in 0..super::super::peers::POOL + 10 {
+        nat.arrive(0, &stranger(nth));
+    }
+    for peer in chosen {
+        nat.world.forget();
+        nat.arrive(1, peer);
+        assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)], "{peer}");
+    }
+    // Half of the pool is a share for strangers at other endpoints.
+    let clients = super::super::peers::POOL / 2;
+    assert_eq!(nat.udp.pool.len(), clients + chosen.len() - 1);
+}
+
+#[test]
+fn a_flood_at_one_port_costs_another_no_client() {
+    let mut nat = published(&["0.0.0.0:5353"]);
+    let clients = ["127.0.5.1:9", "127.0.5.2:9", "127.0.5.3:9"];
+    let shown = clients.map(|client| ask(&mut nat, 0, client, "127.0.0.1"));
+    for nth in 0..100_000 {
+        if nth == 60_000 {
+            // A second port, in the middle of the flood.
+            nat.world.net.config.published.push(Published {
+                protocol: Protocol::Udp,
+                host: addr("0.0.0.0:7777"),
+                guest_port: 77,
+            });
+            let published = nat.world.net.config.published[1];
+            nat.udp.publish(1, published, &mut nat.world.ctx()).unwrap();
+            assert!(nat.udp.pool.len() <= super::super::peers::POOL / 3);
+        }
+        let port = usize::from(nth >= 60_000);
+        if port == 0 && nth % 1_000 == 0 {
+            for client in clients {
+                nat.arrive(0, client);
+            }
+        }
+        nat.arrive(port, &stranger(nth));
+    }
+    // An answer reaches each of the first port's clients.
+    for (client, shown) in clients.into_iter().zip(shown) {
+        nat.world.forget();
+        nat.send("10.0.2.15:53", &shown);
+        let calls = nat.world.calls();
+        assert_eq!(calls.len(), 1);
+        assert!(calls[0].starts_with(&format!("0: > {client} ")), "{calls:?}");
+    }
+    assert!(nat.udp.pool.len() <= super::super::peers::POOL / 3 * 2);
 }

@@ -196,6 +196,43 @@ fn the_idlest_endpoint_makes_room() {
 }
 
 #[test]
+fn the_hosts_ports_are_limited_in_each_family() {
+    let mut nat = Nat::new();
+    nat.world.net.config.max_udp_ports = 2;
+    nat.send("[fd70:6f6e:746f::15]:1", "[2001:db8::1]:7");
+    for port in [1, 2, 1, 3] {
+        nat.send(&format!("10.0.2.15:{port}"), "192.0.2.1:7");
+    }
+    // The idlest endpoint of all is not of the family that is out of ports.
+    assert_eq!(nat.world.net.counters.udp_evicted, 1);
+    let closed: Vec<String> = nat
+        .world
+        .calls()
+        .into_iter()
+        .filter(|call| call.ends_with("close"))
+        .collect();
+    assert_eq!(closed, ["2: close"]);
+    assert_eq!(nat.udp.len(), 3);
+    nat.wait(31);
+    assert_eq!(nat.udp.len(), 0);
+    nat.world.forget();
+    for port in 1..=2 {
+        nat.send(&format!("10.0.2.15:{port}"), "192.0.2.1:7");
+    }
+    assert_eq!(nat.world.moved(), [("udp_up", 2)]);
+}
+
+#[test]
+fn published_ports_are_not_counted_as_ephemeral_ports() {
+    let mut nat = super::published::published(&["0.0.0.0:5353"]);
+    nat.world.net.config.max_udp_ports = 1;
+    nat.send("10.0.2.15:1", "192.0.2.1:7");
+    nat.send("10.0.2.15:2", "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("udp_up", 2), ("udp_evicted", 1)]);
+    assert_eq!(nat.udp.len(), 2);
+}
+
+#[test]
 fn an_endpoint_is_given_up_for_its_descriptor() {
     let mut nat = Nat::new();
     nat.send("10.0.2.15:1", "192.0.2.1:7");
@@ -392,13 +429,14 @@ fn an_expired_first_peer_gives_its_place_away() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     nat.arrive(0, "192.0.2.1:7");
-    nat.wait(100);
-    nat.arrive(0, "192.0.2.1:7");
-    nat.wait(100);
+    nat.wait(60);
     nat.send(GUEST, "198.51.100.1:7");
-    assert_eq!(nat.udp.pool.len(), 0);
-    nat.send(GUEST, "192.0.2.1:7");
     assert_eq!(nat.udp.pool.len(), 1);
+    nat.wait(61);
+    nat.send(GUEST, "203.0.113.1:7");
+    assert_eq!(nat.udp.pool.len(), 1);
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.udp.pool.len(), 2);
 }
 
 #[test]
