@@ -151,6 +151,9 @@ pub(crate) struct Network {
     /// The host's own addresses may be reached
     #[arg(long)]
     pub(crate) host_addresses: bool,
+    /// Metadata services of clouds (169.254.169.254, ...) may be reached
+    #[arg(long)]
+    pub(crate) metadata: bool,
     /// Go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
     #[arg(long, value_name = "TO")]
     pub(crate) allow: Vec<Match>,

@@ -85,6 +85,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         publish: arguments.publish,
         host_loopback: arguments.host_loopback,
         host_addresses: arguments.host_addresses,
+        metadata: arguments.metadata,
         rules,
         ipv4: arguments.ipv4,
         ipv6,

@@ -27,6 +27,8 @@ pub struct Options {
     pub host_loopback: Vec<Loopback>,
     /// The host's own addresses may be reached.
     pub host_addresses: bool,
+    /// Metadata services of clouds may be reached.
+    pub metadata: bool,
     /// Where else the guest may go, and where not.
     pub rules: Vec<Rule>,
     /// The guest's IPv4 subnet; otherwise the first free one.

@@ -14,6 +14,7 @@ use super::recovery::Retry;
 use super::seq::Seq;
 use super::{HUNGER, Tcp};
 use crate::ctx::{Ctx, Net};
+use crate::dns::stream::Queries;
 use crate::egress::{Destination, Protocol};
 use crate::host::{Accepted, Connect};
 use crate::link::Refused;
@@ -56,6 +57,7 @@ impl<S> Tcp<S> {
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, State::Connecting { give_up }, iss, ctx.now);
         connection.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
+        connection.up.queries = is_to_forwarder(&key, ctx.net).then(Queries::default);
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
@@ -294,7 +296,7 @@ impl<S> Connection<S> {
 /// Where a connection that the guest opens goes on the host's side, if it may; counts it if not.
 fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
-    let target = if net.config.addresses.is_dns(written) && port == DNS_PORT {
+    let target = if is_to_forwarder(key, net) {
         let to = Destination {
             protocol: Protocol::Tcp,
             written,
@@ -314,13 +316,18 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
     target
 }
 
+/// Whether a connection that the guest opens leads to the DNS forwarder.
+fn is_to_forwarder(key: &Key, net: &Net) -> bool {
+    net.config.addresses.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
+}
+
 /// Whether the rules let a connection be.
 pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
     let to = connection.key.remote;
     if connection.accepted || matches!(connection.state, State::TimeWait { .. } | State::Failed) {
         return true;
     }
-    if net.config.addresses.is_dns(to.ip()) && to.port() == DNS_PORT {
+    if is_to_forwarder(&connection.key, net) {
         return !net.policy.egress.names_domains();
     }
     net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)

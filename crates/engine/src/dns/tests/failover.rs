@@ -112,7 +112,7 @@ fn a_resolver_that_cannot_be_connected_to_is_passed_over() {
     assert_eq!(bench.world.host.open_sockets(), 1);
 
     bench.world.host.unreachable.push(addr(A));
-    let question = query(2, "example.org");
+    let question = query(2, "example.net");
     let (moved, sent) = bench.ask(&question);
     assert_eq!(
         moved,
