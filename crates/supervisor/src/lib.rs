@@ -32,6 +32,7 @@ pub mod ends;
 mod engine;
 mod environment;
 pub mod error;
+mod file;
 mod guest_route;
 mod handshake;
 mod host;

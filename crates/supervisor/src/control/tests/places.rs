@@ -43,6 +43,41 @@ fn metrics_over_tcp_and_nothing_else() {
 }
 
 #[test]
+fn a_listener_whose_queue_is_full_stays_and_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control");
+    let at = rustix::net::SocketAddrUnix::new(&path).unwrap();
+    let socket = || {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+        socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap()
+    };
+    let listener = socket();
+    rustix::net::bind(&listener, &at).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let client = socket();
+        if rustix::net::connect(&client, &at) == Err(rustix::io::Errno::AGAIN) {
+            break;
+        }
+        waiting.push(client);
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let error = Control::open(Some(&path), None, served()).unwrap_err();
+        tell.send(error.to_string()).unwrap();
+    });
+    let error = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(error.contains(": address already in use "), "{error}");
+}
+
+#[test]
 fn the_file_is_ours_alone_and_goes_with_us() {
     let desk = Desk::new(1);
     let mode = std::fs::metadata(&desk.path).unwrap().permissions().mode();
