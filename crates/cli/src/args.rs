@@ -235,6 +235,9 @@ pub(crate) struct Network {
     /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Answer for this name, too: others than addresses and localhost are refused
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub(crate) metrics_host: Vec<String>,
     #[command(flatten)]
     pub(crate) report: Report,
 }
@@ -450,6 +453,9 @@ pub(crate) struct Relay {
     /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Answer for this name, too: others than addresses and localhost are refused
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub(crate) metrics_host: Vec<String>,
     /// Fail where the host refuses a layer of the sandbox
     #[arg(long)]
     pub(crate) require_sandbox: bool,

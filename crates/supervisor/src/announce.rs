@@ -76,7 +76,9 @@ impl Drop for Announcement {
 fn names_us(path: &Path) -> io::Result<bool> {
     let mut text = String::new();
     let longest = line().len() as u64 + 1;
-    file::open_to_read(path)?.take(longest).read_to_string(&mut text)?;
+    file::open_to_read(path)?
+        .take(longest)
+        .read_to_string(&mut text)?;
     Ok(text == line())
 }
 

@@ -173,7 +173,10 @@ mod tests {
             link(&target, &path).unwrap();
             let capture: Capture = path.to_str().unwrap().parse().unwrap();
             let error = capture.open().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("cannot write {}: it ", path.display())), "{error}");
+            assert!(
+                error.starts_with(&format!("cannot write {}: it ", path.display())),
+                "{error}"
+            );
             assert_eq!(std::fs::read(&target).unwrap(), b"precious");
             std::fs::remove_file(&path).unwrap();
         }

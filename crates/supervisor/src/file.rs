@@ -50,10 +50,7 @@ pub(crate) fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
 /// # Errors
 /// It cannot be opened.
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(FLAGS)
-        .open(path)
+    OpenOptions::new().read(true).custom_flags(FLAGS).open(path)
 }
 
 /// No symbolic link is followed, no pipe waited for, no terminal taken.

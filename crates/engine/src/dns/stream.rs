@@ -57,7 +57,11 @@ impl Queries {
                     continue;
                 }
                 self.follow(&buffer[..taken]).expect("the whole was followed");
-                return if sent > 0 { Ok(sent) } else { Err(Failure::WouldBlock) };
+                return if sent > 0 {
+                    Ok(sent)
+                } else {
+                    Err(Failure::WouldBlock)
+                };
             }
         }
         Ok(sent)
@@ -72,7 +76,7 @@ impl Queries {
                 0 => self.length = u16::from_be_bytes([octet, low]),
                 1 => self.length = u16::from_be_bytes([high, octet]),
                 FLAGS if !message::is_query(octet) => return Err(NoQuery),
-                ..=FLAGS => {}
+                2..=FLAGS => {}
                 passed => step = octets.len().min(self.end() - passed),
             }
             self.passed += step;
@@ -126,7 +130,11 @@ mod tests {
     fn all_operations_but_query_and_all_answers_are_no_queries() {
         for flags in 0..=255 {
             let is_query = flags & 0xf8 == 0;
-            assert_eq!(Queries::default().follow(&message(flags, 40)).is_ok(), is_query, "{flags:#x}");
+            assert_eq!(
+                Queries::default().follow(&message(flags, 40)).is_ok(),
+                is_query,
+                "{flags:#x}"
+            );
         }
     }
 

@@ -189,7 +189,11 @@ fn dns_over_tcp_is_queries_alone() {
             counters.tcp_reset_by_host += 1;
         });
         assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-        let received = given.host.reports().filter_map(|report| report.app).map(|app| app.received());
+        let received = given
+            .host
+            .reports()
+            .filter_map(|report| report.app)
+            .map(|app| app.received());
         assert_eq!(received.sum::<u64>(), 0, "{wrong:?}");
     }
 }

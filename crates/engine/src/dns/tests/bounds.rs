@@ -99,7 +99,10 @@ fn operations_other_than_queries_are_not_implemented() {
         update.extend([7; 40]);
         let answer = [0x12, 0x34, 0x81 | opcode, 4, 0, 0, 0, 0, 0, 0, 0, 0];
         let (moved, sent) = bench.ask(&update);
-        assert_eq!(moved, [("frames_down", 1), ("udp_down", 1), ("dns_unsupported", 1)]);
+        assert_eq!(
+            moved,
+            [("frames_down", 1), ("udp_down", 1), ("dns_unsupported", 1)]
+        );
         assert_eq!(sent, [answer]);
         // Whatever its sections are.
         update[4..8].copy_from_slice(&[0, 3, 0xff, 0xff]);

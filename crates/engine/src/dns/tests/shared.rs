@@ -101,11 +101,19 @@ fn a_client_that_repeats_its_query_is_answered_once() {
         bench.ask_from(&client(port), &question, Segmentation::Whole);
     }
     let (socket, _, asked) = bench.asked();
-    bench.world.host.queue(socket, A, None, &answer(&asked, 0), asked.len());
+    bench
+        .world
+        .host
+        .queue(socket, A, None, &answer(&asked, 0), asked.len());
     let flow = bench.world.host.flow(socket);
     let before = bench.world.net.counters;
-    bench.forwarder.handle_socket(flow, READABLE, &mut bench.world.ctx());
-    assert_eq!(moved(&bench.world.net, &before), [("frames_down", 2), ("udp_down", 2)]);
+    bench
+        .forwarder
+        .handle_socket(flow, READABLE, &mut bench.world.ctx());
+    assert_eq!(
+        moved(&bench.world.net, &before),
+        [("frames_down", 2), ("udp_down", 2)]
+    );
     bench.world.link.take();
     bench.idle();
 }
@@ -116,7 +124,10 @@ fn clients_of_one_query_are_bounded() {
     for id in 0..1_024 {
         bench.ask(&query(id, "example.org"));
     }
-    assert_eq!(bench.ask(&query(2_000, "example.org")), (vec![("dns_dropped", 1)], vec![]));
+    assert_eq!(
+        bench.ask(&query(2_000, "example.org")),
+        (vec![("dns_dropped", 1)], vec![])
+    );
     assert_eq!(bench.ask(&query(2_000, "example.net")).0, [("dns_queries", 1)]);
 }
 
