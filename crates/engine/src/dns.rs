@@ -5,8 +5,8 @@
 //! Each query has a socket of its own, connected to the resolver that it asks, so port and id are fresh per query and
 //! the host's stack already drops what comes from anybody else; an answer counts if it also has our id and the
 //! question that was asked (RFC 5452 section 9.1). Clients that send equal queries share one, as each further query in
-//! flight would make a forged answer likelier to match one of them (section 5). A resolver that is silent for a second loses the query to the next
-//! one and is not asked first again for half a minute.
+//! flight would make a forged answer likelier to match one of them (section 5). A resolver that is silent for a second
+//! loses the query to the next one and is not asked first again for half a minute.
 //!
 //! A resolver that answers that it failed or will not serve us (SERVFAIL, NOTIMP, REFUSED) loses this query alone: each of
 //! the others is asked once, as a stub resolver would with all of them in its list, before the guest gets that answer.
@@ -14,7 +14,7 @@
 //! What waits is bounded. Beyond that the newest query is dropped: those that wait have work behind them and are
 //! closest to their answer, and the guest repeats what got none.
 //!
-//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`].
+//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which ends at the first message that is no query.
 
 mod clients;
 mod message;

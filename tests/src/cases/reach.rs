@@ -178,6 +178,9 @@ fn metadata(context: &Context, family: Family) -> Result<()> {
     };
     ensure!(!reached(&[])?, "open by default");
     ensure!(reached(&["--metadata"])?, "closed with --metadata");
-    ensure!(!reached(&["--metadata", "--deny", address])?, "open in spite of a rule");
+    ensure!(
+        !reached(&["--metadata", "--deny", address])?,
+        "open in spite of a rule"
+    );
     Ok(())
 }
