@@ -151,6 +151,9 @@ pub(crate) struct Network {
     /// The host's own addresses may be reached
     #[arg(long)]
     pub(crate) host_addresses: bool,
+    /// Metadata services of clouds (169.254.169.254, ...) may be reached
+    #[arg(long)]
+    pub(crate) metadata: bool,
     /// Go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
     #[arg(long, value_name = "TO")]
     pub(crate) allow: Vec<Match>,
@@ -235,6 +238,9 @@ pub(crate) struct Network {
     /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Answer for this name, too: others than addresses and localhost are refused
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub(crate) metrics_host: Vec<String>,
     #[command(flatten)]
     pub(crate) report: Report,
 }
@@ -450,6 +456,9 @@ pub(crate) struct Relay {
     /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Answer for this name, too: others than addresses and localhost are refused
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub(crate) metrics_host: Vec<String>,
     /// Fail where the host refuses a layer of the sandbox
     #[arg(long)]
     pub(crate) require_sandbox: bool,

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use pontoon_supervisor::options::Metrics;
 use pontoon_supervisor::relay::Options;
 
 use crate::args::Relay;
@@ -21,7 +22,10 @@ pub(crate) fn run(arguments: Relay) -> ExitCode {
         proxies: arguments.proxies,
         follow_kernel_routes: arguments.follow_kernel_routes,
         control: arguments.control,
-        metrics: arguments.metrics,
+        metrics: arguments.metrics.map(|at| Metrics {
+            at,
+            hosts: arguments.metrics_host,
+        }),
         ready_fd: arguments.report.ready_fd,
         pid_file: arguments.report.pid_file,
     };

@@ -9,7 +9,7 @@ use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::{Action, Match, Rule, Target};
 use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
-use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers, VhostNet};
+use pontoon_supervisor::options::{Guest, Ipv6, Metrics, Options, Resolvers, VhostNet};
 use pontoon_supervisor::{Error, policy};
 
 use crate::args::{self, Network, Resolver, Run};
@@ -85,6 +85,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         publish: arguments.publish,
         host_loopback: arguments.host_loopback,
         host_addresses: arguments.host_addresses,
+        metadata: arguments.metadata,
         rules,
         ipv4: arguments.ipv4,
         ipv6,
@@ -115,7 +116,10 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         ready_fd: arguments.report.ready_fd,
         control: arguments.control,
         pcap: arguments.pcap,
-        metrics: arguments.metrics,
+        metrics: arguments.metrics.map(|at| Metrics {
+            at,
+            hosts: arguments.metrics_host,
+        }),
         pid_file: arguments.report.pid_file,
     })
 }

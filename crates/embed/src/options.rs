@@ -41,6 +41,7 @@ impl Default for Options {
             resolvers: Vec::new(),
             host_loopback: Vec::new(),
             host_addresses: false,
+            metadata: false,
             egress: Egress::default(),
             published: Vec::new(),
             connect_timeout: None,

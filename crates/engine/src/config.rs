@@ -37,6 +37,8 @@ pub struct Config {
     pub host_loopback: Vec<IpAddr>,
     /// The host's own addresses may be reached (`--host-addresses`).
     pub host_addresses: bool,
+    /// Metadata services of clouds may be reached (`--metadata`).
+    pub metadata: bool,
     /// What the user allows and denies (`--allow`, `--deny`).
     pub egress: Egress,
     /// Ports that are published from the start, in the order of the host's listeners and UDP sockets.

@@ -120,6 +120,8 @@ counters! {
     fragments_dropped,
     /// DNS queries taken by the forwarder.
     dns_queries,
+    /// DNS messages of an operation other than QUERY: over UDP answered NOTIMP, over TCP the connection is reset.
+    dns_unsupported,
     /// DNS queries that no resolver answered in time.
     dns_failed,
     /// DNS queries sent to another resolver after one was silent or declined.

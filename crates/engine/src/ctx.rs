@@ -91,6 +91,7 @@ impl Net {
             addresses: config.addresses,
             host_loopback: config.host_loopback.clone(),
             host_addresses: config.host_addresses,
+            metadata: config.metadata,
             owned: Owned::default(),
             // What is known of a domain goes with the last rule that names it.
             egress: core::mem::take(&mut config.egress),

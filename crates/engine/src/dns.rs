@@ -1,9 +1,12 @@
 //! The DNS forwarder over UDP: queries to our DNS address go to the host's resolvers.
 //!
+//! Operations other than QUERY are not forwarded: a resolver might grant to the host what it would not grant to the guest.
+//!
 //! Each query has a socket of its own, connected to the resolver that it asks, so port and id are fresh per query and
 //! the host's stack already drops what comes from anybody else; an answer counts if it also has our id and the
-//! question that was asked (RFC 5452 section 9.1). A resolver that is silent for a second loses the query to the next
-//! one and is not asked first again for half a minute.
+//! question that was asked (RFC 5452 section 9.1). Clients that send equal queries share one, as each further query in
+//! flight would make a forged answer likelier to match one of them (section 5). A resolver that is silent for a second
+//! loses the query to the next one and is not asked first again for half a minute.
 //!
 //! A resolver that answers that it failed or will not serve us (SERVFAIL, NOTIMP, REFUSED) loses this query alone: each of
 //! the others is asked once, as a stub resolver would with all of them in its list, before the guest gets that answer.
@@ -11,10 +14,12 @@
 //! What waits is bounded. Beyond that the newest query is dropped: those that wait have work behind them and are
 //! closest to their answer, and the guest repeats what got none.
 //!
-//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`].
+//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which ends at the first message that is no query.
 
+mod clients;
 mod message;
 mod resolvers;
+pub(crate) mod stream;
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -26,6 +31,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::RngCore;
 use vm_memory::VolatileSlice;
 
+use self::clients::{Client, Clients};
 use self::message::Query;
 use self::resolvers::Resolvers;
 use crate::ctx::Ctx;
@@ -40,8 +46,10 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, ud
 pub struct Forwarder<S> {
     resolvers: Resolvers,
     pending: Slab<Pending<S>>,
-    /// Slots by what the guest sent: a repeated query finds the one that waits.
-    by_query: HashTable<u32>,
+    /// Slots by question. Those of one question differ in flags, EDNS or other records.
+    by_question: HashTable<u32>,
+    /// Clients of all queries.
+    clients: usize,
     secret: Secret,
     /// One datagram, for all queries.
     buffer: Box<[u8]>,
@@ -51,17 +59,14 @@ pub struct Forwarder<S> {
 #[derive(Debug)]
 struct Pending<S> {
     flow: FlowId,
-    /// Who asked.
-    guest: SocketAddr,
-    /// Our address that was asked.
-    asked: SocketAddr,
-    /// As the guest wrote it.
+    clients: Clients,
+    /// As the first client wrote it.
     query: Query,
     /// Who was asked last.
     resolver: Option<SocketAddr>,
     /// Who was asked before.
     before: Vec<SocketAddr>,
-    /// The first answer that was none, with the guest's id, for want of a better one.
+    /// The first answer that was none, for want of a better one.
     declined: Option<Vec<u8>>,
     /// Connected to the resolver.
     socket: Option<S>,
@@ -77,10 +82,6 @@ struct Pending<S> {
 }
 
 impl<S> Pending<S> {
-    fn hash(&self, secret: Secret) -> u64 {
-        hash(secret, self.guest, self.asked, &self.query)
-    }
-
     /// The next resolver's turn, or the end.
     fn deadline(&self) -> Instant {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
@@ -94,7 +95,8 @@ impl<S> Forwarder<S> {
         Self {
             resolvers: Resolvers::new(resolvers),
             pending: Slab::default(),
-            by_query: HashTable::new(),
+            by_question: HashTable::new(),
+            clients: 0,
             secret: Secret::new(random),
             buffer: vec![0; BUFFER].into(),
         }
@@ -111,7 +113,7 @@ impl<S> Forwarder<S> {
         self.resolvers.first(now)
     }
 
-    /// Queries that wait.
+    /// Queries to resolvers that wait for their answers.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
@@ -223,33 +225,59 @@ impl<S> Forwarder<S> {
         len: usize,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let Some(query) = Query::parse(&self.buffer[..len]) else {
+        let datagram = &self.buffer[..len];
+        if let Some(answer) = message::not_implemented(datagram) {
+            ctx.net.counters.dns_unsupported += 1;
+            emit(ctx, asked, guest, &answer);
+            return;
+        }
+        let Some(query) = Query::parse(datagram) else {
             ctx.net.counters.malformed += 1;
             return;
         };
-        let hash = hash(self.secret, guest, asked, &query);
-        let waits = |index: &u32| {
-            let pending = self.pending.at(*index);
-            (pending.guest, pending.asked) == (guest, asked) && pending.query.is_repeated_by(&query)
-        };
-        if self.by_query.find(hash, waits).is_some() {
+        if query.is_cut() {
+            // Over TCP there is room for it (RFC 1035 section 4.2.1).
+            ctx.net.counters.dns_queries += 1;
+            emit(ctx, asked, guest, &query.truncated());
             return;
         }
         let ports = usize::try_from(ctx.net.config.max_udp_ports).unwrap_or(usize::MAX);
-        if self.pending.len() >= LIMIT.min(ports) {
+        let client = Client::new(guest, asked, &query);
+        let hash = self.secret.hash(&query);
+        let mut forms = 0;
+        for &index in self.by_question.iter_hash(hash) {
+            let pending = self.pending.at_mut(index);
+            if pending.query.shares_answers_with(&query) {
+                if pending.clients.iter().any(|known| *known == client) {
+                    return;
+                }
+                let is_added = self.clients < LIMIT && pending.clients.add(client);
+                self.clients += usize::from(is_added);
+                ctx.net.counters.dns_queries += u64::from(is_added);
+                ctx.net.counters.dns_dropped += u64::from(!is_added);
+                return;
+            }
+            forms += usize::from(pending.query.has_question_of(&query));
+        }
+        if self.clients == LIMIT || forms == FORMS || self.pending.len() >= ports {
             ctx.net.counters.dns_dropped += 1;
             return;
         }
         ctx.net.counters.dns_queries += 1;
-        if query.is_cut() {
-            // Over TCP there is room for it (RFC 1035 section 4.2.1).
-            emit(ctx, asked, guest, &query.truncated());
-            return;
-        }
+        self.begin(client, query, hash, ctx);
+    }
+
+    /// Sends a query that no other one in flight is equal to.
+    fn begin<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        client: Client,
+        query: Query,
+        hash: u64,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         let (index, _) = self.pending.insert_with(|index, generation| Pending {
             flow: ctx.net.flow(Kind::Dns, index, generation),
-            guest,
-            asked,
+            clients: Clients::new(client),
             query,
             resolver: None,
             before: Vec::new(),
@@ -261,9 +289,11 @@ impl<S> Forwarder<S> {
             refusals: 0,
             timer: Timer::default(),
         });
+        self.clients += 1;
         ctx.net.opened();
-        self.by_query
-            .insert_unique(hash, index, |index| self.pending.at(*index).hash(self.secret));
+        self.by_question.insert_unique(hash, index, |index| {
+            self.secret.hash(&self.pending.at(*index).query)
+        });
         self.pursue(index, self.resolvers.first(ctx.now), ctx);
     }
 
@@ -350,7 +380,6 @@ impl<S> Forwarder<S> {
             let from_resolver =
                 (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
             if from_resolver && pending.query.is_answered_by(answer, pending.id) {
-                answer[..2].copy_from_slice(&pending.query.id());
                 if Query::is_declined_by(answer) {
                     pending.declined.get_or_insert_with(|| answer.to_vec());
                     self.resolvers.answered(resolver, ctx.now);
@@ -359,7 +388,7 @@ impl<S> Forwarder<S> {
                 }
                 // Before the guest can use what it says.
                 ctx.net.policy.egress.learn(answer, ctx.now);
-                emit(ctx, pending.asked, pending.guest, answer);
+                reply(pending, answer, ctx);
                 self.resolvers.answered(resolver, ctx.now);
                 self.remove(index, ctx);
                 return;
@@ -393,15 +422,15 @@ impl<S> Forwarder<S> {
         self.pursue(index, another, ctx);
     }
 
-    /// Tells the guest that nobody answers, or what somebody answered who had no answer.
+    /// Sends the clients the answer of a resolver that declined; where there is none, that all resolvers failed.
     fn fail<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
-        let pending = self.pending.at(index);
-        if let Some(answer) = &pending.declined {
-            ctx.net.policy.egress.learn(answer, ctx.now);
-            emit(ctx, pending.asked, pending.guest, answer);
+        let pending = self.pending.at_mut(index);
+        if let Some(mut answer) = pending.declined.take() {
+            ctx.net.policy.egress.learn(&answer, ctx.now);
+            reply(pending, &mut answer, ctx);
         } else {
-            ctx.net.counters.dns_failed += 1;
-            emit(ctx, pending.asked, pending.guest, &pending.query.server_failure());
+            ctx.net.counters.dns_failed += pending.clients.len() as u64;
+            reply(pending, &mut pending.query.server_failure(), ctx);
         }
         self.remove(index, ctx);
     }
@@ -420,17 +449,20 @@ impl<S> Forwarder<S> {
         if let Some(socket) = pending.socket.take() {
             ctx.host.close(socket);
         }
-        let entry = self
-            .by_query
-            .find_entry(pending.hash(self.secret), |other| *other == index);
-        if let Ok(entry) = entry {
+        self.clients -= pending.clients.len();
+        let hash = self.secret.hash(&pending.query);
+        if let Ok(entry) = self.by_question.find_entry(hash, |other| *other == index) {
             entry.remove();
         }
     }
 }
 
-fn hash(secret: Secret, guest: SocketAddr, asked: SocketAddr, query: &Query) -> u64 {
-    secret.hash(&(guest, asked, query.id(), query.question()))
+/// Sends each client the answer, which it may change, under the client's id.
+fn reply<S, H, T: Transmit>(pending: &Pending<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
+    for client in pending.clients.iter() {
+        client.address(answer, &pending.query);
+        emit(ctx, client.server, client.guest, answer);
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
@@ -448,8 +480,12 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// After this the guest is told that there is no answer: as long as a stub resolver waits by default.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
-/// Queries that wait at one time. Each holds a descriptor.
+/// Clients that wait at one time, and so the most queries. Each query holds a descriptor.
 const LIMIT: usize = 4_096;
+
+/// Queries of one question at one time: with other flags, EDNS options or records, each needs an answer of its own, and each
+/// doubles as a chance for a forged one.
+const FORMS: usize = 32;
 
 /// The largest datagram, whatever the guest's EDNS size (RFC 6891 section 6.2.3) allows.
 const BUFFER: usize = 65_535;

@@ -21,7 +21,7 @@ pub use owned::Owned;
 /// Why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The address as written is of a class that is never reachable.
+    /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not given.
     Class,
     /// An address of the guest's subnet behind which there is nobody.
     Nobody,
@@ -42,6 +42,8 @@ pub struct Policy {
     pub host_loopback: Vec<IpAddr>,
     /// The host's own addresses may be reached.
     pub host_addresses: bool,
+    /// Metadata services may be reached.
+    pub metadata: bool,
     /// What the host owns, followed while running.
     pub owned: Owned,
     /// The user's rules.
@@ -95,7 +97,9 @@ impl Policy {
     /// # Errors
     /// It may not be reached, whatever the rules.
     pub fn decide(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
+        let is_metadata = METADATA.contains(&written);
         match written {
+            _ if is_metadata && self.metadata => {}
             IpAddr::V4(v4) => self.class_v4(v4)?,
             IpAddr::V6(v6) => {
                 self.class_v6(v6)?;
@@ -104,6 +108,9 @@ impl Policy {
         }
         if self.host_loopback.contains(&written) {
             return Ok(loopback(written));
+        }
+        if is_metadata && !self.metadata {
+            return Err(Refusal::Class);
         }
         if self.addresses.gateway(written) == Some(written) {
             return Err(Refusal::HostLoopback);
@@ -176,11 +183,43 @@ impl Policy {
     }
 
     fn inner(&self, written: Ipv4Addr) -> Result<(), Refusal> {
+        // `--metadata` opens these addresses themselves, not what a translator makes of others.
+        if METADATA.contains(&written.into()) {
+            return Err(Refusal::Class);
+        }
         match self.decide(written.into())? {
             to if to.is_loopback() => Err(Refusal::HostLoopback),
             _ => Ok(()),
         }
     }
+}
+
+/// Where clouds and their container platforms offer a machine its metadata, credentials among them, to whatever asks from
+/// it. Those outside of 169.254.0.0/16 would be open like any other address.
+const METADATA: [IpAddr; 10] = [
+    // EC2, Google Cloud, Azure and most others.
+    v4(169, 254, 169, 254),
+    // Credentials of ECS tasks and EKS pods.
+    v4(169, 254, 170, 2),
+    v4(169, 254, 170, 23),
+    // Azure's WireServer, Alibaba Cloud.
+    v4(168, 63, 129, 16),
+    v4(100, 100, 100, 200),
+    // EC2, EKS pods, Google Cloud, Oracle Cloud, Scaleway.
+    v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]),
+    v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23]),
+    v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]),
+    v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]),
+    v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]),
+];
+
+const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+const fn v6(segments: [u16; 8]) -> IpAddr {
+    let [a, b, c, d, e, f, g, h] = segments;
+    IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h))
 }
 
 /// The IPv4 addresses that a translator or relay would take out of an IPv6 one; `None` where none looks inside.

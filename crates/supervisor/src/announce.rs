@@ -1,11 +1,13 @@
 //! Says that the network stands: a descriptor (`--ready-fd`) and a file (`--pid-file`).
 
 use std::fs;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::descriptor;
 use crate::error::{Context as _, Error};
+use crate::file;
 
 /// Whom to tell.
 #[derive(Debug)]
@@ -46,7 +48,8 @@ impl Announcement {
     pub(crate) fn announce(&mut self) -> Result<(), Error> {
         if let Some(path) = &self.pid_file {
             let shown = path.display();
-            fs::write(path, line()).context(format_args!("cannot write pid file {shown}"))?;
+            let write = || file::open_to_write(path, 0o644)?.write_all(line().as_bytes());
+            write().context(format_args!("cannot write pid file {shown}"))?;
             self.written = true;
         }
         if let Some(ready) = self.ready.take()
@@ -62,11 +65,21 @@ impl Announcement {
 impl Drop for Announcement {
     fn drop(&mut self) {
         if let (Some(path), true) = (&self.pid_file, self.written)
-            && fs::read(path).is_ok_and(|text| text == line().as_bytes())
+            && names_us(path).unwrap_or(false)
         {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// Whether the pid file is this process's.
+fn names_us(path: &Path) -> io::Result<bool> {
+    let mut text = String::new();
+    let longest = line().len() as u64 + 1;
+    file::open_to_read(path)?
+        .take(longest)
+        .read_to_string(&mut text)?;
+    Ok(text == line())
 }
 
 /// What the pid file says.
@@ -79,6 +92,10 @@ const WITHOUT_READY: &str = "N>FILE or a pipe in the shell";
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
     use super::*;
 
     #[test]
@@ -99,5 +116,41 @@ mod tests {
         fs::write(&path, "1\n").unwrap();
         drop(announcement);
         assert_eq!(fs::read(&path).unwrap(), b"1\n");
+    }
+
+    #[test]
+    fn the_pid_file_is_not_written_through_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("target");
+        fs::write(&target, "precious").unwrap();
+        let path = directory.path().join("pid");
+        for link in [symlink::<&Path, &Path>, fs::hard_link::<&Path, &Path>] {
+            link(&target, &path).unwrap();
+            let error = Announcement::new(None, Some(path.clone()))
+                .unwrap()
+                .announce()
+                .unwrap_err();
+            let wanted = format!("cannot write pid file {}: it ", path.display());
+            assert!(error.to_string().starts_with(&wanted), "{error}");
+            assert_eq!(fs::read(&target).unwrap(), b"precious");
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_end_waits_for_no_pipe_in_place_of_the_pid_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pid");
+        let mut announcement = Announcement::new(None, Some(path.clone())).unwrap();
+        announcement.announce().unwrap();
+        fs::remove_file(&path).unwrap();
+        mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).unwrap();
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(announcement);
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+        assert!(path.exists());
     }
 }

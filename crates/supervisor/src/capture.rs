@@ -1,22 +1,18 @@
 //! What is to be captured, and the file that it goes to.
 
 use std::fmt;
-use std::fs::OpenOptions;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use rustix::fs::{FileType, OFlags, fcntl_setfl, fstat};
-
 use crate::error::Error;
+use crate::file;
 
 /// A capture to be: `FILE[,snap=N][,size=N][,time=T]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
-    /// A regular file, which is emptied, or none yet.
+    /// A regular file of this user's, which is emptied, or none yet.
     pub file: PathBuf,
     /// Bytes that are kept of a frame.
     pub snap: u32,
@@ -83,25 +79,11 @@ impl Capture {
     /// Opens the file, for this user alone where it is new, and empties it.
     ///
     /// # Errors
-    /// It cannot be opened, or is not regular: a pipe's reader could keep us waiting.
+    /// It cannot be opened, or is none that [`file::open_to_write`] takes.
     pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
-        let open = || -> io::Result<OwnedFd> {
-            let file: OwnedFd = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-                .open(&self.file)?
-                .into();
-            if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-                return Err(io::Error::other("it is no regular file"));
-            }
-            rustix::fs::ftruncate(&file, 0)?;
-            fcntl_setfl(&file, OFlags::empty())?;
-            Ok(file)
-        };
-        open().map_err(|error| Error::io(format_args!("cannot write {}", self.file.display()), &error))
+        file::open_to_write(&self.file, 0o600)
+            .map(OwnedFd::from)
+            .map_err(|error| Error::io(format_args!("cannot write {}", self.file.display()), &error))
     }
 }
 
@@ -138,6 +120,8 @@ fn time(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -173,6 +157,28 @@ mod tests {
             "x,time=1h",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn links_are_not_written_through() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("target");
+        std::fs::write(&target, "precious").unwrap();
+        let path = directory.path().join("x");
+        for link in [
+            std::os::unix::fs::symlink::<&Path, &Path>,
+            std::fs::hard_link::<&Path, &Path>,
+        ] {
+            link(&target, &path).unwrap();
+            let capture: Capture = path.to_str().unwrap().parse().unwrap();
+            let error = capture.open().unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("cannot write {}: it ", path.display())),
+                "{error}"
+            );
+            assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+            std::fs::remove_file(&path).unwrap();
         }
     }
 

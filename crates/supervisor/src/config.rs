@@ -42,6 +42,7 @@ pub(crate) fn config(
         resolvers: resolv.servers,
         host_loopback: host_loopback(&options.host_loopback, addresses),
         host_addresses: options.host_addresses,
+        metadata: options.metadata,
         egress: Egress::new(&options.rules),
         max_flows: max_flows(
             options.max_flows,

@@ -12,6 +12,7 @@ mod exposition;
 mod guest;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
+pub(crate) mod hosts;
 pub(crate) mod http;
 pub(crate) mod listener;
 pub mod reply;
@@ -20,7 +21,6 @@ pub(crate) mod server;
 pub(crate) mod tests;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,11 @@ use tracing::level_filters::LevelFilter;
 
 use crate::capture::Capture;
 use crate::error::Error;
+use crate::options::Metrics;
 use crate::pid_namespace::PidNamespace;
 use crate::publish::Ports;
 use guest::Api;
+use hosts::Hosts;
 use listener::Listener;
 use server::Server;
 
@@ -69,15 +71,16 @@ impl Control {
     /// Somebody else listens there, or that cannot be had.
     pub(crate) fn open(
         path: Option<&Path>,
-        metrics: Option<SocketAddr>,
+        metrics: Option<&Metrics>,
         served: Served,
     ) -> Result<Self, Error> {
         let mut servers = Vec::new();
         if let Some(path) = path {
-            servers.push(Server::new(Listener::open(path)?, guest::ROUTES));
+            servers.push(Server::new(Listener::open(path)?, guest::ROUTES, Hosts::Any));
         }
-        if let Some(at) = metrics {
-            servers.push(Server::new(Listener::tcp(at)?, guest::METRICS));
+        if let Some(metrics) = metrics {
+            let hosts = Hosts::Named(metrics.hosts.clone());
+            servers.push(Server::new(Listener::tcp(metrics.at)?, guest::METRICS, hosts));
         }
         Ok(Self {
             servers,

@@ -32,6 +32,7 @@ pub mod ends;
 mod engine;
 mod environment;
 pub mod error;
+mod file;
 mod guest_route;
 mod handshake;
 mod host;
@@ -138,7 +139,8 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         set_log_level,
     };
     let wanted_control = options.control.is_some() || options.metrics.is_some() || options.pcap.is_some();
-    let control = wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics, served));
+    let control =
+        wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics.as_ref(), served));
     let mut control = control.transpose()?;
     if let Some((control, capture)) = control.as_mut().zip(options.pcap.as_ref()) {
         control.capture(capture, Instant::now())?;

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pontoon_runtime::{Attachment, Source};
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getpeername, listen, socket_with,
@@ -60,8 +61,10 @@ fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Err
     let cannot = |error: io::Error| refused(path, &error);
     let address = SocketAddrUnix::new(path).map_err(|error| cannot(error.into()))?;
     let socket = socket(kind).context("cannot open a socket")?;
+    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that it is nobody else's at any moment.
+    fchmod(&socket, Mode::from_raw_mode(0o600)).context("cannot open a socket")?;
     let bound = match bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) if is_left_over(path, &address) => {
+        Err(Errno::ADDRINUSE) if is_left_over(path) => {
             fs::remove_file(path).map_err(cannot)?;
             bind(&socket, &address)
         }
@@ -74,11 +77,11 @@ fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Err
 }
 
 /// Whether a socket file has no socket behind it. A datagram socket asks: the kernel tells it whether there is one
-/// (EPROTOTYPE), and whoever listens hears nothing of it.
-fn is_left_over(path: &Path, address: &SocketAddrUnix) -> bool {
+/// (EPROTOTYPE), and whoever listens hears nothing of it. Nor does it wait where the queue of a listening socket is full.
+pub(crate) fn is_left_over(path: &Path) -> bool {
+    let probed = || connect(&socket(SocketType::DGRAM)?, &SocketAddrUnix::new(path)?);
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    is_socket
-        && socket(SocketType::DGRAM).and_then(|probe| connect(&probe, address)) == Err(Errno::CONNREFUSED)
+    is_socket && probed() == Err(Errno::CONNREFUSED)
 }
 
 fn socket(kind: SocketType) -> Result<OwnedFd, Errno> {

@@ -27,6 +27,8 @@ pub struct Options {
     pub host_loopback: Vec<Loopback>,
     /// The host's own addresses may be reached.
     pub host_addresses: bool,
+    /// Metadata services of clouds may be reached.
+    pub metadata: bool,
     /// Where else the guest may go, and where not.
     pub rules: Vec<Rule>,
     /// The guest's IPv4 subnet; otherwise the first free one.
@@ -72,9 +74,18 @@ pub struct Options {
     /// What is captured from the start on.
     pub pcap: Option<Capture>,
     /// Where Prometheus finds metrics.
-    pub metrics: Option<SocketAddr>,
+    pub metrics: Option<Metrics>,
     /// File for our process id, written when the network stands.
     pub pid_file: Option<PathBuf>,
+}
+
+/// Metrics over TCP.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Where they are served.
+    pub at: SocketAddr,
+    /// Names of this host that requests may have, beside its addresses and `localhost`.
+    pub hosts: Vec<String>,
 }
 
 /// A wish for vhost-net.

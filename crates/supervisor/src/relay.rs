@@ -4,7 +4,6 @@
 //! wish, by the file of rules or by the [`control`] socket; an interface that comes, goes or changes; and the death of a
 //! worker, whose successor is told everything once more and goes on counting where it had stopped.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -34,6 +33,7 @@ use crate::announce::Announcement;
 use crate::control::server::Server;
 use crate::error::{Context as _, Error};
 use crate::host;
+use crate::options::Metrics;
 use crate::signals::Signals;
 use crew::Birth;
 use kernel::KernelRoutes;
@@ -61,7 +61,7 @@ pub struct Options {
     /// Where to listen for who wants to change rules, or to see what was counted.
     pub control: Option<PathBuf>,
     /// Where to have metrics for anybody who asks.
-    pub metrics: Option<SocketAddr>,
+    pub metrics: Option<Metrics>,
     /// Where to say that the relay stands.
     pub ready_fd: Option<i32>,
     /// Where to write our process id then.
@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         .follow_kernel_routes
         .then(KernelRoutes::start)
         .transpose()?;
-    let servers = control::open(options.control.as_deref(), options.metrics)?;
+    let servers = control::open(options.control.as_deref(), options.metrics.as_ref())?;
     let mut events = Loop {
         options,
         signals,

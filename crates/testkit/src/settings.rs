@@ -58,6 +58,7 @@ pub fn config(mtu: u16) -> Config {
         resolvers: Vec::new(),
         host_loopback: Vec::new(),
         host_addresses: false,
+        metadata: false,
         egress: pontoon_engine::Egress::default(),
         published: Vec::new(),
         connect_timeout: Some(Duration::from_secs(10)),

@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("dns.udp", 20, |context, family| ask(context, family, "+notcp")),
         Case::both("dns.tcp", 20, |context, family| ask(context, family, "+tcp")),
         Case::both("dns.4k-edns", 20, big),
+        Case::both("dns.queries-alone", 20, update).map(Case::pontoon_only),
         Case::both("dns.first-resolver-dead", 30, first_dead).map(Case::pontoon_only),
         Case::both("dns.10000-queries-at-once", 60, many).map(Case::alone),
         Case::both("dns.resolvers-change", 30, change).map(Case::pontoon_only),
@@ -43,6 +44,18 @@ fn ask(context: &Context, family: Family, transport: &str) -> Result<()> {
         let line = format!("dig +short +tries=1 {transport} some.test {kind}");
         expect(&network.run().shell(&line).text()?, &wanted)?;
     }
+    Ok(())
+}
+
+/// Operations other than QUERY do not reach the resolver.
+fn update(context: &Context, family: Family) -> Result<()> {
+    let network = with_resolver(context, family, "")?;
+    let line = "dig +notcp +tries=1 +time=3 +opcode=update some.test SOA";
+    let text = network.run().shell(line).text()?;
+    ensure!(text.contains("status: NOTIMP"), "over UDP:\n{text}");
+    let line = "dig +tcp +tries=1 +time=3 +opcode=update some.test SOA || true";
+    let text = network.run().shell(line).text()?;
+    ensure!(!text.contains("status:"), "over TCP:\n{text}");
     Ok(())
 }
 

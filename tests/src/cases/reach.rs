@@ -20,6 +20,8 @@ const NEVER_V4: &[&str] = &[
     "127.1.2.3",
     "169.254.169.254",
     "169.254.1.1",
+    "168.63.129.16",
+    "100.100.100.200",
     "224.0.0.1",
     "239.1.1.1",
     "240.0.0.1",
@@ -46,6 +48,8 @@ const NEVER_V6: &[&str] = &[
     "ff02::1",
     "ff05::2",
     "ff0e::1",
+    "fd00:ec2::254",
+    "fd20:ce::254",
 ];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -89,7 +93,8 @@ pub(super) fn cases() -> Vec<Case> {
         })
         .map(Case::pontoon_only)
     };
-    flags.into_iter().flat_map(case).collect()
+    let metadata = Case::both("reach.metadata", 20, metadata).map(Case::pontoon_only);
+    flags.into_iter().flat_map(case).chain(metadata).collect()
 }
 
 /// What flags open, besides the world.
@@ -108,7 +113,15 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     let everywhere = SocketAddr::new(family.unspecified(), PORT);
     server::tcp::start(everywhere)?;
     server::udp::start(everywhere)?;
-    for address in ["169.254.169.254/32", "240.0.0.1/32", "fe80::a9fe:a9fe/128"] {
+    for address in [
+        "169.254.169.254/32",
+        "168.63.129.16/32",
+        "100.100.100.200/32",
+        "240.0.0.1/32",
+        "fe80::a9fe:a9fe/128",
+        "fd00:ec2::254/128",
+        "fd20:ce::254/128",
+    ] {
         network::add_address("lo", address)?;
     }
     // No interface has it, and yet it is the host's.
@@ -146,5 +159,28 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     wanted.extend(["tcp", "udp", "icmp"].map(|protocol| format!("{server} {protocol}")));
     wanted.push("end".to_string());
     ensure!(answered == wanted, "answered: {answered:?}\n  wanted: {wanted:?}");
+    Ok(())
+}
+
+/// The far end has a metadata service's address, which one option opens and no rule closes but by name.
+fn metadata(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let address = family.pick("168.63.129.16", "fd20:ce::254");
+    network.server().enter(|| {
+        network::add_address("lo", &format!("{address}{}", family.pick("/32", "/128")))?;
+        server::tcp::start(SocketAddr::new(family.unspecified(), PORT))
+    })?;
+    let port = PORT.to_string();
+    let reached = |options: &[&str]| -> Result<bool> {
+        let words = ["raw", "reach", family.suffix(), &port, address];
+        let text = network.run().options(options).guest(words).text()?;
+        Ok(text.lines().any(|line| line == format!("{address} tcp")))
+    };
+    ensure!(!reached(&[])?, "open by default");
+    ensure!(reached(&["--metadata"])?, "closed with --metadata");
+    ensure!(
+        !reached(&["--metadata", "--deny", address])?,
+        "open in spite of a rule"
+    );
     Ok(())
 }

@@ -1,5 +1,8 @@
 //! As much of DNS messages as a forwarder has to know: the header and the question (RFC 1035 section 4.1).
 
+use core::hash::{Hash, Hasher};
+use core::ops::Range;
+
 use arrayvec::ArrayVec;
 
 /// A query, as the guest wrote it.
@@ -12,13 +15,38 @@ pub(super) struct Query {
     cut: bool,
 }
 
+/// The answer to a message of an operation other than QUERY, such as UPDATE (RFC 2136), which a resolver might grant to the
+/// host's address; `None` for queries and answers. Such messages have sections of other kinds, so the answer has none.
+pub(super) fn not_implemented(datagram: &[u8]) -> Option<[u8; HEADER]> {
+    let header = datagram.first_chunk::<HEADER>()?;
+    if !is_other_operation(header[2]) {
+        return None;
+    }
+    let mut answer = [0; HEADER];
+    answer[..2].copy_from_slice(&header[..2]);
+    answer[2] = RESPONSE | header[2] & (OPCODE | RECURSION_DESIRED);
+    answer[3] = NOTIMP;
+    Some(answer)
+}
+
+/// Whether the third octet of a message is that of a request for an operation other than QUERY.
+const fn is_other_operation(flags: u8) -> bool {
+    flags & RESPONSE == 0 && flags & OPCODE != 0
+}
+
+/// Whether the third octet of a message is that of a query.
+pub(super) const fn is_query(flags: u8) -> bool {
+    flags & (RESPONSE | OPCODE) == 0
+}
+
 impl Query {
     /// A query of one question or none (RFC 7873 section 5.4 has a use for the latter); anything else is no query.
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
         let header = datagram.first_chunk::<HEADER>()?;
-        let question_end = match (header[2] & RESPONSE, header[4], header[5]) {
-            (0, 0, 0) => HEADER,
-            (0, 0, 1) => HEADER + question_len(&datagram[HEADER..])?,
+        let question_end = match (header[4], header[5]) {
+            _ if !is_query(header[2]) => return None,
+            (0, 0) => HEADER,
+            (0, 1) => HEADER + question_len(&datagram[HEADER..])?,
             _ => return None,
         };
         Some(Self {
@@ -48,9 +76,32 @@ impl Query {
         self.cut
     }
 
-    /// Whether `other` asks the same, under the same id.
-    pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
-        (self.id(), self.question()) == (other.id(), other.question())
+    /// Where the name of the question is, in the query and in its answers.
+    pub(super) fn name_range(&self) -> Range<usize> {
+        HEADER..HEADER.max(self.question_end - TYPE_AND_CLASS)
+    }
+
+    /// The name of the question; empty where there is no question.
+    pub(super) fn name(&self) -> &[u8] {
+        &self.bytes[self.name_range()]
+    }
+
+    /// Whether `other` is about the same name, type and class.
+    pub(super) fn has_question_of(&self, other: &Self) -> bool {
+        let type_and_class = |query: &Self| -> [u8; TYPE_AND_CLASS] {
+            *query.question().last_chunk().unwrap_or(&[0; TYPE_AND_CLASS])
+        };
+        self.question().len() == other.question().len()
+            && self.name().eq_ignore_ascii_case(other.name())
+            && type_and_class(self) == type_and_class(other)
+    }
+
+    /// Whether the answer to this query is one to `other`, too: they differ in id and letter case alone, not in flags, EDNS
+    /// or anything else that an answer depends on.
+    pub(super) fn shares_answers_with(&self, other: &Self) -> bool {
+        self.bytes[2..HEADER] == other.bytes[2..HEADER]
+            && self.has_question_of(other)
+            && self.bytes[self.question_end..] == other.bytes[other.question_end..]
     }
 
     /// Whether `message` is an answer to this question, under this id. Names compare byte by byte: a guest may have
@@ -95,8 +146,19 @@ impl Query {
     }
 }
 
+/// The question, in whatever case its letters are.
+impl Hash for Query {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut question: ArrayVec<u8, { LONGEST_NAME + TYPE_AND_CLASS }> =
+            self.question().iter().copied().collect();
+        // Type and class, too: those that differ in this bit alone are told apart by comparison.
+        question.make_ascii_lowercase();
+        question.hash(state);
+    }
+}
+
 /// An answer of header and question.
-pub(super) type Empty = ArrayVec<u8, { HEADER + LONGEST_NAME + 4 }>;
+pub(super) type Empty = ArrayVec<u8, { HEADER + LONGEST_NAME + TYPE_AND_CLASS }>;
 
 /// Bytes of the question that `section` begins with. Nothing before it could be pointed at, so its name is not
 /// compressed.
@@ -110,10 +172,12 @@ fn question_len(section: &[u8]) -> Option<usize> {
         }
     }
     let name = at + 1;
-    (name <= LONGEST_NAME && section.len() >= name + 4).then_some(name + 4)
+    (name <= LONGEST_NAME && section.len() >= name + TYPE_AND_CLASS).then_some(name + TYPE_AND_CLASS)
 }
 
-const HEADER: usize = 12;
+pub(super) const HEADER: usize = 12;
+/// Octets of a question behind its name.
+const TYPE_AND_CLASS: usize = 4;
 const LONGEST_NAME: usize = 255;
 /// RFC 1035 section 2.3.4. EDNS lets a client send more only to a server that has said so.
 const LONGEST: usize = 512;

@@ -3,6 +3,7 @@
 mod answers;
 mod bounds;
 mod failover;
+mod shared;
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -167,7 +168,8 @@ impl Bench {
     #[track_caller]
     fn idle(&self) {
         assert_eq!(self.forwarder.pending(), 0);
-        assert!(self.forwarder.by_query.is_empty());
+        assert_eq!(self.forwarder.clients, 0);
+        assert!(self.forwarder.by_question.is_empty());
         assert_eq!(self.world.net.flows, 0);
         assert_eq!(self.world.host.open_sockets(), 0);
         assert_eq!(self.world.net.timers.next(), None);

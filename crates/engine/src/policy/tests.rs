@@ -159,6 +159,73 @@ fn no_flag_opens_a_class() {
 }
 
 #[test]
+fn metadata_services_are_closed_in_every_spelling() {
+    let policy = policy(&[], true);
+    for written in [
+        "168.63.129.16",
+        "100.100.100.200",
+        "169.254.169.254",
+        "169.254.170.2",
+        "169.254.170.23",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+        "fd00:42::42",
+        "fd00:c1::a9fe:a9fe",
+        "::ffff:168.63.129.16",
+        "64:ff9b::168.63.129.16",
+        "64:ff9b::100.100.100.200",
+        "64:ff9b:1::168.63.129.16",
+        "2002:a83f:8110::1",
+        "2002:6464:64c8::1",
+    ] {
+        assert_eq!(policy.decide(ip(written)), Err(Refusal::Class), "{written}");
+    }
+}
+
+#[test]
+fn metadata_opens_its_list_and_nothing_else() {
+    let open = Policy {
+        metadata: true,
+        ..policy(&[], false)
+    };
+    for written in METADATA {
+        assert_eq!(open.decide(written), Ok(written));
+    }
+    for written in NEVER.iter().filter(|written| !METADATA.contains(&ip(written))) {
+        assert_eq!(open.decide(ip(written)), Err(Refusal::Class), "{written}");
+    }
+    for written in [
+        "169.254.170.3",
+        "64:ff9b::169.254.169.254",
+        "64:ff9b::168.63.129.16",
+        "::ffff:169.254.169.254",
+        "2002:a9fe:a9fe::1",
+    ] {
+        assert_eq!(open.decide(ip(written)), Err(Refusal::Class), "{written}");
+    }
+    for (written, refusal) in [
+        ("192.168.7.1", Refusal::HostAddress),
+        ("10.0.2.2", Refusal::HostLoopback),
+    ] {
+        assert_eq!(open.decide(ip(written)), Err(refusal), "{written}");
+    }
+}
+
+#[test]
+fn the_host_may_have_a_metadata_address_of_its_own() {
+    let mut open = Policy {
+        metadata: true,
+        ..policy(&[], false)
+    };
+    open.owned = ["169.254.169.254/32".parse().unwrap()].into_iter().collect();
+    assert_eq!(open.decide(ip("169.254.169.254")), Err(Refusal::HostAddress));
+    // An address that is named as the host's loopback leads there.
+    let loopback = policy(&["168.63.129.16"], false);
+    assert_eq!(loopback.decide(ip("168.63.129.16")), Ok(ip("127.0.0.1")));
+}
+
+#[test]
 fn each_flag_opens_what_it_names() {
     let flags = [
         policy(&[], false),

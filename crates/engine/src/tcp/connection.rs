@@ -10,6 +10,7 @@ use super::rtt::Rtt;
 use super::seq::Seq;
 use super::traffic::Meter;
 use crate::Instant;
+use crate::dns::stream::Queries;
 use crate::pool::{Promise, Queue};
 use crate::timer::Timer;
 
@@ -77,6 +78,8 @@ pub(super) struct Up {
     pub(super) fin: Option<Seq>,
     /// The host socket is shut down for writing, the guest's FIN acknowledged.
     pub(super) closed: bool,
+    /// On a connection to the DNS forwarder, which takes queries alone.
+    pub(super) queries: Option<Queries>,
 }
 
 /// Host to guest. The head of the socket's receive queue is the byte at `una` (less `discard`).
@@ -233,6 +236,7 @@ impl<S> Connection<S> {
                 reorder: Reorder::default(),
                 fin: None,
                 closed: false,
+                queries: None,
             },
             down: Down {
                 una: iss,

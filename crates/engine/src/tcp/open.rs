@@ -15,6 +15,7 @@ use super::recovery::Retry;
 use super::seq::Seq;
 use super::{HUNGER, Tcp};
 use crate::ctx::{Ctx, Net};
+use crate::dns::stream::Queries;
 use crate::egress::{Destination, Protocol};
 use crate::host::{Accepted, Connect};
 use crate::link::Refused;
@@ -60,6 +61,7 @@ impl<S> Tcp<S> {
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, State::Connecting { give_up }, iss, ctx.now);
         connection.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
+        connection.up.queries = is_to_forwarder(&key, ctx.net).then(Queries::default);
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
@@ -337,7 +339,7 @@ impl<S> Connection<S> {
 /// Where a connection that the guest opens goes on the host's side, if it may; counts it if not.
 fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
-    let target = if net.config.addresses.is_dns(written) && port == DNS_PORT {
+    let target = if is_to_forwarder(key, net) {
         let to = Destination {
             protocol: Protocol::Tcp,
             written,
@@ -357,6 +359,11 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
     target
 }
 
+/// Whether a connection that the guest opens leads to the DNS forwarder.
+fn is_to_forwarder(key: &Key, net: &Net) -> bool {
+    net.config.addresses.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
+}
+
 /// Whether policy lets a connection be: the host's addresses and the rules may have changed since it was opened.
 ///
 /// A client's connection stays when the client's address becomes the host's: a published port lets clients of the host
@@ -367,7 +374,7 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
     if connection.listener.is_some() || matches!(connection.state, State::TimeWait { .. } | State::Failed) {
         return true;
     }
-    if net.config.addresses.is_dns(to.ip()) && to.port() == DNS_PORT {
+    if is_to_forwarder(&connection.key, net) {
         return !net.policy.egress.names_domains();
     }
     net.policy.decide(to.ip()).is_ok() && net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)

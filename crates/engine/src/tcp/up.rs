@@ -13,7 +13,8 @@ use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
 use crate::ctx::{Ctx, Net};
-use crate::{Failure, FlowId, Frame, Host, Transmit};
+use crate::dns::stream::Queries;
+use crate::{Counters, Failure, FlowId, Frame, Host, Transmit};
 
 /// The widest window: above 2.5 MiB, what Linux allows a loopback sender at once, nothing gets faster.
 const WIDEST_WINDOW: u32 = 4 << 20;
@@ -84,7 +85,7 @@ impl<S> Connection<S> {
         while self.facts.writable
             && let Some(front) = up.spill.front(pool)
         {
-            match ctx.host.tcp_send(socket, &[front]) {
+            match send(&mut up.queries, ctx.host, &mut ctx.net.counters, socket, &[front]) {
                 Ok(sent) => up.spill.pop(sent, pool),
                 Err(Failure::WouldBlock) => self.facts.writable = false,
                 Err(failure) => return Err(Ended::Failed(failure)),
@@ -96,7 +97,7 @@ impl<S> Connection<S> {
             self.facts.writable = false;
             let mut sent = 0;
             if up.spill.is_empty() {
-                sent = match ctx.host.tcp_send(socket, parts) {
+                sent = match send(&mut up.queries, ctx.host, &mut ctx.net.counters, socket, parts) {
                     Ok(sent) => sent,
                     Err(Failure::WouldBlock) => 0,
                     Err(failure) => return Err(Ended::Failed(failure)),
@@ -130,7 +131,7 @@ impl<S> Connection<S> {
         while up.spill.is_empty()
             && let Some(front) = up.reorder.front(up.next, pool)
         {
-            match ctx.host.tcp_send(socket, &[front]) {
+            match send(&mut up.queries, ctx.host, &mut ctx.net.counters, socket, &[front]) {
                 Ok(sent) => {
                     up.next += u32::try_from(sent).expect("at most a block");
                     up.reorder.advance(up.next, pool);
@@ -209,5 +210,19 @@ impl<S> Connection<S> {
             .min(u32::from(u16::MAX));
         up.edge = up.edge.latest(up.next + field * step);
         u16::try_from(field).expect("limited above")
+    }
+}
+
+/// Sends `parts` to the host; those to the DNS forwarder as far as they are queries.
+fn send<H: Host>(
+    queries: &mut Option<Queries>,
+    host: &mut H,
+    counters: &mut Counters,
+    socket: &mut H::Socket,
+    parts: &[VolatileSlice<'_>],
+) -> Result<usize, Failure> {
+    match queries {
+        None => host.tcp_send(socket, parts),
+        Some(queries) => queries.send(host, counters, socket, parts),
     }
 }

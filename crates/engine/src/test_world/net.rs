@@ -47,6 +47,7 @@ pub(crate) fn net() -> Net {
         resolvers: vec!["192.0.2.53:53".parse().unwrap()],
         host_loopback: Vec::new(),
         host_addresses: false,
+        metadata: false,
         egress: crate::Egress::default(),
         published: Vec::new(),
         connect_timeout: None,

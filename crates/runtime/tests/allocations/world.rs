@@ -130,6 +130,7 @@ fn config() -> Config {
         resolvers: Vec::new(),
         host_loopback: vec![IpAddr::V4(GATEWAY)],
         host_addresses: false,
+        metadata: false,
         egress: pontoon_engine::Egress::default(),
         published: Vec::new(),
         connect_timeout: None,

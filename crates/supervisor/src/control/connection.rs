@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
+use super::hosts::Hosts;
 use super::http::{self, Parsed, Request, Response};
 use super::server::{self, Answer, Look, Route};
 use super::{IDLE, PATIENCE};
@@ -40,6 +41,15 @@ struct Waiting<S> {
 struct Manner {
     close: bool,
     head_only: bool,
+}
+
+impl Manner {
+    fn of(request: &Request) -> Self {
+        Self {
+            close: request.close,
+            head_only: request.method == "HEAD",
+        }
+    }
 }
 
 impl<S> Connection<S> {
@@ -95,7 +105,7 @@ impl<S> Connection<S> {
     }
 
     /// Takes what the client says, and answers what can be answered.
-    pub(super) fn serve(&mut self, routes: &[Route<S>], service: &mut S, now: Instant) {
+    pub(super) fn serve(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
         if self.closing {
             self.forget();
         } else if !self.ended {
@@ -118,7 +128,12 @@ impl<S> Connection<S> {
                 Parsed::Whole(request, len) => {
                     self.received.drain(..len);
                     self.continued = false;
-                    self.take(&request, routes, service, now);
+                    if hosts.admit(request.host.as_deref()) {
+                        self.take(&request, routes, service, now);
+                    } else {
+                        let manner = Manner::of(&request);
+                        self.answer(&Response::problem(421, OTHER_HOST), manner, now);
+                    }
                 }
                 Parsed::Wrong(response) => {
                     let manner = Manner {
@@ -134,10 +149,7 @@ impl<S> Connection<S> {
     }
 
     fn take(&mut self, request: &Request, routes: &[Route<S>], service: &mut S, now: Instant) {
-        let manner = Manner {
-            close: request.close,
-            head_only: request.method == "HEAD",
-        };
+        let manner = Manner::of(request);
         match server::dispatch(routes, service, request, now) {
             Answer::Now(response) => self.answer(&response, manner, now),
             Answer::Later(look) => self.waiting = Some(Waiting { look, manner }),
@@ -212,3 +224,6 @@ impl<S> Connection<S> {
 
 /// Bytes that are read and forgotten of who gets no other answer: more than a body has that is too long by mistake.
 const FORGOTTEN: usize = 16 << 20;
+
+/// The answer to a request for a host that is not served.
+const OTHER_HOST: &str = "not a host of these metrics: ask for an address, or give --metrics-host";

@@ -80,6 +80,7 @@ const WITH_BODIES: [(&str, &str); 5] = [
 
 fn request(method: &str, path: &str, body: &[u8]) -> Request {
     Request {
+        host: None,
         method: method.to_owned(),
         path: path.to_owned(),
         body: body.to_vec(),

@@ -17,6 +17,8 @@ pub(crate) struct Request {
     pub(crate) method: String,
     /// Without what is behind a question mark.
     pub(crate) path: String,
+    /// The host that it is for, with its port, where it names one.
+    pub(crate) host: Option<String>,
     pub(crate) body: Vec<u8>,
     /// The client wants no other answer on this connection.
     pub(crate) close: bool,
@@ -95,6 +97,11 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     let (Some(method), Some(path)) = (head.method, head.path) else {
         return wrong(400, "no request line");
     };
+    let mut hosts = values("host").map(|host| String::from_utf8_lossy(host).into_owned());
+    let (host, None) = (hosts.next(), hosts.next()) else {
+        return wrong(400, "several hosts");
+    };
+    let (authority, path) = split_target(path);
     let wants_end = |value: &[u8]| {
         value
             .split(|byte| *byte == b',')
@@ -102,21 +109,25 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     };
     let request = Request {
         method: method.to_owned(),
-        path: origin_form(path).split('?').next().unwrap_or_default().to_owned(),
+        path: path.split('?').next().unwrap_or_default().to_owned(),
+        host: authority.map(str::to_owned).or(host),
         body: body.to_vec(),
         close: head.version == Some(0) || values("connection").any(wants_end),
     };
     Parsed::Whole(request, head_len + body_len)
 }
 
-/// A target without scheme and authority, which a client may send along (RFC 9112 section 3.2.2).
-fn origin_form(target: &str) -> &str {
+/// The authority of a target, which a client may send along and which takes the place of the field's (RFC 9112 section
+/// 3.2.2), and what is behind it.
+fn split_target(target: &str) -> (Option<&str>, &str) {
     const SCHEME: &str = "http://";
     match target.split_at_checked(SCHEME.len()) {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case(SCHEME) => {
-            rest.find(['/', '?']).map_or("/", |begin| &rest[begin..])
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at(end);
+            (Some(authority), if path.is_empty() { "/" } else { path })
         }
-        _ => target,
+        _ => (None, target),
     }
 }
 
@@ -216,6 +227,7 @@ fn phrase(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         409 => "Conflict",
         413 => "Content Too Large",
+        421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
         503 => "Service Unavailable",

@@ -5,8 +5,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags};
@@ -17,6 +16,7 @@ use rustix::net::{
 };
 
 use crate::error::{Error, reason};
+use crate::machine;
 use crate::pid_namespace::PidNamespace;
 
 /// A listening socket.
@@ -62,7 +62,9 @@ impl Listener {
                 _ => plain,
             }
         };
-        remove_stale(path);
+        if machine::is_left_over(path) {
+            let _ = fs::remove_file(path);
+        }
         let socket = bind(path).map_err(|error| cannot(&error))?;
         let file = fs::symlink_metadata(path).map_err(|error| cannot(&error))?;
         Ok(Self {
@@ -182,17 +184,6 @@ fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
     rustix::net::bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
-}
-
-/// Removes the socket of one that is dead. What is no socket, or has somebody behind it, stays.
-fn remove_stale(path: &Path) {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    if is_socket
-        && let Err(error) = UnixStream::connect(path)
-        && error.kind() == io::ErrorKind::ConnectionRefused
-    {
-        let _ = fs::remove_file(path);
-    }
 }
 
 /// Clients that may wait to be accepted.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use rustix::event::PollFd;
 
 use super::connection::Connection;
+use super::hosts::Hosts;
 use super::http::{Request, Response};
 use super::listener::Listener;
 use super::{CLIENTS, REST};
@@ -14,6 +15,7 @@ use super::{CLIENTS, REST};
 pub(crate) struct Server<S: 'static> {
     listener: Listener,
     routes: &'static [Route<S>],
+    hosts: Hosts,
     /// After a failure, no client is accepted until then.
     rests_until: Option<Instant>,
     connections: Vec<Connection<S>>,
@@ -36,10 +38,11 @@ pub(crate) enum Answer<S> {
 pub(crate) type Look<S> = Box<dyn FnMut(&mut S) -> Option<Response>>;
 
 impl<S> Server<S> {
-    pub(crate) fn new(listener: Listener, routes: &'static [Route<S>]) -> Self {
+    pub(crate) fn new(listener: Listener, routes: &'static [Route<S>], hosts: Hosts) -> Self {
         Self {
             listener,
             routes,
+            hosts,
             rests_until: None,
             connections: Vec::new(),
         }
@@ -77,7 +80,7 @@ impl<S> Server<S> {
             connection.deliver(service, now);
         }
         for connection in &mut self.connections {
-            connection.serve(self.routes, service, now);
+            connection.serve(self.routes, &self.hosts, service, now);
         }
         self.connections.retain(|connection| connection.is_open(now));
     }

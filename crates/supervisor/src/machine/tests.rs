@@ -50,6 +50,15 @@ fn a_socket_file_lives_as_long_as_its_owner() {
 }
 
 #[test]
+fn the_file_is_for_this_user_alone() {
+    let path = path("mode");
+    let opened = open(&machine(Seat::Path(path.clone()), Protocol::Stream), 1);
+    let _machine = opened.unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
 fn a_file_that_somebody_listens_on_stays_and_one_left_over_goes() {
     let path = path("taken");
     let listener = UnixListener::bind(&path).unwrap();

@@ -1,6 +1,5 @@
 //! What can be asked of a relay over its control socket, and the answers.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use pontoon_relay::Rule;
@@ -9,23 +8,26 @@ use serde::Deserialize;
 
 use super::metrics;
 use super::state::Relay;
+use crate::control::hosts::Hosts;
 use crate::control::http::{Request, Response};
 use crate::control::listener::Listener;
 use crate::control::reply;
 use crate::control::server::{Answer, Route, Server};
 use crate::error::Error;
+use crate::options::Metrics;
 
 /// Listens at `path`, where only this user may connect, and for whoever wants metrics.
 ///
 /// # Errors
 /// Somebody else listens there, or that cannot be had.
-pub(super) fn open(path: Option<&Path>, metrics: Option<SocketAddr>) -> Result<Vec<Server<Relay>>, Error> {
+pub(super) fn open(path: Option<&Path>, metrics: Option<&Metrics>) -> Result<Vec<Server<Relay>>, Error> {
     let mut servers = Vec::new();
     if let Some(path) = path {
-        servers.push(Server::new(Listener::open(path)?, ROUTES));
+        servers.push(Server::new(Listener::open(path)?, ROUTES, Hosts::Any));
     }
-    if let Some(at) = metrics {
-        servers.push(Server::new(Listener::tcp(at)?, METRICS));
+    if let Some(metrics) = metrics {
+        let hosts = Hosts::Named(metrics.hosts.clone());
+        servers.push(Server::new(Listener::tcp(metrics.at)?, METRICS, hosts));
     }
     Ok(servers)
 }

@@ -152,6 +152,53 @@ fn dns_over_tcp_goes_to_the_resolver() {
 }
 
 #[test]
+fn dns_over_tcp_is_queries_alone() {
+    let dns = config(1500).addresses.v4.dns;
+    let resolved = Config {
+        resolvers: vec![(SERVER_V4, 53).into()],
+        ..config(1500)
+    };
+    let between = |segment: Segment| Segment {
+        to: (dns, 53).into(),
+        ..segment
+    };
+    let message = |flags: u8| [&[0, 12, 1, 2, flags][..], &[0; 9]].concat();
+    // UPDATE, NOTIFY, an answer, a message shorter than a header, and UPDATE behind a query.
+    for wrong in [
+        message(0x28),
+        message(0x20),
+        message(0x80),
+        vec![0, 11],
+        [message(1), message(0x28)].concat(),
+    ] {
+        let mut given = given(resolved.clone(), HostPlan::default());
+        given.host.serve(53, Answer::Now, Script::SINK);
+        given.up(between(syn()));
+        given.down(Segment {
+            from: (dns, 53).into(),
+            ..syn_ack()
+        });
+        given.up(between(up(ACK, 1001, 1)));
+        given.forget_counters();
+        given.up(between(up(ACK, 1001, 1)).carrying(wrong.clone()));
+        let reset = given.take_one();
+        assert!(reset.flags.has(RST), "{wrong:?}: {reset:?}");
+        given.counted(|counters| {
+            one_each(counters);
+            counters.dns_unsupported += 1;
+            counters.tcp_reset_by_host += 1;
+        });
+        assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+        let received = given
+            .host
+            .reports()
+            .filter_map(|report| report.app)
+            .map(|app| app.received());
+        assert_eq!(received.sum::<u64>(), 0, "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_segment_to_nothing_is_reset() {
     let mut given = Given::server();
     given.up(up(ACK, 5, 77).carrying(vec![1]));

@@ -28,8 +28,14 @@ fn queries_have_no_more_ports_than_endpoints() {
 fn beyond_the_limit_the_newest_is_dropped() {
     let mut bench = Bench::new(&[A]);
     for n in 0..4_096 {
-        assert_eq!(bench.ask(&query(n, "example.org")).0, [("dns_queries", 1)]);
+        let name = format!("n{n}.example");
+        assert_eq!(bench.ask(&query(n, &name)).0, [("dns_queries", 1)]);
     }
+    assert_eq!(
+        bench.ask(&query(5_000, "n1.example")),
+        (vec![("dns_dropped", 1)], vec![]),
+        "another client of a query"
+    );
     assert_eq!(
         bench.ask(&query(5_000, "example.org")),
         (vec![("dns_dropped", 1)], vec![])
@@ -90,6 +96,35 @@ fn what_is_no_query_is_malformed() {
     long.drain(12..14);
     long[12] = 61;
     assert_eq!(bench.ask(&long).0, [("dns_queries", 1)]);
+}
+
+#[test]
+fn operations_other_than_queries_are_not_implemented() {
+    let mut bench = Bench::new(&[A]);
+    for opcode in (1..16_u8).map(|code| code << 3) {
+        let mut update = query(0x1234, "example.org");
+        // RD is copied, AD and what follows is not.
+        update[2] = opcode | 1;
+        update[3] = 0x20;
+        update.extend([7; 40]);
+        let answer = [0x12, 0x34, 0x81 | opcode, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+        let (moved, sent) = bench.ask(&update);
+        assert_eq!(
+            moved,
+            [("frames_down", 1), ("udp_down", 1), ("dns_unsupported", 1)]
+        );
+        assert_eq!(sent, [answer]);
+        // Whatever its sections are.
+        update[4..8].copy_from_slice(&[0, 3, 0xff, 0xff]);
+        assert_eq!(bench.ask(&update).1, [answer]);
+        assert_eq!(bench.ask(&update[..12]).1, [answer]);
+    }
+    assert!(bench.sent().is_empty());
+    bench.idle();
+    // An answer is none of them: two forwarders would answer each other for ever.
+    let mut answer = query(1, "example.org");
+    answer[2] = 0xa8;
+    assert_eq!(bench.ask(&answer), (vec![("malformed", 1)], vec![]));
 }
 
 #[test]

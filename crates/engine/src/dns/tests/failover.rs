@@ -112,7 +112,7 @@ fn a_resolver_that_cannot_be_connected_to_is_passed_over() {
     assert_eq!(bench.world.host.open_sockets(), 1);
 
     bench.world.host.unreachable.push(addr(A));
-    let question = query(2, "example.org");
+    let question = query(2, "example.net");
     let (moved, sent) = bench.ask(&question);
     assert_eq!(
         moved,
@@ -293,7 +293,7 @@ fn what_is_too_long_to_keep_is_passed_on() {
 fn new_resolvers_leave_waiting_queries_in_peace() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     bench.forwarder.set_resolvers(&[addr(B)]);
-    bench.ask(&query(2, "example.org"));
+    bench.ask(&query(2, "example.net"));
     assert_eq!(bench.asked().1, addr(B));
     let step = bench.answer(socket, A, &[answer(&asked, 0)]);
     assert_eq!(step, (ANSWERED.into(), vec![answer(&question, 0)]));

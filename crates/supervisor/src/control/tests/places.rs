@@ -8,22 +8,36 @@ use super::*;
 fn metrics_over_tcp_and_nothing_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
-    let error = Control::open(None, Some(at), served()).unwrap_err().to_string();
+    let metrics = |hosts: &[&str]| Metrics {
+        at,
+        hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
+    };
+    let error = Control::open(None, Some(&metrics(&[])), served())
+        .unwrap_err()
+        .to_string();
     assert_eq!(
         error,
         format!("cannot listen on {at}: address already in use (try: another port)")
     );
     drop(taken);
-    let mut control = Control::open(None, Some(at), served()).unwrap();
+    let mut control = Control::open(None, Some(&metrics(&["metrics.example"])), served()).unwrap();
     let mut client = std::net::TcpStream::connect(at).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut round = 0;
     let mut ask = |control: &mut Control, path: &str| {
         client
             .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
             .unwrap();
         let now = Instant::now();
-        control.serve(&mut |_| {}, now);
+        let asked = &mut round;
+        let mut tell = |update| {
+            if let Update::Ask(number) = update {
+                *asked = number;
+            }
+        };
+        control.serve(&mut tell, now);
         let stats = Stats {
-            round: 1,
+            round,
             ..Stats::default()
         };
         control.hear(Report::Stats(stats), &mut |_| {}, now);
@@ -40,6 +54,59 @@ fn metrics_over_tcp_and_nothing_else() {
     for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {
         assert_eq!(status(&ask(&mut control, path)), "404");
     }
+    // A page whose name was made to lead here is not answered.
+    for (target, expected) in [
+        ("/metrics HTTP/1.1\r\nHost: evil.example:9090\r\nX:", "421"),
+        (
+            "http://evil.example/metrics HTTP/1.1\r\nHost: localhost\r\nX:",
+            "421",
+        ),
+        ("/metrics HTTP/1.1\r\nHost: 127.0.0.1:9090\r\nX:", "200"),
+        ("/metrics HTTP/1.1\r\nHost: Metrics.example\r\nX:", "200"),
+        (
+            "/metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nX:",
+            "400",
+        ),
+    ] {
+        let answer = ask(&mut control, target);
+        assert_eq!(status(&answer), expected, "{target}");
+        assert_eq!(answer.contains("pontoon_"), expected == "200", "{target}");
+    }
+}
+
+#[test]
+fn a_listener_whose_queue_is_full_stays_and_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control");
+    let at = rustix::net::SocketAddrUnix::new(&path).unwrap();
+    let socket = || {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+        socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap()
+    };
+    let listener = socket();
+    rustix::net::bind(&listener, &at).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let client = socket();
+        if rustix::net::connect(&client, &at) == Err(rustix::io::Errno::AGAIN) {
+            break;
+        }
+        waiting.push(client);
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let error = Control::open(Some(&path), None, served()).unwrap_err();
+        tell.send(error.to_string()).unwrap();
+    });
+    let error = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(error.contains(": address already in use "), "{error}");
 }
 
 #[test]

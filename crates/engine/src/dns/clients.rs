@@ -1,0 +1,99 @@
+//! The clients of one upstream query, and what of an answer differs from client to client: id and letter case.
+
+use core::net::SocketAddr;
+
+use super::message::Query;
+
+/// A client that waits for an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Client {
+    /// The guest's address and port.
+    pub(super) guest: SocketAddr,
+    /// The address of the forwarder that the client sent its query to.
+    pub(super) server: SocketAddr,
+    id: [u8; 2],
+    case: Case,
+}
+
+impl Client {
+    /// The client that sent `query` from `guest` to `server`.
+    pub(super) fn new(guest: SocketAddr, server: SocketAddr, query: &Query) -> Self {
+        Self {
+            guest,
+            server,
+            id: query.id(),
+            case: Case::of(query.name()),
+        }
+    }
+
+    /// Gives an answer to `query` the id of this client's query and the letter case of its question.
+    pub(super) fn address(&self, answer: &mut [u8], query: &Query) {
+        answer[..2].copy_from_slice(&self.id);
+        self.case.apply(&mut answer[query.name_range()]);
+    }
+}
+
+/// The clients of one query. Most queries have one, for which nothing is allocated.
+#[derive(Debug)]
+pub(super) struct Clients {
+    first: Client,
+    others: Vec<Client>,
+}
+
+impl Clients {
+    /// One client.
+    pub(super) const fn new(first: Client) -> Self {
+        Self {
+            first,
+            others: Vec::new(),
+        }
+    }
+
+    /// All clients, in the order of their queries.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The number of clients.
+    pub(super) const fn len(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Adds a client. Returns false, and adds none, where [`LIMIT`] clients wait already.
+    pub(super) fn add(&mut self, client: Client) -> bool {
+        let has_room = self.len() < LIMIT;
+        if has_room {
+            self.others.push(client);
+        }
+        has_room
+    }
+}
+
+/// The upper-case letters of a name, a bit for each octet. Clients mix the case of letters as a further defence against
+/// forged answers (draft-vixie-dnsext-dns0x20).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Case([u64; 4]);
+
+impl Case {
+    fn of(name: &[u8]) -> Self {
+        let mut case = Self::default();
+        for (at, octet) in name.iter().enumerate() {
+            case.0[at / 64] |= u64::from(octet.is_ascii_uppercase()) << (at % 64);
+        }
+        case
+    }
+
+    /// Lengths of labels are at most 63, below every letter.
+    fn apply(self, name: &mut [u8]) {
+        for (at, octet) in name.iter_mut().enumerate() {
+            if self.0[at / 64] >> (at % 64) & 1 == 1 {
+                octet.make_ascii_uppercase();
+            } else {
+                octet.make_ascii_lowercase();
+            }
+        }
+    }
+}
+
+/// Clients that wait for the answer to one query. A query is compared with those of all of them.
+const LIMIT: usize = 1_024;

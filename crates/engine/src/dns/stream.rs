@@ -1,0 +1,164 @@
+//! DNS over TCP: messages, each behind its length in two octets (RFC 1035 section 4.2.2, RFC 7766).
+//!
+//! The stream is passed on as it comes, so a message cannot be answered here. At one that is no query the stream ends.
+
+use vm_memory::VolatileSlice;
+
+use super::message;
+use crate::{Counters, Failure, Host};
+
+/// How far a client's stream of queries has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Queries {
+    /// Octets of the message at hand that have passed, with those of its length.
+    passed: usize,
+    /// Its length, as far as it has passed.
+    length: u16,
+}
+
+/// A message that is no query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NoQuery;
+
+impl Queries {
+    /// Sends as much of `parts` as the socket takes and is queries. What is sent is a copy, which the guest cannot change
+    /// any more.
+    ///
+    /// # Errors
+    /// The socket's, and [`Failure::Prohibited`] where there is a message that is no query.
+    pub(crate) fn send<H: Host>(
+        &mut self,
+        host: &mut H,
+        counters: &mut Counters,
+        socket: &mut H::Socket,
+        parts: &[VolatileSlice<'_>],
+    ) -> Result<usize, Failure> {
+        let mut buffer = [0; BUFFER];
+        let mut sent = 0;
+        for part in parts {
+            let mut at = 0;
+            while at < part.len() {
+                let rest = part.offset(at).expect("at is within the part");
+                let copied = rest.copy_to(&mut buffer);
+                let mut ahead = *self;
+                if ahead.follow(&buffer[..copied]).is_err() {
+                    counters.dns_unsupported += 1;
+                    return Err(Failure::Prohibited);
+                }
+                let taken = match host.tcp_send(socket, &[VolatileSlice::from(&mut buffer[..copied])]) {
+                    Ok(taken) => taken,
+                    Err(Failure::WouldBlock) => 0,
+                    Err(failure) => return Err(failure),
+                };
+                at += taken;
+                sent += taken;
+                if taken == copied {
+                    *self = ahead;
+                    continue;
+                }
+                self.follow(&buffer[..taken]).expect("the whole was followed");
+                return if sent > 0 {
+                    Ok(sent)
+                } else {
+                    Err(Failure::WouldBlock)
+                };
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Follows the stream over its next octets.
+    fn follow(&mut self, mut octets: &[u8]) -> Result<(), NoQuery> {
+        while let Some(&octet) = octets.first() {
+            let [high, low] = self.length.to_be_bytes();
+            let mut step = 1;
+            match self.passed {
+                0 => self.length = u16::from_be_bytes([octet, low]),
+                1 => self.length = u16::from_be_bytes([high, octet]),
+                FLAGS if !message::is_query(octet) => return Err(NoQuery),
+                2..=FLAGS => {}
+                passed => step = octets.len().min(self.end() - passed),
+            }
+            self.passed += step;
+            octets = &octets[step..];
+            if self.passed == LENGTH && usize::from(self.length) < message::HEADER {
+                return Err(NoQuery);
+            }
+            if self.passed > LENGTH && self.passed == self.end() {
+                *self = Self::default();
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the message at hand ends.
+    fn end(&self) -> usize {
+        LENGTH + usize::from(self.length)
+    }
+}
+
+/// Octets of a message's length.
+const LENGTH: usize = 2;
+
+/// Place of the octet with the operation, behind length and id.
+const FLAGS: usize = LENGTH + 2;
+
+/// Octets that are sent at once: most streams are shorter.
+const BUFFER: usize = 2_048;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(flags: u8, len: u16) -> Vec<u8> {
+        let mut bytes = len.to_be_bytes().to_vec();
+        bytes.extend((0..len).map(|at| if at == 2 { flags } else { 0xff }));
+        bytes
+    }
+
+    #[test]
+    fn a_message_shorter_than_a_header_is_no_query() {
+        for len in 0..12 {
+            assert_eq!(Queries::default().follow(&message(0, len)), Err(NoQuery), "{len}");
+        }
+        assert_eq!(Queries::default().follow(&message(0, 12)), Ok(()));
+    }
+
+    #[test]
+    fn all_operations_but_query_and_all_answers_are_no_queries() {
+        for flags in 0..=255 {
+            let is_query = flags & 0xf8 == 0;
+            assert_eq!(
+                Queries::default().follow(&message(flags, 40)).is_ok(),
+                is_query,
+                "{flags:#x}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_that_is_no_query_is_found_wherever_the_stream_is_cut(
+            before in proptest::collection::vec(12..3_000_u16, 0..5),
+            cuts in proptest::collection::vec(1..400_usize, 1..20),
+        ) {
+            let mut stream: Vec<u8> = before.iter().flat_map(|len| message(1, *len)).collect();
+            let flags_at = stream.len() + FLAGS;
+            stream.extend(message(0x28, 30));
+            let mut queries = Queries::default();
+            let mut cuts = cuts.iter().cycle();
+            let mut at = 0;
+            loop {
+                let end = (at + cuts.next().unwrap()).min(stream.len());
+                let followed = queries.follow(&stream[at..end]);
+                prop_assert_eq!(followed.is_err(), end > flags_at);
+                if followed.is_err() {
+                    break;
+                }
+                at = end;
+            }
+        }
+    }
+}

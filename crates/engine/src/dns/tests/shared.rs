@@ -1,0 +1,161 @@
+//! Equal questions of several clients: one query to the resolver (RFC 5452 section 5).
+
+use super::*;
+
+/// `message` under another id.
+fn with_id(message: &[u8], id: u16) -> Vec<u8> {
+    let mut message = message.to_vec();
+    message[..2].copy_from_slice(&id.to_be_bytes());
+    message
+}
+
+/// A client's port, as an address of the guest.
+fn client(port: u16) -> String {
+    format!("10.0.2.15:{port}")
+}
+
+#[test]
+fn equal_questions_are_one_query_and_each_client_is_answered() {
+    let mut bench = Bench::new(&[A]);
+    for id in 0..1_000 {
+        assert_eq!(bench.ask(&query(id, "example.org")).0, [("dns_queries", 1)]);
+    }
+    let (socket, _, asked) = bench.asked();
+    assert_eq!(bench.world.host.open_sockets(), 1);
+    let (moved, sent) = bench.answer(socket, A, &[answer(&asked, 4)]);
+    assert_eq!(moved, [("frames_down", 1_000), ("udp_down", 1_000)]);
+    let expected: Vec<_> = (0..1_000)
+        .map(|id| answer(&query(id, "example.org"), 4))
+        .collect();
+    assert_eq!(sent, expected);
+    bench.idle();
+}
+
+#[test]
+fn each_client_is_answered_in_the_case_of_its_question() {
+    let mut bench = Bench::new(&[A]);
+    let questions = [
+        query(1, "example.org"),
+        query(2, "EXAMPLE.org"),
+        query(3, "eXaMpLe.OrG"),
+    ];
+    for question in &questions {
+        bench.ask(question);
+    }
+    let (socket, _, asked) = bench.asked();
+    let (_, sent) = bench.answer(socket, A, &[answer(&asked, 4)]);
+    assert_eq!(sent, questions.map(|question| answer(&question, 4)));
+    bench.idle();
+}
+
+#[test]
+fn letters_are_equal_in_any_case_in_the_name_alone() {
+    let mut bench = Bench::new(&[A]);
+    let mut lower = query(1, "example.org");
+    let mut upper = query(2, "example.org");
+    let at = lower.len() - 3;
+    lower[at] = b'a';
+    upper[at] = b'A';
+    bench.ask(&lower);
+    bench.ask(&upper);
+    assert_eq!(bench.sent().len(), 2, "types 97 and 65");
+}
+
+#[test]
+fn a_query_in_another_form_is_sent_on_its_own_and_there_are_few() {
+    let mut bench = Bench::new(&[A]);
+    let plain = query(1, "example.org");
+    // RD, AD and CD clear or set, EDNS.
+    let mut forms = vec![plain.clone()];
+    for (at, bit) in [(2, 0x01), (3, 0x20), (3, 0x10)] {
+        let mut other = plain.clone();
+        other[at] ^= bit;
+        forms.push(other);
+    }
+    let mut edns = plain.clone();
+    edns[11] = 1;
+    edns.extend([0, 0, 41, 4, 208, 0, 0, 0x80, 0, 0, 0]);
+    forms.push(edns.clone());
+    for form in &forms {
+        assert_eq!(bench.ask(form).0, [("dns_queries", 1)]);
+    }
+    assert_eq!(bench.sent().len(), forms.len());
+    // By an option that a resolver ignores, each query of a flood could be made to differ.
+    let mut dropped = 0;
+    for n in 0..1_000_u16 {
+        let mut padded = with_id(&edns, n);
+        padded.extend(n.to_be_bytes());
+        dropped += usize::from(bench.ask(&padded).0 == [("dns_dropped", 1)]);
+    }
+    assert_eq!(bench.sent().len(), 32 - forms.len());
+    assert_eq!(dropped, 1_000 - 32 + forms.len());
+    // Another question is not concerned.
+    assert_eq!(bench.ask(&query(1, "example.net")).0, [("dns_queries", 1)]);
+}
+
+#[test]
+fn a_client_that_repeats_its_query_is_answered_once() {
+    let mut bench = Bench::new(&[A]);
+    let question = query(1, "example.org");
+    for port in [4_000, 4_001, 4_000, 4_001] {
+        bench.ask_from(&client(port), &question, Segmentation::Whole);
+    }
+    let (socket, _, asked) = bench.asked();
+    bench
+        .world
+        .host
+        .queue(socket, A, None, &answer(&asked, 0), asked.len());
+    let flow = bench.world.host.flow(socket);
+    let before = bench.world.net.counters;
+    bench
+        .forwarder
+        .handle_socket(flow, READABLE, &mut bench.world.ctx());
+    assert_eq!(
+        moved(&bench.world.net, &before),
+        [("frames_down", 2), ("udp_down", 2)]
+    );
+    bench.world.link.take();
+    bench.idle();
+}
+
+#[test]
+fn clients_of_one_query_are_bounded() {
+    let mut bench = Bench::new(&[A]);
+    for id in 0..1_024 {
+        bench.ask(&query(id, "example.org"));
+    }
+    assert_eq!(
+        bench.ask(&query(2_000, "example.org")),
+        (vec![("dns_dropped", 1)], vec![])
+    );
+    assert_eq!(bench.ask(&query(2_000, "example.net")).0, [("dns_queries", 1)]);
+}
+
+#[test]
+fn all_clients_get_the_failure_of_the_query_that_they_share() {
+    let mut bench = Bench::new(&[A, B]);
+    let questions = [query(1, "example.org"), query(2, "Example.org")];
+    for question in &questions {
+        bench.ask(question);
+    }
+    let (socket, ..) = bench.asked();
+    bench.refuse(socket, Failure::Refused);
+    let (socket, ..) = bench.asked();
+    let (moved, sent) = bench.refuse(socket, Failure::Refused);
+    assert_eq!(moved, [("frames_down", 2), ("udp_down", 2), ("dns_failed", 2)]);
+    assert_eq!(sent, questions.map(|question| server_failure(&question)));
+    bench.idle();
+}
+
+#[test]
+fn all_clients_get_the_answer_of_a_resolver_that_declined() {
+    let mut bench = Bench::new(&[A]);
+    let questions = [query(1, "example.org"), query(2, "Example.org")];
+    for question in &questions {
+        bench.ask(question);
+    }
+    let (socket, _, asked) = bench.asked();
+    let (_, sent) = bench.answer(socket, A, &[server_failure(&asked)]);
+    assert_eq!(sent, questions.map(|question| server_failure(&question)));
+    bench.idle();
+}
