@@ -4,6 +4,8 @@ use std::fs;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 
+use pontoon_sys::timed_write::TimedWrite;
+
 use crate::descriptor;
 use crate::error::{Context as _, Error};
 
@@ -50,7 +52,7 @@ impl Announcement {
             self.written = true;
         }
         if let Some(ready) = self.ready.take()
-            && let Err(error) = rustix::io::write(&ready, b"1\n")
+            && let Err(error) = TimedWrite::new().and_then(|write| Ok(write.write(&ready, b"1\n")?))
         {
             tracing::debug!(%error, "nobody reads the ready descriptor");
         }

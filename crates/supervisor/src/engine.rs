@@ -20,7 +20,7 @@ use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
 use crate::spawn::{self, Child};
 use crate::talk::Talk;
-use crate::{environment, last_words, panics, stdio};
+use crate::{environment, last_words, output, panics, stdio};
 
 mod outbox;
 
@@ -317,6 +317,7 @@ impl Process {
             };
             let own = rustix::stdio::dup2_stderr(&error);
             own.map_or(1, |()| {
+                output::is_own_pipe();
                 become_engine(setup, ports, attachment, sandbox, &disabled, &theirs)
             })
         });
@@ -391,7 +392,6 @@ impl Process {
             if !fds[0].revents().is_empty() {
                 return;
             }
-            // It may wait for room before it goes on.
             self.talk.pass_on();
         }
     }

@@ -43,6 +43,7 @@ mod machine;
 mod mounts;
 mod netlink;
 pub mod options;
+pub mod output;
 mod panics;
 mod pid_namespace;
 pub mod policy;
@@ -88,6 +89,7 @@ use watch::{Behind, Watch};
 /// # Errors
 /// Anything of ours that failed, in one line; nothing is left behind.
 pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
+    panics::log_them();
     one_use_each(options)?;
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;

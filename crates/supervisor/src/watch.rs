@@ -1,7 +1,7 @@
 //! The supervisor's loop: sleeps until something of the outside changes, and passes it on.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Instant;
 
 use pontoon_runtime::Update;
@@ -14,6 +14,7 @@ use crate::engine::{Engine, Successor};
 use crate::error::{Context as _, Error};
 use crate::guest_route::GuestRoute;
 use crate::netlink::AddressWatch;
+use crate::output;
 use crate::pid_namespace::PidNamespace;
 use crate::resolv::ResolvWatch;
 use crate::signals::{Sender, Signal, Signals};
@@ -60,6 +61,8 @@ enum Source {
     Resolvers,
     RoomForUpdates,
     Talk,
+    /// Standard error has room for what waits.
+    Log,
     Voice,
     Control,
 }
@@ -95,6 +98,11 @@ impl Watch {
         });
         let engine = self.engine.fd().map(|fd| readable(Source::Engine, fd));
         let talk = self.engine.talk().map(|fd| readable(Source::Talk, fd));
+        let stderr = io::stderr();
+        let log = output::wants_room().then(|| {
+            let fd = PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT);
+            (Source::Log, fd)
+        });
         let always = [
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
@@ -108,6 +116,7 @@ impl Watch {
             .into_iter()
             .chain(engine)
             .chain(talk)
+            .chain(log)
             .chain(always)
             .chain(resolvers)
             .chain(unsent)
@@ -121,6 +130,7 @@ impl Watch {
             (Source::Resolvers, resolvers),
             (Source::Engine, self.engine.next_turn()),
             (Source::RoomForUpdates, self.engine.next_flush()),
+            (Source::Log, output::next_turn()),
         ];
         let due = turns.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
@@ -191,6 +201,7 @@ impl Watch {
             }
             Source::RoomForUpdates => self.engine.flush(),
             Source::Talk => self.engine.pass_on(),
+            Source::Log => output::flush(),
             Source::Voice => {
                 let heard = self.engine.hear();
                 if let Some(control) = &mut self.control {
