@@ -12,6 +12,7 @@ use crate::command::Guest;
 use crate::control::Control;
 use crate::engine::{Engine, Successor};
 use crate::error::{Context as _, Error};
+use crate::file_watch::FileWatch;
 use crate::guest_route::GuestRoute;
 use crate::netlink::AddressWatch;
 use crate::output;
@@ -43,6 +44,8 @@ pub(crate) struct Watch {
     pub(crate) addresses: AddressWatch,
     /// The guest's IPv6 default route, where it has IPv6.
     pub(crate) guest_route: Option<GuestRoute>,
+    /// Changes of files, where some are watched.
+    pub(crate) files: FileWatch,
     /// The host's resolvers, where they are used, or where the guest's own file is over those.
     pub(crate) resolvers: Option<ResolvWatch>,
     /// Whether they are used.
@@ -58,7 +61,7 @@ enum Source {
     Engine,
     Signals,
     Addresses,
-    Resolvers,
+    Files,
     RoomForUpdates,
     Talk,
     /// Standard error has room for what waits.
@@ -85,11 +88,7 @@ impl Watch {
     fn wait(&self) -> io::Result<Vec<Source>> {
         let readable = |source, fd| (source, PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let guest = self.behind.fd().map(|fd| readable(Source::Guest, fd));
-        let resolvers = self
-            .resolvers
-            .as_ref()
-            .and_then(ResolvWatch::fd)
-            .map(|fd| readable(Source::Resolvers, fd));
+        let files = self.files.fd().map(|fd| readable(Source::Files, fd));
         let unsent = self.engine.unsent().map(|fd| {
             (
                 Source::RoomForUpdates,
@@ -118,7 +117,7 @@ impl Watch {
             .chain(talk)
             .chain(log)
             .chain(always)
-            .chain(resolvers)
+            .chain(files)
             .chain(unsent)
             .chain(voice)
             .chain(control)
@@ -127,7 +126,8 @@ impl Watch {
         let turns = [
             (Source::Control, self.control.as_ref().and_then(Control::deadline)),
             (Source::Addresses, self.addresses.deadline()),
-            (Source::Resolvers, resolvers),
+            (Source::Files, self.files.deadline()),
+            (Source::Files, resolvers),
             (Source::Engine, self.engine.next_turn()),
             (Source::RoomForUpdates, self.engine.next_flush()),
             (Source::Log, output::next_turn()),
@@ -152,6 +152,33 @@ impl Watch {
         // All of its descriptors are served at once.
         ready.dedup();
         Ok(ready)
+    }
+
+    /// An exit status where the namespace's file is gone.
+    fn files_changed(&mut self) -> Result<Option<u8>, Error> {
+        let events = self.files.drain().context("cannot read inotify")?;
+        if let Behind::Attached(attached) = &self.behind
+            && attached.file_is_gone()
+        {
+            return Ok(Some(0));
+        }
+        let Some(resolvers) = &mut self.resolvers else {
+            return Ok(None);
+        };
+        let found = resolvers.look(&mut self.files);
+        // Another file of the host's may say the same, and be in the way of the guest's.
+        if let Behind::Command(guest) = &self.behind
+            && (events || found.touched)
+        {
+            guest.resolve_anew();
+        }
+        if let Some(servers) = found.servers
+            && self.asks_host
+        {
+            tracing::debug!(?servers, "the host's resolvers changed");
+            self.engine.tell(Update::Resolvers(servers));
+        }
+        Ok(None)
     }
 
     /// An exit status where that is the end.
@@ -186,19 +213,7 @@ impl Watch {
                     self.engine.tell(Update::Ipv6Route(exists));
                 }
             }
-            Source::Resolvers => {
-                let changed = self.resolvers.as_mut().map(ResolvWatch::changed).transpose();
-                // Another file of the host's may say the same, and be in the way of the guest's.
-                if let Behind::Command(guest) = &self.behind {
-                    guest.resolve_anew();
-                }
-                if let Some(servers) = changed.context("cannot read inotify")?.flatten()
-                    && self.asks_host
-                {
-                    tracing::debug!(?servers, "the host's resolvers changed");
-                    self.engine.tell(Update::Resolvers(servers));
-                }
-            }
+            Source::Files => return self.files_changed(),
             Source::RoomForUpdates => self.engine.flush(),
             Source::Talk => self.engine.pass_on(),
             Source::Log => output::flush(),
@@ -227,7 +242,7 @@ impl Behind {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Command(guest) => Some(guest.fd()),
-            Self::Attached(attached) => Some(attached.fd()),
+            Self::Attached(attached) => attached.fd(),
             Self::Machine => None,
         }
     }
@@ -249,7 +264,8 @@ impl Behind {
     fn ended(&self) -> Option<u8> {
         match self {
             Self::Command(guest) => Some(guest.wait()),
-            Self::Attached(attached) => attached.is_gone().then_some(0),
+            // Its process has died.
+            Self::Attached(_) => Some(0),
             Self::Machine => None,
         }
     }
