@@ -11,6 +11,7 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 
 use crate::again::Again;
+use crate::error::reason;
 
 /// The interval of looks where no event tells of a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -58,7 +59,8 @@ impl FileWatch {
                 Some(_) => ("watch", "max_user_watches"),
             };
             tracing::warn!(
-                "no inotify {what} ({error}): files are looked at once a second (try: sysctl fs.inotify.{advice})"
+                "no inotify {what} ({}): files are looked at once a second (try: a higher fs.inotify.{advice}, by sysctl)",
+                reason(&error.into())
             );
             self.looked = Some(Instant::now());
         }
