@@ -16,6 +16,7 @@ mod iperf;
 mod lifecycle;
 mod limits;
 mod load;
+mod log;
 mod pacing;
 mod policy;
 mod publish;
@@ -66,6 +67,7 @@ pub(crate) fn all() -> Vec<Case> {
         lifecycle::cases,
         limits::cases,
         load::cases,
+        log::cases,
         pacing::cases,
         policy::cases,
         publish::cases,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
@@ -18,6 +19,7 @@ pub(crate) struct Run<'a> {
     options: Vec<String>,
     command: Vec<String>,
     talk: Option<PathBuf>,
+    log: Option<OwnedFd>,
 }
 
 impl<'a> Run<'a> {
@@ -28,6 +30,7 @@ impl<'a> Run<'a> {
             options: Vec::new(),
             command: Vec::new(),
             talk: None,
+            log: None,
         }
     }
 
@@ -61,6 +64,12 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Sends its standard error to `descriptor`.
+    pub(crate) fn log_to(mut self, descriptor: OwnedFd) -> Self {
+        self.log = Some(descriptor);
+        self
+    }
+
     fn build(&self) -> Result<Command> {
         let mut command = if self.direct.is_some() {
             Command::new(&self.command[0])
@@ -77,6 +86,9 @@ impl<'a> Run<'a> {
         command.args(&self.command[1..]).stdin(Stdio::null());
         if let Some(file) = &self.talk {
             command.stderr(File::create(file)?);
+        }
+        if let Some(log) = &self.log {
+            command.stderr(log.try_clone()?);
         }
         Ok(command)
     }

@@ -139,3 +139,34 @@ pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
     }
     Ok(tap)
 }
+
+/// A pseudo-terminal: the master, and the slave.
+pub(crate) fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (mut master, mut slave) = (-1, -1);
+    let null = std::ptr::null_mut();
+    // SAFETY: the call writes two descriptors, and takes null for the rest.
+    let rc = unsafe {
+        libc::openpty(
+            &raw mut master,
+            &raw mut slave,
+            null,
+            null.cast_const().cast(),
+            null.cast_const().cast(),
+        )
+    };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both have just been opened, and nothing else owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) })
+}
+
+/// Stops or starts output to a terminal (tcflow(3)).
+pub(crate) fn stop_output(terminal: &OwnedFd, stop: bool) -> io::Result<()> {
+    let action = if stop { libc::TCOOFF } else { libc::TCOON };
+    // SAFETY: the call touches no memory of ours.
+    if unsafe { libc::tcflow(terminal.as_raw_fd(), action) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -1,8 +1,10 @@
 //! What we say while running, on standard error.
 
 use std::fmt;
+use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use pontoon_supervisor::{Error, output};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::LevelFilter;
@@ -26,7 +28,7 @@ pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     let (filter, handle) = reload::Layer::new(level);
     LEVEL.get_or_init(|| handle);
     let registry = tracing_subscriber::registry().with(filter).with(Quota::default());
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| output::Lines);
     match format {
         LogFormat::Text => registry.with(lines.event_format(Plain)).init(),
         LogFormat::Json => registry
@@ -41,6 +43,16 @@ pub(crate) fn set(level: LevelFilter) {
         // Fails where there is no subscriber any more, which lasts as long as the process.
         let _ = handle.reload(level);
     }
+}
+
+/// The exit status of a program that ends with `result`. An error is logged, and the reader has a second for what waits.
+pub(crate) fn end(result: Result<u8, Error>) -> ExitCode {
+    let status = result.unwrap_or_else(|error| {
+        tracing::error!("{error}");
+        error.status()
+    });
+    output::finish();
+    status.into()
 }
 
 /// What `--quiet` and `--verbose` ask for.

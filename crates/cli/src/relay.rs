@@ -29,11 +29,5 @@ pub(crate) fn run(arguments: Relay) -> ExitCode {
         ready_fd: arguments.report.ready_fd,
         pid_file: arguments.report.pid_file,
     };
-    match pontoon_supervisor::relay::run(&options) {
-        Ok(status) => status.into(),
-        Err(error) => {
-            tracing::error!("{error}");
-            error.status().into()
-        }
-    }
+    log::end(pontoon_supervisor::relay::run(&options))
 }

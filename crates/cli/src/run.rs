@@ -46,18 +46,9 @@ pub(crate) fn serve(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Ex
     );
     let options = match options(arguments, guest, vhost_net) {
         Ok(options) => options,
-        Err(error) => {
-            tracing::error!("{error}");
-            return error.status().into();
-        }
+        Err(error) => return log::end(Err(error)),
     };
-    match pontoon_supervisor::run(&options, log::set) {
-        Ok(status) => status.into(),
-        Err(error) => {
-            tracing::error!("{error}");
-            error.status().into()
-        }
-    }
+    log::end(pontoon_supervisor::run(&options, log::set))
 }
 
 fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Options, Error> {

@@ -5,6 +5,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use pontoon_sys::timed_write::TimedWrite;
+
 use crate::descriptor;
 use crate::error::{Context as _, Error};
 use crate::file;
@@ -53,7 +55,7 @@ impl Announcement {
             self.written = true;
         }
         if let Some(ready) = self.ready.take()
-            && let Err(error) = rustix::io::write(&ready, b"1\n")
+            && let Err(error) = TimedWrite::new().and_then(|write| Ok(write.write(&ready, b"1\n")?))
         {
             tracing::debug!(%error, "nobody reads the ready descriptor");
         }

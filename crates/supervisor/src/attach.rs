@@ -12,9 +12,9 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpabl
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::{Context as _, Error, reason};
+use crate::file_watch::FileWatch;
 use crate::handshake::FromGuest;
 use crate::options::Target;
-use crate::resolv::drain;
 use crate::{spawn, tap, userns};
 
 /// An open network namespace, and how its end will show.
@@ -33,7 +33,7 @@ enum End {
     /// Its process dies.
     Process(OwnedFd),
     /// Its file is removed.
-    File(OwnedFd),
+    File,
 }
 
 // ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 3).
@@ -41,11 +41,11 @@ const NS_GET_USERNS: libc::Ioctl = 0xb701;
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
 impl Attached {
-    /// Opens the namespace and watches for its end.
+    /// Opens the namespace and watches for its end, by `files` where that is a file's.
     ///
     /// # Errors
     /// It is not there, not ours to open, not a network namespace, or the host's own.
-    pub(crate) fn open(target: &Target) -> Result<Self, Error> {
+    pub(crate) fn open(target: &Target, files: &mut FileWatch) -> Result<Self, Error> {
         let path = match target {
             Target::Pid(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
             Target::Path(path) => path.clone(),
@@ -71,7 +71,10 @@ impl Attached {
                 pidfd_open(pid, PidfdFlags::empty())
                     .map_err(|_| cannot(&io::Error::from_raw_os_error(libc::ENOENT)))?,
             ),
-            None => End::File(watch(&path).map_err(|error| cannot(&error))?),
+            None => {
+                watch(&path, files).map_err(|error| cannot(&error))?;
+                End::File
+            }
         };
         let namespace = File::open(&path).map_err(|error| cannot(&error))?;
         if ns_type(namespace.as_fd()).ok() != Some(libc::CLONE_NEWNET) {
@@ -152,23 +155,17 @@ impl Attached {
 
     /// What to poll for reading.
     #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.end {
-            End::Process(pidfd) => pidfd.as_fd(),
-            End::File(inotify) => inotify.as_fd(),
+            End::Process(pidfd) => Some(pidfd.as_fd()),
+            End::File => None,
         }
     }
 
-    /// Call it when readable: whether the namespace is gone.
+    /// Whether the file that is the namespace is gone. The directory's events are many; the file is what counts.
     #[must_use]
-    pub(crate) fn is_gone(&self) -> bool {
-        match &self.end {
-            End::Process(_) => true,
-            End::File(inotify) => {
-                // The directory's events are many; the file is what counts.
-                drain(inotify.as_fd()).is_err() || !same_file(&self.namespace, &self.path)
-            }
-        }
+    pub(crate) fn file_is_gone(&self) -> bool {
+        matches!(self.end, End::File) && !same_file(&self.namespace, &self.path)
     }
 }
 
@@ -182,18 +179,14 @@ fn process_of(path: &Path) -> Option<Pid> {
     parts.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)
 }
 
-fn watch(path: &Path) -> io::Result<OwnedFd> {
-    let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+fn watch(path: &Path, files: &mut FileWatch) -> io::Result<()> {
     let directory = match path.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
-    inotify::add_watch(
-        &inotify,
-        directory,
-        inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::DELETE_SELF,
-    )?;
-    Ok(inotify)
+    let events =
+        inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::DELETE_SELF;
+    Ok(files.add(directory, events)?)
 }
 
 fn same_file(file: &File, path: &Path) -> bool {
@@ -239,12 +232,12 @@ mod tests {
     #[test]
     fn who_enters_holds_nothing_and_nobody_may_trace_it() {
         const NAME: &str = "attach::tests::who_enters_holds_nothing_and_nobody_may_trace_it";
-        let (ours, theirs) = seqpacket::pair().unwrap();
+        let (_ours, theirs) = seqpacket::pair().unwrap();
         let attached = Attached {
             namespace: File::open("/proc/self/ns/net").unwrap(),
             path: PathBuf::new(),
             pid: None,
-            end: End::File(ours),
+            end: End::File,
         };
         let status = spawn::in_child(NAME, || {
             let alone = attached.keep_to_itself(theirs.as_fd()).is_ok();
@@ -260,7 +253,7 @@ mod tests {
     #[test]
     fn says_what_cannot_be_joined() {
         let line = |path: &str| {
-            Attached::open(&Target::Path(path.into()))
+            Attached::open(&Target::Path(path.into()), &mut FileWatch::default())
                 .unwrap_err()
                 .to_string()
         };
@@ -273,7 +266,7 @@ mod tests {
         assert!(line("/proc/self/ns/user").starts_with("/proc/self/ns/user is not a network namespace"));
         assert!(line("/proc/self/ns/net").contains("is the host's own network namespace"));
         assert!(
-            Attached::open(&Target::Pid(0x3fff_ffff))
+            Attached::open(&Target::Pid(0x3fff_ffff), &mut FileWatch::default())
                 .unwrap_err()
                 .to_string()
                 .contains("/proc/1073741823/ns/net: no such file or directory")

@@ -1,26 +1,28 @@
 //! The engine's process, as the supervisor sees it. One that dies is replaced: what it was made of is kept here, and so
 //! are the descriptors of links and published ports, which stay open meanwhile.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_runtime::messages::{Door, MAX_LEN, Report};
+use pontoon_runtime::messages::{Door, MAX_LEN, Order, Report};
 use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
 use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
 use crate::spawn::{self, Child};
 use crate::talk::Talk;
-use crate::{environment, last_words, panics, stdio};
+use crate::{environment, last_words, output, panics, stdio};
 
 mod outbox;
 
@@ -35,12 +37,17 @@ pub(crate) struct Engine {
     setup: Setup,
     /// The sockets of what is published in `setup`, in the same order: those that the control socket's side has.
     ports: Vec<Arc<OwnedFd>>,
+    /// Where each of them is in that order.
+    places: Places,
     attachment: Attachment,
     require_sandbox: bool,
     /// The namespaces of the first one.
     born_in: Option<Namespaces>,
     deaths: Deaths,
 }
+
+/// The place of each published port in the list of them: a guest may have tens of thousands.
+type Places = BTreeMap<(Protocol, SocketAddr), usize>;
 
 #[derive(Debug)]
 enum Life {
@@ -108,8 +115,11 @@ impl Engine {
         let mut born_in = None;
         let mut process = Process::start(&mut setup, &ports, &attachment, require_sandbox, &mut born_in)?;
         process.ready()?;
+        let published = setup.config.published.iter().enumerate();
+        let places = published.map(|(place, port)| ((port.protocol, port.host), place));
         Ok(Self {
             life: Life::Alive(process),
+            places: places.collect(),
             outbox: Outbox::default(),
             setup,
             ports,
@@ -254,10 +264,17 @@ impl Engine {
                 }
             }
             Update::Rules(list) => config.egress.set(list),
-            Update::Published(doors) => change_ports(&mut config.published, &mut self.ports, doors),
+            Update::Published(doors) => {
+                change_ports(&mut config.published, &mut self.ports, &mut self.places, doors);
+            }
             // The next one is forked from this process, and says as much.
             Update::LogLevel(_) => {}
-            Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(_) => {}
+            Update::Capture(Order::Start(start)) => {
+                if let Life::Alive(process) = &self.life {
+                    process.limit_files(start.size);
+                }
+            }
+            Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(Order::Stop(_)) => {}
         }
         if matches!(self.life, Life::Alive(_)) {
             match update {
@@ -317,6 +334,7 @@ impl Process {
             };
             let own = rustix::stdio::dup2_stderr(&error);
             own.map_or(1, |()| {
+                output::is_own_pipe();
                 become_engine(setup, ports, attachment, sandbox, &disabled, &theirs)
             })
         });
@@ -342,10 +360,26 @@ impl Process {
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
         self.talk.pass_on_all();
         match Report::decode(words) {
-            Ok(Report::Ready) => Ok(()),
+            Ok(Report::Ready) => {
+                self.limit_files(Some(0));
+                Ok(())
+            }
             Ok(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | Err(_) => {
                 Err(Error::new(died(words, self.child.wait())))
             }
+        }
+    }
+
+    /// Limits the size of files that it writes to (`RLIMIT_FSIZE`), of which a capture's is the only one. The hard limit
+    /// stays, so that this process may raise the soft one later; the engine's own filter refuses it to the engine.
+    fn limit_files(&self, most: Option<u64>) {
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        let limit = Rlimit {
+            current: most.into_iter().chain(maximum).min(),
+            maximum,
+        };
+        if let Err(error) = prlimit(Some(self.child.pid()), Resource::Fsize, limit) {
+            tracing::debug!(%error, "the size of files is not limited");
         }
     }
 
@@ -391,7 +425,6 @@ impl Process {
             if !fds[0].revents().is_empty() {
                 return;
             }
-            // It may wait for room before it goes on.
             self.talk.pass_on();
         }
     }
@@ -433,19 +466,29 @@ fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
 }
 
 /// Notes published ports for the next engine.
-fn change_ports(published: &mut Vec<Published>, sockets: &mut Vec<Arc<OwnedFd>>, doors: &[Door]) {
+fn change_ports(
+    published: &mut Vec<Published>,
+    sockets: &mut Vec<Arc<OwnedFd>>,
+    places: &mut Places,
+    doors: &[Door],
+) {
     for door in doors {
         let port = door.published();
-        let is_it = |other: &Published| (other.protocol, other.host) == (port.protocol, port.host);
-        match (door, published.iter().position(is_it)) {
+        let key = (port.protocol, port.host);
+        match (door, places.get(&key).copied()) {
             (Door::Open(port, socket), None) => {
+                places.insert(key, published.len());
                 sockets.push(socket.clone().into_inner());
                 published.push(*port);
             }
             (Door::Lead(port), Some(place)) => published[place] = *port,
             (Door::Close(_), Some(place)) => {
-                published.remove(place);
-                sockets.remove(place);
+                places.remove(&key);
+                published.swap_remove(place);
+                sockets.swap_remove(place);
+                if let Some(moved) = published.get(place) {
+                    places.insert((moved.protocol, moved.host), place);
+                }
             }
             (Door::Open(..), Some(_)) | (Door::Lead(_) | Door::Close(_), None) | (Door::Lost(_), _) => {}
         }
@@ -482,6 +525,9 @@ fn become_engine(
     // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
     unsafe { environment::forget() };
     let _ = rustix::thread::set_name(c"pontoon-engine");
+    // A capture that meets its limit ends with an error instead.
+    // SAFETY: SIG_IGN is a valid disposition.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     panics::log_them();
     match prepare(setup, ports, attachment, socket) {
         Ok(Own {

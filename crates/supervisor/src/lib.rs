@@ -33,6 +33,7 @@ mod engine;
 mod environment;
 pub mod error;
 mod file;
+mod file_watch;
 mod guest_route;
 mod handshake;
 mod host;
@@ -44,6 +45,7 @@ mod machine;
 mod mounts;
 mod netlink;
 pub mod options;
+pub mod output;
 mod panics;
 mod pid_namespace;
 pub mod policy;
@@ -74,6 +76,7 @@ use attach::Attached;
 use control::{Control, Served};
 use engine::Engine;
 use error::Context as _;
+use file_watch::FileWatch;
 use guest_route::GuestRoute;
 use machine::SocketFile;
 use netlink::AddressWatch;
@@ -89,6 +92,7 @@ use watch::{Behind, Watch};
 /// # Errors
 /// Anything of ours that failed, in one line; nothing is left behind.
 pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
+    panics::log_them();
     one_use_each(options)?;
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
@@ -96,6 +100,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         true => TapOffload::NONE,
         false => TapOffload::all_but(&disabled),
     };
+    let mut files = FileWatch::default();
     let wanted = match &options.guest {
         Guest::Command {
             argv,
@@ -106,14 +111,14 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
             hostname,
             ifname,
         },
-        Guest::Attach { target, ifname } => Wanted::Namespace(Attached::open(target)?, ifname),
+        Guest::Attach { target, ifname } => Wanted::Namespace(Attached::open(target, &mut files)?, ifname),
         Guest::Machine(machine) => {
             let (attachment, file) = machine::open(machine, options.workers)?;
             Wanted::Machine(attachment, file)
         }
     };
     let vhost = vhost::choose(options.vhost_net, wish, &disabled)?;
-    let outside = Outside::look(options)?;
+    let outside = Outside::look(options, &mut files)?;
 
     // Children inherit the blocked signals, so that none of them dies of one before its time.
     let signals = Signals::block(&[]).context("cannot block signals")?;
@@ -228,6 +233,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         engine,
         addresses: outside.watch,
         guest_route,
+        files,
         resolvers: outside.resolvers,
         asks_host: options.resolvers == Resolvers::Host,
         control,
@@ -282,7 +288,7 @@ struct Outside {
 }
 
 impl Outside {
-    fn look(options: &Options) -> Result<Self, Error> {
+    fn look(options: &Options, files: &mut FileWatch) -> Result<Self, Error> {
         if let Some(outbound) = &options.outbound {
             host::check_outbound(outbound)?;
         }
@@ -303,14 +309,12 @@ impl Outside {
         }
         let (resolv, resolvers) = match &options.resolvers {
             Resolvers::Host => {
-                let (watch, resolv) = ResolvWatch::start().context("cannot watch the host's resolvers")?;
+                let (watch, resolv) = ResolvWatch::start(files);
                 (resolv, Some(watch))
             }
             Resolvers::Given(servers) => {
                 let command = matches!(options.guest, Guest::Command { .. });
-                let watch = command.then(ResolvWatch::start).transpose();
-                let watch = watch.inspect_err(|error| tracing::debug!(%error, "resolv.conf is not watched"));
-                let (watch, host) = watch.ok().flatten().unzip();
+                let (watch, host) = command.then(|| ResolvWatch::start(files)).unzip();
                 let resolv = Resolv {
                     servers: servers.clone(),
                     ..host.unwrap_or_else(Resolv::host)

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tracing::error;
 
+use crate::output;
+
 /// Lines that are said in all; the counter `panics` goes on.
 const MOST: u32 = 20;
 
@@ -15,6 +17,8 @@ pub(crate) fn log_them() {
     std::panic::set_hook(Box::new(|panic| {
         if SAID.fetch_add(1, Ordering::Relaxed) < MOST {
             error!("{}", line(panic));
+            // The process may end without a further chance.
+            output::finish();
         }
     }));
 }

@@ -160,12 +160,20 @@ pub(crate) enum Families {
 /// # Errors
 /// Ports are asked for twice; the line says which.
 pub(crate) fn check(wishes: &[Publish]) -> Result<(), Error> {
-    for (index, wish) in wishes.iter().enumerate() {
-        if let Some(earlier) = wishes[..index].iter().find(|earlier| earlier.collides(*wish)) {
+    let mut sorted: Vec<_> = wishes.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, wish)| wish.host);
+    // Those that have ports at or behind the one that is looked at.
+    let mut open: Vec<(usize, &Publish)> = Vec::new();
+    for (index, wish) in sorted {
+        open.retain(|(_, other)| wish.host - other.host < other.count);
+        if let Some((other, _)) = open.iter().find(|(_, other)| other.collides(*wish)) {
+            let (first, second) = (index.min(*other), index.max(*other));
             return Err(Error::new(format!(
-                "ports are published twice: {earlier} and {wish}"
+                "ports are published twice: {} and {}",
+                wishes[first], wishes[second]
             )));
         }
+        open.push((index, wish));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! wish, by the file of rules or by the [`control`] socket; an interface that comes, goes or changes; and the death of a
 //! worker, whose successor is told everything once more and goes on counting where it had stopped.
 
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ use crate::control::server::Server;
 use crate::error::{Context as _, Error};
 use crate::host;
 use crate::options::Metrics;
+use crate::output::{self, Output};
+use crate::panics;
 use crate::signals::Signals;
 use crew::Birth;
 use kernel::KernelRoutes;
@@ -68,6 +71,9 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
 }
 
+/// The most bytes of counters that wait for a reader of standard output.
+const PRINTED: usize = 1 << 20;
+
 /// How soon to look again at what could not be opened.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -76,6 +82,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// # Errors
 /// Anything of ours that failed, in one line.
 pub fn run(options: &Options) -> Result<u8, Error> {
+    panics::log_them();
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
     let rules = rules(options).map_err(|error| error.with_status(USAGE))?;
@@ -107,6 +114,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         of_kernel: Vec::new(),
         proxies: Proxies::new(&options.proxies),
         relay,
+        stdout: Output::new(PRINTED),
     };
     events.proxies.update(events.relay.links());
     events.follow_kernel()?;
@@ -147,6 +155,7 @@ struct Loop<'a> {
     of_kernel: Vec<Rule>,
     proxies: Proxies,
     relay: Relay,
+    stdout: Output,
 }
 
 impl Loop<'_> {
@@ -179,6 +188,8 @@ impl Loop<'_> {
             self.relay.look_at_rings();
             self.relay.retry();
             self.relay.close_due();
+            output::flush();
+            self.stdout.flush(std::io::stdout().as_fd(), Instant::now());
         }
     }
 
@@ -189,6 +200,10 @@ impl Loop<'_> {
         fds.extend(self.proxies.fds().map(readable));
         fds.extend(self.relay.poll_fds());
         fds.extend(self.servers.iter().flat_map(Server::poll_fds));
+        let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+        let writable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT);
+        fds.extend(self.stdout.wants_room().then(|| writable(stdout.as_fd())));
+        fds.extend(output::wants_room().then(|| writable(stderr.as_fd())));
         let now = Instant::now();
         let retry = self.relay.incomplete().then(|| now + RETRY);
         let clients = self.servers.iter().filter_map(Server::deadline);
@@ -199,6 +214,8 @@ impl Loop<'_> {
             self.watch.deadline(),
             routes,
             retry,
+            output::next_turn(),
+            self.stdout.next_turn(),
         ]
         .into_iter()
         .flatten()
@@ -245,14 +262,11 @@ impl Loop<'_> {
 
     /// One line of JSON.
     fn print(&mut self) -> Result<(), Error> {
-        use std::io::Write;
         let stats = self.relay.stats();
         let mut line = serde_json::to_vec(&stats).map_err(|error| Error::new(error.to_string()))?;
         line.push(b'\n');
-        let mut out = std::io::stdout().lock();
-        // A reader that has gone away is no reason to end.
-        if let Err(error) = out.write_all(&line).and_then(|()| out.flush()) {
-            tracing::warn!(%error, "cannot print");
+        if !self.stdout.put(std::io::stdout().as_fd(), &line) {
+            tracing::warn!("the counters are not printed, as standard output is not read");
         }
         Ok(())
     }

@@ -1,16 +1,14 @@
 //! resolv.conf(5): the host's, read and followed; the guest's, written.
 
-use std::io;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::inotify;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
-use crate::again::Again;
+use crate::file_watch::{FileWatch, LOOK_AGAIN};
 
 /// Where it is.
 pub(crate) const PATH: &str = "/etc/resolv.conf";
@@ -88,72 +86,76 @@ pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
     text
 }
 
-/// Follows the host's resolvers by inotify(7).
+/// Follows the host's resolvers.
 #[derive(Debug)]
 pub(crate) struct ResolvWatch {
-    inotify: OwnedFd,
     path: PathBuf,
     last: Vec<SocketAddr>,
+    /// The file that the path led to, and its state.
+    seen: Option<State>,
     /// When to look without having been told: no event says that what the file links to is there now.
     due: Option<Instant>,
-    again: Again,
+}
+
+/// What differs once a file has been written or replaced (stat(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// What a look at the file has found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Whether the file is another one, or was written.
+    pub(crate) touched: bool,
+    /// The host's resolvers, if they changed.
+    pub(crate) servers: Option<Vec<SocketAddr>>,
 }
 
 impl ResolvWatch {
-    /// Starts watching, then reads, so that no change falls between.
-    ///
-    /// # Errors
-    /// No inotify instance is left (`fs.inotify.max_user_instances`).
-    pub(crate) fn start() -> io::Result<(Self, Resolv)> {
-        Self::at(Path::new(PATH))
+    /// Starts watching by `files`, then reads, so that no change falls between.
+    pub(crate) fn start(files: &mut FileWatch) -> (Self, Resolv) {
+        Self::at(Path::new(PATH), files)
     }
 
-    fn at(path: &Path) -> io::Result<(Self, Resolv)> {
-        let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    fn at(path: &Path, files: &mut FileWatch) -> (Self, Resolv) {
         let mut watch = Self {
-            inotify,
             path: path.to_path_buf(),
             last: Vec::new(),
+            seen: None,
             due: None,
-            again: Again::default(),
         };
-        watch.arm();
+        watch.arm(files);
+        watch.seen = state(path);
         let now = Resolv::read(path);
         watch.last.clone_from(&now.servers);
-        Ok((watch, now))
-    }
-
-    /// What to poll for reading, unless it cannot be read now.
-    #[must_use]
-    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (!self.again.is_pending()).then(|| self.inotify.as_fd())
+        (watch, now)
     }
 
     /// Until when to wait at most.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.due.into_iter().chain(self.again.deadline()).min()
+        self.due
     }
 
-    /// Call it when readable, and when it is time: the host's resolvers, if they changed.
-    ///
-    /// # Errors
-    /// inotify's, unless it may do better in a second.
-    pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<SocketAddr>>> {
-        let drained = drain(self.inotify.as_fd());
-        self.again.unless_short("the events of resolv.conf", drained)?;
-        self.arm();
+    /// Call it after the events of `files` were taken, and when it is time.
+    pub(crate) fn look(&mut self, files: &mut FileWatch) -> Found {
+        self.arm(files);
+        let seen = state(&self.path);
+        let touched = seen != self.seen;
+        self.seen = seen;
         let now = Resolv::read(&self.path).servers;
-        if now == self.last {
-            return Ok(None);
-        }
-        self.last.clone_from(&now);
-        Ok(Some(now))
+        let servers = (now != self.last).then(|| now.clone());
+        self.last = now;
+        Found { touched, servers }
     }
 
     /// Watches the directory (programs replace the file), the directory of what it links to, and the file itself
     /// (which may be a mount of a file elsewhere). Adding a watch again changes nothing.
-    fn arm(&mut self) {
+    fn arm(&mut self, files: &mut FileWatch) {
         let target = std::fs::canonicalize(&self.path).ok();
         // Where there is no link either, it is the directory that tells of a file.
         let missing = target.is_none() && self.path.is_symlink();
@@ -161,21 +163,31 @@ impl ResolvWatch {
         let places = [parent(&self.path), target.as_deref().and_then(parent), target];
         let mut gone = false;
         for place in places.into_iter().flatten() {
-            gone |= !watch(self.inotify.as_fd(), &place);
+            gone |= !watch(files, &place);
         }
         self.due = (missing || gone).then(|| Instant::now() + LOOK_AGAIN);
     }
 }
 
+fn state(path: &Path) -> Option<State> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(State {
+        file: (metadata.dev(), metadata.ino()),
+        size: metadata.size(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    })
+}
+
 /// Whether the place is there.
-fn watch(inotify: BorrowedFd<'_>, place: &PathBuf) -> bool {
+fn watch(files: &mut FileWatch, place: &Path) -> bool {
     let events = inotify::WatchFlags::CLOSE_WRITE
         | inotify::WatchFlags::MOVED_TO
         | inotify::WatchFlags::MOVE_SELF
         | inotify::WatchFlags::CREATE
         | inotify::WatchFlags::DELETE;
-    match inotify::add_watch(inotify, place, events) {
-        Ok(_) => true,
+    match files.add(place, events) {
+        Ok(()) => true,
         Err(error) => {
             tracing::debug!(place = %place.display(), %error, "not watched");
             error != rustix::io::Errno::NOENT
@@ -183,26 +195,12 @@ fn watch(inotify: BorrowedFd<'_>, place: &PathBuf) -> bool {
     }
 }
 
-/// Takes every waiting event.
-pub(crate) fn drain(inotify: BorrowedFd<'_>) -> io::Result<()> {
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut reader = inotify::Reader::new(inotify, &mut buffer);
-    loop {
-        match reader.next() {
-            Ok(_) => {}
-            Err(rustix::io::Errno::AGAIN) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// How soon to look again where no event will tell.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
 const DNS: u16 = 53;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(text: &str) -> Resolv {
@@ -244,12 +242,17 @@ mod tests {
     /// A file that links to one in another directory, which may be missing.
     struct Linked {
         watch: ResolvWatch,
+        files: FileWatch,
         target: PathBuf,
         _directory: tempfile::TempDir,
     }
 
     impl Linked {
         fn new(there: bool) -> Self {
+            Self::by(FileWatch::default(), there)
+        }
+
+        fn by(mut files: FileWatch, there: bool) -> Self {
             let directory = tempfile::tempdir().unwrap();
             let (path, target) = (
                 directory.path().join("etc/resolv.conf"),
@@ -260,34 +263,47 @@ mod tests {
             if there {
                 write(&target, "nameserver 192.0.2.1\n");
             }
-            let (watch, now) = ResolvWatch::at(&path).unwrap();
+            let (watch, now) = ResolvWatch::at(&path, &mut files);
             assert_eq!(
                 now.servers,
                 [server(if there { "192.0.2.1" } else { "127.0.0.1" })]
             );
             Self {
                 watch,
+                files,
                 target,
                 _directory: directory,
             }
+        }
+
+        fn deadline(&self) -> Option<Instant> {
+            self.watch
+                .deadline()
+                .into_iter()
+                .chain(self.files.deadline())
+                .min()
         }
 
         /// What becomes known within three seconds by waiting as the supervisor does, if anything.
         fn next(&mut self) -> Option<Vec<SocketAddr>> {
             let end = Instant::now() + Duration::from_secs(3);
             while Instant::now() < end {
-                let until = self.watch.deadline().map_or(end, |due| due.min(end));
+                let due = self.deadline();
+                let until = due.map_or(end, |due| due.min(end));
                 let left = until.saturating_duration_since(Instant::now());
-                let fd = self.watch.fd().unwrap();
-                let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-                    fd,
-                    rustix::event::PollFlags::IN,
-                )];
+                let mut fds: Vec<_> = self
+                    .files
+                    .fd()
+                    .map(|fd| rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN))
+                    .into_iter()
+                    .collect();
                 let told = rustix::event::poll(&mut fds, Some(&left.try_into().unwrap())).unwrap() > 0;
-                if told || self.watch.deadline().is_some_and(|due| due <= Instant::now()) {
-                    let changed = self.watch.changed().unwrap();
-                    if changed.is_some() {
-                        return changed;
+                if told || due.is_some_and(|due| due <= Instant::now()) {
+                    self.files.drain().unwrap();
+                    let found = self.watch.look(&mut self.files);
+                    if found.servers.is_some() {
+                        assert!(found.touched);
+                        return found.servers;
                     }
                 }
             }
@@ -310,7 +326,7 @@ mod tests {
         write(&linked.target, "nameserver 192.0.2.2\n");
         assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
         // From here on there are events.
-        assert_eq!(linked.watch.deadline(), None);
+        assert_eq!(linked.deadline(), None);
         write(&linked.target, "nameserver 192.0.2.3\n");
         assert_eq!(linked.next(), Some(vec![server("192.0.2.3")]));
     }
@@ -318,13 +334,13 @@ mod tests {
     #[test]
     fn finds_it_again_when_its_directory_is_made_anew() {
         let mut linked = Linked::new(true);
-        assert_eq!(linked.watch.deadline(), None);
+        assert_eq!(linked.deadline(), None);
         let run = linked.target.parent().unwrap().to_path_buf();
         std::fs::remove_dir_all(&run).unwrap();
         assert_eq!(linked.next(), Some(vec![server("127.0.0.1")]));
         write(&linked.target, "nameserver 192.0.2.2\n");
         assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
-        assert_eq!(linked.watch.deadline(), None);
+        assert_eq!(linked.deadline(), None);
 
         // So it is when it is moved away, which takes the events along.
         std::fs::rename(&run, run.with_file_name("old")).unwrap();
@@ -334,10 +350,23 @@ mod tests {
     }
 
     #[test]
+    fn without_inotify_a_look_once_a_second_finds_changes() {
+        let mut linked = Linked::by(FileWatch::without_inotify(), true);
+        assert!(linked.files.fd().is_none());
+        write(&linked.target, "nameserver 192.0.2.2\n");
+        assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
+        let found = linked.watch.look(&mut linked.files);
+        assert!(!found.touched && found.servers.is_none(), "{found:?}");
+        std::fs::remove_file(&linked.target).unwrap();
+        assert_eq!(linked.next(), Some(vec![server("127.0.0.1")]));
+    }
+
+    #[test]
     fn no_file_and_no_link_is_told_by_events_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let (watch, _) = ResolvWatch::at(&directory.path().join("resolv.conf")).unwrap();
-        assert_eq!(watch.deadline(), None);
+        let mut files = FileWatch::default();
+        let (watch, _) = ResolvWatch::at(&directory.path().join("resolv.conf"), &mut files);
+        assert_eq!((watch.deadline(), files.deadline()), (None, None));
     }
 
     #[test]

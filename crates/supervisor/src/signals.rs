@@ -87,6 +87,15 @@ impl Signals {
         // Ignored (by whoever started us), children would vanish without a status.
         // SAFETY: SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        // Otherwise a line that is logged stops the process group while another one is in the terminal's foreground, if
+        // the terminal has TOSTOP set, which the command can do.
+        // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the call keeps no pointer.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGTTOU);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        }
         Self::block_only(&[&FORWARDED, more].concat())
     }
 

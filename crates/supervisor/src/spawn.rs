@@ -11,6 +11,7 @@ use rustix::process::{
 };
 
 use crate::error::reason;
+use crate::output;
 
 /// A child of ours, not yet waited for.
 #[derive(Debug)]
@@ -136,6 +137,7 @@ pub(crate) fn fork(body: impl FnOnce() -> u8) -> io::Result<Child> {
 fn finish(pid: libc::pid_t, body: impl FnOnce() -> u8) -> io::Result<Child> {
     match pid {
         0 => {
+            output::forget();
             // Nothing of the parent's that is further up the stack may run in the child.
             let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
             std::process::exit(status.into());

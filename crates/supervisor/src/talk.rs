@@ -10,6 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tracing::level_filters::LevelFilter;
 
 use crate::error::one_line;
+use crate::output;
 use crate::quota::Quota;
 
 /// The supervisor's end. What is left in it is said when it is dropped.
@@ -32,13 +33,13 @@ const LONGEST: usize = 16 << 10;
 const ALL: usize = 1 << 20;
 
 impl Talk {
-    /// Both ends; the other one is for [`rustix::stdio::dup2_stderr`]. Who writes waits for room, as for a terminal.
+    /// Both ends; the other one is for [`rustix::stdio::dup2_stderr`]. Neither waits: the process drops lines that the pipe
+    /// has no room for, and counts them ([`crate::output`]).
     ///
     /// # Errors
     /// Out of descriptors.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-        rustix::io::ioctl_fionbio(&read, true)?;
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let talk = Self {
             pipe: Some(read),
             begun: Vec::new(),
@@ -119,8 +120,8 @@ impl Drop for Talk {
 
 /// As it is: it was made a line of the log where it was written.
 fn say(line: &str) {
-    // Nobody there to hear it: nobody there to tell.
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    output::report_dropped();
+    let _ = output::Lines.write_all(format!("{line}\n").as_bytes());
 }
 
 #[cfg(test)]
@@ -148,7 +149,6 @@ mod tests {
     #[test]
     fn who_writes_without_end_is_heard_a_little_at_a_time_and_for_a_while() {
         let (mut talk, write) = Talk::pair().unwrap();
-        rustix::io::ioctl_fionbio(&write, true).unwrap();
         let mut lines = 0;
         for _ in 0..10 {
             while rustix::io::write(&write, &[b'\n'; CHUNK]).is_ok() {}

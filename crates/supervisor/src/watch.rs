@@ -1,7 +1,7 @@
 //! The supervisor's loop: sleeps until something of the outside changes, and passes it on.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Instant;
 
 use pontoon_runtime::Update;
@@ -12,8 +12,10 @@ use crate::command::Guest;
 use crate::control::Control;
 use crate::engine::{Engine, Successor};
 use crate::error::{Context as _, Error};
+use crate::file_watch::FileWatch;
 use crate::guest_route::GuestRoute;
 use crate::netlink::AddressWatch;
+use crate::output;
 use crate::pid_namespace::PidNamespace;
 use crate::resolv::ResolvWatch;
 use crate::signals::{Sender, Signal, Signals};
@@ -42,6 +44,8 @@ pub(crate) struct Watch {
     pub(crate) addresses: AddressWatch,
     /// The guest's IPv6 default route, where it has IPv6.
     pub(crate) guest_route: Option<GuestRoute>,
+    /// Changes of files, where some are watched.
+    pub(crate) files: FileWatch,
     /// The host's resolvers, where they are used, or where the guest's own file is over those.
     pub(crate) resolvers: Option<ResolvWatch>,
     /// Whether they are used.
@@ -57,9 +61,11 @@ enum Source {
     Engine,
     Signals,
     Addresses,
-    Resolvers,
+    Files,
     RoomForUpdates,
     Talk,
+    /// Standard error has room for what waits.
+    Log,
     Voice,
     Control,
 }
@@ -82,11 +88,7 @@ impl Watch {
     fn wait(&self) -> io::Result<Vec<Source>> {
         let readable = |source, fd| (source, PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let guest = self.behind.fd().map(|fd| readable(Source::Guest, fd));
-        let resolvers = self
-            .resolvers
-            .as_ref()
-            .and_then(ResolvWatch::fd)
-            .map(|fd| readable(Source::Resolvers, fd));
+        let files = self.files.fd().map(|fd| readable(Source::Files, fd));
         let unsent = self.engine.unsent().map(|fd| {
             (
                 Source::RoomForUpdates,
@@ -95,6 +97,11 @@ impl Watch {
         });
         let engine = self.engine.fd().map(|fd| readable(Source::Engine, fd));
         let talk = self.engine.talk().map(|fd| readable(Source::Talk, fd));
+        let stderr = io::stderr();
+        let log = output::wants_room().then(|| {
+            let fd = PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT);
+            (Source::Log, fd)
+        });
         let always = [
             readable(Source::Signals, self.signals.fd()),
             readable(Source::Addresses, self.addresses.fd()),
@@ -108,8 +115,9 @@ impl Watch {
             .into_iter()
             .chain(engine)
             .chain(talk)
+            .chain(log)
             .chain(always)
-            .chain(resolvers)
+            .chain(files)
             .chain(unsent)
             .chain(voice)
             .chain(control)
@@ -118,9 +126,11 @@ impl Watch {
         let turns = [
             (Source::Control, self.control.as_ref().and_then(Control::deadline)),
             (Source::Addresses, self.addresses.deadline()),
-            (Source::Resolvers, resolvers),
+            (Source::Files, self.files.deadline()),
+            (Source::Files, resolvers),
             (Source::Engine, self.engine.next_turn()),
             (Source::RoomForUpdates, self.engine.next_flush()),
+            (Source::Log, output::next_turn()),
         ];
         let due = turns.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
@@ -142,6 +152,33 @@ impl Watch {
         // All of its descriptors are served at once.
         ready.dedup();
         Ok(ready)
+    }
+
+    /// An exit status where the namespace's file is gone.
+    fn files_changed(&mut self) -> Result<Option<u8>, Error> {
+        let events = self.files.drain().context("cannot read inotify")?;
+        if let Behind::Attached(attached) = &self.behind
+            && attached.file_is_gone()
+        {
+            return Ok(Some(0));
+        }
+        let Some(resolvers) = &mut self.resolvers else {
+            return Ok(None);
+        };
+        let found = resolvers.look(&mut self.files);
+        // Another file of the host's may say the same, and be in the way of the guest's.
+        if let Behind::Command(guest) = &self.behind
+            && (events || found.touched)
+        {
+            guest.resolve_anew();
+        }
+        if let Some(servers) = found.servers
+            && self.asks_host
+        {
+            tracing::debug!(?servers, "the host's resolvers changed");
+            self.engine.tell(Update::Resolvers(servers));
+        }
+        Ok(None)
     }
 
     /// An exit status where that is the end.
@@ -176,21 +213,10 @@ impl Watch {
                     self.engine.tell(Update::Ipv6Route(exists));
                 }
             }
-            Source::Resolvers => {
-                let changed = self.resolvers.as_mut().map(ResolvWatch::changed).transpose();
-                // Another file of the host's may say the same, and be in the way of the guest's.
-                if let Behind::Command(guest) = &self.behind {
-                    guest.resolve_anew();
-                }
-                if let Some(servers) = changed.context("cannot read inotify")?.flatten()
-                    && self.asks_host
-                {
-                    tracing::debug!(?servers, "the host's resolvers changed");
-                    self.engine.tell(Update::Resolvers(servers));
-                }
-            }
+            Source::Files => return self.files_changed(),
             Source::RoomForUpdates => self.engine.flush(),
             Source::Talk => self.engine.pass_on(),
+            Source::Log => output::flush(),
             Source::Voice => {
                 let heard = self.engine.hear();
                 if let Some(control) = &mut self.control {
@@ -216,7 +242,7 @@ impl Behind {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Command(guest) => Some(guest.fd()),
-            Self::Attached(attached) => Some(attached.fd()),
+            Self::Attached(attached) => attached.fd(),
             Self::Machine => None,
         }
     }
@@ -238,7 +264,8 @@ impl Behind {
     fn ended(&self) -> Option<u8> {
         match self {
             Self::Command(guest) => Some(guest.wait()),
-            Self::Attached(attached) => attached.is_gone().then_some(0),
+            // Its process has died.
+            Self::Attached(_) => Some(0),
             Self::Machine => None,
         }
     }

@@ -23,6 +23,7 @@ pub mod peer;
 pub mod seqpacket;
 pub mod shared;
 pub mod tcp;
+pub mod timed_write;
 pub mod tun;
 pub mod udp;
 pub mod vhost;

@@ -22,8 +22,74 @@ pub(super) fn cases() -> Vec<Case> {
     ]
     .into_iter()
     .flatten()
+    .chain([Case::new("limits.three-hundred-instances", 300, many_instances).alone()])
     .map(Case::pontoon_only)
     .collect()
+}
+
+/// Instances of one user, side by side.
+const INSTANCES: usize = 300;
+
+/// Starts at one time.
+const AT_ONCE: usize = 20;
+
+/// More instances than a user has inotify instances (`fs.inotify.max_user_instances`, 128 by default) start, and serve.
+fn many_instances(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let line = format!("$E2E guest tcp {server} peer >/dev/null 2>&1 && echo reached || echo refused");
+    let begin = Instant::now();
+    let mut running = Vec::new();
+    while running.len() < INSTANCES {
+        let some: Result<Vec<_>> = (0..AT_ONCE.min(INSTANCES - running.len()))
+            .map(|_| network.run().shell(OBEDIENT).spawn())
+            .collect();
+        for one in some? {
+            running.push(one.listening()?);
+        }
+    }
+    eprintln!("{INSTANCES} started in {:?}", begin.elapsed());
+    for one in running.iter_mut().step_by(INSTANCES / 10) {
+        expect(&one.ask(&line)?, "reached")?;
+    }
+    expect(&running[INSTANCES - 1].ask(&line)?, "reached")?;
+
+    let ours = context.program.processes();
+    let mut kinds = std::collections::BTreeMap::<String, usize>::new();
+    let mut descriptors = 0;
+    for process in &ours {
+        // The engine's are for root only to see.
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{}/fd", process.id())) else {
+            continue;
+        };
+        for entry in entries {
+            let target = std::fs::read_link(entry?.path())?;
+            let kind = target.to_string_lossy().into_owned();
+            let kind = kind.split_once(":[").map_or(kind.as_str(), |(kind, _)| kind);
+            *kinds.entry(kind.to_owned()).or_default() += 1;
+            descriptors += 1;
+        }
+    }
+    let pss: u64 = ours
+        .iter()
+        .filter_map(|process| process.number("smaps_rollup", "Pss").ok())
+        .sum();
+    let each = |count: u64| count as f64 / INSTANCES as f64;
+    eprintln!(
+        "each: {} processes, {} descriptors, PSS {} KiB; of all: {kinds:?}",
+        each(ours.len() as u64),
+        each(descriptors),
+        each(pss)
+    );
+    let limit: usize = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")?
+        .trim()
+        .parse()?;
+    let inotify = kinds.get("anon_inode:inotify").copied().unwrap_or(0);
+    ensure!(
+        inotify <= limit.min(INSTANCES),
+        "{inotify} inotify instances, {limit} allowed"
+    );
+    Ok(())
 }
 
 /// Twenty connections to where nobody answers are too many, which is said once.

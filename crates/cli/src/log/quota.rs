@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use pontoon_supervisor::quota;
+use pontoon_supervisor::{output, quota};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::layer::{Context, Layer};
 
@@ -13,6 +13,10 @@ pub(super) struct Quota(Mutex<quota::Quota>);
 
 impl<S: Subscriber> Layer<S> for Quota {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        output::report_dropped();
+        if event.metadata().target() == output::DROPPED {
+            return true;
+        }
         if !matches!(*event.metadata().level(), Level::WARN | Level::INFO) {
             return true;
         }

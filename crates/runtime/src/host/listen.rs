@@ -1,5 +1,6 @@
 //! Doors: the sockets of published ports, opened by the supervisor.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,10 @@ use super::udp::Endpoint;
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     places: Vec<Option<Door>>,
+    /// Places that nothing has, but for the end.
+    free: BTreeSet<u32>,
+    /// The place of each port: a guest may have tens of thousands.
+    by_port: BTreeMap<(Protocol, SocketAddr), u32>,
     /// Listeners with connections waiting for a descriptor, or that could not be registered again: nothing will be told
     /// about those.
     starved: Vec<u32>,
@@ -52,9 +57,8 @@ impl Doors {
         socket: Arc<OwnedFd>,
         coalesce: bool,
     ) -> io::Result<u32> {
-        let free = self.places.iter().position(Option::is_none);
-        let place = free.unwrap_or(self.places.len());
-        let index = u32::try_from(place).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let end = u32::try_from(self.places.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let index = self.free.first().copied().unwrap_or(end);
         let socket = match published.protocol {
             Protocol::Tcp => {
                 // Inherited by what it accepts, see `stream.rs`.
@@ -77,10 +81,11 @@ impl Doors {
             }
         };
         let door = Some(Door { published, socket });
-        match self.places.get_mut(place) {
-            Some(free) => *free = door,
+        match self.free.pop_first() {
+            Some(free) => self.places[free as usize] = door,
             None => self.places.push(door),
         }
+        self.by_port.insert((published.protocol, published.host), index);
         Ok(index)
     }
 
@@ -88,6 +93,13 @@ impl Doors {
     pub(super) fn close(&mut self, epoll: &Epoll, index: u32) {
         let place = usize::try_from(index).ok();
         let door = place.and_then(|place| self.places.get_mut(place)?.take());
+        if let Some(Door { published, .. }) = &door {
+            let port = (published.protocol, published.host);
+            if self.by_port.get(&port) == Some(&index) {
+                self.by_port.remove(&port);
+            }
+            self.free.insert(index);
+        }
         // Others have the socket too, so that the kernel would go on telling of it.
         match door.map(|door| door.socket) {
             Some(Held::Listener(socket)) => epoll.remove(&socket),
@@ -98,12 +110,7 @@ impl Doors {
 
     /// The place of a published port.
     pub(super) fn find(&self, protocol: Protocol, host: SocketAddr) -> Option<u32> {
-        let is = |door: &Door| (door.published.protocol, door.published.host) == (protocol, host);
-        let place = self
-            .places
-            .iter()
-            .position(|door| door.as_ref().is_some_and(is))?;
-        u32::try_from(place).ok()
+        self.by_port.get(&(protocol, host)).copied()
     }
 
     /// Accepts from the listener at `index`. A connection that was broken off while it waited is passed over.

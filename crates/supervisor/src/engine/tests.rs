@@ -55,6 +55,7 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
         outbox: Outbox::default(),
         setup: setup(),
         ports: Vec::new(),
+        places: Places::new(),
         attachment,
         require_sandbox: false,
         born_in: None,
@@ -234,4 +235,37 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     let right = matches!(published, Ok(PORTS)) && open == PORTS + 6;
     eprintln!("prepared: {published:?}, and {open} are open");
     std::process::exit((!right).into());
+}
+
+#[test]
+fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
+    let socket = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+    let port = |address: u8, number: u16| Published {
+        protocol: Protocol::Tcp,
+        host: ([127, 0, 0, address], number).into(),
+        guest_port: number,
+    };
+    let all = || (1..=3).flat_map(|address| (1..=u16::MAX).map(move |number| port(address, number)));
+    let (mut published, mut sockets, mut places) = (Vec::new(), Vec::new(), Places::new());
+    let start = Instant::now();
+    let open: Vec<_> = all()
+        .map(|port| Door::Open(port, Arc::clone(&socket).into()))
+        .collect();
+    change_ports(&mut published, &mut sockets, &mut places, &open);
+    assert_eq!((published.len(), sockets.len()), (3 * 65_535, 3 * 65_535));
+    let close: Vec<_> = all()
+        .filter(|port| port.guest_port % 1000 != 0)
+        .map(Door::Close)
+        .collect();
+    change_ports(&mut published, &mut sockets, &mut places, &close);
+    // By looking through the list for each it would take minutes.
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!((published.len(), sockets.len()), (3 * 65, 3 * 65));
+    for (place, port) in published.iter().enumerate() {
+        assert_eq!(places[&(port.protocol, port.host)], place);
+    }
 }

@@ -18,7 +18,7 @@ use crate::deaths::Deaths;
 use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
 use crate::talk::Talk;
-use crate::{environment, last_words, panics, signals, stdio};
+use crate::{environment, last_words, output, panics, signals, stdio};
 
 /// Processes that move packets.
 #[derive(Debug)]
@@ -299,7 +299,10 @@ impl Member {
                 required: birth.require_sandbox,
             };
             let own = rustix::stdio::dup2_stderr(&error);
-            own.map_or(1, |()| become_worker(&theirs, sandbox, &birth.disabled))
+            own.map_or(1, |()| {
+                output::is_own_pipe();
+                become_worker(&theirs, sandbox, &birth.disabled)
+            })
         });
         let since = Instant::now();
         self.life = Life::Alive {

@@ -138,11 +138,22 @@ fn limits(context: &Context) -> Result<()> {
         "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
         scene.server
     );
+    // The kernel knows the limit, too, for an engine that was taken over.
+    let engine = context.program.engine()?;
+    let file_size = || -> Result<String> {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", engine.id()))?;
+        let line = limits.lines().find(|line| line.starts_with("Max file size"));
+        let soft = line.and_then(|line| line.split_whitespace().nth(3));
+        Ok(soft.unwrap_or_default().to_owned())
+    };
+    expect(&file_size()?, "0")?;
     for (limit, why) in [
         ("size=20k", "the file was to grow no larger"),
         ("time=300ms", "it was to take no longer"),
     ] {
         scene.ctl(&["capture", "start", &format!("{FILE},snap=200,{limit}")])?;
+        let kernel = if limit == "size=20k" { "20000" } else { "unlimited" };
+        expect(&file_size()?, kernel)?;
         expect(&scene.guest.ask(&line)?, "done")?;
         process::wait_until("the capture has ended", Duration::from_secs(5), || {
             Ok(shown()?["running"] == false)
