@@ -83,6 +83,9 @@ pub(crate) struct Run {
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,
+    /// Run by root: leave the command the capabilities of the host's root
+    #[arg(long, conflicts_with = "attach")]
+    pub(crate) keep_capabilities: bool,
     /// Have the kernel's vhost-net carry frames: auto, on or off
     #[arg(
         long,
