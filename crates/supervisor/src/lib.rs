@@ -42,6 +42,7 @@ mod last_words;
 mod machine;
 mod mounts;
 mod netlink;
+mod network_namespace;
 pub mod options;
 mod panics;
 mod pid_namespace;
