@@ -66,6 +66,7 @@ const RUN_HELP: &str = "\
 
 {options}
 
+Only the network is isolated; the command has your files and Unix sockets. A sandbox for these: docs/cookbook.md.
 Exit status: the command's, 128+n if signal n killed it, 126, 127: it cannot run; 1 if we failed, 2 for wrong usage.
 ";
 
