@@ -109,7 +109,7 @@ mod tests {
             }
             let _socket = UnixStream::connect(path);
             loop {
-                rustix::thread::nanosleep(&rustix::thread::Timespec {
+                let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
                     tv_sec: 60,
                     tv_nsec: 0,
                 });

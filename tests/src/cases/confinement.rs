@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("confinement.system-calls", 20, system_calls),
         Case::new("confinement.terminal", 20, terminal),
+        Case::new("confinement.descriptors", 20, descriptors),
         Case::new("confinement.namespaces", 60, namespaces),
         Case::new("confinement.keep-capabilities", 20, keep_capabilities)
             .caller(Caller::Root("others have none to keep")),
@@ -62,6 +63,16 @@ fn terminal(context: &Context) -> Result<()> {
     script.args(["-qec", &words.join(" "), "/dev/null"]);
     let text = process::output(&mut script)?;
     expect(&text, "EPERM")
+}
+
+/// The command has the three descriptors of any program; `ls` has one more, of the directory that it lists.
+fn descriptors(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    super::tmpfs(Path::new("/run"))?;
+    let run = network
+        .run()
+        .options(["--control", "/run/control", "-p", "8080:80"]);
+    expect(&run.command(["ls", "/proc/self/fd"]).text()?, "0\n1\n2\n3")
 }
 
 /// Puts the host's network namespace at a path where `ip` finds it by the name `host`, too.
