@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("confinement.namespaces", 60, namespaces),
         Case::new("confinement.keep-capabilities", 20, keep_capabilities)
             .caller(Caller::Root("others have none to keep")),
+        Case::new("confinement.without-user-namespaces", 20, without_user_namespaces),
         Case::new("confinement.capabilities-inside", 60, capabilities_inside),
         Case::new("confinement.set-user-id", 20, set_user_id)
             .caller(Caller::Root("it makes a set-user-ID program")),
@@ -117,6 +118,30 @@ fn keep_capabilities(context: &Context) -> Result<()> {
     let run = network.run().options(["--keep-capabilities"]);
     let text = run.shell("nsenter --net=/run/netns/host readlink /proc/self/ns/net");
     expect(&text.text()?, &host.display().to_string())
+}
+
+/// Root of a host that has no user namespaces does not get a command with all capabilities unless it asks for it.
+fn without_user_namespaces(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let with = |options: &str| {
+        let line = format!(
+            "echo 0 > /proc/sys/user/max_user_namespaces && exec {} run {options} -- ip -o link show tap0",
+            binary(context)?
+        );
+        let mut host = Command::new("unshare");
+        host.args(["--user", "--map-root-user", "sh", "-c", &line]);
+        anyhow::Ok(host.env("PONTOON_DISABLE", "namespaces").output()?)
+    };
+    let output = with("")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.code() == Some(1) && text.ends_with("(try: --keep-capabilities)\n"),
+        "{}: {text}",
+        output.status
+    );
+    let output = with("--quiet --keep-capabilities")?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(())
 }
 
 /// Root inside may do to its own namespaces what root of the host may to the host's.
