@@ -2,6 +2,7 @@
 
 mod batches;
 mod calls;
+mod confinement;
 mod control;
 mod dns;
 #[cfg(target_arch = "x86_64")]
@@ -53,6 +54,7 @@ pub(crate) fn all() -> Vec<Case> {
     let topics = [
         batches::cases,
         calls::cases,
+        confinement::cases,
         control::cases,
         dns::cases,
         #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,7 @@
 //! The guest's side of the tests: `pontoon-e2e guest ...`, also called by cases as functions.
 
 pub(crate) mod dns;
+mod filter;
 mod flood;
 pub(crate) mod raw;
 pub(crate) mod routes;
@@ -31,6 +32,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["udp", rest @ ..] => say(&udp::command(rest)?),
         ["dns", server, count] => say(&dns::parallel(server.parse()?, count.parse()?)?.to_string()),
         ["raw", rest @ ..] => raw::command(rest),
+        ["filter", "terminal"] => say(&filter::insert()),
+        ["filter"] => say(&filter::command()?),
+        #[cfg(target_arch = "x86_64")]
+        ["filter", "32"] => say(&filter::command_of_32_bits()?),
         ["flood", rest @ ..] => flood::command(rest),
         _ => bail!("unknown guest command {}", words.join(" ")),
     }

@@ -11,6 +11,7 @@ use crate::step;
 
 /// Program, Debian package.
 const NEEDED: &[(&str, &str)] = &[
+    ("bwrap", "bubblewrap"),
     ("busybox", "busybox-static"),
     ("cpio", "cpio"),
     ("curl", "curl"),
@@ -27,6 +28,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("pip3", "python3-pip"),
     ("nft", "nftables"),
     ("qemu-system-x86_64", "qemu-system-x86"),
+    ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("smcrouted", "smcroute"),
     ("strace", "strace"),

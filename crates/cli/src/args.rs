@@ -66,6 +66,7 @@ const RUN_HELP: &str = "\
 
 {options}
 
+Only the network is isolated; the command has your files and Unix sockets. A sandbox for these: docs/cookbook.md.
 Exit status: the command's, 128+n if signal n killed it, 126, 127: it cannot run; 1 if we failed, 2 for wrong usage.
 ";
 
@@ -83,6 +84,9 @@ pub(crate) struct Run {
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,
+    /// Run by root: leave the command the capabilities of the host's root
+    #[arg(long, conflicts_with = "attach")]
+    pub(crate) keep_capabilities: bool,
     /// Have the kernel's vhost-net carry frames: auto, on or off
     #[arg(
         long,

@@ -28,6 +28,7 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
             argv: command_or_shell(arguments.command),
             hostname: arguments.hostname,
             ifname: arguments.ifname,
+            keep_capabilities: arguments.keep_capabilities,
         },
     };
     let vhost_net = match arguments.vhost_net {

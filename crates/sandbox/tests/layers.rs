@@ -32,10 +32,11 @@ fn main() -> ExitCode {
     // For as long as the attempts last.
     let _listener =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
-    let attempts: [(&str, Only, Attempt, i32); 18] = [
+    let attempts: [(&str, Only, Attempt, i32); 19] = [
         ("mount", Only::Nothing, mount, libc::EPERM),
         ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
         ("more memory than its limit", Only::Nothing, memory, libc::ENOMEM),
+        ("be dumpable", Only::Nothing, dumpable, 0),
         ("open a file", Only::Namespaces, open, libc::ENOENT),
         ("signal the parent", Only::Namespaces, signal, libc::ESRCH),
         ("mount", Only::Namespaces, mount, libc::EPERM),
@@ -202,6 +203,12 @@ fn memory() -> i32 {
         0 => map(2 * LIMIT),
         _ => -1,
     }
+}
+
+/// 0 where neither a core dump nor another process of the user gets this one's memory (`SUID_DUMP_DISABLE`).
+fn dumpable() -> i32 {
+    // SAFETY: it touches no memory.
+    unsafe { libc::prctl(libc::PR_GET_DUMPABLE) }
 }
 
 fn trace() -> i32 {

@@ -10,7 +10,7 @@ use crate::handshake::{FromGuest, ToGuest};
 use crate::init;
 use crate::spawn::{self, Child};
 use crate::tap;
-use crate::userns::{self, Switches};
+use crate::userns::UserNamespace;
 
 /// The guest's first process, waiting for the network.
 #[derive(Debug)]
@@ -25,23 +25,21 @@ pub(crate) struct Guest {
 /// User namespaces cannot be had; the tap cannot be made; and whatever else the guest's side reports.
 pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, tap::Made), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
-    let unprivileged = userns::needed();
+    let user_namespace = UserNamespace::choose(plan.keep_capabilities);
     let mut namespaces =
         libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
-    if unprivileged {
+    if user_namespace.is_some() {
         namespaces |= libc::CLONE_NEWUSER;
     }
-    let init = spawn::clone(namespaces, || init::run(plan, &theirs)).map_err(|error| {
-        if unprivileged {
-            Switches::read().explain(&error)
-        } else {
-            Error::io("cannot make namespaces", &error)
-        }
-    })?;
+    let init =
+        spawn::clone(namespaces, || init::run(plan, &theirs)).map_err(|error| match user_namespace {
+            Some(user_namespace) => user_namespace.explain(&error),
+            None => Error::io("cannot make namespaces", &error),
+        })?;
     drop(theirs);
     let guest = Guest { init, socket: ours };
-    if unprivileged {
-        userns::map(guest.init.pid())?;
+    if let Some(user_namespace) = user_namespace {
+        user_namespace.map(guest.init.pid())?;
     }
     ToGuest::Mapped
         .send(&guest.socket)

@@ -14,7 +14,7 @@ use rustix::process::{
     wait,
 };
 
-use crate::error::{Context as _, Error};
+use crate::error::{Context as _, Error, reason};
 use crate::handshake::{FromGuest, ToGuest};
 use crate::mounts::ResolvConf;
 use crate::signals::{self, Sender, Signals};
@@ -34,6 +34,12 @@ pub(crate) struct Plan {
     pub(crate) argv: Vec<OsString>,
     /// The descriptor limit that the command gets.
     pub(crate) descriptors: Rlimit,
+    /// Root's command keeps the capabilities of the host's user namespace.
+    pub(crate) keep_capabilities: bool,
+    /// The command's system calls are filtered; not so in tests (`PONTOON_DISABLE=seccomp`).
+    pub(crate) filter: bool,
+    /// A kernel without filters is an error.
+    pub(crate) require_filter: bool,
 }
 
 /// The signal by which the supervisor says that something has happened to the host's resolv.conf. It is of no use to a
@@ -97,11 +103,30 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<Started, Error> {
     ToGuest::Go
         .expect(supervisor)
         .context("no answer from the supervisor")?;
+    if plan.filter {
+        filter(plan.require_filter)?;
+    }
     Ok(Started {
         command: start_command(plan)?,
         signals,
         resolv_conf,
     })
+}
+
+/// Filters the system calls of everything that this process starts.
+fn filter(required: bool) -> Result<(), Error> {
+    let cannot = "cannot filter the command's system calls";
+    match pontoon_sandbox::command::restrict() {
+        Err(error) if required => Err(Error::io(cannot, &error).advise("without --require-sandbox")),
+        Err(error) => {
+            tracing::warn!(
+                "{cannot}, so it can put input into the terminal: {}",
+                reason(&error)
+            );
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Lets every group that is mapped open ping sockets.

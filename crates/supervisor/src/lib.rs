@@ -44,6 +44,7 @@ mod last_words;
 mod machine;
 mod mounts;
 mod netlink;
+mod network_namespace;
 pub mod options;
 pub mod output;
 mod panics;
@@ -106,10 +107,12 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
             argv,
             hostname,
             ifname,
+            keep_capabilities,
         } => Wanted::Command {
             argv,
             hostname,
             ifname,
+            keep_capabilities: *keep_capabilities,
         },
         Guest::Attach { target, ifname } => Wanted::Namespace(Attached::open(target, &mut files)?, ifname),
         Guest::Machine(machine) => {
@@ -176,6 +179,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
             argv,
             hostname,
             ifname,
+            keep_capabilities,
         } => {
             let plan = init::Plan {
                 tap: tap(ifname),
@@ -183,6 +187,9 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
                 hostname: hostname.clone(),
                 argv: argv.to_vec(),
                 descriptors,
+                keep_capabilities,
+                filter: !disabled.seccomp,
+                require_filter: options.require_sandbox,
             };
             let (guest, tap) = command::start(&plan)?;
             (
@@ -274,6 +281,7 @@ enum Wanted<'a> {
         argv: &'a [OsString],
         hostname: &'a Option<String>,
         ifname: &'a str,
+        keep_capabilities: bool,
     },
     Namespace(Attached, &'a str),
     Machine(Attachment, Option<SocketFile>),

@@ -110,6 +110,8 @@ pub enum Guest {
         hostname: Option<String>,
         /// Name of the guest's interface.
         ifname: String,
+        /// Root's command keeps the capabilities of the host's user namespace.
+        keep_capabilities: bool,
     },
     /// A network namespace that somebody else made.
     Attach {

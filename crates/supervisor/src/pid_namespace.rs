@@ -9,12 +9,18 @@ use pontoon_sys::peer::{self, Peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, geteuid};
 
+use crate::network_namespace::NetworkNamespace;
+
 /// A PID namespace below our own. It is kept open, so that no other one gets its number.
 #[derive(Debug)]
-pub(crate) struct PidNamespace(File);
+pub(crate) struct PidNamespace {
+    namespace: File,
+    /// That of the same process, where it is not our own one.
+    network: Option<NetworkNamespace>,
+}
 
 /// Device and inode, which no two namespaces share.
-type Id = (u64, u64);
+pub(crate) type Id = (u64, u64);
 
 // ioctl_ns(2): _IO(0xb7, 2).
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
@@ -25,8 +31,12 @@ impl PidNamespace {
     /// # Errors
     /// It is gone, or not ours to look at.
     pub(crate) fn of(pid: Pid) -> io::Result<Option<Self>> {
-        let file = open(pid)?;
-        Ok((id(&file)? != own()?).then_some(Self(file)))
+        let namespace = open(pid)?;
+        if id(&namespace)? == own()? {
+            return Ok(None);
+        }
+        let network = NetworkNamespace::of(pid)?;
+        Ok(Some(Self { namespace, network }))
     }
 
     /// Whether the process that has connected `socket` is in here, or further below.
@@ -34,6 +44,12 @@ impl PidNamespace {
     /// # Errors
     /// It cannot be looked at, as one that is gone.
     pub(crate) fn holds_peer(&self, socket: impl AsFd) -> io::Result<bool> {
+        // Process ids are looked at below, which before Linux 6.5 may be another process's by now. This does not need them.
+        if let Some(network) = &self.network
+            && network.holds_peer(&socket)?
+        {
+            return Ok(true);
+        }
         let peer = Peer::of(&socket)?;
         // Who is below us is seen from here.
         let Some(pid) = peer.pid else {
@@ -55,9 +71,16 @@ impl PidNamespace {
         }
     }
 
+    /// One in which no process is, with a network namespace.
+    #[cfg(test)]
+    pub(crate) fn for_test(network: Option<NetworkNamespace>) -> io::Result<Self> {
+        let namespace = File::open("/proc/self/ns/uts")?;
+        Ok(Self { namespace, network })
+    }
+
     /// Whether `namespace` is this one, or further below.
     fn is_above(&self, mut namespace: File) -> io::Result<bool> {
-        let (this, own) = (id(&self.0)?, own()?);
+        let (this, own) = (id(&self.namespace)?, own()?);
         loop {
             match id(&namespace)? {
                 here if here == this => return Ok(true),
@@ -85,7 +108,7 @@ fn own() -> io::Result<Id> {
     Ok((file.dev(), file.ino()))
 }
 
-fn id(namespace: &File) -> io::Result<Id> {
+pub(crate) fn id(namespace: &File) -> io::Result<Id> {
     let file = namespace.metadata()?;
     Ok((file.dev(), file.ino()))
 }
@@ -109,7 +132,10 @@ mod tests {
     use super::*;
 
     fn namespace(kind: &str) -> PidNamespace {
-        PidNamespace(File::open(format!("/proc/self/ns/{kind}")).unwrap())
+        PidNamespace {
+            namespace: File::open(format!("/proc/self/ns/{kind}")).unwrap(),
+            network: NetworkNamespace::of(getpid()).unwrap(),
+        }
     }
 
     #[test]

@@ -19,12 +19,78 @@ pub(crate) fn needed() -> bool {
     !(geteuid().is_root() && held)
 }
 
+/// The user namespace of a guest, by the ids that it maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UserNamespace {
+    /// The caller becomes root inside.
+    Caller,
+    /// Every id is itself. For root: the command is root inside, with every capability, but none over the host's namespaces.
+    Same,
+}
+
+impl UserNamespace {
+    /// The one that a guest of the caller gets; `None` where it stays in the caller's, with the caller's capabilities.
+    pub(crate) fn choose(keep_capabilities: bool) -> Option<Self> {
+        match (needed(), keep_capabilities) {
+            (true, _) => Some(Self::Caller),
+            (false, false) => Some(Self::Same),
+            (false, true) => None,
+        }
+    }
+
+    /// Maps ids for a child in it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn map(self, child: Pid) -> Result<(), Error> {
+        match self {
+            Self::Caller => map(child),
+            Self::Same => map_same(child),
+        }
+    }
+
+    /// The reason why it cannot be had.
+    pub(crate) fn explain(self, error: &io::Error) -> Error {
+        match self {
+            Self::Caller => Switches::read().explain(error),
+            Self::Same => Error::io("cannot make a user namespace", error).advise(KEEP),
+        }
+    }
+}
+
+/// Root does without a user namespace by this.
+const KEEP: &str = "--keep-capabilities";
+
+/// Maps every id that the caller's own user namespace has to itself.
+fn map_same(child: Pid) -> Result<(), Error> {
+    let child = child.as_raw_nonzero();
+    for file in ["uid_map", "gid_map"] {
+        let own =
+            fs::read_to_string(format!("/proc/self/{file}")).context(format_args!("cannot read {file}"))?;
+        fs::write(format!("/proc/{child}/{file}"), same(&own))
+            .map_err(|error| Error::io(format_args!("cannot write {file}"), &error).advise(KEEP))?;
+    }
+    Ok(())
+}
+
+/// The map in which each id that a map has inside is itself.
+fn same(map: &str) -> String {
+    let mut text = String::new();
+    for line in map.lines() {
+        let mut numbers = line.split_whitespace();
+        if let (Some(first), Some(_), Some(count)) = (numbers.next(), numbers.next(), numbers.next()) {
+            text.extend([first, " ", first, " ", count, "\n"]);
+        }
+    }
+    text
+}
+
 /// Maps ids for a child in a new user namespace: the caller becomes root inside, and the caller's subordinate ids
 /// follow from 1 on where newuidmap(1) and newgidmap(1) grant them.
 ///
 /// # Errors
 /// The kernel refused even the caller's own id.
-pub(crate) fn map(child: Pid) -> Result<(), Error> {
+fn map(child: Pid) -> Result<(), Error> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let whole = map_ranges(child, "newuidmap", "/etc/subuid", uid, uid)
         && map_ranges(child, "newgidmap", "/etc/subgid", uid, gid);
@@ -184,6 +250,13 @@ mod tests {
         );
         assert_eq!(subordinate(table, Some("carol"), 1001), []);
         assert_eq!(subordinate(table, None, 1000), [(300_000, 10)]);
+    }
+
+    #[test]
+    fn maps_each_id_to_itself() {
+        assert_eq!(same("         0          0 4294967295\n"), "0 0 4294967295\n");
+        let nested = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(same(nested), "0 0 1\n1 1 65536\n");
     }
 
     #[test]

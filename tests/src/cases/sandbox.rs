@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{expect, talk, tcp_server};
-use crate::case::{Case, Context, Family};
+use crate::case::{Caller, Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::network::Network;
 use crate::process::{Process, Program};
@@ -15,6 +15,7 @@ use crate::run::Running;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("sandbox.status", 20, status),
+        Case::new("sandbox.descriptors", 20, descriptors).caller(Caller::Root("the engine is not dumpable")),
         Case::new("sandbox.nothing-needed-is-refused", 60, nothing_needed),
         Case::new("sandbox.refusals-are-said", 60, refusals),
         Case::new("sandbox.start-costs-little", 60, start).alone(),
@@ -98,6 +99,41 @@ pub(super) fn given_up(pid: u32) -> Result<()> {
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("environ"))?);
     let runner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("."))?);
     eprintln!("owner of its files in /proc: {owner}, of its directory: {runner}");
+    Ok(())
+}
+
+/// The engine has its link, its channel, its published port and what its loop waits with; the control socket, the file of
+/// the process id, and what the caller had open are the supervisor's.
+fn descriptors(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    super::tmpfs(Path::new("/run"))?;
+    let options = [
+        "--control",
+        "/run/control",
+        "--pid-file",
+        "/run/pid",
+        "-p",
+        "8080:80",
+    ];
+    let mut running = network.run().options(options).command(["sh"]).spawn()?;
+    expect(&running.ask("echo ready")?, "ready")?;
+    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let control = sockets.lines().find(|line| line.ends_with(" /run/control"));
+    let inode = control
+        .and_then(|line| line.split_whitespace().nth(6))
+        .context("no control socket")?;
+    let control = format!("socket:[{inode}]");
+    // Devices have the path that they have below /dev, which is not mounted there.
+    let known = ["/net/tun", "/null", "pipe:", "socket:", "anon_inode:"];
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", context.program.engine()?.id()))? {
+        let path = entry?.path();
+        let open = std::fs::read_link(&path)?.display().to_string();
+        eprintln!("{}: {open}", path.display());
+        let own = known
+            .iter()
+            .any(|known| open.trim_start_matches("/dev").starts_with(known));
+        ensure!(own && open != control, "{}: {open}", path.display());
+    }
     Ok(())
 }
 

@@ -1,0 +1,230 @@
+//! The limits of what the command of `run` reaches beside its network, and what it can do as before.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use rustix::mount::mount_bind;
+
+use super::{expect, tcp_server};
+use crate::case::{Caller, Case, Context, Family};
+use crate::network::Network;
+use crate::process;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("confinement.system-calls", 20, system_calls),
+        Case::new("confinement.terminal", 20, terminal),
+        Case::new("confinement.descriptors", 20, descriptors),
+        Case::new("confinement.namespaces", 60, namespaces),
+        Case::new("confinement.keep-capabilities", 20, keep_capabilities)
+            .caller(Caller::Root("others have none to keep")),
+        Case::new("confinement.without-user-namespaces", 20, without_user_namespaces),
+        Case::new("confinement.capabilities-inside", 60, capabilities_inside),
+        Case::new("confinement.set-user-id", 20, set_user_id)
+            .caller(Caller::Root("it makes a set-user-ID program")),
+        Case::new("confinement.bubblewrap-inside", 20, bubblewrap_inside),
+        Case::new("confinement.bubblewrap-around", 20, bubblewrap_around),
+    ]
+    .into_iter()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+/// Input into the terminal, and socket families that belong to no network namespace, by each ABI of the machine.
+fn system_calls(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let refused = |count: usize| "EPERM ".repeat(count) + "EAFNOSUPPORT EAFNOSUPPORT EBADF";
+    let ways = if cfg!(target_arch = "x86_64") { 12 } else { 6 };
+    let text = network.run().guest(["filter"]).text()?;
+    expect(&text, &refused(ways))?;
+    #[cfg(target_arch = "x86_64")]
+    {
+        let output = network.run().guest(["filter", "32"]).output()?;
+        // SIGSEGV: the kernel has no such ABI.
+        if output.status.code() != Some(128 + 11) {
+            expect(&String::from_utf8(output.stdout)?, &refused(2))?;
+        }
+    }
+    Ok(())
+}
+
+/// The request that wrote into the terminal of a user's shell, with a terminal.
+fn terminal(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let own = std::env::current_exe()?.display().to_string();
+    let mut command = context.program.command()?;
+    command.args(["run", "-q", "--", &own, "guest", "filter", "terminal"]);
+    let words: Vec<String> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.display().to_string())
+        .collect();
+    let mut script = Command::new("script");
+    script.args(["-qec", &words.join(" "), "/dev/null"]);
+    let text = process::output(&mut script)?;
+    expect(&text, "EPERM")
+}
+
+/// The command has the three descriptors of any program; `ls` has one more, of the directory that it lists.
+fn descriptors(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    super::tmpfs(Path::new("/run"))?;
+    let run = network
+        .run()
+        .options(["--control", "/run/control", "-p", "8080:80"]);
+    expect(&run.command(["ls", "/proc/self/fd"]).text()?, "0\n1\n2\n3")
+}
+
+/// Puts the host's network namespace at a path where `ip` finds it by the name `host`, too.
+fn name_host_network() -> Result<()> {
+    super::tmpfs(Path::new("/run"))?;
+    std::fs::create_dir("/run/netns")?;
+    File::create("/run/netns/host")?;
+    Ok(mount_bind("/proc/self/ns/net", "/run/netns/host")?)
+}
+
+/// Every way that names the host's namespace of networks, of mounts, or a device.
+const REFUSED: &[&str] = &[
+    "nsenter --net=/run/netns/host true",
+    "ip netns exec host true",
+    "ip link set tap0 netns host",
+    "ip link add name new0 netns host type bridge",
+    "ip netns set host 7 && ip link add name new0 link-netnsid 7 type bridge",
+    "mknod /run/device c 1 3",
+    "mknod /run/device b 7 0",
+];
+
+fn namespaces(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    name_host_network()?;
+    let links = || process::output(Command::new("ip").args(["-o", "-br", "link"]));
+    let before = links()?;
+    for way in REFUSED {
+        let output = network.run().shell(way).output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success(), "done: {way}");
+        ensure!(text.contains("not permitted"), "{way}: {text}");
+        let now = links()?;
+        ensure!(now == before, "{way} changed\n{before}into\n{now}");
+    }
+    Ok(())
+}
+
+fn keep_capabilities(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    name_host_network()?;
+    let host = std::fs::read_link("/proc/self/ns/net")?;
+    let run = network.run().options(["--keep-capabilities"]);
+    let text = run.shell("nsenter --net=/run/netns/host readlink /proc/self/ns/net");
+    expect(&text.text()?, &host.display().to_string())
+}
+
+/// Root of a host that has no user namespaces does not get a command with all capabilities unless it asks for it.
+fn without_user_namespaces(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let with = |options: &str| {
+        let line = format!(
+            "echo 0 > /proc/sys/user/max_user_namespaces && exec {} run {options} -- ip -o link show tap0",
+            binary(context)?
+        );
+        let mut host = Command::new("unshare");
+        host.args(["--user", "--map-root-user", "sh", "-c", &line]);
+        anyhow::Ok(host.env("PONTOON_DISABLE", "namespaces").output()?)
+    };
+    let output = with("")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.code() == Some(1) && text.ends_with("(try: --keep-capabilities)\n"),
+        "{}: {text}",
+        output.status
+    );
+    let output = with("--quiet --keep-capabilities")?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(())
+}
+
+/// Root inside may do to its own namespaces what root of the host may to the host's.
+fn capabilities_inside(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    super::tmpfs(Path::new("/run"))?;
+    for line in [
+        "mount -t tmpfs tmpfs /mnt && touch /mnt/file && umount /mnt",
+        "ip link set tap0 mtu 1400 && ip route add 192.0.2.0/24 via 10.0.2.2 && ip link set lo down",
+        "echo 1 > /proc/sys/net/ipv4/ip_forward",
+        "ip netns add inner && ip netns exec inner ip link set lo up",
+        "nft add table inet filter",
+        "tcpdump -Z root -i tap0 -c 1 -w /dev/null 2> /dev/null & sleep 0.5; ping -c 2 -W 1 10.0.2.2 > /dev/null; wait $!",
+        "unshare --mount --pid --fork --user --map-root-user true",
+        &format!(
+            "{} run -q -- $E2E guest tcp {server} connects 1",
+            binary(context)?
+        ),
+    ] {
+        network.run().shell(line).text()?;
+    }
+    if !context.program.drop_privileges {
+        let line = "touch /run/file && chown 1000:1000 /run/file && setpriv --reuid 1000 --regid 1000 --clear-groups \
+                    sh -c 'id -u; test -O /run/file'";
+        expect(&network.run().shell(line).text()?, "1000")?;
+    }
+    Ok(())
+}
+
+fn binary(context: &Context) -> Result<String> {
+    let binary = context.program.binary.clone();
+    binary.ok_or_else(|| anyhow::anyhow!("there is no program under test"))
+}
+
+/// The filter is there without `no_new_privs`.
+fn set_user_id(context: &Context) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let network = Network::new(context)?;
+    super::tmpfs(Path::new("/mnt"))?;
+    std::fs::copy("/usr/bin/id", "/mnt/id")?;
+    std::fs::set_permissions("/mnt/id", std::fs::Permissions::from_mode(0o4755))?;
+    let line = "grep -c '^Seccomp:.2$' /proc/self/status; setpriv --reuid 1000 --regid 1000 --clear-groups /mnt/id -u";
+    expect(&network.run().shell(line).text()?, "1\n0")
+}
+
+/// The files of a command in bubblewrap, as in `docs/cookbook.md`.
+const FILES: &str = "--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib \
+    --symlink usr/lib64 /lib64 --ro-bind /etc /etc --dev /dev --tmpfs /tmp";
+
+/// Neither the home directory, nor a socket, nor the tap's device is there; the network is.
+const LOOK: &str =
+    "ls -d /home /run /var /dev/net 2>/dev/null; ping -c 1 -W 5 10.0.2.2 > /dev/null && echo reached";
+
+fn bubblewrap_inside(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let line = format!(
+        "bwrap {FILES} --proc /proc --unshare-all --share-net --new-session --die-with-parent --cap-drop ALL \
+         sh -c '{LOOK}; grep CapEff /proc/self/status'"
+    );
+    expect(
+        &network.run().shell(&line).text()?,
+        "reached\nCapEff:\t0000000000000000",
+    )
+}
+
+fn bubblewrap_around(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let program = context.program.command()?;
+    // The user in whose place the program runs is that of bubblewrap.
+    let user: Vec<String> = match program.get_program() == "unshare" {
+        true => ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"]
+            .map(String::from)
+            .to_vec(),
+        false => Vec::new(),
+    };
+    let line = format!(
+        "{} bwrap {FILES} --ro-bind {} /tmp/pontoon --bind /proc /proc --dev-bind /dev/net/tun /dev/net/tun --unshare-user \
+         --unshare-ipc --new-session --die-with-parent /tmp/pontoon run -- sh -c '{LOOK}'",
+        user.join(" "),
+        binary(context)?
+    );
+    let text = process::output(Command::new("sh").args(["-c", &line]))?;
+    // The device is there, as the program makes a tap by it.
+    expect(&text, "/dev/net\nreached")
+}

@@ -1,0 +1,107 @@
+//! System calls that the filter of a guest's command refuses, in each ABI of the machine.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+/// Numbers of ioctl(2) beside the native one that lead to it: of x32, with its bit and without.
+#[cfg(target_arch = "x86_64")]
+const OTHER_IOCTLS: &[libc::c_long] = &[0x4000_0000 | 514, 0x4000_0000 | 16, 514];
+#[cfg(not(target_arch = "x86_64"))]
+const OTHER_IOCTLS: &[libc::c_long] = &[];
+
+/// An error that is neither that of a descriptor that is not open nor that of a kernel without the ABI is the filter's.
+pub(super) fn command() -> Result<String> {
+    let mut text = String::new();
+    let not_open = -1_i64;
+    for request in [libc::TIOCSTI, libc::TIOCLINUX].map(u64::from) {
+        for high in [0, 1 << 32, 0xffff_ffff << 32] {
+            let errno = native(libc::SYS_ioctl, not_open, request | high);
+            write!(text, "{} ", name(errno))?;
+        }
+        for number in OTHER_IOCTLS {
+            write!(text, "{} ", name(native(*number, not_open, request)))?;
+        }
+    }
+    for family in [libc::AF_VSOCK, 42] {
+        let errno = native(
+            libc::SYS_socket,
+            family.into(),
+            libc::SOCK_DGRAM.cast_unsigned().into(),
+        );
+        write!(text, "{} ", name(errno))?;
+    }
+    write!(
+        text,
+        "{}",
+        name(native(libc::SYS_ioctl, not_open, libc::TIOCGWINSZ))
+    )?;
+    Ok(text)
+}
+
+/// The same by the 32-bit ABI; the kernel kills a process that enters one that it does not have.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn command_of_32_bits() -> Result<String> {
+    let (ioctl, socket, not_open) = (54, 359, u64::from(u32::MAX));
+    let mut text = String::new();
+    for request in [libc::TIOCSTI, libc::TIOCLINUX] {
+        write!(text, "{} ", name(i386(ioctl, not_open, request)))?;
+    }
+    for family in [40, 42] {
+        write!(text, "{} ", name(i386(socket, family, 2)))?;
+    }
+    write!(text, "{}", name(i386(ioctl, not_open, libc::TIOCGWINSZ)))?;
+    Ok(text)
+}
+
+/// Puts a character into the terminal that is standard input.
+pub(super) fn insert() -> String {
+    // SAFETY: the kernel reads one byte.
+    let result = unsafe { libc::ioctl(0, libc::TIOCSTI, &raw const *b"X") };
+    match result {
+        -1 => name(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+        _ => name(0),
+    }
+}
+
+fn native(number: libc::c_long, first: i64, second: u64) -> i32 {
+    // SAFETY: an ioctl of a descriptor that is not open, or a new socket: neither touches memory.
+    let result = unsafe { libc::syscall(number, first, second, 0) };
+    match result {
+        -1 => std::io::Error::last_os_error().raw_os_error().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn i386(number: u64, first: u64, second: u64) -> i32 {
+    let result: u64;
+    // SAFETY: as above. The kernel changes no register but those that are named; rbx is LLVM's own.
+    unsafe {
+        std::arch::asm!(
+            "xchg rbx, {first}",
+            "int 0x80",
+            "xchg rbx, {first}",
+            first = inout(reg) first => _,
+            inlateout("rax") number => result,
+            in("rcx") second,
+            in("rdx") 0_u64,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+        );
+    }
+    // 32 bits, the negated error where it is one.
+    match result as u32 as i32 {
+        error @ -4095..=-1 => -error,
+        _ => 0,
+    }
+}
+
+fn name(errno: i32) -> String {
+    match errno {
+        0 => "done".to_owned(),
+        libc::EPERM => "EPERM".to_owned(),
+        libc::EBADF => "EBADF".to_owned(),
+        libc::EAFNOSUPPORT => "EAFNOSUPPORT".to_owned(),
+        other => other.to_string(),
+    }
+}
