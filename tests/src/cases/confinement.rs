@@ -155,7 +155,7 @@ fn capabilities_inside(context: &Context) -> Result<()> {
         "echo 1 > /proc/sys/net/ipv4/ip_forward",
         "ip netns add inner && ip netns exec inner ip link set lo up",
         "nft add table inet filter",
-        "tcpdump -Z root -i tap0 -c 1 -w /dev/null 2> /dev/null & sleep 0.5; ping -c 2 -W 1 10.0.2.2 > /dev/null; wait $!",
+        "tcpdump -Z root -n -i tap0 -c 1 > /dev/null 2>&1 & sleep 0.5; ping -c 2 -W 1 10.0.2.2 > /dev/null; wait $!",
         "unshare --mount --pid --fork --user --map-root-user true",
         &format!(
             "{} run -q -- $E2E guest tcp {server} connects 1",
