@@ -1,11 +1,11 @@
 //! Limits, and that they are told of.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{OBEDIENT, expect, talk, tcp_server};
+use super::{OBEDIENT, expect, talk, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::{Network, sysctl};
 
@@ -116,7 +116,7 @@ fn bites(context: &Context, family: Family, option: &str, limit: &str) -> Result
 fn udp_ports(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
-    let server = SocketAddr::new(network.server_address(family), 9);
+    let server = udp_server(&network, family)?;
     let line = format!("$E2E guest udp ports {server} 300 && read end");
     let mut running = network.run().shell(&line).spawn()?;
     expect(&running.line()?, "ok")?;

@@ -167,10 +167,10 @@ fn large(server: SocketAddr) -> Result<String> {
     Ok("ok".to_string())
 }
 
-/// A datagram from each of `count` ports.
+/// A datagram there and back from each of `count` ports.
 fn ports(server: SocketAddr, count: usize) -> Result<String> {
     for _ in 0..count {
-        send(&socket(server)?, b"hello", server)?;
+        exchange(&socket(server)?, server, 10)?;
     }
     Ok("ok".to_string())
 }
