@@ -165,9 +165,12 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
 /// The far end has a metadata service's address, which one option opens and no rule closes but by name.
 fn metadata(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
-    let address = family.pick("168.63.129.16", "fd20:ce::254");
+    let (address, prefix) = match family {
+        Family::V4 => ("168.63.129.16", 32),
+        Family::V6 => ("fd20:ce::254", 128),
+    };
     network.server().enter(|| {
-        network::add_address("lo", &format!("{address}{}", family.pick("/32", "/128")))?;
+        network::add_address("lo", &format!("{address}/{prefix}"))?;
         server::tcp::start(SocketAddr::new(family.unspecified(), PORT))
     })?;
     let port = PORT.to_string();
