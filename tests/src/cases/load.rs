@@ -77,14 +77,15 @@ fn stalled(context: &Context) -> Result<()> {
     let talk = talk()?;
     let run = network.run().options([counters::LOGGED]).talk_to(&talk);
     let mut running = run.shell(&line).spawn()?;
-    let line = running.line()?;
+    let log = || std::fs::read_to_string(&talk).unwrap_or_default();
+    let line = running.line().with_context(log)?;
     let resident = context.program.resident_kib()?;
     eprintln!("{line}\nresident: {resident} KiB");
     ensure!(
         resident <= RSS_LIMIT_KIB,
         "{resident} KiB resident with stalled flows"
     );
-    expect(&running.finish()?, "ok")?;
+    expect(&running.finish().with_context(log)?, "ok")?;
     if context.program.binary.is_some() {
         let exhausted = Counters::read(&talk)?.count("tcp_pool_empty");
         ensure!(exhausted > 0, "the pool was never empty");
