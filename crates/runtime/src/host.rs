@@ -281,6 +281,10 @@ impl Host for KernelHost {
         socket.stream()?.send(parts).map_err(failure)
     }
 
+    fn tcp_receive_memory(&mut self, socket: &mut Socket) -> u32 {
+        socket.stream().map_or(0, |stream| stream.receive_memory())
+    }
+
     fn tcp_send_room(&mut self, socket: &mut Socket) -> u32 {
         socket.stream().map_or(0, |stream| stream.send_room())
     }

@@ -276,6 +276,10 @@ impl Stream {
         message::send(&self.fd, parts, None, &[])
     }
 
+    pub(super) fn receive_memory(&self) -> u32 {
+        tcp::receive_memory(&self.fd).unwrap_or(0)
+    }
+
     pub(super) fn send_room(&self) -> u32 {
         tcp::send_room(&self.fd).unwrap_or(0)
     }
