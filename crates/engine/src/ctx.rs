@@ -33,6 +33,8 @@ pub struct Net {
     pub connect_times: Histogram<{ CONNECT_TIMES.len() }>,
     /// Memory for what the host does not take yet.
     pub pool: Pool,
+    /// Memory of the host in the receive queues of stalled TCP connections.
+    pub(crate) stalled_bytes: u64,
     /// Flows of every kind that hold a slot of this worker's.
     pub flows: u32,
     /// Those of them that clients of each published TCP port opened, by its place in the configuration.
@@ -101,6 +103,7 @@ impl Net {
             counters: Counters::default(),
             connect_times: Histogram::new(&CONNECT_TIMES),
             pool: Pool::default(),
+            stalled_bytes: 0,
             flows: 0,
             clients: Vec::new(),
             ports: [0; 2],

@@ -184,6 +184,9 @@ pub trait Host {
     /// `WouldBlock` when there is no room at all; `Reset` and others when the connection is gone.
     fn tcp_send(&mut self, socket: &mut Self::Socket, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure>;
 
+    /// Memory that the receive queue takes, with the kernel's overhead.
+    fn tcp_receive_memory(&mut self, socket: &mut Self::Socket) -> u32;
+
     /// Bytes that the send buffer would take now.
     fn tcp_send_room(&mut self, socket: &mut Self::Socket) -> u32;
 

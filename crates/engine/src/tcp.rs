@@ -18,6 +18,7 @@ mod reorder;
 mod rtt;
 mod segment;
 mod seq;
+mod stalled;
 mod table;
 mod traffic;
 mod unreachable;
@@ -88,6 +89,9 @@ pub struct Tcp<S> {
     /// Half-closed connections that have been silent for a while, the first to be so first; some may be gone, or in use
     /// again.
     half_closed: VecDeque<FlowId>,
+    /// Connections whose guest takes less than the host holds for it, in the order in which they were found; some may be
+    /// gone, or in use again.
+    stalled: VecDeque<FlowId>,
     /// The slot to look at next for a connection to probe.
     next_look: u32,
     /// Listeners that found no descriptor for a client.
@@ -118,6 +122,7 @@ impl<S> Tcp<S> {
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             half_closed: VecDeque::new(),
+            stalled: VecDeque::new(),
             next_look: 0,
             starved: Vec::new(),
             fed_at: None,
@@ -358,7 +363,10 @@ impl<S> Tcp<S> {
         ctx.net.at_hand = Some(id);
         let connection = self.connections.at_mut(index);
         match connection.settle(id, parts, ctx) {
-            Ok(()) => connection.arm(id, ctx),
+            Ok(()) => {
+                connection.arm(id, ctx);
+                self.watch_queue(id, ctx);
+            }
             Err(ended) => self.end(index, ended, ctx),
         }
     }
@@ -373,7 +381,7 @@ impl<S> Tcp<S> {
                     ctx.host.close(socket);
                 }
                 if connection.active_close {
-                    connection.release(&mut ctx.net.pool);
+                    connection.release(ctx.net);
                     connection.state = State::TimeWait {
                         until: ctx.now + TIME_WAIT,
                     };
@@ -422,7 +430,7 @@ impl<S> Tcp<S> {
         let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
         connection.state = State::Failed;
-        connection.release(&mut ctx.net.pool);
+        connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.park(id, ctx.net);
         self.feed(ctx);
@@ -494,7 +502,7 @@ impl<S> Tcp<S> {
         let mut connection = self.connections.remove(index);
         self.table.remove(&connection.key, index);
         ctx.net.timers.disarm(&mut connection.timer);
-        connection.release(&mut ctx.net.pool);
+        connection.release(ctx.net);
         if let Some(socket) = connection.socket.take() {
             ctx.host.close(socket);
         }
@@ -598,7 +606,9 @@ impl<S> Connection<S> {
     }
 
     /// Gives memory back.
-    fn release(&mut self, pool: &mut crate::pool::Pool) {
+    fn release(&mut self, net: &mut Net) {
+        self.count_held(0, net);
+        let pool = &mut net.pool;
         self.up.spill.clear(pool);
         if let Some(promise) = self.up.promise.take() {
             pool.release(promise);

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub mod event;
 mod failure;
 mod listen;
 pub mod ping;
+mod ports;
 mod problem;
 mod properties;
 mod spare;
@@ -35,6 +37,7 @@ use event::Epoll;
 use failure::failure;
 use listen::Doors;
 use ping::Shared;
+use ports::Ports;
 use spare::Spare;
 
 /// The kernel's sockets.
@@ -44,7 +47,9 @@ pub struct KernelHost {
     can: Can,
     outbound: Option<Outbound>,
     doors: Doors,
-    ports: udp::Ports,
+    ports: Ports,
+    /// The local ports of TCP connections; none where the kernel cannot limit them.
+    tcp_ports: Option<RangeInclusive<u16>>,
     /// For the next connection.
     streams: Spare<OwnedFd>,
     /// For the next endpoint.
@@ -130,12 +135,13 @@ impl KernelHost {
         } else {
             vec![0; stream::ASIDE]
         };
-        let ports = udp::Ports::of_host();
+        let ports = Ports::of_host();
         let mut host = Self {
             epoll,
             can,
             outbound,
             doors: Doors::default(),
+            tcp_ports: ports.for_tcp(),
             ports,
             streams: Spare::new(),
             endpoints: Spare::new(),
@@ -158,7 +164,8 @@ impl KernelHost {
 
     /// There is time to prepare for what may come.
     pub(crate) fn prepare(&mut self) {
-        self.streams.refill(stream::fresh);
+        let ports = self.tcp_ports.as_ref();
+        self.streams.refill(|family| stream::fresh(family, ports));
         let coalesce = self.can.udp_gro;
         self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
         self.look_again();
@@ -272,6 +279,10 @@ impl Host for KernelHost {
 
     fn tcp_send(&mut self, socket: &mut Socket, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
         socket.stream()?.send(parts).map_err(failure)
+    }
+
+    fn tcp_receive_memory(&mut self, socket: &mut Socket) -> u32 {
+        socket.stream().map_or(0, |stream| stream.receive_memory())
     }
 
     fn tcp_send_room(&mut self, socket: &mut Socket) -> u32 {

@@ -37,16 +37,27 @@ pub fn discard(socket: impl AsFd, len: usize) -> Result<usize, Errno> {
 /// # Errors
 /// Not a socket.
 pub fn send_room(socket: impl AsFd) -> Result<u32, Errno> {
+    let [limit, queued] = memory(socket, [libc::SK_MEMINFO_SNDBUF, libc::SK_MEMINFO_WMEM_QUEUED])?;
+    // Memory is counted with what each segment costs beside its bytes: up to a sixth at MTU 1500 (Linux 6.18).
+    Ok(limit.saturating_sub(queued) / 4 * 3)
+}
+
+/// Memory that the receive queue takes, with the kernel's overhead (`SO_MEMINFO`).
+///
+/// # Errors
+/// Not a socket.
+pub fn receive_memory(socket: impl AsFd) -> Result<u32, Errno> {
+    memory(socket, [libc::SK_MEMINFO_RMEM_ALLOC]).map(|[queued]| queued)
+}
+
+fn memory<const N: usize>(socket: impl AsFd, indices: [i32; N]) -> Result<[u32; N], Errno> {
     let mut bytes = [0; 4 * 9];
     option::get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut bytes)?;
     let word = |index: i32| {
         let at = usize::try_from(index).ok()? * 4;
         Some(u32::from_ne_bytes(array(&bytes, at)?))
     };
-    let limit = word(libc::SK_MEMINFO_SNDBUF).unwrap_or(0);
-    let queued = word(libc::SK_MEMINFO_WMEM_QUEUED).unwrap_or(0);
-    // Memory is counted with what each segment costs beside its bytes: up to a sixth at MTU 1500 (Linux 6.18).
-    Ok(limit.saturating_sub(queued) / 4 * 3)
+    Ok(indices.map(|index| word(index).unwrap_or(0)))
 }
 
 /// Makes the next close a reset (`SO_LINGER` of zero).
@@ -103,6 +114,17 @@ mod tests {
         assert_eq!(discard(&server, 1), Err(Errno::AGAIN));
         drop(client);
         assert_eq!(discard(&server, 1), Ok(0));
+    }
+
+    #[test]
+    fn receive_memory_is_that_of_the_queue() {
+        let (mut client, mut server) = connection();
+        assert_eq!(receive_memory(&server), Ok(0));
+        client.write_all(&[0; 10_000]).unwrap();
+        server.peek(&mut [0]).unwrap();
+        assert!(receive_memory(&server).unwrap() >= 10_000);
+        server.read_exact(&mut [0; 10_000]).unwrap();
+        assert_eq!(receive_memory(&server), Ok(0));
     }
 
     #[test]

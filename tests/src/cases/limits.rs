@@ -1,9 +1,9 @@
 //! Limits, and that they are told of.
 
-use std::net::UdpSocket;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{OBEDIENT, expect, talk, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
@@ -18,6 +18,8 @@ pub(super) fn cases() -> Vec<Case> {
             bites(context, family, "--max-flow-rate", "5")
         }),
         Case::both("limits.udp-ports", 20, udp_ports),
+        Case::both("limits.tcp-ports", 30, tcp_ports),
+        Case::both("limits.reserved-udp-ports", 20, reserved_ports),
         Case::both("limits.bandwidth", 30, bandwidth),
     ]
     .into_iter()
@@ -130,6 +132,43 @@ fn udp_ports(context: &Context, family: Family) -> Result<()> {
     drop(sockets);
     running.tell("end")?;
     running.finish()?;
+    Ok(())
+}
+
+/// A guest that has as many connections to one destination as it can leaves the host's other programs a fourth of the
+/// ephemeral ports, to reach that destination and to listen on.
+fn tcp_ports(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
+    let server = tcp_server(&network, family)?;
+    let line = format!("$E2E guest load ports {server} 100");
+    let mut running = network.run().shell(&line).spawn()?;
+    expect(&running.line()?, "75 Some(NetworkUnreachable)")?;
+    let listener = TcpListener::bind((family.unspecified(), 0)).context("bind to port 0")?;
+    let connect = |_| TcpStream::connect(server).ok();
+    let streams: Vec<TcpStream> = (0..100).map_while(connect).collect();
+    // The listener has one.
+    ensure!(streams.len() == 24, "{} connections are left", streams.len());
+    drop((listener, streams, running));
+    Ok(())
+}
+
+/// UDP endpoints of the guest have none of the ports that the host has reserved.
+fn reserved_ports(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
+    sysctl("net/ipv4/ip_local_reserved_ports", "40000-40049,40052-40099")?;
+    let server = udp_server(&network, family)?;
+    for _ in 0..4 {
+        let said = network
+            .run()
+            .guest(["udp", "peer", &server.to_string()].map(String::from))
+            .text()?;
+        ensure!(
+            said.contains(":40050") || said.contains(":40051"),
+            "sent from {said}"
+        );
+    }
     Ok(())
 }
 

@@ -41,6 +41,7 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
             len.parse()?,
         ),
         ["both-ways", server, count, len] => both_ways(server.parse()?, count.parse()?, len.parse()?),
+        ["ports", server, count] => ports(server.parse()?, count.parse()?),
         ["idle", server, count, seconds] => {
             idle(server.parse()?, count.parse()?, seconds.parse()?)?;
             say("ok")
@@ -171,6 +172,21 @@ pub(crate) fn idle(server: SocketAddr, count: usize, seconds: u64) -> Result<()>
         use_up(stream, index.is_multiple_of(2)).with_context(|| format!("flow {index}"))?;
     }
     Ok(())
+}
+
+/// Opens up to `count` connections, says how many there are and why there are no more, and holds them until standard input
+/// ends.
+fn ports(server: SocketAddr, count: usize) -> Result<()> {
+    let mut streams = Vec::new();
+    let mut refused = None;
+    while streams.len() < count && refused.is_none() {
+        match TcpStream::connect(server) {
+            Ok(stream) => streams.push(stream),
+            Err(error) => refused = Some(error.kind()),
+        }
+    }
+    say(&format!("{} {refused:?}", streams.len()))?;
+    rest(std::io::stdin()).map(drop)
 }
 
 /// A few bytes there, unless they were `said` before, and back, and the end.

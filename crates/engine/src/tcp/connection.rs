@@ -8,6 +8,7 @@ use super::recovery::Recovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
 use super::seq::Seq;
+use super::stalled::Held;
 use super::traffic::Meter;
 use crate::Instant;
 use crate::dns::stream::Queries;
@@ -197,6 +198,8 @@ pub(super) struct Connection<S> {
     pub(super) listener: Option<u32>,
     /// When the first segment came or went.
     pub(super) opened: Instant,
+    /// What waits in the host socket's receive queue.
+    pub(super) held: Held,
     /// What it has carried.
     pub(super) meter: Meter,
     /// When the guest last sent a segment that was accepted.
@@ -220,6 +223,7 @@ impl<S> Connection<S> {
             active_close: false,
             listener: None,
             opened: now,
+            held: Held::default(),
             meter: Meter::default(),
             heard: now,
             challenged: None,

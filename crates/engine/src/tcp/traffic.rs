@@ -28,6 +28,11 @@ impl Meter {
         self.traffic.down += u64::from(down.past(self.down));
         (self.up, self.down) = (self.up.latest(up), self.down.latest(down));
     }
+
+    /// Bytes sent to the guest, each counted once.
+    pub(super) const fn sent_down(&self) -> u64 {
+        self.traffic.down
+    }
 }
 
 impl<S> Connection<S> {

@@ -274,6 +274,9 @@ impl Host for FakeHost {
     fn tcp_send(&mut self, _: &mut usize, _: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
         unreachable!("no TCP here")
     }
+    fn tcp_receive_memory(&mut self, _: &mut usize) -> u32 {
+        unreachable!("no TCP here")
+    }
     fn tcp_send_room(&mut self, _: &mut usize) -> u32 {
         unreachable!("no TCP here")
     }

@@ -1,6 +1,7 @@
 //! TCP connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -79,8 +80,8 @@ fn is_own(address: IpAddr) -> bool {
     can_bind(address) && !can_bind(NOWHERE[index(family)])
 }
 
-/// A socket for the next connection.
-pub(super) fn fresh(family: Family) -> Result<OwnedFd, Errno> {
+/// A socket for the next connection, from one of the local `ports` if they are limited.
+pub(super) fn fresh(family: Family, ports: Option<&RangeInclusive<u16>>) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
     if family == Family::V6 {
@@ -88,13 +89,18 @@ pub(super) fn fresh(family: Family) -> Result<OwnedFd, Errno> {
     }
     // Urgent data is data (RFC 6093): elsewhere the kernel would leave it out.
     sockopt::set_socket_oobinline(&fd, true)?;
+    if let Some(ports) = ports {
+        pontoon_sys::bind::limit_ports(&fd, ports)?;
+    }
     Ok(fd)
 }
 
 impl KernelHost {
     pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
         let family = Family::of(to.ip());
-        let fd = self.streams.take(family, || fresh(family))?;
+        let fd = self
+            .streams
+            .take(family, || fresh(family, self.tcp_ports.as_ref()))?;
         self.bind_outbound(&fd, to.ip())?;
         if let Some(source) = self.source(to.ip()) {
             // Else a port would be taken for every destination at once.
@@ -268,6 +274,10 @@ impl Stream {
         // A stream takes what it can: the rest is the caller's to send again.
         let parts = parts.get(..message::MAX_PARTS).unwrap_or(parts);
         message::send(&self.fd, parts, None, &[])
+    }
+
+    pub(super) fn receive_memory(&self) -> u32 {
+        tcp::receive_memory(&self.fd).unwrap_or(0)
     }
 
     pub(super) fn send_room(&self) -> u32 {

@@ -1,7 +1,6 @@
 //! UDP endpoints.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_engine::FlowId;
@@ -10,7 +9,6 @@ use pontoon_sys::message::{self, Take};
 use pontoon_sys::{Family, udp};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, bind, connect, connect_unspec, socket_with, sockopt};
-use rustix::rand::{GetRandomFlags, getrandom};
 use vm_memory::VolatileSlice;
 
 use super::KernelHost;
@@ -57,31 +55,6 @@ impl Fresh {
     }
 }
 
-/// Ports that endpoints may have.
-#[derive(Debug)]
-pub(super) struct Ports(RangeInclusive<u16>);
-
-impl Ports {
-    /// The host's own range for such ports, or the kernel's default where it cannot be read.
-    pub(super) fn of_host() -> Self {
-        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-        let mut words = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
-        match (words.next(), words.next()) {
-            (Some(first), Some(last)) if first <= last => Self(first..=last),
-            _ => Self(32768..=60999),
-        }
-    }
-
-    /// One of them, unpredictable.
-    fn random(&self) -> Result<u16, Errno> {
-        let mut bytes = [0; 4];
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let size = u32::from(self.0.end() - self.0.start()) + 1;
-        let offset = u32::from_ne_bytes(bytes) % size;
-        Ok(self.0.start() + u16::try_from(offset).map_err(|_| Errno::INVAL)?)
-    }
-}
-
 impl KernelHost {
     pub(super) fn open_udp(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Endpoint, Errno> {
         let family = Family::of(family_of);
@@ -102,7 +75,11 @@ impl KernelHost {
     /// Binds to a port of our own choice: the kernel would take its own choice back at a disconnect.
     fn bind_somewhere(&self, fd: &OwnedFd, source: IpAddr) -> Result<(), Errno> {
         for _ in 0..TRIES {
-            match bind(fd, &SocketAddr::from((source, self.ports.random()?))) {
+            let port = self.ports.random()?;
+            if self.ports.is_reserved(port) {
+                continue;
+            }
+            match bind(fd, &SocketAddr::from((source, port))) {
                 Err(Errno::ADDRINUSE) => {}
                 outcome => return outcome,
             }

@@ -6,6 +6,7 @@
 //! host receive what it did not ask for.
 
 use libc::*;
+use pontoon_sys::bind::IP_LOCAL_PORT_RANGE;
 
 use super::Role;
 
@@ -59,6 +60,11 @@ const ENGINE: &[Settable] = &[
         SOL_IP,
         IP_BIND_ADDRESS_NO_PORT,
         "TCP: --outbound with an address, in both families",
+    ),
+    option(
+        SOL_IP,
+        IP_LOCAL_PORT_RANGE,
+        "TCP: a share of the host's ephemeral ports, in both families",
     ),
     option(SOL_IPV6, IPV6_V6ONLY, "sockets: IPv6 is not IPv4"),
     option(SOL_SOCKET, SO_RCVBUF, "UDP: room for bursts"),

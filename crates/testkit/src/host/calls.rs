@@ -122,6 +122,13 @@ impl Host for SimHost {
         sent
     }
 
+    fn tcp_receive_memory(&mut self, socket: &mut SimSocket) -> u32 {
+        match self.conn(socket, "receive memory") {
+            Ok(index) => u32::try_from(self.conns[index].queued()).unwrap_or(u32::MAX),
+            Err(_) => 0,
+        }
+    }
+
     fn tcp_send_room(&mut self, socket: &mut SimSocket) -> u32 {
         match self.conn(socket, "room") {
             Ok(index) => u32::try_from(self.conns[index].room()).unwrap_or(u32::MAX),

@@ -102,6 +102,11 @@ impl Conn {
         }
     }
 
+    /// Bytes in the receive queue.
+    pub(super) const fn queued(&self) -> u64 {
+        self.down_tail - self.down_head
+    }
+
     pub(super) fn outgoing(
         plan: &HostPlan,
         flow: FlowId,

@@ -244,6 +244,10 @@ impl Host for Hostile<'_> {
         }
     }
 
+    fn tcp_receive_memory(&mut self, socket: &mut Held) -> u32 {
+        u32::try_from(self.socket(socket).queue).unwrap_or(u32::MAX)
+    }
+
     fn tcp_send_room(&mut self, socket: &mut Held) -> u32 {
         self.socket(socket);
         self.script.u32() % (4 << 20)

@@ -16,6 +16,7 @@ mod published;
 mod recovery;
 mod refusals;
 mod senders;
+mod stalled;
 mod timers;
 mod window;
 

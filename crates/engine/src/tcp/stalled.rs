@@ -1,0 +1,119 @@
+//! Connections whose guest does not take what the host has received for it.
+//!
+//! Data stays in the host socket's receive queue until the guest acknowledges it, and a window may stay shut for any time
+//! (RFC 9293 section 3.8.6.1). The kernel grows the receive buffer of a connection that is read quickly, to 6 MiB and more
+//! (`tcp_rmem`), so that a guest that reads quickly and then stops holds that much of the host's memory with each
+//! connection. The receive queues of such connections have a budget in all; beyond it, the largest is reset.
+
+use core::time::Duration;
+
+use super::Tcp;
+use super::connection::{Connection, State};
+use crate::ctx::{Ctx, Net};
+use crate::{FlowId, Host, Instant, Transmit};
+
+/// The time in which a guest is to take as much as waits for it. Timers of data in flight and of shut windows look at a
+/// connection once a minute at least, so that one is found to be stalled after 90 s at most.
+const PERIOD: Duration = Duration::from_secs(30);
+/// Memory in the receive queues of one worker's stalled connections: ten of the largest that Linux makes by default
+/// (`tcp_rmem`, 6 MiB), 512 of those that a connection begins with.
+const BUDGET: u64 = 64 << 20;
+/// Connections, of those that have been stalled for longest, that are compared for the largest one.
+const COMPARED: usize = 64;
+
+/// A connection's receive queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    /// The begin of the period, and the bytes sent to the guest until then; none while the queue is empty.
+    since: Option<(Instant, u64)>,
+    /// Memory that counts against the budget.
+    counted: u32,
+    /// In the list of stalled connections.
+    listed: bool,
+}
+
+impl<S> Connection<S> {
+    /// Whether the receive queue may have data that the guest has not acknowledged.
+    fn holds_data(&self) -> bool {
+        self.state == State::Open && (self.facts.readable || self.down.max.after(self.down.una))
+    }
+
+    /// Counts so much of the budget as held by this connection.
+    pub(super) fn count_held(&mut self, bytes: u32, net: &mut Net) {
+        net.stalled_bytes -= u64::from(self.held.counted);
+        net.stalled_bytes += u64::from(bytes);
+        self.held.counted = bytes;
+    }
+}
+
+impl<S> Tcp<S> {
+    /// Looks at the receive queue once a [`PERIOD`], and counts it if the guest has taken less than it holds.
+    pub(super) fn watch_queue<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let connection = self.connections.at_mut(id.index);
+        if !connection.holds_data() {
+            connection.held.since = None;
+            connection.count_held(0, ctx.net);
+            return;
+        }
+        let sent = connection.meter.sent_down();
+        let &mut (since, before) = connection.held.since.get_or_insert((ctx.now, sent));
+        if ctx.now.since(since) < PERIOD {
+            return;
+        }
+        connection.held.since = Some((ctx.now, sent));
+        let socket = connection.socket.as_mut();
+        let queued = socket.map_or(0, |socket| ctx.host.tcp_receive_memory(socket));
+        let is_stalled = sent - before < u64::from(queued);
+        connection.count_held(if is_stalled { queued } else { 0 }, ctx.net);
+        if is_stalled && !connection.held.listed {
+            connection.held.listed = true;
+            self.list_stalled(id);
+        }
+        while ctx.net.stalled_bytes > BUDGET
+            && let Some(largest) = self.largest_stalled()
+        {
+            ctx.net.counters.tcp_stalled_evicted += 1;
+            self.close(largest, ctx);
+        }
+    }
+
+    fn list_stalled(&mut self, id: FlowId) {
+        // Connections that have ended leave their places in the list.
+        if self.stalled.len() > 2 * self.connections.len() + 64 {
+            let connections = &self.connections;
+            self.stalled
+                .retain(|old| connections.get(old.index, old.generation).is_some());
+        }
+        self.stalled.push_back(id);
+    }
+
+    /// The connection that holds most, of those that have been stalled for longest.
+    fn largest_stalled(&mut self) -> Option<FlowId> {
+        let mut largest = None;
+        let mut at = 0;
+        while at < COMPARED
+            && let Some(&id) = self.stalled.get(at)
+        {
+            match self.connections.get_mut(id.index, id.generation) {
+                Some(connection) if connection.held.counted > 0 => {
+                    let counted = connection.held.counted;
+                    if largest.is_none_or(|(most, _)| counted > most) {
+                        largest = Some((counted, id));
+                    }
+                    at += 1;
+                }
+                resumed => {
+                    if let Some(connection) = resumed {
+                        connection.held.listed = false;
+                    }
+                    self.stalled.remove(at);
+                }
+            }
+        }
+        largest.map(|(_, id)| id)
+    }
+}

@@ -1,0 +1,98 @@
+//! The host's ephemeral ports, and the share of them that sockets of the guest may take.
+
+use std::fs::read_to_string;
+use std::ops::RangeInclusive;
+
+use pontoon_sys::{Family, bind};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, socket_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tracing::info;
+
+/// The ephemeral ports of the network namespace, for both families.
+#[derive(Debug)]
+pub(super) struct Ports {
+    range: RangeInclusive<u16>,
+    /// Ports within or outside of the range that are not for automatic choice, ascending and disjoint.
+    reserved: Vec<RangeInclusive<u16>>,
+}
+
+impl Ports {
+    /// The host's range, or the kernel's default where it cannot be read, and the host's reserved ports.
+    pub(super) fn of_host() -> Self {
+        let read = |name| read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+        Self::parse(&read("ip_local_port_range"), &read("ip_local_reserved_ports"))
+    }
+
+    fn parse(range: &str, reserved: &str) -> Self {
+        let mut words = range.split_ascii_whitespace().map_while(|word| word.parse().ok());
+        let range = match (words.next(), words.next()) {
+            (Some(first), Some(last)) if first <= last => first..=last,
+            _ => 32_768..=60_999,
+        };
+        let ports = |item: &str| {
+            let (first, last) = item.split_once('-').unwrap_or((item, item));
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        };
+        Self {
+            range,
+            reserved: reserved.trim().split(',').filter_map(ports).collect(),
+        }
+    }
+
+    /// An unpredictable port of the range.
+    pub(super) fn random(&self) -> Result<u16, Errno> {
+        let mut bytes = [0; 4];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let size = u32::from(self.range.end() - self.range.start()) + 1;
+        let offset = u32::from_ne_bytes(bytes) % size;
+        Ok(self.range.start() + u16::try_from(offset).map_err(|_| Errno::INVAL)?)
+    }
+
+    /// Whether the host keeps `port` for programs that ask for it by number.
+    pub(super) fn is_reserved(&self, port: u16) -> bool {
+        let after = self.reserved.partition_point(|ports| *ports.start() <= port);
+        after
+            .checked_sub(1)
+            .is_some_and(|at| self.reserved[at].contains(&port))
+    }
+
+    /// The ports that TCP connections of the guest may take: the first three fourths, so that the host's other programs find
+    /// one for any destination, and one to listen on. None where the kernel cannot limit them (before Linux 6.3).
+    pub(super) fn for_tcp(&self) -> Option<RangeInclusive<u16>> {
+        let size = u32::from(self.range.end() - self.range.start()) + 1;
+        let share = u16::try_from((size * 3 / 4).max(1)).ok()?;
+        let share = *self.range.start()..=self.range.start() + (share - 1);
+        let flags = SocketFlags::CLOEXEC;
+        socket_with(Family::V4.domain(), SocketType::STREAM, flags, None)
+            .and_then(|socket| bind::limit_ports(socket, &share))
+            .inspect_err(|error| info!("no IP_LOCAL_PORT_RANGE: the guest may take every TCP port: {error}"))
+            .ok()
+            .map(|()| share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_has_three_fourths_of_the_range() {
+        for (text, share) in [
+            ("40000\t40099\n", 40_000..=40_074),
+            ("1 65535", 1..=49_151),
+            ("40000 40000", 40_000..=40_000),
+            ("unreadable", 32_768..=53_941),
+        ] {
+            assert_eq!(Ports::parse(text, "").for_tcp(), Some(share));
+        }
+    }
+
+    #[test]
+    fn reserved_ports_are_those_of_the_list() {
+        let ports = Ports::parse("", "40,8080-8082,9148,50000-50000\n");
+        let reserved: Vec<u16> = (0..=u16::MAX).filter(|&port| ports.is_reserved(port)).collect();
+        assert_eq!(reserved, [40, 8080, 8081, 8082, 9148, 50_000]);
+        assert!(Ports::parse("", "\n").reserved.is_empty());
+    }
+}

@@ -1,0 +1,86 @@
+//! Connections whose guest does not take what the host has received for it.
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A host with large receive buffers, and servers that send so many MiB at the ports 80, 81, and so on.
+fn servers(sizes: &[u64]) -> Given {
+    let host = HostPlan {
+        receive_buffer: 16 * MIB,
+        ..HostPlan::default()
+    };
+    let mut given = Given::new(config(1500), PLAIN, host);
+    for (port, size) in (80..).zip(sizes) {
+        given.host.serve(port, Answer::Now, Script::source(size * MIB));
+    }
+    given
+}
+
+/// Connects to `port` with a window of `window` bytes. Returns the engine's first sequence number.
+fn connect(given: &mut Given, port: u16, window: u16) -> u32 {
+    let syn = dial(port, port);
+    given.up(syn.clone());
+    let answer = given.take_one();
+    let ack = Segment::between(syn.from, syn.to).with(ACK, 1001, answer.seq.wrapping_add(1));
+    given.packet_up(&Packet::Tcp(Segment { window, ..ack }));
+    given.take();
+    answer.seq
+}
+
+fn evicted(given: &Given) -> u64 {
+    given.engine.counters().tcp_stalled_evicted
+}
+
+#[test]
+fn the_largest_stalled_connection_is_reset_beyond_the_budget() {
+    let mut given = servers(&[10, 10, 10, 12, 10, 10, 10]);
+    let ports = 80..87;
+    for port in ports.clone() {
+        connect(&mut given, port, 0);
+    }
+    given.pass(seconds(100));
+    assert_eq!(
+        (evicted(&given), given.engine.flows(), given.host.open()),
+        (1, 6, 6)
+    );
+    assert_eq!(given.host.outcomes()[&83], Some(Outcome::Reset));
+    given.pass(seconds(100));
+    assert_eq!((evicted(&given), given.engine.flows()), (1, 6));
+}
+
+/// Memory of connections that have ended does not count.
+#[test]
+fn connections_that_ended_leave_their_share_of_the_budget() {
+    let mut given = servers(&[10; 6]);
+    for _ in 0..3 {
+        for port in 80..86 {
+            connect(&mut given, port, 0);
+        }
+        given.pass(seconds(100));
+        assert_eq!((evicted(&given), given.engine.flows()), (0, 6));
+        for port in 80..86 {
+            let syn = dial(port, port);
+            given.up(Segment::between(syn.from, syn.to).with(RST, 1001, 0));
+        }
+        assert_eq!(given.engine.flows(), 0);
+        given.take();
+    }
+}
+
+/// A window that is never shut, and lets a byte pass now and then, makes no difference.
+#[test]
+fn a_guest_that_takes_single_bytes_is_stalled() {
+    let mut given = servers(&[10; 7]);
+    let firsts: Vec<u32> = (80..87).map(|port| connect(&mut given, port, 1)).collect();
+    for taken in 1..=20 {
+        given.pass(seconds(5));
+        given.take();
+        for (port, first) in (80..87).zip(&firsts) {
+            let syn = dial(port, port);
+            let ack = Segment::between(syn.from, syn.to).with(ACK, 1001, first.wrapping_add(1 + taken));
+            given.packet_up(&Packet::Tcp(Segment { window: 1, ..ack }));
+        }
+    }
+    assert_eq!((evicted(&given), given.host.open()), (1, 6));
+}
