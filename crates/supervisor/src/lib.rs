@@ -94,6 +94,7 @@ use watch::{Behind, Watch};
 /// Anything of ours that failed, in one line; nothing is left behind.
 pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::log_them();
+    output::prepare();
     one_use_each(options)?;
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;

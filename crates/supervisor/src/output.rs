@@ -206,6 +206,14 @@ impl Log {
     }
 }
 
+/// Makes the queue and its timer, before there is a command that could take the user's last timer.
+pub(crate) fn prepare() {
+    let mut log = log();
+    if matches!(*log, Log::Direct) {
+        *log = Log::Shared(Output::new(LOG));
+    }
+}
+
 /// Forgets what waits, which is the parent's to write. For a child, before anything else.
 pub(crate) fn forget() {
     *log() = Log::Direct;
@@ -303,6 +311,25 @@ mod tests {
         drop(reader);
         output.put(writer.as_fd(), b"nobody reads");
         assert!(!output.wants_room());
+    }
+
+    #[test]
+    fn a_user_without_timers_takes_none_from_a_log_that_is_prepared() {
+        const NAME: &str = "output::tests::a_user_without_timers_takes_none_from_a_log_that_is_prepared";
+        let (_reader, writer) = pipe().unwrap();
+        let status = crate::spawn::in_child(NAME, || {
+            rustix::stdio::dup2_stderr(&writer).unwrap();
+            prepare();
+            let none = rustix::process::Rlimit {
+                current: Some(0),
+                maximum: Some(0),
+            };
+            rustix::process::setrlimit(rustix::process::Resource::Sigpending, none).unwrap();
+            Lines.write_all(b"a line\n").unwrap();
+            let without = Output::new(LOG).writer.is_none();
+            u8::from(!without || log().output().is_none_or(|output| output.writer.is_none()))
+        });
+        assert_eq!(status, 0);
     }
 
     #[test]

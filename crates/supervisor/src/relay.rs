@@ -83,6 +83,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Anything of ours that failed, in one line.
 pub fn run(options: &Options) -> Result<u8, Error> {
     panics::log_them();
+    output::prepare();
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
     let rules = rules(options).map_err(|error| error.with_status(USAGE))?;

@@ -16,6 +16,8 @@ use super::{IDLE, PATIENCE};
 pub(super) struct Connection<S> {
     stream: OwnedFd,
     received: Vec<u8>,
+    /// What was received begins with a request that has not been looked at.
+    more: bool,
     unsent: VecDeque<u8>,
     waiting: Option<Waiting<S>>,
     /// When the client last got on: connected, began a request, took some of an answer.
@@ -57,6 +59,7 @@ impl<S> Connection<S> {
         Self {
             stream,
             received: Vec::new(),
+            more: false,
             unsent: VecDeque::new(),
             waiting: None,
             since: now,
@@ -67,10 +70,12 @@ impl<S> Connection<S> {
         }
     }
 
-    /// What to poll. While the client waits for its answer, that is nothing but its end, and that once.
+    /// What to poll. While the client waits for its answer, that is nothing but its end, and that once. Where there is more
+    /// to answer, room for the answer is awaited, and there is room.
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let interest = match (self.unsent.is_empty(), &self.waiting) {
             (false, _) => PollFlags::OUT,
+            (true, None) if self.more => PollFlags::OUT,
             (true, None) => PollFlags::IN,
             (true, Some(_)) if self.ended => return None,
             (true, Some(_)) => PollFlags::empty(),
@@ -90,7 +95,7 @@ impl<S> Connection<S> {
     }
 
     pub(super) fn is_open(&self, now: Instant) -> bool {
-        let over = self.closing && self.forget == 0 || self.ended && self.waiting.is_none();
+        let over = self.closing && self.forget == 0 || self.ended && self.waiting.is_none() && !self.more;
         now < self.deadline() && !(over && self.unsent.is_empty())
     }
 
@@ -104,46 +109,50 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Takes what the client says, and answers what can be answered.
+    /// Takes what the client says, and answers one request: who sends many at once delays nobody.
     pub(super) fn serve(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
         if self.closing {
             self.forget();
-        } else if !self.ended {
+        } else if !self.ended && !self.more {
             self.receive(now);
         }
-        loop {
+        self.send(now);
+        // A client that does not take its answers gets no others.
+        if self.unsent.is_empty() && !self.closing && self.waiting.is_none() {
+            self.look(routes, hosts, service, now);
             self.send(now);
-            // A client that does not take its answers gets no others.
-            if !self.unsent.is_empty() || self.closing || self.waiting.is_some() {
-                return;
-            }
-            match http::parse(&self.received) {
-                Parsed::Partial { expects_continue } => {
-                    if !expects_continue || self.continued {
-                        return;
-                    }
+        }
+    }
+
+    /// Answers the request at the front of what was received.
+    fn look(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
+        self.more = false;
+        match http::parse(&self.received) {
+            Parsed::Partial { expects_continue } => {
+                if expects_continue && !self.continued {
                     self.continued = true;
                     self.unsent.extend(http::CONTINUE);
                 }
-                Parsed::Whole(request, len) => {
-                    self.received.drain(..len);
-                    self.continued = false;
-                    if hosts.admit(request.host.as_deref()) {
-                        self.take(&request, routes, service, now);
-                    } else {
-                        let manner = Manner::of(&request);
-                        self.answer(&Response::problem(421, OTHER_HOST), manner, now);
-                    }
+            }
+            Parsed::Whole(request, len) => {
+                self.received.drain(..len);
+                self.more = !self.received.is_empty();
+                self.continued = false;
+                if hosts.admit(request.host.as_deref()) {
+                    self.take(&request, routes, service, now);
+                } else {
+                    let manner = Manner::of(&request);
+                    self.answer(&Response::problem(421, OTHER_HOST), manner, now);
                 }
-                Parsed::Wrong(response) => {
-                    let manner = Manner {
-                        close: true,
-                        head_only: false,
-                    };
-                    self.received.clear();
-                    self.answer(&response, manner, now);
-                    self.forget = if self.ended { 0 } else { FORGOTTEN };
-                }
+            }
+            Parsed::Wrong(response) => {
+                let manner = Manner {
+                    close: true,
+                    head_only: false,
+                };
+                self.received.clear();
+                self.answer(&response, manner, now);
+                self.forget = if self.ended { 0 } else { FORGOTTEN };
             }
         }
     }
@@ -216,6 +225,7 @@ impl<S> Connection<S> {
     /// The client is gone.
     fn give_up(&mut self) {
         self.forget = 0;
+        self.more = false;
         self.unsent.clear();
         self.waiting = None;
         self.closing = true;

@@ -36,34 +36,62 @@ impl Outbox {
         self.again
     }
 
-    /// Sends what can be sent.
+    /// Sends what can be sent. A command of the same user can have so many descriptors in flight that the kernel sends no
+    /// other (`ETOOMANYREFS`): an update with descriptors then waits, and what is no event overtakes it.
     pub(crate) fn flush(&mut self, now: Instant, send: impl Fn(&Update) -> io::Result<()>) {
         if self.again.is_some_and(|again| now < again) {
             return;
         }
         self.again = None;
-        while let Some(update) = self.unsent.first() {
+        let mut at = 0;
+        while let Some(update) = self.unsent.get(at) {
+            if at > 0 && !may_overtake(update) {
+                at += 1;
+                continue;
+            }
             if let Err(error) = send(update) {
                 match Refused::why(&error) {
                     Refused::Full => return,
                     Refused::ForNow => {
                         tracing::debug!(%error, "the engine is told of a change later");
                         self.again = Some(now + PAUSE);
-                        return;
+                        if update.descriptors().is_empty() {
+                            return;
+                        }
+                        at += 1;
+                        continue;
                     }
                     // Its successor starts with what it was to be told.
                     Refused::Gone => tracing::debug!(%error, "the engine was not told of a change"),
                     Refused::Never => tracing::error!(%error, "the engine cannot be told of a change"),
                 }
             }
-            self.unsent.remove(0);
+            self.unsent.remove(at);
         }
+    }
+}
+
+/// Whether an update is a state that events before it do not concern. The answer to a question says that everything before
+/// it holds.
+fn may_overtake(update: &Update) -> bool {
+    match update {
+        Update::Resolvers(_)
+        | Update::Owned(_)
+        | Update::SomeOwned(_)
+        | Update::Ipv6Route(_)
+        | Update::Rules(_)
+        | Update::LogLevel(_) => true,
+        Update::Published(_) | Update::Capture(_) | Update::Ask(_) | Update::Flows(_) => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+
+    use pontoon_runtime::messages::{Order, Start};
 
     use super::*;
 
@@ -100,6 +128,37 @@ mod tests {
             assert_eq!(all, [Update::Ask(1), Update::Ipv6Route(true)]);
             assert_eq!((outbox.next_turn(), outbox.wants_room()), (None, false));
         }
+    }
+
+    #[test]
+    fn states_do_not_wait_for_descriptors() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let capture = Update::Capture(Order::Start(Start {
+            number: 1,
+            file: Arc::new(OwnedFd::from(file)).into(),
+            snap: 96,
+            size: None,
+            time: None,
+        }));
+        let (mut outbox, start) = (Outbox::default(), Instant::now());
+        let sent = RefCell::new(Vec::new());
+        let short = |update: &Update| match update.descriptors().is_empty() {
+            false => Err(io::Error::from_raw_os_error(libc::ETOOMANYREFS)),
+            true => {
+                sent.borrow_mut().push(update.clone());
+                Ok(())
+            }
+        };
+        for update in [capture.clone(), Update::Ask(1), Update::Owned(Vec::new())] {
+            outbox.put(update);
+        }
+        outbox.flush(start, short);
+        assert_eq!(sent.take(), [Update::Owned(Vec::new())]);
+        outbox.put(Update::Ipv6Route(true));
+        outbox.flush(start + PAUSE, short);
+        assert_eq!(sent.take(), [Update::Ipv6Route(true)]);
+        let left = flush(&mut outbox, start + 2 * PAUSE, None);
+        assert_eq!(left, [capture, Update::Ask(1)]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Many clients: who waits, who makes room, and who has gone.
 
+use rustix::event::{Timespec, poll};
+
 use super::*;
 
 #[test]
@@ -70,4 +72,31 @@ fn who_is_idle_makes_room_before_who_is_not() {
         (status(&heard(&waiting).0), status(&heard(&busy).0)),
         ("200", "200")
     );
+}
+
+#[test]
+fn many_requests_at_once_are_answered_one_in_each_turn() {
+    const MANY: usize = 1000;
+    let mut desk = Desk::new(1);
+    let (many, other) = (desk.client(), desk.client());
+    say(&many, &"GET /no HTTP/1.1\r\n\r\n".repeat(MANY));
+    many.shutdown(std::net::Shutdown::Write).unwrap();
+    say(&other, STATS);
+    desk.serve();
+    let (mut answers, _) = heard(&many);
+    assert_eq!(answers.matches("HTTP/1.1 404").count(), 1);
+    desk.answer(1);
+    assert_eq!(status(&heard(&other).0), "200");
+    for _ in 0..MANY {
+        // Nothing comes from the client: the loop is awake all the same.
+        let ready = |fds: &mut Vec<PollFd<'_>>| poll(fds, Some(&Timespec::default())).unwrap();
+        if ready(&mut desk.control.poll_fds().collect()) == 0 {
+            break;
+        }
+        desk.serve();
+        let (text, _) = heard(&many);
+        answers.push_str(&text);
+    }
+    assert_eq!(answers.matches("HTTP/1.1 404").count(), MANY);
+    assert_eq!(desk.control.servers[0].clients(), 1);
 }
