@@ -241,14 +241,15 @@ impl<S> Tcp<S> {
         self.settle(index, &[], ctx);
     }
 
-    /// The half-closed connection that is to give way to a client, if one has to; `None` where there is no room.
+    /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
+    /// there is no room.
     fn room_for_client<H, T>(&mut self, listener: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
         if ctx.net.has_share(listener) {
             let victim = self.idlest_half_closed(Some(listener), ctx);
             ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
             return victim.map(Some);
         }
-        if !ctx.net.is_full() {
+        if !ctx.net.is_full() || ctx.net.reclaim() {
             return Some(None);
         }
         let victim = self.idlest_half_closed(None, ctx);
