@@ -467,16 +467,6 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Ends the oldest TIME_WAIT; false without any.
-    fn forget_oldest<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
-        let oldest = self.waiting.pop_front();
-        if let Some(old) = oldest {
-            // It is still there: whoever leaves early takes its place in front along, see `replace`.
-            self.remove(old.index, ctx);
-        }
-        oldest.is_some()
-    }
-
     fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {
         let key = connection.key;
         if let Some(listener) = connection.listener {

@@ -1,5 +1,5 @@
 //! Connections on which nothing happens: the guest is asked whether it still has them, and those that are half closed
-//! give way to new ones.
+//! or in TIME_WAIT give way to new ones.
 //!
 //! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest that has the connection acknowledges
 //! it, one that has forgotten it answers by a reset. So a guest that has closed its socket, and whose kernel keeps
@@ -30,7 +30,7 @@ const SHORTAGE: Duration = Duration::from_secs(60);
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Silence after which a half-closed connection gives way to a new one.
 const YIELDS: Duration = Duration::from_secs(5);
-/// Slots looked at, for each flow that finds no room, for connections to probe.
+/// Connections looked at, for each flow that finds no room, for some to probe or one to end.
 const LOOKS: u32 = 64;
 
 impl<S> Connection<S> {
@@ -155,6 +155,41 @@ impl<S> Tcp<S> {
             ctx.host.close(socket);
         }
         self.reset(id.index, ctx);
+    }
+
+    /// Ends the oldest TIME_WAIT; false without any.
+    pub(super) fn forget_oldest<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> bool {
+        let oldest = self.waiting.pop_front();
+        if let Some(old) = oldest {
+            // It is still there: whoever leaves early takes its place in front along, see `replace`.
+            self.remove(old.index, ctx);
+        }
+        oldest.is_some()
+    }
+
+    /// Ends the oldest TIME_WAIT of a published port's clients, among the first few of all; false without any.
+    pub(super) fn forget_oldest_of<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        listener: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> bool {
+        let connections = &self.connections;
+        let at = self.waiting.iter().take(LOOKS as usize).position(|old| {
+            connections
+                .get(old.index, old.generation)
+                .is_some_and(|connection| {
+                    connection.listener == Some(listener)
+                        && matches!(connection.state, State::TimeWait { .. })
+                })
+        });
+        let oldest = at.and_then(|at| self.waiting.remove(at));
+        if let Some(old) = oldest {
+            self.remove(old.index, ctx);
+        }
+        oldest.is_some()
     }
 
     /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest has

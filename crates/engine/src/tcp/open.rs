@@ -46,7 +46,8 @@ impl<S> Tcp<S> {
         let target = destination(&key, dns, ctx.now, ctx.net);
         if target.is_some() {
             self.give_way(ctx);
-            if ctx.net.hand_to_evict(frame) {
+            // Streams to the forwarder are the first worker's, which other workers would hand them back to.
+            if !is_to_forwarder(&key, ctx.net) && ctx.net.hand_to_evict(frame) {
                 return;
             }
         }
@@ -180,7 +181,8 @@ impl<S> Tcp<S> {
     ) -> bool {
         for _ in 0..most {
             // Before the client has a slot, which would be another if one were freed then.
-            while (ctx.net.is_full() || ctx.net.has_share(listener.index)) && self.forget_oldest(ctx) {}
+            while ctx.net.is_full() && self.forget_oldest(ctx) {}
+            while ctx.net.has_share(listener.index) && self.forget_oldest_of(listener.index, ctx) {}
             let (index, generation) = self.connections.vacant();
             let id = ctx.net.flow(Kind::Tcp, index, generation);
             match ctx.host.tcp_accept(listener.index, id) {
@@ -241,14 +243,15 @@ impl<S> Tcp<S> {
         self.settle(index, &[], ctx);
     }
 
-    /// The half-closed connection that is to give way to a client, if one has to; `None` where there is no room.
+    /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
+    /// there is no room.
     fn room_for_client<H, T>(&mut self, listener: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
         if ctx.net.has_share(listener) {
             let victim = self.idlest_half_closed(Some(listener), ctx);
             ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
             return victim.map(Some);
         }
-        if !ctx.net.is_full() {
+        if !ctx.net.is_full() || ctx.net.reclaim() {
             return Some(None);
         }
         let victim = self.idlest_half_closed(None, ctx);

@@ -225,3 +225,42 @@ fn max_flows_is_of_all_workers() {
     let counters = world.counters();
     assert_eq!(counters.udp_evicted + counters.flows_refused, 40);
 }
+
+/// Streams to the forwarder are the first worker's, also where other workers could evict a datagram flow for them.
+#[test]
+fn streams_to_the_forwarder_are_answered_where_datagram_flows_hold_all_places() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_flows = 3;
+    scenario.world.config.resolvers = vec![(server(false), 9992).into()];
+    let forwarder = scenario.world.config.addresses.v4.dns;
+    for seed in 0..20 {
+        let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+        let mut world = World::new(scenario.world(), Rng::new(seed), make);
+        world.host.serve(9992, Answer::Never, Script::SINK);
+        for port in 0..3 {
+            world.guest.inject(Packet::Udp(Datagram {
+                from: (own(false), 5000 + port).into(),
+                to: (server(false), 7).into(),
+                payload: vec![1; 10],
+            }));
+        }
+        assert_eq!(world.run_for(SECOND / 10), Ok(()));
+        for port in 0..10 {
+            world.guest.inject(Packet::Tcp(Segment {
+                from: (own(false), 6000 + port).into(),
+                to: (forwarder, 53).into(),
+                flags: SYN,
+                window: 1000,
+                ..Segment::EMPTY
+            }));
+        }
+        assert_eq!(world.run_for(SECOND), Ok(()));
+        let counters = world.counters();
+        assert_eq!(counters.hand_overs_lost, 0, "seed {seed}");
+        assert_eq!(counters.tcp_opened + counters.flows_refused, 10, "seed {seed}");
+    }
+}

@@ -336,3 +336,23 @@ fn a_half_closed_client_gives_way_to_another_of_its_port() {
     assert_eq!(given.engine.counters().tcp_share_refused, 0);
     assert_eq!(given.engine.flows(), 4);
 }
+
+/// Clients beyond the share of their port cost connections of others nothing, those in TIME_WAIT included.
+#[test]
+fn a_client_beyond_its_share_ends_no_time_wait_of_others() {
+    let mut given = given(at_most(8, any()), HostPlan::default());
+    closing_server(&mut given);
+    into_time_wait(&mut given, GUEST, SERVER);
+    let begin = START + millis(10);
+    for port in 0..8 {
+        let client = (CLIENT, 5000 + port).into();
+        given.host.connect_in(0, client, 90 + port, SILENT, begin);
+    }
+    given.pass(millis(20));
+    assert_eq!(given.take().len(), 6);
+    assert_eq!(given.engine.counters().tcp_share_refused, 2);
+    assert_eq!(given.engine.flows(), 7);
+    // The guest has not received the last acknowledgement.
+    given.up(up(FIN.and(ACK), 1001, 2));
+    given.down(down(ACK, 2, 1002));
+}
