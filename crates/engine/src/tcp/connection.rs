@@ -176,6 +176,8 @@ pub(super) struct Facts {
     pub(super) queued: bool,
     /// In the list of half-closed connections that give way.
     pub(super) yields: bool,
+    /// In the list of stalled connections.
+    pub(super) listed_as_stalled: bool,
     /// Another flow found no room: a silent guest is probed early.
     pub(super) shortage: bool,
 }
@@ -325,6 +327,6 @@ mod tests {
     #[test]
     fn a_connection_is_small() {
         let size = size_of::<Connection<i32>>();
-        assert!(size <= 480, "{size}");
+        assert!(size <= 512, "{size}");
     }
 }

@@ -15,21 +15,35 @@ use crate::{FlowId, Host, Instant, Transmit};
 /// The time in which a guest is to take as much as waits for it. Timers of data in flight and of shut windows look at a
 /// connection once a minute at least, so that one is found to be stalled after 90 s at most.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Memory in the receive queues of one worker's stalled connections: ten of the largest that Linux makes by default
-/// (`tcp_rmem`, 6 MiB), 512 of those that a connection begins with.
-const BUDGET: u64 = 64 << 20;
+/// Memory in the receive queues of one worker's stalled connections: 42 of the largest that Linux makes by default
+/// (`tcp_rmem`, 6 MiB), 2,048 of those that a connection begins with. Paused downloads of a guest are well within it.
+const BUDGET: u64 = 256 << 20;
 /// Connections, of those that have been stalled for longest, that are compared for the largest one.
 const COMPARED: usize = 64;
 
 /// A connection's receive queue.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// The begin of the period, and the bytes sent to the guest until then; none while the queue is empty.
-    since: Option<(Instant, u64)>,
+    /// The begin of the period; [`EMPTY`] while the queue is empty.
+    since: Instant,
+    /// The bytes sent to the guest until then, modulo 2^32: a connection that sends 4 GiB in a period is not stalled, but may
+    /// be taken for one until the next look, which only matters beyond the budget.
+    sent: u32,
     /// Memory that counts against the budget.
     counted: u32,
-    /// In the list of stalled connections.
-    listed: bool,
+}
+
+/// Later than any time, so that an empty queue is never looked at.
+const EMPTY: Instant = Instant(u64::MAX);
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            since: EMPTY,
+            sent: 0,
+            counted: 0,
+        }
+    }
 }
 
 impl<S> Connection<S> {
@@ -55,22 +69,29 @@ impl<S> Tcp<S> {
     ) {
         let connection = self.connections.at_mut(id.index);
         if !connection.holds_data() {
-            connection.held.since = None;
+            connection.held.since = EMPTY;
             connection.count_held(0, ctx.net);
             return;
         }
-        let sent = connection.meter.sent_down();
-        let &mut (since, before) = connection.held.since.get_or_insert((ctx.now, sent));
-        if ctx.now.since(since) < PERIOD {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "differences are taken modulo 2^32"
+        )]
+        let sent = connection.meter.sent_down() as u32;
+        if connection.held.since == EMPTY {
+            (connection.held.since, connection.held.sent) = (ctx.now, sent);
+        }
+        if ctx.now.since(connection.held.since) < PERIOD {
             return;
         }
-        connection.held.since = Some((ctx.now, sent));
+        let taken = sent.wrapping_sub(connection.held.sent);
+        (connection.held.since, connection.held.sent) = (ctx.now, sent);
         let socket = connection.socket.as_mut();
         let queued = socket.map_or(0, |socket| ctx.host.tcp_receive_memory(socket));
-        let is_stalled = sent - before < u64::from(queued);
+        let is_stalled = taken < queued;
         connection.count_held(if is_stalled { queued } else { 0 }, ctx.net);
-        if is_stalled && !connection.held.listed {
-            connection.held.listed = true;
+        if is_stalled && !connection.facts.listed_as_stalled {
+            connection.facts.listed_as_stalled = true;
             self.list_stalled(id);
         }
         while ctx.net.stalled_bytes > BUDGET
@@ -108,7 +129,7 @@ impl<S> Tcp<S> {
                 }
                 resumed => {
                     if let Some(connection) = resumed {
-                        connection.held.listed = false;
+                        connection.facts.listed_as_stalled = false;
                     }
                     self.stalled.remove(at);
                 }

@@ -7,7 +7,7 @@ const MIB: u64 = 1 << 20;
 /// A host with large receive buffers, and servers that send so many MiB at the ports 80, 81, and so on.
 fn servers(sizes: &[u64]) -> Given {
     let host = HostPlan {
-        receive_buffer: 16 * MIB,
+        receive_buffer: 64 * MIB,
         ..HostPlan::default()
     };
     let mut given = Given::new(config(1500), PLAIN, host);
@@ -34,7 +34,7 @@ fn evicted(given: &Given) -> u64 {
 
 #[test]
 fn the_largest_stalled_connection_is_reset_beyond_the_budget() {
-    let mut given = servers(&[10, 10, 10, 12, 10, 10, 10]);
+    let mut given = servers(&[40, 40, 40, 44, 40, 40, 40]);
     let ports = 80..87;
     for port in ports.clone() {
         connect(&mut given, port, 0);
@@ -52,7 +52,7 @@ fn the_largest_stalled_connection_is_reset_beyond_the_budget() {
 /// Memory of connections that have ended does not count.
 #[test]
 fn connections_that_ended_leave_their_share_of_the_budget() {
-    let mut given = servers(&[10; 6]);
+    let mut given = servers(&[40; 6]);
     for _ in 0..3 {
         for port in 80..86 {
             connect(&mut given, port, 0);
@@ -71,7 +71,7 @@ fn connections_that_ended_leave_their_share_of_the_budget() {
 /// A window that is never shut, and lets a byte pass now and then, makes no difference.
 #[test]
 fn a_guest_that_takes_single_bytes_is_stalled() {
-    let mut given = servers(&[10; 7]);
+    let mut given = servers(&[40; 7]);
     let firsts: Vec<u32> = (80..87).map(|port| connect(&mut given, port, 1)).collect();
     for taken in 1..=20 {
         given.pass(seconds(5));

@@ -18,10 +18,10 @@ fn out_of_descriptors_the_query_is_dropped() {
 fn queries_have_no_more_ports_than_endpoints() {
     let mut bench = Bench::new(&[A]);
     bench.world.net.config.max_udp_ports = 2;
-    for n in 0..2 {
-        assert_eq!(bench.ask(&query(n, "example.org")).0, [("dns_queries", 1)]);
+    for (id, name) in [(0, "a.example"), (1, "b.example")] {
+        assert_eq!(bench.ask(&query(id, name)).0, [("dns_queries", 1)]);
     }
-    assert_eq!(bench.ask(&query(2, "example.org")).0, [("dns_dropped", 1)]);
+    assert_eq!(bench.ask(&query(2, "c.example")).0, [("dns_dropped", 1)]);
 }
 
 #[test]
