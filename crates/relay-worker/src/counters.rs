@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pontoon_relay::counters::{ROW, Row};
+use pontoon_relay::counters::{ROW_LEN, Row};
 use pontoon_sys::shared::{self, Words};
 
 /// Rows of one worker, which alone writes them.
@@ -20,7 +20,7 @@ impl Counters {
     /// # Errors
     /// Out of descriptors or memory.
     pub fn create() -> io::Result<OwnedFd> {
-        shared::create(Self::ROWS as usize * ROW)
+        shared::create(Self::ROWS as usize * ROW_LEN)
     }
 
     /// Maps what [`create`](Self::create) made.
@@ -34,7 +34,7 @@ impl Counters {
     /// A row, as it is now; zeros for one that does not exist.
     #[must_use]
     pub fn read(&self, row: u32) -> Row {
-        let mut values = [0; ROW];
+        let mut values = [0; ROW_LEN];
         for (value, word) in values.iter_mut().zip(self.row(row)) {
             *value = word.load(Ordering::Relaxed);
         }
@@ -66,8 +66,8 @@ impl Counters {
     }
 
     fn row(&self, row: u32) -> &[AtomicU64] {
-        let at = row as usize * ROW;
-        self.0.get(at..at + ROW).unwrap_or_default()
+        let at = row as usize * ROW_LEN;
+        self.0.get(at..at + ROW_LEN).unwrap_or_default()
     }
 }
 
@@ -84,11 +84,11 @@ mod tests {
         worker.set(7, 0, 9);
         let row = supervisor.read(7);
         assert_eq!((row[0], row[3], row[4]), (9, 11, 0));
-        assert_eq!(supervisor.read(8), [0; ROW]);
+        assert_eq!(supervisor.read(8), [0; ROW_LEN]);
         supervisor.clear(7);
-        assert_eq!(worker.read(7), [0; ROW]);
+        assert_eq!(worker.read(7), [0; ROW_LEN]);
         // Outside: nothing happens.
         worker.add(Counters::ROWS, 0, 1);
-        assert_eq!(worker.read(Counters::ROWS), [0; ROW]);
+        assert_eq!(worker.read(Counters::ROWS), [0; ROW_LEN]);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use pontoon_relay::Datagram;
-use pontoon_relay::datagram::Refused;
+use pontoon_relay::datagram::DatagramError;
 
 mod ring;
 mod socket;
@@ -21,10 +21,10 @@ pub(crate) enum Input {
 
 /// Something that was taken.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct RxPacket {
     pub(crate) place: Place,
     /// Bytes of each datagram but the last where there are several; what is refused counts as one.
-    pub(crate) content: Result<(Datagram, Option<usize>), Dropped>,
+    pub(crate) content: Result<(Datagram, Option<usize>), DropReason>,
 }
 
 /// Where a packet is.
@@ -46,16 +46,16 @@ pub(crate) struct Piece {
 
 /// Why a packet goes no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dropped {
+pub(crate) enum DropReason {
     /// Not a datagram that can be relayed.
-    Refused(Refused),
+    Refused(DatagramError),
     /// Its end is missing; it was so many datagrams.
     Cut(u64),
 }
 
 impl Input {
     /// Takes the next packet, if there is one and this batch has room for it.
-    pub(crate) fn take(&mut self) -> Option<Arrival> {
+    pub(crate) fn take(&mut self) -> Option<RxPacket> {
         match self {
             Self::Ring(ring) => ring.take(),
             Self::Socket(socket) => socket.take(),
@@ -80,10 +80,10 @@ impl Input {
     }
 
     /// Packets of one batch from which on there is no waiting for more.
-    pub(crate) fn enough(&self) -> u64 {
+    pub(crate) fn full_batch(&self) -> u64 {
         match self {
-            Self::Ring(_) => ring::ENOUGH,
-            Self::Socket(_) => socket::ENOUGH,
+            Self::Ring(_) => ring::FULL_BATCH,
+            Self::Socket(_) => socket::FULL_BATCH,
         }
     }
 

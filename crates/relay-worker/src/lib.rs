@@ -20,10 +20,10 @@ use rustix::thread::{set_current_timer_slack, set_name};
 use tracing::{debug, warn};
 
 mod counters;
+mod forwarder;
 mod input;
 pub mod messages;
 mod sender;
-mod work;
 mod worker;
 
 pub use counters::Counters;

@@ -21,19 +21,19 @@ pub const READY: &str = "ready";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The first one, with the memory to count in.
-    Begin(Settings),
+    Start(Settings),
     /// Takes from a ring, or from a socket, whose descriptor comes along.
     Input(Input),
     /// Takes from there no longer.
-    NoInput(u32),
+    RemoveInput(u32),
     /// Sends through a socket, which comes along, in the place of one with this number.
     Output(Output),
     /// Sends through it no longer.
-    NoOutput(u32),
+    RemoveOutput(u32),
     /// A rule, in force from the next commit on.
-    Rule(Box<Entry>),
+    Rule(Box<RuleEntry>),
     /// The rule that counts in this row is in force up to the next commit.
-    NoRule(u32),
+    RemoveRule(u32),
     /// What was said of rules since the last commit is in force.
     Commit,
 }
@@ -87,7 +87,7 @@ pub struct Output {
 
 /// A rule, and where it counts and sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RuleEntry {
     /// Number of its table.
     pub table: u32,
     /// Row to count in.
@@ -103,7 +103,7 @@ impl Message {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let text = match self {
-            Self::Begin(settings) => {
+            Self::Start(settings) => {
                 let (delay, segment) = (settings.max_delay.as_micros(), u8::from(settings.segment));
                 format!("begin {delay} {segment}")
             }
@@ -114,11 +114,11 @@ impl Message {
                 }
                 Kind::Socket(port) => format!("socket {id} {table} {row} {port}"),
             },
-            Self::NoInput(id) => format!("no-input {id}"),
+            Self::RemoveInput(id) => format!("no-input {id}"),
             Self::Output(Output { id, v6, multicast }) => {
                 format!("output {id} {} {}", u8::from(*v6), u8::from(*multicast))
             }
-            Self::NoOutput(id) => format!("no-output {id}"),
+            Self::RemoveOutput(id) => format!("no-output {id}"),
             Self::Rule(entry) => {
                 let mut text = format!("rule {} {}", entry.table, entry.row);
                 for (row, output) in &entry.outputs {
@@ -126,7 +126,7 @@ impl Message {
                 }
                 format!("{text}\n{}", entry.rule)
             }
-            Self::NoRule(row) => format!("no-rule {row}"),
+            Self::RemoveRule(row) => format!("no-rule {row}"),
             Self::Commit => "commit".to_owned(),
         };
         text.into_bytes()
@@ -148,8 +148,12 @@ impl Message {
     #[must_use]
     pub fn has_descriptor(&self) -> bool {
         match self {
-            Self::Begin(_) | Self::Input(_) | Self::Output(_) => true,
-            Self::NoInput(_) | Self::NoOutput(_) | Self::Rule(_) | Self::NoRule(_) | Self::Commit => false,
+            Self::Start(_) | Self::Input(_) | Self::Output(_) => true,
+            Self::RemoveInput(_)
+            | Self::RemoveOutput(_)
+            | Self::Rule(_)
+            | Self::RemoveRule(_)
+            | Self::Commit => false,
         }
     }
 }
@@ -162,7 +166,7 @@ fn decode(text: &str) -> Option<Message> {
     let mut numbers = numbers.split_whitespace().map(u32::from_str);
     let mut next = || numbers.next()?.ok();
     let message = match word {
-        "begin" => Message::Begin(Settings {
+        "begin" => Message::Start(Settings {
             max_delay: Duration::from_micros(next()?.into()),
             segment: next()? == 1,
         }),
@@ -181,16 +185,16 @@ fn decode(text: &str) -> Option<Message> {
             row: next()?,
             kind: Kind::Socket(next()?.try_into().ok()?),
         }),
-        "no-input" => Message::NoInput(next()?),
+        "no-input" => Message::RemoveInput(next()?),
         "output" => Message::Output(Output {
             id: next()?,
             v6: next()? == 1,
             multicast: next()? == 1,
         }),
-        "no-output" => Message::NoOutput(next()?),
+        "no-output" => Message::RemoveOutput(next()?),
         "rule" => {
             let rule: Rule = rest?.parse().ok()?;
-            Message::Rule(Box::new(Entry {
+            Message::Rule(Box::new(RuleEntry {
                 table: next()?,
                 row: next()?,
                 outputs: rule
@@ -201,7 +205,7 @@ fn decode(text: &str) -> Option<Message> {
                 rule,
             }))
         }
-        "no-rule" => Message::NoRule(next()?),
+        "no-rule" => Message::RemoveRule(next()?),
         "commit" => Message::Commit,
         _ => return None,
     };
@@ -234,7 +238,7 @@ mod tests {
             .parse()
             .unwrap();
         for message in [
-            Message::Begin(Settings {
+            Message::Start(Settings {
                 max_delay: Duration::from_micros(100),
                 segment: true,
             }),
@@ -253,20 +257,20 @@ mod tests {
                 row: 3,
                 kind: Kind::Socket(65535),
             }),
-            Message::NoInput(7),
+            Message::RemoveInput(7),
             Message::Output(Output {
                 id: 4,
                 v6: true,
                 multicast: false,
             }),
-            Message::NoOutput(0),
-            Message::Rule(Box::new(Entry {
+            Message::RemoveOutput(0),
+            Message::Rule(Box::new(RuleEntry {
                 table: 1,
                 row: 2,
                 outputs: vec![(3, 4), (5, 6)],
                 rule,
             })),
-            Message::NoRule(9),
+            Message::RemoveRule(9),
             Message::Commit,
         ] {
             assert_eq!(Message::decode(&message.encode()).unwrap(), message);

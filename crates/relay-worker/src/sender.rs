@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use pontoon_relay::counters::OfOutput;
+use pontoon_relay::counters::OutputCounter;
 use pontoon_relay::gather::MAX_DATAGRAMS;
 use pontoon_sys::udp::{self, SendControl};
 use pontoon_sys::{Family, message, multicast};
@@ -29,7 +29,7 @@ pub(crate) struct Sender {
 
 /// Datagrams that leave alike.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct TxBurst<'a> {
     /// Their payloads.
     pub(crate) parts: &'a [IoSlice<'a>],
     /// Bytes of each but the last.
@@ -72,7 +72,7 @@ impl Sender {
     }
 
     /// Sends all of it, with as few calls as the kernel allows.
-    pub(crate) fn send(&mut self, outgoing: &Outgoing<'_>) -> Outcome {
+    pub(crate) fn send(&mut self, outgoing: &TxBurst<'_>) -> Outcome {
         if self.prepare(outgoing.hops, outgoing.class).is_err() {
             return Outcome {
                 refused: outgoing.datagrams as u64,
@@ -80,7 +80,7 @@ impl Sender {
             };
         }
         if outgoing.datagrams > 1 && self.segment && outgoing.size < self.too_long {
-            match self.together(outgoing) {
+            match self.send_segmented(outgoing) {
                 Ok(outcome) => return outcome,
                 // Longer than the MTU: one by one, they are fragmented.
                 Err(Errno::MSGSIZE | Errno::INVAL) if outgoing.datagrams <= MAX_DATAGRAMS => {
@@ -91,16 +91,16 @@ impl Sender {
                 Err(_) => {}
             }
         }
-        self.one_by_one(outgoing)
+        self.send_individually(outgoing)
     }
 
     /// One call for all. An error says that one by one it may go.
-    fn together(&self, outgoing: &Outgoing<'_>) -> Result<Outcome, Errno> {
+    fn send_segmented(&self, outgoing: &TxBurst<'_>) -> Result<Outcome, Errno> {
         let mut control = SendControl::new();
         let size = u16::try_from(outgoing.size).map_err(|_| Errno::MSGSIZE)?;
         udp::push_segment(&mut control, size);
         let datagrams = outgoing.datagrams as u64;
-        match self.attempt(outgoing.parts, outgoing.to, control.bytes()) {
+        match self.send_retrying(outgoing.parts, outgoing.to, control.bytes()) {
             Ok(bytes) => Ok(Outcome {
                 sent: datagrams,
                 bytes: bytes as u64,
@@ -112,9 +112,9 @@ impl Sender {
         }
     }
 
-    fn one_by_one(&self, outgoing: &Outgoing<'_>) -> Outcome {
+    fn send_individually(&self, outgoing: &TxBurst<'_>) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut send = |payload: &[u8]| match self.attempt(&[IoSlice::new(payload)], outgoing.to, &[]) {
+        let mut send = |payload: &[u8]| match self.send_retrying(&[IoSlice::new(payload)], outgoing.to, &[]) {
             Ok(bytes) => {
                 outcome.sent += 1;
                 outcome.bytes += bytes as u64;
@@ -133,7 +133,12 @@ impl Sender {
 
     /// A call, and another one where the first only told what an earlier one had caused: an ICMP error is reported by
     /// the next call, which then sends nothing.
-    fn attempt(&self, parts: &[IoSlice<'_>], to: Option<SocketAddr>, control: &[u8]) -> Result<usize, Errno> {
+    fn send_retrying(
+        &self,
+        parts: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        control: &[u8],
+    ) -> Result<usize, Errno> {
         let send = || message::send_slices(&self.socket, parts, to, control);
         match send() {
             Err(
@@ -185,13 +190,13 @@ impl Outcome {
     /// Adds it to an output's row.
     pub(crate) fn count(&self, counters: &Counters, row: u32) {
         for (number, value) in [
-            (OfOutput::Sent, self.sent),
-            (OfOutput::Bytes, self.bytes),
-            (OfOutput::Sends, self.sends),
-            (OfOutput::Expired, self.expired),
-            (OfOutput::Down, self.down),
-            (OfOutput::Refused, self.refused),
-            (OfOutput::Busy, self.busy),
+            (OutputCounter::Sent, self.sent),
+            (OutputCounter::Bytes, self.bytes),
+            (OutputCounter::Sends, self.sends),
+            (OutputCounter::Expired, self.expired),
+            (OutputCounter::Down, self.down),
+            (OutputCounter::Refused, self.refused),
+            (OutputCounter::Busy, self.busy),
         ] {
             counters.add(row, number as usize, value);
         }
@@ -234,8 +239,8 @@ mod tests {
         }
     }
 
-    fn outgoing<'a>(parts: &'a [IoSlice<'a>], size: usize, datagrams: usize) -> Outgoing<'a> {
-        Outgoing {
+    fn outgoing<'a>(parts: &'a [IoSlice<'a>], size: usize, datagrams: usize) -> TxBurst<'a> {
+        TxBurst {
             parts,
             size,
             datagrams,

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_relative};
 
 use crate::counters::Counters;
+use crate::forwarder::Forwarder;
 use crate::input::{Input, RingInput, SocketInput};
-use crate::messages::{self, Entry, Kind, MAX_LEN, Message, Output, Settings};
+use crate::messages::{self, Kind, MAX_LEN, Message, Output, RuleEntry, Settings};
 use crate::sender::Sender;
-use crate::work::Work;
 
 /// A worker that has been begun.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub(crate) struct Worker {
     control: OwnedFd,
     settings: Settings,
     inputs: BTreeMap<u32, Source>,
-    work: Work,
+    forwarder: Forwarder,
     /// Rules, and rows of rules, that wait for the commit.
-    added: Vec<Entry>,
+    added: Vec<RuleEntry>,
     removed: Vec<u32>,
 }
 
@@ -45,7 +45,7 @@ impl Worker {
         let mut buffer = [0; MAX_LEN];
         let message = seqpacket::receive(&control, &mut buffer)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let (message, memory) = messages::received(&buffer[..message.len], message.descriptors)?;
-        let (Message::Begin(settings), Some(memory)) = (message, memory) else {
+        let (Message::Start(settings), Some(memory)) = (message, memory) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         rustix::io::ioctl_fionbio(&control, true)?;
@@ -53,7 +53,7 @@ impl Worker {
             control,
             settings,
             inputs: BTreeMap::new(),
-            work: Work::new(Counters::map(&memory)?),
+            forwarder: Forwarder::new(Counters::map(&memory)?),
             added: Vec::new(),
             removed: Vec::new(),
         })
@@ -67,19 +67,21 @@ impl Worker {
         seqpacket::send(&self.control, messages::READY.as_bytes(), &[])?;
         let mut more = false;
         loop {
-            let woken = self.wait(more)?;
-            if woken.supervisor && self.hear()? == Heard::End {
+            let ready = self.wait(more)?;
+            if ready.supervisor && self.receive_messages()? == ChannelState::Closed {
                 return Ok(());
             }
-            if woken.input && !more {
-                self.let_more_arrive();
+            if ready.input && !more {
+                self.wait_for_more();
             }
             more = false;
             for source in self.inputs.values_mut() {
-                let packets = self.work.batch(&mut source.input, source.table, source.row);
-                more |= packets >= source.input.enough();
+                let packets = self
+                    .forwarder
+                    .forward_batch(&mut source.input, source.table, source.row);
+                more |= packets >= source.input.full_batch();
             }
-            self.work.note_refusals(trap::refused());
+            self.forwarder.count_refusals(trap::refused());
         }
     }
 
@@ -87,7 +89,7 @@ impl Worker {
     ///
     /// By poll(2), which is registered with the rings only while it waits: epoll(7) would be told of every packet that
     /// arrives during a batch and its clock, by whoever hands it to the ring.
-    fn wait(&self, more: bool) -> io::Result<Woken> {
+    fn wait(&self, more: bool) -> io::Result<Ready> {
         let of_inputs = self
             .inputs
             .values()
@@ -97,10 +99,10 @@ impl Worker {
         let at_once = Timespec::default();
         match poll(&mut fds, more.then_some(&at_once)) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok(Woken::default()),
+            Err(Errno::INTR) => return Ok(Ready::default()),
             Err(error) => return Err(error.into()),
         }
-        let woken = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let (control, inputs) = fds.split_at(1);
         for (fd, source) in inputs.iter().zip(self.inputs.values()) {
             if fd.revents().contains(PollFlags::ERR) {
@@ -108,14 +110,14 @@ impl Worker {
                 let _ = rustix::net::sockopt::socket_error(&source.input);
             }
         }
-        Ok(Woken {
-            supervisor: control.iter().any(woken),
-            input: inputs.iter().any(woken),
+        Ok(Ready {
+            supervisor: control.iter().any(ready),
+            input: inputs.iter().any(ready),
         })
     }
 
     /// The batch clock.
-    fn let_more_arrive(&self) {
+    fn wait_for_more(&self) {
         if self.settings.max_delay.is_zero() {
             return;
         }
@@ -126,22 +128,24 @@ impl Worker {
     }
 
     /// Does all that the supervisor has said.
-    fn hear(&mut self) -> io::Result<Heard> {
+    fn receive_messages(&mut self) -> io::Result<ChannelState> {
         let mut buffer = [0; MAX_LEN];
         loop {
             let message = match seqpacket::receive(&self.control, &mut buffer) {
                 Ok(Some(message)) => message,
-                Ok(None) => return Ok(Heard::End),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Heard::Everything),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Heard::End),
+                Ok(None) => return Ok(ChannelState::Closed),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ChannelState::Drained),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Ok(ChannelState::Closed);
+                }
                 Err(error) => return Err(error),
             };
             let (message, descriptor) = messages::received(&buffer[..message.len], message.descriptors)?;
-            self.obey(message, descriptor)?;
+            self.apply(message, descriptor)?;
         }
     }
 
-    fn obey(&mut self, message: Message, descriptor: Option<OwnedFd>) -> io::Result<()> {
+    fn apply(&mut self, message: Message, descriptor: Option<OwnedFd>) -> io::Result<()> {
         match (message, descriptor) {
             (Message::Input(input), Some(socket)) => {
                 let source = Source {
@@ -149,7 +153,7 @@ impl Worker {
                     row: input.row,
                     input: match input.kind {
                         Kind::Ring { size, used } => {
-                            let position = used.then(|| self.work.position(input.row));
+                            let position = used.then(|| self.forwarder.position(input.row));
                             Input::Ring(RingInput::new(socket, size, position)?)
                         }
                         Kind::Socket(port) => Input::Socket(SocketInput::new(socket, port)),
@@ -157,22 +161,26 @@ impl Worker {
                 };
                 self.inputs.insert(input.id, source);
             }
-            (Message::NoInput(id), None) => {
+            (Message::RemoveInput(id), None) => {
                 if let Some(mut source) = self.inputs.remove(&id) {
-                    while self.work.batch(&mut source.input, source.table, source.row) > 0 {}
+                    while self
+                        .forwarder
+                        .forward_batch(&mut source.input, source.table, source.row)
+                        > 0
+                    {}
                 }
             }
             (Message::Output(Output { id, v6, multicast }), Some(socket)) => {
                 let family = if v6 { Family::V6 } else { Family::V4 };
                 let sender = Sender::new(socket, family, multicast, self.settings.segment);
-                self.work.set_sender(id, Some(sender));
+                self.forwarder.set_sender(id, Some(sender));
             }
-            (Message::NoOutput(id), None) => self.work.set_sender(id, None),
+            (Message::RemoveOutput(id), None) => self.forwarder.set_sender(id, None),
             (Message::Rule(entry), None) => self.added.push(*entry),
-            (Message::NoRule(row), None) => self.removed.push(row),
+            (Message::RemoveRule(row), None) => self.removed.push(row),
             (Message::Commit, None) => {
                 let added = std::mem::take(&mut self.added);
-                self.work.change(&std::mem::take(&mut self.removed), added);
+                self.forwarder.change(&std::mem::take(&mut self.removed), added);
             }
             (other, _) => {
                 let text = format!("out of place: {other:?}");
@@ -185,13 +193,13 @@ impl Worker {
 
 /// Who has woken us.
 #[derive(Debug, Default)]
-struct Woken {
+struct Ready {
     supervisor: bool,
     input: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
-    Everything,
-    End,
+enum ChannelState {
+    Drained,
+    Closed,
 }

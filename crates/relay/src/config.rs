@@ -10,13 +10,13 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::rule::{Rule, Wrong};
+use crate::rule::{Rule, RuleError};
 use crate::rules::{Conflict, Rules};
 
 /// Why a file was refused, as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct Refused {
+pub struct ConfigError {
     /// Line of the file, from 1.
     pub line: usize,
     /// What is wrong there.
@@ -31,7 +31,7 @@ pub enum Reason {
     Syntax(String),
     /// Not a rule.
     #[error(transparent)]
-    Rule(#[from] Wrong),
+    Rule(#[from] RuleError),
     /// A rule whose input another one has.
     #[error(transparent)]
     Conflict(#[from] Conflict),
@@ -48,7 +48,7 @@ struct File {
 ///
 /// # Errors
 /// The first line that is wrong, and why.
-pub fn parse(text: &str) -> Result<Rules, Refused> {
+pub fn parse(text: &str) -> Result<Rules, ConfigError> {
     let line = |at: usize| {
         1 + text
             .as_bytes()
@@ -57,23 +57,23 @@ pub fn parse(text: &str) -> Result<Rules, Refused> {
             .filter(|byte| **byte == b'\n')
             .count()
     };
-    let file: File = toml::from_str(text).map_err(|error| Refused {
+    let file: File = toml::from_str(text).map_err(|error| ConfigError {
         line: line(error.span().map_or(0, |span| span.start)),
         reason: Reason::Syntax(error.message().lines().next().unwrap_or_default().to_owned()),
     })?;
     let mut rules = Rules::default();
     for entry in file.rules {
-        let refused = |reason| Refused {
+        let error = |reason| ConfigError {
             line: line(entry.span().start),
             reason,
         };
         let rule: Rule = entry
             .get_ref()
             .parse()
-            .map_err(|wrong| refused(Reason::Rule(wrong)))?;
+            .map_err(|wrong| error(Reason::Rule(wrong)))?;
         rules
             .add(rule)
-            .map_err(|conflict| refused(Reason::Conflict(conflict)))?;
+            .map_err(|conflict| error(Reason::Conflict(conflict)))?;
     }
     Ok(rules)
 }

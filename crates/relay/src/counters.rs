@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use crate::rates::Rate;
 
 /// Numbers in a row: all that one thing counts.
-pub const ROW: usize = 16;
+pub const ROW_LEN: usize = 16;
 
 /// A row as it was read.
-pub type Row = [u64; ROW];
+pub type Row = [u64; ROW_LEN];
 
 /// The row of the worker itself; all others are given away.
-pub const OF_WORKER: u32 = 0;
+pub const WORKER_ROW: u32 = 0;
 
 /// Adds numbers of a row to the fields that show them.
 macro_rules! add {
@@ -28,7 +28,7 @@ macro_rules! add {
 
 /// What an interface counts.
 #[derive(Clone, Copy, Debug)]
-pub enum Interface {
+pub enum InterfaceCounter {
     /// Not a count: where in the ring the next packet is expected.
     Position,
     /// Packets taken.
@@ -51,7 +51,7 @@ pub enum Interface {
 
 /// What a rule counts.
 #[derive(Clone, Copy, Debug)]
-pub enum OfRule {
+pub enum RuleCounter {
     /// Received.
     Datagrams,
     /// Bytes of payload received.
@@ -60,7 +60,7 @@ pub enum OfRule {
 
 /// What an output counts.
 #[derive(Clone, Copy, Debug)]
-pub enum OfOutput {
+pub enum OutputCounter {
     /// Taken by the kernel.
     Sent,
     /// Bytes of payload taken by the kernel.
@@ -79,7 +79,7 @@ pub enum OfOutput {
 
 /// What a worker counts, of all that goes through it.
 #[derive(Clone, Copy, Debug)]
-pub enum OfWorker {
+pub enum WorkerCounter {
     /// Looks that found something.
     Batches,
     /// Packets taken.
@@ -137,17 +137,17 @@ pub struct InterfaceStats {
     pub packets: u64,
     /// Datagrams taken.
     pub datagrams: u64,
-    /// See [`Interface::Matched`].
+    /// See [`InterfaceCounter::Matched`].
     pub matched: u64,
-    /// See [`Interface::Unmatched`].
+    /// See [`InterfaceCounter::Unmatched`].
     pub unmatched: u64,
-    /// See [`Interface::Malformed`].
+    /// See [`InterfaceCounter::Malformed`].
     pub malformed: u64,
-    /// See [`Interface::Checksum`].
+    /// See [`InterfaceCounter::Checksum`].
     pub checksum: u64,
-    /// See [`Interface::Fragment`].
+    /// See [`InterfaceCounter::Fragment`].
     pub fragment: u64,
-    /// See [`Interface::Cut`].
+    /// See [`InterfaceCounter::Cut`].
     pub cut: u64,
 }
 
@@ -191,19 +191,19 @@ pub struct OutputStats {
     pub output: String,
     /// `up`, or why nothing can be sent.
     pub state: String,
-    /// See [`OfOutput::Sent`].
+    /// See [`OutputCounter::Sent`].
     pub sent: u64,
-    /// See [`OfOutput::Bytes`].
+    /// See [`OutputCounter::Bytes`].
     pub bytes: u64,
-    /// See [`OfOutput::Sends`].
+    /// See [`OutputCounter::Sends`].
     pub sends: u64,
-    /// See [`OfOutput::Expired`].
+    /// See [`OutputCounter::Expired`].
     pub expired: u64,
-    /// See [`OfOutput::Down`].
+    /// See [`OutputCounter::Down`].
     pub down: u64,
-    /// See [`OfOutput::Refused`].
+    /// See [`OutputCounter::Refused`].
     pub refused: u64,
-    /// See [`OfOutput::Busy`].
+    /// See [`OutputCounter::Busy`].
     pub busy: u64,
     /// Where two looks were taken: how much of it in a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -217,19 +217,19 @@ pub struct WorkerStats {
     pub pid: u32,
     /// How often another took its place.
     pub restarts: u64,
-    /// See [`OfWorker::Batches`].
+    /// See [`WorkerCounter::Batches`].
     pub batches: u64,
-    /// See [`OfWorker::Packets`].
+    /// See [`WorkerCounter::Packets`].
     pub packets: u64,
-    /// See [`OfWorker::Datagrams`].
+    /// See [`WorkerCounter::Datagrams`].
     pub datagrams: u64,
-    /// See [`OfWorker::Bytes`].
+    /// See [`WorkerCounter::Bytes`].
     pub bytes: u64,
-    /// See [`OfWorker::Sent`].
+    /// See [`WorkerCounter::Sent`].
     pub sent: u64,
-    /// See [`OfWorker::SentBytes`].
+    /// See [`WorkerCounter::SentBytes`].
     pub sent_bytes: u64,
-    /// See [`OfWorker::Lost`].
+    /// See [`WorkerCounter::Lost`].
     pub lost: u64,
     /// System calls of its own and its predecessors' that the sandbox refused.
     pub sandbox_refused: u64,
@@ -241,7 +241,7 @@ pub struct WorkerStats {
 impl InterfaceStats {
     /// Adds what a worker counted.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, Interface, packets Packets, datagrams Datagrams, matched Matched, unmatched Unmatched,
+        add!(self, row, InterfaceCounter, packets Packets, datagrams Datagrams, matched Matched, unmatched Unmatched,
             malformed Malformed, checksum Checksum, fragment Fragment, cut Cut);
     }
 }
@@ -249,14 +249,14 @@ impl InterfaceStats {
 impl RuleStats {
     /// Adds what a worker counted.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, OfRule, datagrams Datagrams, bytes Bytes);
+        add!(self, row, RuleCounter, datagrams Datagrams, bytes Bytes);
     }
 }
 
 impl OutputStats {
     /// Adds what a worker counted.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, OfOutput, sent Sent, bytes Bytes, sends Sends, expired Expired, down Down, refused Refused,
+        add!(self, row, OutputCounter, sent Sent, bytes Bytes, sends Sends, expired Expired, down Down, refused Refused,
             busy Busy);
     }
 }
@@ -264,7 +264,7 @@ impl OutputStats {
 impl WorkerStats {
     /// Adds what it counted.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, OfWorker, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
+        add!(self, row, WorkerCounter, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
             sent_bytes SentBytes, lost Lost, sandbox_refused Refusals);
     }
 }

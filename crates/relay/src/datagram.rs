@@ -33,7 +33,7 @@ pub struct Datagram {
 
 /// Why a packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum DatagramError {
     /// Not a whole UDP packet.
     Malformed,
     /// A fragment that nobody put together.
@@ -44,11 +44,11 @@ pub enum Refused {
 
 /// Who vouches for the UDP checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum ChecksumState {
     /// The kernel or the device has looked, or it never left this machine.
     Verified,
     /// Nobody has: it is summed here.
-    Nobody,
+    Unverified,
 }
 
 impl Datagram {
@@ -56,11 +56,11 @@ impl Datagram {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(packet: &[u8], trust: Trust) -> Result<Self, Refused> {
+    pub fn parse(packet: &[u8], checksum: ChecksumState) -> Result<Self, DatagramError> {
         match packet.first().map(|first| first >> 4) {
-            Some(4) => v4(packet, trust),
-            Some(6) => v6(packet, trust),
-            _ => Err(Refused::Malformed),
+            Some(4) => v4(packet, checksum),
+            Some(6) => v6(packet, checksum),
+            _ => Err(DatagramError::Malformed),
         }
     }
 
@@ -75,45 +75,47 @@ impl Datagram {
     }
 }
 
-fn v4(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
+fn v4(packet: &[u8], checksum: ChecksumState) -> Result<Datagram, DatagramError> {
     let header_len = usize::from(packet[0] & 0xf) * 4;
     let header = packet
         .get(..header_len)
         .filter(|header| header.len() >= V4_HEADER);
-    let header = header.ok_or(Refused::Malformed)?;
-    let packet = packet.get(..word(header, 2).into()).ok_or(Refused::Malformed)?;
+    let header = header.ok_or(DatagramError::Malformed)?;
+    let packet = packet
+        .get(..word(header, 2).into())
+        .ok_or(DatagramError::Malformed)?;
     if packet.len() < header_len || header[9] != protocol::UDP {
-        return Err(Refused::Malformed);
+        return Err(DatagramError::Malformed);
     }
     if Sum::new().add(header).finish() != 0 {
-        return Err(Refused::Checksum);
+        return Err(DatagramError::Checksum);
     }
     // More fragments, or an offset (RFC 791).
     if word(header, 6) & 0x3fff != 0 {
-        return Err(Refused::Fragment);
+        return Err(DatagramError::Fragment);
     }
     let addresses = (
         Ipv4Addr::from_octets(array(header, 12)).into(),
         Ipv4Addr::from_octets(array(header, 16)).into(),
     );
-    udp(packet, header_len, addresses, (header[8], header[1]), trust)
+    udp(packet, header_len, addresses, (header[8], header[1]), checksum)
 }
 
-fn v6(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
-    let header = packet.get(..V6_HEADER).ok_or(Refused::Malformed)?;
+fn v6(packet: &[u8], checksum: ChecksumState) -> Result<Datagram, DatagramError> {
+    let header = packet.get(..V6_HEADER).ok_or(DatagramError::Malformed)?;
     let packet = packet.get(..V6_HEADER + usize::from(word(header, 4)));
-    let packet = packet.ok_or(Refused::Malformed)?;
+    let packet = packet.ok_or(DatagramError::Malformed)?;
     let (mut next, mut at) = (header[6], V6_HEADER);
     while next != protocol::UDP {
         match next {
             HOP_BY_HOP | ROUTING | DESTINATION => {}
-            FRAGMENT => return Err(Refused::Fragment),
-            _ => return Err(Refused::Malformed),
+            FRAGMENT => return Err(DatagramError::Fragment),
+            _ => return Err(DatagramError::Malformed),
         }
         let [following, length] = *packet
             .get(at..at + 2)
             .and_then(|two| two.first_chunk())
-            .ok_or(Refused::Malformed)?;
+            .ok_or(DatagramError::Malformed)?;
         next = following;
         at += 8 + 8 * usize::from(length);
     }
@@ -122,7 +124,7 @@ fn v6(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
         Ipv6Addr::from_octets(array(header, 24)).into(),
     );
     let class = (word(header, 0) >> 4).to_be_bytes()[1];
-    udp(packet, at, addresses, (header[7], class), trust)
+    udp(packet, at, addresses, (header[7], class), checksum)
 }
 
 fn udp(
@@ -130,20 +132,20 @@ fn udp(
     at: usize,
     (from, to): (IpAddr, IpAddr),
     (hops, class): (u8, u8),
-    trust: Trust,
-) -> Result<Datagram, Refused> {
+    checksum: ChecksumState,
+) -> Result<Datagram, DatagramError> {
     let udp = packet.get(at..).filter(|udp| udp.len() >= UDP_HEADER);
-    let udp = udp.ok_or(Refused::Malformed)?;
+    let udp = udp.ok_or(DatagramError::Malformed)?;
     let length = usize::from(word(udp, 4));
     let udp = udp.get(..length).filter(|udp| udp.len() >= UDP_HEADER);
-    let udp = udp.ok_or(Refused::Malformed)?;
-    if trust == Trust::Nobody {
+    let udp = udp.ok_or(DatagramError::Malformed)?;
+    if checksum == ChecksumState::Unverified {
         // None at all is IPv4's privilege (RFC 8200 section 8.1).
         match (word(udp, 6), to) {
             (0, IpAddr::V4(_)) => {}
-            (0, IpAddr::V6(_)) => return Err(Refused::Checksum),
+            (0, IpAddr::V6(_)) => return Err(DatagramError::Checksum),
             _ if Sum::pseudo(from, to, protocol::UDP, length).add(udp).finish() != 0 => {
-                return Err(Refused::Checksum);
+                return Err(DatagramError::Checksum);
             }
             _ => {}
         }

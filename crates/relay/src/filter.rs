@@ -26,17 +26,17 @@ pub struct Instruction {
 }
 
 /// A program that takes nothing.
-pub const NOTHING: [Instruction; 1] = [op(RETURN, 0)];
+pub const DROP_ALL: [Instruction; 1] = [op(RETURN, 0)];
 
 /// Instructions above which it costs more to ask for each rule than to take what no rule wants. The kernel takes 4096
 /// (`BPF_MAXINSNS`).
-const MOST: usize = 512;
+const MAX_INSTRUCTIONS: usize = 512;
 
 /// The program for IPv4 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv4.
 #[must_use]
 pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
     let inputs: Vec<_> = inputs.into_iter().collect();
-    let mut program = vec![op(LOAD_BYTE, base + 9), when(UDP, 1, 0), op(RETURN, 0)];
+    let mut program = vec![op(LOAD_BYTE, base + 9), jump_equal(UDP, 1, 0), op(RETURN, 0)];
     for input in &inputs {
         let mut block = Vec::new();
         compare(&mut block, base + 16, input.to);
@@ -47,13 +47,13 @@ pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
             block.extend([
                 op(LOAD_X_HEADER_LENGTH, base),
                 op(LOAD_HALF_AT_X, base + 2),
-                when(port.get().into(), 0, ELSEWHERE),
+                jump_equal(port.get().into(), 0, NEXT_BLOCK),
             ]);
         }
-        finish(&mut program, block);
+        append_block(&mut program, block);
     }
     program.push(op(RETURN, 0));
-    match rough(&program, &inputs) {
+    match aggregate(&program, &inputs) {
         None => program,
         Some(all) => v4(base, [&all]),
     }
@@ -66,11 +66,11 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
     // UDP, or an extension header in front of it: hop-by-hop, routing, fragment, destination.
     let mut program = vec![
         op(LOAD_BYTE, base + 6),
-        when(UDP, 5, 0),
-        when(0, 4, 0),
-        when(43, 3, 0),
-        when(44, 2, 0),
-        when(60, 1, 0),
+        jump_equal(UDP, 5, 0),
+        jump_equal(0, 4, 0),
+        jump_equal(43, 3, 0),
+        jump_equal(44, 2, 0),
+        jump_equal(60, 1, 0),
         op(RETURN, 0),
     ];
     for input in &inputs {
@@ -83,15 +83,15 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
             block.extend([
                 op(LOAD_BYTE, base + 6),
                 // Behind an extension header the port is not looked for here.
-                when(UDP, 0, 2),
+                jump_equal(UDP, 0, 2),
                 op(LOAD_HALF, base + 42),
-                when(port.get().into(), 0, ELSEWHERE),
+                jump_equal(port.get().into(), 0, NEXT_BLOCK),
             ]);
         }
-        finish(&mut program, block);
+        append_block(&mut program, block);
     }
     program.push(op(RETURN, 0));
-    match rough(&program, &inputs) {
+    match aggregate(&program, &inputs) {
         None => program,
         Some(all) => v6(base, [&all]),
     }
@@ -101,13 +101,13 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
 /// another one, such as a VLAN's, and what is for another host or for a VLAN that nobody has (`__netif_receive_skb_core`,
 /// Linux net/core/dev.c).
 #[must_use]
-pub fn only_from(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
+pub fn only_own(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
     let mut own = vec![
-        op(LOAD_WORD, INTERFACE),
-        when(interface, 1, 0),
+        op(LOAD_WORD, INTERFACE_INDEX),
+        jump_equal(interface, 1, 0),
         op(RETURN, 0),
-        op(LOAD_WORD, KIND),
-        when(FOR_OTHERS, 0, 1),
+        op(LOAD_WORD, PACKET_TYPE),
+        jump_equal(PACKET_OTHERHOST, 0, 1),
         op(RETURN, 0),
     ];
     own.extend(program);
@@ -128,7 +128,7 @@ fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
         if bits < 32 {
             block.push(op(AND, !(u32::MAX >> bits)));
         }
-        block.push(when(word, 0, ELSEWHERE));
+        block.push(jump_equal(word, 0, NEXT_BLOCK));
     }
 }
 
@@ -146,11 +146,11 @@ fn words(address: IpAddr) -> ([u32; 4], usize) {
 }
 
 /// Appends a block of comparisons that takes the packet where all of them hold, and goes on behind it elsewhere.
-fn finish(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
-    block.push(op(RETURN, ALL));
+fn append_block(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
+    block.push(op(RETURN, WHOLE_PACKET));
     let length = block.len();
     for (index, instruction) in block.iter_mut().enumerate() {
-        if instruction.jf == ELSEWHERE {
+        if instruction.jf == NEXT_BLOCK {
             instruction.jf = u8::try_from(length - index - 1).expect("a block has at most 24 instructions");
         }
     }
@@ -158,8 +158,10 @@ fn finish(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
 }
 
 /// Where a program is too long: one input that has everything that these have, and more.
-fn rough(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
-    let (first, others) = inputs.split_first().filter(|_| program.len() > MOST)?;
+fn aggregate(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
+    let (first, others) = inputs
+        .split_first()
+        .filter(|_| program.len() > MAX_INSTRUCTIONS)?;
     let mut to = first.to;
     for other in others {
         while !to.contains(&other.to) {
@@ -184,7 +186,7 @@ const fn op(code: u16, k: u32) -> Instruction {
 }
 
 /// Compares the accumulator with `k`.
-const fn when(k: u32, jt: u8, jf: u8) -> Instruction {
+const fn jump_equal(k: u32, jt: u8, jf: u8) -> Instruction {
     Instruction {
         code: JUMP_EQUAL,
         jt,
@@ -194,20 +196,20 @@ const fn when(k: u32, jt: u8, jf: u8) -> Instruction {
 }
 
 /// Marks a jump to the end of its block.
-const ELSEWHERE: u8 = u8::MAX;
+const NEXT_BLOCK: u8 = u8::MAX;
 
 /// The whole packet, whatever its length.
-const ALL: u32 = 0x0004_0000;
+const WHOLE_PACKET: u32 = 0x0004_0000;
 
 /// Where the index of a packet's interface is read (`SKF_AD_OFF + SKF_AD_IFINDEX`).
-const INTERFACE: u32 = BESIDE + 8;
+const INTERFACE_INDEX: u32 = SKF_AD_OFF + 8;
 
 /// Where it is read whom a packet is for (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and others than this host (`PACKET_OTHERHOST`).
-const KIND: u32 = BESIDE + 4;
-const FOR_OTHERS: u32 = 3;
+const PACKET_TYPE: u32 = SKF_AD_OFF + 4;
+const PACKET_OTHERHOST: u32 = 3;
 
 /// What the kernel knows beside the packet.
-const BESIDE: u32 = (-0x1000_i32).cast_unsigned();
+const SKF_AD_OFF: u32 = (-0x1000_i32).cast_unsigned();
 
 const UDP: u32 = 17;
 

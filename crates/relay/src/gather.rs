@@ -19,7 +19,7 @@ pub const MAX_BYTES: usize = 65_000;
 /// a payload is.
 #[derive(Debug)]
 pub struct Gather<K, P> {
-    bursts: Vec<Open<K>>,
+    bursts: Vec<OpenBurst<K>>,
     pieces: Vec<Piece<P>>,
     /// The burst that is open for a kind and size.
     open: FxHashMap<(K, usize), usize>,
@@ -33,7 +33,7 @@ pub struct Gather<K, P> {
 const FLOWS: usize = 256;
 
 #[derive(Debug)]
-struct Open<K> {
+struct OpenBurst<K> {
     key: K,
     /// Bytes of each datagram but the last.
     size: usize,
@@ -46,7 +46,7 @@ struct Open<K> {
 
 #[derive(Debug)]
 struct Piece<P> {
-    place: P,
+    location: P,
     next: usize,
 }
 
@@ -82,10 +82,10 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
     }
 
     /// Adds a datagram of `bytes` bytes; `flow` is a hash of its sender and destination.
-    pub fn push(&mut self, key: K, flow: usize, bytes: usize, place: P) {
-        let piece = self.piece(place);
+    pub fn push(&mut self, key: K, flow: usize, bytes: usize, location: P) {
+        let piece = self.piece(location);
         let flow = flow % FLOWS;
-        if let Some(burst) = self.fitting(key, bytes, self.latest[flow]) {
+        if let Some(burst) = self.find_burst(key, bytes, self.latest[flow]) {
             let open = &mut self.bursts[burst];
             self.pieces[open.last].next = piece;
             open.last = piece;
@@ -97,7 +97,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         }
         // A datagram without bytes cannot be told from nothing in a send of several.
         let sealed = bytes == 0;
-        let burst = self.begin(key, (bytes, 1, bytes), sealed, piece);
+        let burst = self.start_burst(key, (bytes, 1, bytes), sealed, piece);
         if !sealed {
             self.open.insert((key, bytes), burst);
         }
@@ -105,10 +105,10 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
     }
 
     /// Adds datagrams of one flow that are together already, `size` bytes each but for the last.
-    pub fn push_whole(&mut self, key: K, flow: usize, bytes: usize, size: usize, place: P) {
-        let piece = self.piece(place);
+    pub fn push_coalesced(&mut self, key: K, flow: usize, bytes: usize, size: usize, location: P) {
+        let piece = self.piece(location);
         let datagrams = bytes.div_ceil(size.max(1)).max(1);
-        let burst = self.begin(key, (size, datagrams, bytes), true, piece);
+        let burst = self.start_burst(key, (size, datagrams, bytes), true, piece);
         self.latest[flow % FLOWS] = burst + 1;
     }
 
@@ -133,19 +133,19 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         self.latest = [0; FLOWS];
     }
 
-    fn piece(&mut self, place: P) -> usize {
-        self.pieces.push(Piece { place, next: NONE });
+    fn piece(&mut self, location: P) -> usize {
+        self.pieces.push(Piece { location, next: NONE });
         self.pieces.len() - 1
     }
 
-    fn begin(
+    fn start_burst(
         &mut self,
         key: K,
         (size, datagrams, bytes): (usize, usize, usize),
         sealed: bool,
         piece: usize,
     ) -> usize {
-        self.bursts.push(Open {
+        self.bursts.push(OpenBurst {
             key,
             size,
             datagrams,
@@ -158,7 +158,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
     }
 
     /// An open burst, not before `earliest - 1`, that takes a datagram of `bytes` bytes.
-    fn fitting(&self, key: K, bytes: usize, earliest: usize) -> Option<usize> {
+    fn find_burst(&self, key: K, bytes: usize, earliest: usize) -> Option<usize> {
         let takes = |burst: usize| {
             let open = self.bursts.get(burst)?;
             let fits = !open.sealed && open.key == key && bytes > 0 && open.bytes + bytes <= MAX_BYTES;
@@ -173,12 +173,12 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
 
 impl<K, P: Copy> Burst<'_, K, P> {
     /// Where the payloads are, in order.
-    pub fn places(&self) -> impl Iterator<Item = P> {
+    pub fn locations(&self) -> impl Iterator<Item = P> {
         let mut at = self.first;
         std::iter::from_fn(move || {
             let piece = self.pieces.get(at)?;
             at = piece.next;
-            Some(piece.place)
+            Some(piece.location)
         })
     }
 }

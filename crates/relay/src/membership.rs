@@ -15,7 +15,7 @@ pub mod message;
 #[cfg(test)]
 mod tests;
 
-use message::{Heard, Query, Record, Wish};
+use message::{Message, Query, Record, SourceChange};
 
 /// Wishes of an interface, and when to ask for them.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub struct Querier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// We ask; `soon` more times at the pace of the beginning.
-    Asking { next: Duration, soon: u8 },
+    Querier { next: Duration, soon: u8 },
     /// Somebody with a lower address does, unless nothing is heard of it up to then.
-    Silent { until: Duration },
+    NonQuerier { until: Duration },
 }
 
 /// Until when a group is wanted; zero: it is not.
@@ -50,7 +50,7 @@ impl Querier {
     pub fn new(own: IpAddr, now: Duration) -> Self {
         Self {
             own,
-            role: Role::Asking {
+            role: Role::Querier {
                 next: now,
                 soon: ROBUSTNESS,
             },
@@ -60,20 +60,20 @@ impl Querier {
     }
 
     /// Queries come from another address from now on. What hosts want stays, and they are asked once.
-    pub fn set_own(&mut self, own: IpAddr, now: Duration) {
+    pub fn set_address(&mut self, own: IpAddr, now: Duration) {
         self.own = own;
-        self.role = Role::Asking { next: now, soon: 1 };
+        self.role = Role::Querier { next: now, soon: 1 };
     }
 
     /// Takes in what somebody else on the link has said. What there is no room for is not heard.
-    pub fn hear(&mut self, heard: Heard, now: Duration) {
+    pub fn handle(&mut self, heard: Message, now: Duration) {
         match heard {
-            Heard::Reports(records) => {
+            Message::Reports(records) => {
                 for record in records {
-                    self.record(record, now);
+                    self.handle_record(record, now);
                 }
             }
-            Heard::Query { from, group, sources } => self.hear_query(from, group, &sources, now),
+            Message::Query { from, group, sources } => self.handle_query(from, group, &sources, now),
         }
     }
 
@@ -86,23 +86,27 @@ impl Querier {
             }
             !wanted.from_any.is_zero() || !wanted.from.is_empty()
         });
-        if let Role::Silent { until } = self.role
+        if let Role::NonQuerier { until } = self.role
             && until <= now
         {
-            self.role = Role::Asking {
+            self.role = Role::Querier {
                 next: now,
                 soon: ROBUSTNESS,
             };
         }
-        let Role::Asking { next, soon } = self.role else {
+        let Role::Querier { next, soon } = self.role else {
             self.due.clear();
             return Vec::new();
         };
         let mut queries = Vec::new();
         if next <= now {
             queries.push(Query::general());
-            let pause = if soon > 1 { INTERVAL / 4 } else { INTERVAL };
-            self.role = Role::Asking {
+            let pause = if soon > 1 {
+                QUERY_INTERVAL / 4
+            } else {
+                QUERY_INTERVAL
+            };
+            self.role = Role::Querier {
                 next: now + pause,
                 soon: soon.saturating_sub(1),
             };
@@ -121,8 +125,8 @@ impl Querier {
     #[must_use]
     pub fn next_tick(&self) -> Duration {
         let role = match self.role {
-            Role::Asking { next, .. } => next,
-            Role::Silent { until } => until,
+            Role::Querier { next, .. } => next,
+            Role::NonQuerier { until } => until,
         };
         let wanted = self.groups.values().flat_map(|wanted| {
             let from_any = (!wanted.from_any.is_zero()).then_some(wanted.from_any);
@@ -147,31 +151,31 @@ impl Querier {
         })
     }
 
-    fn record(&mut self, record: Record, now: Duration) {
-        let Record { group, wish } = record;
-        if !may_be_routed(group) || (!self.groups.contains_key(&group) && self.groups.len() == MOST_GROUPS) {
+    fn handle_record(&mut self, record: Record, now: Duration) {
+        let Record { group, change } = record;
+        if !is_routable(group) || (!self.groups.contains_key(&group) && self.groups.len() == MAX_GROUPS) {
             return;
         }
-        let soon = now + LAST_MEMBER;
-        match wish {
-            Wish::FromAny => {
-                self.wanted_mut(group, now).from_any = now + FORGET;
+        let soon = now + LAST_MEMBER_QUERY_TIME;
+        match change {
+            SourceChange::Any => {
+                self.wanted_mut(group, now).from_any = now + GROUP_MEMBERSHIP_INTERVAL;
                 // It is still wanted: no use in asking on.
                 self.due.retain(|(_, query)| query.group != Some(group));
             }
-            Wish::From { sources, only } => {
+            SourceChange::Include { sources, exclusive } => {
                 let wanted = self.wanted_mut(group, now);
                 for from in sources {
-                    if wanted.from.len() < MOST_SOURCES || wanted.from.contains_key(&from) {
-                        wanted.from.insert(from, now + FORGET);
+                    if wanted.from.len() < MAX_SOURCES || wanted.from.contains_key(&from) {
+                        wanted.from.insert(from, now + GROUP_MEMBERSHIP_INTERVAL);
                     }
                 }
-                if only && wanted.from_any > soon {
+                if exclusive && wanted.from_any > soon {
                     wanted.from_any = soon;
-                    self.ask(Query::group(group), now);
+                    self.schedule_query(Query::group(group), now);
                 }
             }
-            Wish::NotFrom(sources) => {
+            SourceChange::Block(sources) => {
                 let Some(wanted) = self.groups.get_mut(&group) else {
                     return;
                 };
@@ -183,7 +187,7 @@ impl Querier {
                     }
                 }
                 if !asked.is_empty() {
-                    self.ask(Query::sources(group, asked), now);
+                    self.schedule_query(Query::sources(group, asked), now);
                 }
             }
         }
@@ -198,17 +202,17 @@ impl Querier {
     }
 
     /// Somebody else asks. Whoever has the lowest address goes on doing so.
-    fn hear_query(&mut self, from: IpAddr, group: Option<IpAddr>, sources: &[IpAddr], now: Duration) {
+    fn handle_query(&mut self, from: IpAddr, group: Option<IpAddr>, sources: &[IpAddr], now: Duration) {
         if from.is_unspecified() || from >= self.own {
             return;
         }
-        self.role = Role::Silent {
-            until: now + OTHER_QUERIER,
+        self.role = Role::NonQuerier {
+            until: now + OTHER_QUERIER_PRESENT_INTERVAL,
         };
         let Some(wanted) = group.and_then(|group| self.groups.get_mut(&group)) else {
             return;
         };
-        let soon = now + LAST_MEMBER;
+        let soon = now + LAST_MEMBER_QUERY_TIME;
         if sources.is_empty() {
             wanted.from_any = wanted.from_any.min(soon);
         }
@@ -220,16 +224,16 @@ impl Querier {
     }
 
     /// Asks now and once more.
-    fn ask(&mut self, query: Query, now: Duration) {
-        if matches!(self.role, Role::Asking { .. }) && self.due.len() < MOST_GROUPS {
+    fn schedule_query(&mut self, query: Query, now: Duration) {
+        if matches!(self.role, Role::Querier { .. }) && self.due.len() < MAX_GROUPS {
             self.due.push((now, query.clone()));
-            self.due.push((now + LAST_MEMBER / 2, query));
+            self.due.push((now + LAST_MEMBER_QUERY_TIME / 2, query));
         }
     }
 }
 
 /// Groups of the link itself go no further (RFC 5771 section 4, RFC 4291 section 2.7).
-fn may_be_routed(group: IpAddr) -> bool {
+fn is_routable(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(v4) => v4.is_multicast() && v4.octets()[..3] != [224, 0, 0],
         IpAddr::V6(v6) => v6.is_multicast() && v6.octets()[1] & 0xf > 2,
@@ -240,17 +244,17 @@ fn may_be_routed(group: IpAddr) -> bool {
 const ROBUSTNESS: u8 = 2;
 
 /// Between general queries (section 8.2).
-const INTERVAL: Duration = Duration::from_secs(125);
+const QUERY_INTERVAL: Duration = Duration::from_secs(125);
 
 /// From the last report to the end of a membership (section 8.4): two intervals and the time for an answer.
-const FORGET: Duration = Duration::from_secs(260);
+const GROUP_MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(260);
 
 /// From the last query of another querier to ours (section 8.5).
-const OTHER_QUERIER: Duration = Duration::from_secs(255);
+const OTHER_QUERIER_PRESENT_INTERVAL: Duration = Duration::from_secs(255);
 
 /// From somebody's leave to the end, unless somebody else stays (section 8.8): two queries, one second each.
-const LAST_MEMBER: Duration = Duration::from_secs(2);
+const LAST_MEMBER_QUERY_TIME: Duration = Duration::from_secs(2);
 
 /// Groups on one interface, and senders of one group, that are remembered.
-const MOST_GROUPS: usize = 4096;
-const MOST_SOURCES: usize = 64;
+const MAX_GROUPS: usize = 4096;
+const MAX_SOURCES: usize = 64;

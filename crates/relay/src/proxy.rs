@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-use crate::rule::parse::{Wrong, end, interface};
+use crate::rule::parse::{RuleError, end, interface};
 use crate::rule::{Hops, Input, Output, Rule};
 
 /// From where to where: `eth0 -> eth1, eth2`.
@@ -30,10 +30,10 @@ pub struct Wanted {
 }
 
 impl FromStr for Proxy {
-    type Err = Wrong;
+    type Err = RuleError;
 
-    fn from_str(text: &str) -> Result<Self, Wrong> {
-        let (left, right) = text.split_once("->").ok_or(Wrong::NoArrow)?;
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let (left, right) = text.split_once("->").ok_or(RuleError::NoArrow)?;
         let one = |part: &str| {
             let mut words = part.split_whitespace();
             let name = interface(words.next())?;
@@ -45,10 +45,10 @@ impl FromStr for Proxy {
         for part in right.split(',') {
             let name = one(part)?;
             if name == upstream {
-                return Err(Wrong::Circle(name));
+                return Err(RuleError::Loop(name));
             }
             if downstream.contains(&name) {
-                return Err(Wrong::Twice(name));
+                return Err(RuleError::Duplicate(name));
             }
             downstream.push(name);
         }

@@ -10,7 +10,7 @@ pub(crate) mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use parse::Wrong;
+pub use parse::RuleError;
 
 /// One rule: `eth0 239.1.1.1:5001 from 10.0.0.1 -> eth1 239.2.2.2:5002 ttl 8, eth2 10.1.2.3:5003`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

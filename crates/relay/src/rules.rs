@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use crate::rule::{Input, Rule, Wrong};
+use crate::rule::{Input, Rule, RuleError};
 
 /// Rules in the order in which they came, no two with the same input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Change {
 
 /// Why a change was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ChangeError {
     /// There is no rule to remove.
     #[error("no rule for '{0}'")]
     Unknown(Input),
@@ -57,11 +57,13 @@ impl Rules {
     ///
     /// # Errors
     /// It cannot be done as a whole.
-    pub fn changed(&self, change: &Change) -> Result<Self, Refused> {
+    pub fn changed(&self, change: &Change) -> Result<Self, ChangeError> {
         let mut rules = self.clone();
         for input in &change.remove {
             let at = rules.0.iter().position(|rule| rule.input == *input);
-            rules.0.remove(at.ok_or_else(|| Refused::Unknown(input.clone()))?);
+            rules
+                .0
+                .remove(at.ok_or_else(|| ChangeError::Unknown(input.clone()))?);
         }
         for rule in &change.add {
             if !rules.0.contains(rule) {
@@ -97,13 +99,13 @@ impl Change {
     /// # Errors
     /// The first text that is neither, and why.
     pub fn parse<T: AsRef<str>>(remove: &[T], add: &[T]) -> Result<Self, String> {
-        fn each<T: AsRef<str>, V: FromStr<Err = Wrong>>(
+        fn each<T: AsRef<str>, V: FromStr<Err = RuleError>>(
             texts: &[T],
             part: fn(&str) -> &str,
         ) -> Result<Vec<V>, String> {
             let read = |text: &T| {
                 let text = text.as_ref();
-                part(text).parse().map_err(|wrong| format!("'{text}': {wrong}"))
+                part(text).parse().map_err(|error| format!("'{text}': {error}"))
             };
             texts.iter().map(read).collect()
         }

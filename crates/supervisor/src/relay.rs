@@ -15,31 +15,31 @@ use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-mod claims;
-mod closing;
 pub(crate) mod control;
-mod crew;
+mod control_channel;
+mod counter_rows;
+mod deferred_close;
 mod inputs;
 mod kernel;
-mod line;
 mod links;
+mod memberships;
 mod metrics;
 mod outputs;
 mod proxies;
-mod rows;
+mod ring_watchdog;
 mod state;
-mod stuck;
+mod worker_pool;
 
 use crate::announce::Announcement;
 use crate::control::server::Server;
 use crate::error::{Context as _, Error};
 use crate::host;
 use crate::signals::Signals;
-use crew::Birth;
 use kernel::KernelRoutes;
 use links::LinkWatch;
 use proxies::Proxies;
 use state::Relay;
+use worker_pool::SpawnConfig;
 
 /// What `pontoon relay` was asked for.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let signals = Signals::block(&[libc::SIGIO]).context("cannot block signals")?;
     let (watch, links) = LinkWatch::start().context("cannot read the interfaces")?;
     let (segment, _) = pontoon_sys::udp::offloads().context("cannot open a socket")?;
-    let birth = Birth {
+    let spawn_config = SpawnConfig {
         settings: Settings {
             max_delay: options.max_delay,
             segment: segment && !disabled.udp_gso,
@@ -91,7 +91,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         require_sandbox: options.require_sandbox,
         disabled,
     };
-    let mut relay = Relay::start(links, options.workers, birth)?;
+    let mut relay = Relay::start(links, options.workers, spawn_config)?;
     relay.replace(rules).map_err(|error| error.with_status(USAGE))?;
     let kernel = options
         .follow_kernel_routes
@@ -104,13 +104,13 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         servers,
         watch,
         kernel,
-        of_kernel: Vec::new(),
+        kernel_rules: Vec::new(),
         proxies: Proxies::new(&options.proxies),
         relay,
     };
     events.proxies.update(events.relay.links());
-    events.follow_kernel()?;
-    events.follow();
+    events.read_kernel_routes()?;
+    events.update_derived_rules();
     announcement.announce()?;
     events.run()
 }
@@ -144,7 +144,7 @@ struct Loop<'a> {
     watch: LinkWatch,
     kernel: Option<KernelRoutes>,
     /// The kernel's routes as they were last.
-    of_kernel: Vec<Rule>,
+    kernel_rules: Vec<Rule>,
     proxies: Proxies,
     relay: Relay,
 }
@@ -157,7 +157,7 @@ impl Loop<'_> {
                 match signal.number {
                     libc::SIGHUP => self.reload()?,
                     libc::SIGUSR1 => self.print()?,
-                    libc::SIGIO => self.relay.packets_come(),
+                    libc::SIGIO => self.relay.on_packet_signal(),
                     libc::SIGINT | libc::SIGQUIT | libc::SIGTERM => return Ok(0),
                     _ => {}
                 }
@@ -165,18 +165,18 @@ impl Loop<'_> {
             if let Some(links) = self.watch.changed().context("cannot read the interfaces")? {
                 self.relay.set_links(links);
                 self.proxies.update(self.relay.links());
-                self.follow_kernel()?;
+                self.read_kernel_routes()?;
             }
             let changed = self.kernel.as_ref().map(KernelRoutes::changed).transpose();
             if changed.context("cannot read multicast routes")? == Some(true) {
-                self.follow_kernel()?;
+                self.read_kernel_routes()?;
             }
-            self.follow();
+            self.update_derived_rules();
             for server in &mut self.servers {
                 server.serve(&mut self.relay, Instant::now());
             }
-            self.relay.look_after_workers();
-            self.relay.look_at_rings();
+            self.relay.manage_workers();
+            self.relay.check_rings();
             self.relay.retry();
             self.relay.close_due();
         }
@@ -194,8 +194,8 @@ impl Loop<'_> {
         let clients = self.servers.iter().filter_map(Server::deadline);
         let routes = self.kernel.as_ref().and_then(KernelRoutes::deadline);
         let until = [
-            self.relay.next_turn(),
-            self.proxies.next_turn(),
+            self.relay.next_deadline(),
+            self.proxies.next_deadline(),
             self.watch.deadline(),
             routes,
             retry,
@@ -212,24 +212,24 @@ impl Loop<'_> {
     }
 
     /// Looks at the kernel's multicast routes.
-    fn follow_kernel(&mut self) -> Result<(), Error> {
+    fn read_kernel_routes(&mut self) -> Result<(), Error> {
         if let Some(kernel) = &mut self.kernel {
             let rules = kernel.rules(self.relay.links());
             if let Some(rules) = rules.context("cannot read multicast routes")? {
-                self.of_kernel = rules;
+                self.kernel_rules = rules;
             }
         }
         Ok(())
     }
 
     /// Makes rules of what the kernel's routes and the hosts behind proxies want.
-    fn follow(&mut self) {
-        let room = self.relay.room();
-        let of_kernel = rows::fit(&self.of_kernel, room);
-        let (mut rules, mut left_out) = self.proxies.turn(room - rows::needed(of_kernel));
-        rules.extend_from_slice(of_kernel);
-        left_out += self.of_kernel.len() - of_kernel.len();
-        if let Err(error) = self.relay.mirror(rules, left_out) {
+    fn update_derived_rules(&mut self) {
+        let capacity = self.relay.derived_capacity();
+        let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
+        let (mut rules, mut left_out) = self.proxies.turn(capacity - counter_rows::needed(kernel_rules));
+        rules.extend_from_slice(kernel_rules);
+        left_out += self.kernel_rules.len() - kernel_rules.len();
+        if let Err(error) = self.relay.set_derived_rules(rules, left_out) {
             tracing::error!("{error}; the rules stay as they were");
         }
     }

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_relay::Datagram;
-use pontoon_relay::datagram::Trust;
+use pontoon_relay::datagram::ChecksumState;
 use pontoon_sys::packet::{self, Ring, Size, VNET_HDR_LEN};
 use pontoon_wire::vnet::{self, Segmentation};
 
-use super::{Arrival, Dropped, Place};
+use super::{DropReason, Place, RxPacket};
 
 /// A packet ring, and room for packets that are longer than its slots.
 #[derive(Debug)]
@@ -17,15 +17,15 @@ pub(crate) struct RingInput {
     socket: OwnedFd,
     ring: Ring,
     /// The ring's position is the kernel's: a predecessor may have died before it could say what it had taken.
-    sure: bool,
+    position_known: bool,
     /// Slots of this batch.
     taken: u32,
-    long: Long,
+    long: LongPackets,
 }
 
 /// Packets longer than a slot, in buffers that come into being when the first one arrives.
 #[derive(Debug, Default)]
-struct Long {
+struct LongPackets {
     buffers: Vec<Vec<u8>>,
     /// Where in its buffer each packet of this batch is.
     ranges: Vec<Range<usize>>,
@@ -34,16 +34,16 @@ struct Long {
 }
 
 /// Packets longer than a slot, of one batch.
-const MOST_LONG: usize = 64;
+const MAX_LONG: usize = 64;
 
 /// The longest packet with all headers, and some more.
 const LONG_BYTES: usize = (64 << 10) + 512;
 
 /// Slots of one batch: a burst of each of 16 flows.
-const BATCH: u32 = 1024;
+const MAX_BATCH: u32 = 1024;
 
 /// With half of that, bursts are as long as they get.
-pub(super) const ENOUGH: u64 = 512;
+pub(super) const FULL_BATCH: u64 = 512;
 
 impl RingInput {
     /// `position`: about where a predecessor has left off, if there was one.
@@ -52,23 +52,23 @@ impl RingInput {
         Ok(Self {
             socket,
             ring,
-            sure: position.is_none(),
+            position_known: position.is_none(),
             taken: 0,
-            long: Long::default(),
+            long: LongPackets::default(),
         })
     }
 
-    pub(super) fn take(&mut self) -> Option<Arrival> {
-        if self.taken == BATCH {
+    pub(super) fn take(&mut self) -> Option<RxPacket> {
+        if self.taken == MAX_BATCH {
             return None;
         }
-        if !self.sure {
+        if !self.position_known {
             self.ring.find();
         }
         let packet = self.ring.packet(self.taken)?;
-        self.sure = true;
+        self.position_known = true;
         let whole = packet.bytes.len() >= packet.len;
-        if !whole && packet.kept && self.long.ranges.len() == MOST_LONG {
+        if !whole && packet.kept && self.long.ranges.len() == MAX_LONG {
             return None;
         }
         let (place, bytes) = if whole {
@@ -81,10 +81,10 @@ impl RingInput {
         };
         let content = match bytes {
             Some(bytes) => read(packet.vnet, bytes),
-            None => Err(Dropped::Cut(datagrams(packet.vnet, packet.bytes, packet.len))),
+            None => Err(DropReason::Cut(datagrams(packet.vnet, packet.bytes, packet.len))),
         };
         self.taken += 1;
-        Some(Arrival { place, content })
+        Some(RxPacket { place, content })
     }
 
     pub(super) fn packet(&self, place: Place) -> &[u8] {
@@ -112,15 +112,15 @@ impl AsFd for RingInput {
 }
 
 /// The datagram of a packet, and the size of each where it is several.
-fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), Dropped> {
-    let malformed = Dropped::Refused(pontoon_relay::datagram::Refused::Malformed);
+fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), DropReason> {
+    let malformed = DropReason::Refused(pontoon_relay::datagram::DatagramError::Malformed);
     let offload = vnet::offload(header).map_err(|_| malformed)?;
     // With either flag the sender is this machine, or a device has looked.
     let trust = match header.first() {
-        Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => Trust::Verified,
-        _ => Trust::Nobody,
+        Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => ChecksumState::Verified,
+        _ => ChecksumState::Unverified,
     };
-    let datagram = Datagram::parse(packet, trust).map_err(Dropped::Refused)?;
+    let datagram = Datagram::parse(packet, trust).map_err(DropReason::Refused)?;
     let size = match offload.segmentation {
         Segmentation::Whole => None,
         Segmentation::Udp { len } => Some(usize::from(len)).filter(|size| datagram.payload.len() > *size),
@@ -144,7 +144,7 @@ fn datagrams(header: &[u8], begin: &[u8], len: usize) -> u64 {
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 
-impl Long {
+impl LongPackets {
     /// Takes the packet that begins with `head` and has `len` bytes.
     fn take(&mut self, socket: &OwnedFd, head: &[u8], len: usize) -> Option<&[u8]> {
         let number = self.ranges.len();

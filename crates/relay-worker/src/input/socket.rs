@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_relay::Datagram;
-use pontoon_relay::datagram::Refused;
+use pontoon_relay::datagram::DatagramError;
 use pontoon_sys::message::{self, Take};
 use pontoon_sys::udp::{self, Beside};
 use vm_memory::VolatileSlice;
 
-use super::{Arrival, Dropped, Place};
+use super::{DropReason, Place, RxPacket};
 
 /// A socket that is bound to a port. One receive can yield several datagrams of one flow (`UDP_GRO`).
 #[derive(Debug)]
@@ -21,10 +21,10 @@ pub(crate) struct SocketInput {
 }
 
 /// Receives of one batch.
-const BATCH: usize = 64;
+const MAX_BATCH: usize = 64;
 
 /// All that one batch takes.
-pub(super) const ENOUGH: u64 = BATCH as u64;
+pub(super) const FULL_BATCH: u64 = MAX_BATCH as u64;
 
 /// The longest that a receive yields.
 const BYTES: usize = 64 << 10;
@@ -35,13 +35,13 @@ impl SocketInput {
             socket,
             port,
             buffers: Vec::new(),
-            lengths: Vec::with_capacity(BATCH),
+            lengths: Vec::with_capacity(MAX_BATCH),
         }
     }
 
-    pub(super) fn take(&mut self) -> Option<Arrival> {
+    pub(super) fn take(&mut self) -> Option<RxPacket> {
         let number = self.lengths.len();
-        if number == BATCH {
+        if number == MAX_BATCH {
             return None;
         }
         if self.buffers.len() == number {
@@ -53,7 +53,7 @@ impl SocketInput {
         self.lengths.push(received.len);
         let beside = Beside::decode(&control[..received.control_len]);
         let content = match (received.address, beside.destination) {
-            _ if received.truncated => Err(Dropped::Cut(1)),
+            _ if received.truncated => Err(DropReason::Cut(1)),
             (Some(from), Some(to)) => Ok((
                 Datagram {
                     from: from.ip(),
@@ -68,9 +68,9 @@ impl SocketInput {
                     .stride
                     .filter(|stride| *stride > 0 && received.len > *stride),
             )),
-            (None, _) | (_, None) => Err(Dropped::Refused(Refused::Malformed)),
+            (None, _) | (_, None) => Err(DropReason::Refused(DatagramError::Malformed)),
         };
-        Some(Arrival {
+        Some(RxPacket {
             place: Place::Buffer(number),
             content,
         })

@@ -10,7 +10,7 @@ fn gathered(batch: &[(u8, usize, usize)]) -> Vec<(usize, Vec<usize>)> {
     }
     gather
         .bursts()
-        .map(|burst| (burst.size, burst.places().collect()))
+        .map(|burst| (burst.size, burst.locations().collect()))
         .collect()
 }
 
@@ -82,7 +82,7 @@ fn empty_datagrams_leave_alone() {
 fn what_is_together_stays_together() {
     let mut gather = Gather::new(4);
     gather.push(1_u8, 1, 1400, 0);
-    gather.push_whole(1, 1, 4000, 1400, 1);
+    gather.push_coalesced(1, 1, 4000, 1400, 1);
     gather.push(1, 1, 1400, 2);
     gather.push(1, 2, 1400, 3);
     let bursts: Vec<_> = gather
@@ -92,7 +92,7 @@ fn what_is_together_stays_together() {
                 burst.size,
                 burst.datagrams,
                 burst.bytes,
-                burst.places().collect::<Vec<_>>(),
+                burst.locations().collect::<Vec<_>>(),
             )
         })
         .collect();

@@ -7,7 +7,7 @@ use pontoon_wire::checksum::Sum;
 
 /// What somebody has said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Message {
     /// A host has, of what it wants.
     Reports(Vec<Record>),
     /// A router has asked.
@@ -27,23 +27,23 @@ pub struct Record {
     /// The group.
     pub group: IpAddr,
     /// What it wants of it.
-    pub wish: Wish,
+    pub change: SourceChange,
 }
 
 /// What a host wants of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum SourceChange {
     /// It, from anybody.
-    FromAny,
+    Any,
     /// It, from these, and, where it says so, from nobody else.
-    From {
+    Include {
         /// Senders; none and nobody else is a leave.
         sources: Vec<IpAddr>,
         /// Nobody else.
-        only: bool,
+        exclusive: bool,
     },
     /// No longer from these.
-    NotFrom(Vec<IpAddr>),
+    Block(Vec<IpAddr>),
 }
 
 /// A question to hosts.
@@ -54,7 +54,7 @@ pub struct Query {
     /// About these senders of it.
     pub sources: Vec<IpAddr>,
     /// How long they may take.
-    within: Duration,
+    max_response_time: Duration,
 }
 
 impl Query {
@@ -64,7 +64,7 @@ impl Query {
         Self {
             group: None,
             sources: Vec::new(),
-            within: Duration::from_secs(10),
+            max_response_time: Duration::from_secs(10),
         }
     }
 
@@ -80,7 +80,7 @@ impl Query {
         Self {
             group: Some(group),
             sources,
-            within: Duration::from_secs(1),
+            max_response_time: Duration::from_secs(1),
         }
     }
 
@@ -104,10 +104,10 @@ impl Query {
         let IpAddr::V4(destination) = to else {
             return None;
         };
-        let tenths = u8::try_from(self.within.as_millis() / 100).unwrap_or(u8::MAX >> 1);
+        let tenths = u8::try_from(self.max_response_time.as_millis() / 100).unwrap_or(u8::MAX >> 1);
         let mut message = vec![IGMP_QUERY, tenths, 0, 0];
         message.extend(group.octets());
-        message.extend([ROBUSTNESS, INTERVAL]);
+        message.extend([ROBUSTNESS, QUERY_INTERVAL]);
         message.extend(u16::try_from(self.sources.len()).ok()?.to_be_bytes());
         for source in &self.sources {
             let IpAddr::V4(source) = source else {
@@ -145,12 +145,12 @@ impl Query {
             None => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
             Some(_) => group,
         };
-        let milliseconds = u16::try_from(self.within.as_millis()).unwrap_or(u16::MAX >> 1);
+        let milliseconds = u16::try_from(self.max_response_time.as_millis()).unwrap_or(u16::MAX >> 1);
         let mut message = vec![MLD_QUERY, 0, 0, 0];
         message.extend(milliseconds.to_be_bytes());
         message.extend([0, 0]);
         message.extend(group.octets());
-        message.extend([ROBUSTNESS, INTERVAL]);
+        message.extend([ROBUSTNESS, QUERY_INTERVAL]);
         message.extend(u16::try_from(self.sources.len()).ok()?.to_be_bytes());
         for source in &self.sources {
             let IpAddr::V6(source) = source else {
@@ -174,7 +174,7 @@ impl Query {
 
 /// Reads a packet, from its first byte of IP on. `None` where it says nothing of groups, or is damaged.
 #[must_use]
-pub fn parse(packet: &[u8]) -> Option<Heard> {
+pub fn parse(packet: &[u8]) -> Option<Message> {
     match packet.first()? >> 4 {
         4 => igmp(packet),
         6 => mld(packet),
@@ -182,7 +182,7 @@ pub fn parse(packet: &[u8]) -> Option<Heard> {
     }
 }
 
-fn igmp(packet: &[u8]) -> Option<Heard> {
+fn igmp(packet: &[u8]) -> Option<Message> {
     let header_len = usize::from(packet[0] & 0xf) * 4;
     let total = usize::from(u16::from_be_bytes(array(packet, 2)?));
     let header = packet.get(..header_len).filter(|header| header.len() >= 20)?;
@@ -193,24 +193,24 @@ fn igmp(packet: &[u8]) -> Option<Heard> {
     }
     let from = IpAddr::V4(Ipv4Addr::from(array(header, 12)?));
     let group = IpAddr::V4(Ipv4Addr::from(array(message, 4)?));
-    let one = |wish| Some(Heard::Reports(vec![Record { group, wish }]));
+    let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         IGMP_QUERY => {
             let count = message.get(10..12).map_or(0, count);
-            Some(Heard::Query {
+            Some(Message::Query {
                 from,
                 group: Some(group).filter(|group| !group.is_unspecified()),
                 sources: addresses(message.get(12..).unwrap_or_default(), count, V4)?,
             })
         }
-        IGMP_REPORT_1 | IGMP_REPORT_2 => one(Wish::FromAny),
+        IGMP_REPORT_1 | IGMP_REPORT_2 => one(SourceChange::Any),
         IGMP_LEAVE => one(LEAVE),
         IGMP_REPORT_3 => records(message, V4),
         _ => None,
     }
 }
 
-fn mld(packet: &[u8]) -> Option<Heard> {
+fn mld(packet: &[u8]) -> Option<Message> {
     let len = usize::from(u16::from_be_bytes(array(packet, 4)?));
     let body = packet.get(40..40 + len)?;
     // One hop, and the router alert in front of the message.
@@ -226,17 +226,17 @@ fn mld(packet: &[u8]) -> Option<Heard> {
         return records(message, V6);
     }
     let group = v6(message, 8)?;
-    let one = |wish| Some(Heard::Reports(vec![Record { group, wish }]));
+    let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         MLD_QUERY => {
             let count = message.get(26..28).map_or(0, count);
-            Some(Heard::Query {
+            Some(Message::Query {
                 from,
                 group: Some(group).filter(|group| !group.is_unspecified()),
                 sources: addresses(message.get(28..).unwrap_or_default(), count, V6)?,
             })
         }
-        MLD_REPORT_1 => one(Wish::FromAny),
+        MLD_REPORT_1 => one(SourceChange::Any),
         MLD_DONE => one(LEAVE),
         _ => None,
     }
@@ -244,7 +244,7 @@ fn mld(packet: &[u8]) -> Option<Heard> {
 
 /// Group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), which both protocols write alike: type, words of
 /// auxiliary data, number of senders, group, senders, auxiliary data.
-fn records(message: &[u8], bytes: usize) -> Option<Heard> {
+fn records(message: &[u8], bytes: usize) -> Option<Message> {
     let count = count(message.get(6..8)?);
     let mut rest = message.get(8..)?;
     let mut records = Vec::new();
@@ -254,20 +254,23 @@ fn records(message: &[u8], bytes: usize) -> Option<Heard> {
         let group = address(rest.get(4..4 + bytes)?)?;
         let sources = addresses(rest.get(4 + bytes..)?, senders, bytes)?;
         rest = rest.get(4 + bytes * (1 + senders) + 4 * words..)?;
-        let wish = match kind {
+        let change = match kind {
             // From everybody but these, which is what it is or what it becomes.
-            2 | 4 => Wish::FromAny,
-            1 | 3 => Wish::From {
+            2 | 4 => SourceChange::Any,
+            1 | 3 => SourceChange::Include {
                 sources,
-                only: kind == 3,
+                exclusive: kind == 3,
             },
-            5 => Wish::From { sources, only: false },
-            6 => Wish::NotFrom(sources),
+            5 => SourceChange::Include {
+                sources,
+                exclusive: false,
+            },
+            6 => SourceChange::Block(sources),
             _ => continue,
         };
-        records.push(Record { group, wish });
+        records.push(Record { group, change });
     }
-    Some(Heard::Reports(records))
+    Some(Message::Reports(records))
 }
 
 fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {
@@ -300,14 +303,14 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 /// Not from anybody.
-const LEAVE: Wish = Wish::From {
+const LEAVE: SourceChange = SourceChange::Include {
     sources: Vec::new(),
-    only: true,
+    exclusive: true,
 };
 
 /// The querier's robustness variable, and its interval in seconds (RFC 3376 section 4.1.6 and 4.1.7).
 const ROBUSTNESS: u8 = 2;
-const INTERVAL: u8 = 125;
+const QUERY_INTERVAL: u8 = 125;
 
 /// Bytes of addresses.
 const V4: usize = 4;

@@ -17,17 +17,17 @@ fn querier() -> Querier {
     Querier::new(address("10.0.0.5"), at(0))
 }
 
-fn report(group: &str, wish: Wish) -> Heard {
-    Heard::Reports(vec![Record {
+fn report(group: &str, change: SourceChange) -> Message {
+    Message::Reports(vec![Record {
         group: address(group),
-        wish,
+        change,
     }])
 }
 
-fn from(sources: &[&str], only: bool) -> Wish {
-    Wish::From {
+fn from(sources: &[&str], exclusive: bool) -> SourceChange {
+    SourceChange::Include {
         sources: sources.iter().map(|text| address(text)).collect(),
-        only,
+        exclusive,
     }
 }
 
@@ -55,9 +55,9 @@ fn asks_twice_soon_and_then_every_125_seconds() {
 #[test]
 fn a_member_is_remembered_for_260_seconds() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(10));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(10));
     assert_eq!(wanted(&querier, 10), ["239.1.1.1"]);
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(100));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(100));
     querier.tick(at(359));
     assert_eq!(wanted(&querier, 359), ["239.1.1.1"]);
     querier.tick(at(360));
@@ -67,9 +67,9 @@ fn a_member_is_remembered_for_260_seconds() {
 #[test]
 fn a_leave_is_asked_about_and_ends_in_2_seconds() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
     querier.tick(at(0));
-    querier.hear(report("239.1.1.1", from(&[], true)), at(10));
+    querier.handle(report("239.1.1.1", from(&[], true)), at(10));
     assert_eq!(querier.next_tick(), at(10));
     assert_eq!(querier.tick(at(10)), [Query::group(address("239.1.1.1"))]);
     assert_eq!(querier.tick(at(11)), [Query::group(address("239.1.1.1"))]);
@@ -81,11 +81,11 @@ fn a_leave_is_asked_about_and_ends_in_2_seconds() {
 #[test]
 fn somebody_who_stays_keeps_it() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
     querier.tick(at(0));
-    querier.hear(report("239.1.1.1", from(&[], true)), at(10));
+    querier.handle(report("239.1.1.1", from(&[], true)), at(10));
     querier.tick(at(10));
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(10));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(10));
     assert!(querier.tick(at(11)).is_empty());
     querier.tick(at(200));
     assert_eq!(wanted(&querier, 200), ["239.1.1.1"]);
@@ -95,8 +95,8 @@ fn somebody_who_stays_keeps_it() {
 #[test]
 fn the_next_turn_is_yet_to_come() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
-    querier.hear(report("239.1.1.1", from(&["10.0.0.1"], false)), at(100));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
+    querier.handle(report("239.1.1.1", from(&["10.0.0.1"], false)), at(100));
     for second in 0..600 {
         querier.tick(at(second));
         assert!(querier.next_tick() > at(second), "{second}");
@@ -107,15 +107,15 @@ fn the_next_turn_is_yet_to_come() {
 fn senders_come_and_go_one_by_one() {
     let mut querier = querier();
     querier.tick(at(0));
-    querier.hear(report("232.1.1.1", from(&["10.0.0.1", "10.0.0.2"], false)), at(0));
+    querier.handle(report("232.1.1.1", from(&["10.0.0.1", "10.0.0.2"], false)), at(0));
     assert_eq!(
         wanted(&querier, 0),
         ["232.1.1.1 from 10.0.0.1", "232.1.1.1 from 10.0.0.2"]
     );
-    querier.hear(
+    querier.handle(
         report(
             "232.1.1.1",
-            Wish::NotFrom(vec![address("10.0.0.1"), address("10.0.0.9")]),
+            SourceChange::Block(vec![address("10.0.0.1"), address("10.0.0.9")]),
         ),
         at(5),
     );
@@ -124,10 +124,10 @@ fn senders_come_and_go_one_by_one() {
     querier.tick(at(7));
     assert_eq!(wanted(&querier, 7), ["232.1.1.1 from 10.0.0.2"]);
     // Somebody else wants it from anybody.
-    querier.hear(report("232.1.1.1", Wish::FromAny), at(8));
+    querier.handle(report("232.1.1.1", SourceChange::Any), at(8));
     assert_eq!(wanted(&querier, 8), ["232.1.1.1"]);
     // And then no longer.
-    querier.hear(report("232.1.1.1", from(&["10.0.0.3"], true)), at(9));
+    querier.handle(report("232.1.1.1", from(&["10.0.0.3"], true)), at(9));
     querier.tick(at(11));
     assert_eq!(
         wanted(&querier, 11),
@@ -137,17 +137,17 @@ fn senders_come_and_go_one_by_one() {
 
 #[test]
 fn the_lowest_address_asks() {
-    let query = |text: &str| Heard::Query {
+    let query = |text: &str| Message::Query {
         from: address(text),
         group: None,
         sources: Vec::new(),
     };
     let mut querier = querier();
     querier.tick(at(0));
-    querier.hear(query("10.0.0.9"), at(1));
-    querier.hear(query("0.0.0.0"), at(1));
+    querier.handle(query("10.0.0.9"), at(1));
+    querier.handle(query("0.0.0.0"), at(1));
     assert_eq!(querier.tick(at(40)), [Query::general()]);
-    querier.hear(query("10.0.0.4"), at(50));
+    querier.handle(query("10.0.0.4"), at(50));
     assert_eq!(querier.next_tick(), at(305));
     assert!(querier.tick(at(304)).is_empty());
     assert_eq!(querier.tick(at(305)), [Query::general()]);
@@ -157,11 +157,11 @@ fn the_lowest_address_asks() {
 fn groups_of_the_link_stay_there() {
     let mut querier = querier();
     for group in ["224.0.0.251", "10.0.0.1", "ff02::fb", "ff01::1", "2001:db8::1"] {
-        querier.hear(report(group, Wish::FromAny), at(0));
+        querier.handle(report(group, SourceChange::Any), at(0));
     }
     assert!(wanted(&querier, 0).is_empty());
     for group in ["224.0.1.1", "ff05::1"] {
-        querier.hear(report(group, Wish::FromAny), at(0));
+        querier.handle(report(group, SourceChange::Any), at(0));
     }
     assert_eq!(wanted(&querier, 0), ["224.0.1.1", "ff05::1"]);
 }
@@ -171,9 +171,9 @@ fn a_flood_of_groups_ends_somewhere() {
     let mut querier = querier();
     for number in 0..10_000_u32 {
         let group = Ipv4Addr::from(0xef00_0000 + number).to_string();
-        querier.hear(report(&group, Wish::FromAny), at(0));
+        querier.handle(report(&group, SourceChange::Any), at(0));
     }
-    assert_eq!(querier.wanted(at(0)).count(), MOST_GROUPS);
+    assert_eq!(querier.wanted(at(0)).count(), MAX_GROUPS);
 }
 
 /// An IGMP message of a host's, with its checksum.
@@ -195,7 +195,7 @@ fn reads_igmp() {
     for kind in [0x12, 0x16] {
         assert_eq!(
             message::parse(&message(kind)),
-            Some(report("239.1.1.1", Wish::FromAny))
+            Some(report("239.1.1.1", SourceChange::Any))
         );
     }
     assert_eq!(
@@ -206,14 +206,14 @@ fn reads_igmp() {
     let mut records = vec![0x22, 0, 0, 0, 0, 0, 0, 2];
     records.extend([5, 1, 0, 2, 232, 1, 1, 1, 10, 0, 0, 1, 10, 0, 0, 2, 9, 9, 9, 9]);
     records.extend([4, 0, 0, 0, 239, 1, 1, 1]);
-    let expected = Heard::Reports(vec![
+    let expected = Message::Reports(vec![
         Record {
             group: address("232.1.1.1"),
-            wish: from(&["10.0.0.1", "10.0.0.2"], false),
+            change: from(&["10.0.0.1", "10.0.0.2"], false),
         },
         Record {
             group: address("239.1.1.1"),
-            wish: Wish::FromAny,
+            change: SourceChange::Any,
         },
     ]);
     assert_eq!(message::parse(&igmp(&records)), Some(expected));
@@ -244,7 +244,7 @@ fn reads_what_it_writes() {
         ),
     ] {
         let (packet, to) = query.packet(address(own)).unwrap();
-        let expected = Heard::Query {
+        let expected = Message::Query {
             from: address(own),
             group: query.group,
             sources: query.sources.clone(),
@@ -275,7 +275,10 @@ fn reads_mld() {
     }
     packet.extend([58, 0, 5, 2, 0, 0, 1, 0]);
     packet.extend(message);
-    assert_eq!(message::parse(&packet), Some(report("ff1e::1", Wish::FromAny)));
+    assert_eq!(
+        message::parse(&packet),
+        Some(report("ff1e::1", SourceChange::Any))
+    );
 }
 
 proptest! {
@@ -301,18 +304,18 @@ proptest! {
 #[test]
 fn what_is_wanted_for_longest_comes_first() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.9", Wish::FromAny), at(0));
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(1));
-    querier.hear(report("239.1.1.9", Wish::FromAny), at(2));
+    querier.handle(report("239.1.1.9", SourceChange::Any), at(0));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(1));
+    querier.handle(report("239.1.1.9", SourceChange::Any), at(2));
     assert_eq!(wanted(&querier, 2), ["239.1.1.9", "239.1.1.1"]);
 }
 
 #[test]
 fn another_address_of_ours_changes_no_wish() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
     querier.tick(at(0));
-    querier.set_own(address("10.0.0.9"), at(10));
+    querier.set_address(address("10.0.0.9"), at(10));
     assert_eq!(querier.tick(at(10)), [Query::general()]);
     assert!(querier.tick(at(50)).is_empty());
     assert_eq!(wanted(&querier, 50), ["239.1.1.1"]);

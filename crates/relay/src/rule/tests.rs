@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parse(text: &str) -> Result<Rule, Wrong> {
+fn parse(text: &str) -> Result<Rule, RuleError> {
     text.parse()
 }
 

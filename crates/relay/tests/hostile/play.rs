@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pontoon_relay::datagram::Trust;
+use pontoon_relay::datagram::ChecksumState;
 use pontoon_relay::membership::{Querier, message};
 use pontoon_relay::proxy::Proxy;
 use pontoon_relay::{Datagram, Rule, config};
@@ -32,9 +32,9 @@ fn text(text: &str) {
         Ok(rules) => rules.iter().for_each(|rule| {
             assert_eq!(rule.to_string().parse().as_ref(), Ok(rule));
         }),
-        Err(refused) => {
+        Err(error) => {
             let lines = 1 + text.bytes().filter(|byte| *byte == b'\n').count();
-            assert!((1..=lines).contains(&refused.line), "{refused}");
+            assert!((1..=lines).contains(&error.line), "{error}");
         }
     }
 }
@@ -44,8 +44,8 @@ fn datagram(packet: &[u8]) {
     let mut mended = packet.to_vec();
     mend_header(&mut mended);
     for packet in [packet, mended.as_slice()] {
-        for trust in [Trust::Verified, Trust::Nobody] {
-            if let Ok(datagram) = Datagram::parse(packet, trust) {
+        for checksum in [ChecksumState::Verified, ChecksumState::Unverified] {
+            if let Ok(datagram) = Datagram::parse(packet, checksum) {
                 assert!(packet.get(datagram.payload.clone()).is_some(), "{datagram:?}");
                 assert_eq!(datagram.from.is_ipv4(), datagram.to.is_ipv4(), "{datagram:?}");
             }
@@ -64,7 +64,7 @@ fn members(mut script: &[u8], own: IpAddr) {
         let mut packet = packet.to_vec();
         mend_message(&mut packet);
         if let Some(heard) = message::parse(&packet) {
-            querier.hear(heard, now);
+            querier.handle(heard, now);
         }
         for query in querier.tick(now) {
             let sent = query.packet(own).map(|(packet, _)| packet);

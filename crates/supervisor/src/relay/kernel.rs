@@ -41,7 +41,7 @@ const FAMILIES: [u8; 2] = [128, 129];
 const EVENTS: i32 = libc::RTMGRP_IPV4_MROUTE | libc::RTMGRP_IPV6_MROUTE;
 
 /// Takes the place of a table that somebody has left behind.
-const BLOCK: &str = "\
+const BLOCK_FORWARDING: &str = "\
 add table inet pontoon_relay
 delete table inet pontoon_relay
 table inet pontoon_relay {
@@ -53,7 +53,7 @@ table inet pontoon_relay {
 }
 ";
 
-const UNBLOCK: &str = "delete table inet pontoon_relay\n";
+const UNBLOCK_FORWARDING: &str = "delete table inet pontoon_relay\n";
 
 impl KernelRoutes {
     /// Ends the kernel's forwarding, and subscribes.
@@ -62,7 +62,7 @@ impl KernelRoutes {
     /// There is no nft(8), or it may not; the kernel's.
     pub(super) fn start() -> Result<Self, Error> {
         let cannot = |what: &str, error: &io::Error| Error::io(what, error);
-        nft(BLOCK).map_err(|error| {
+        nft(BLOCK_FORWARDING).map_err(|error| {
             cannot("cannot keep the kernel from forwarding", &error)
                 .advise("as root, with nft(8) of the package nftables")
         })?;
@@ -78,7 +78,7 @@ impl KernelRoutes {
             })
         };
         subscribe().map_err(|error| {
-            unblock();
+            unblock_forwarding();
             cannot("cannot read multicast routes", &error)
         })
     }
@@ -107,11 +107,11 @@ impl KernelRoutes {
     /// # Errors
     /// The kernel's, unless it may do better in a second.
     pub(super) fn rules(&mut self, links: &Links) -> io::Result<Option<Vec<Rule>>> {
-        let said = self.ask(links);
-        self.again.unless_short("multicast routes", said)
+        let result = self.read(links);
+        self.again.unless_short("multicast routes", result)
     }
 
-    fn ask(&mut self, links: &Links) -> io::Result<Vec<Rule>> {
+    fn read(&mut self, links: &Links) -> io::Result<Vec<Rule>> {
         if self.again.is_pending() {
             self.query = Netlink::open()?;
         }
@@ -134,20 +134,20 @@ impl KernelRoutes {
 
 impl Drop for KernelRoutes {
     fn drop(&mut self) {
-        unblock();
+        unblock_forwarding();
     }
 }
 
 /// A route that leads somewhere, as a rule: from one interface to others, with group and port kept.
 fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
-    let (mut to, mut from, mut arrives, mut leaves) = (None, None, None, Vec::new());
+    let (mut to, mut from, mut iif, mut next_hops) = (None, None, None, Vec::new());
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Destination(address) => to = self::address(address),
             RouteAttribute::Source(address) => from = self::address(address),
-            RouteAttribute::Iif(index) => arrives = links.name(*index),
+            RouteAttribute::Iif(index) => iif = links.name(*index),
             RouteAttribute::MultiPath(hops) => {
-                leaves = hops
+                next_hops = hops
                     .iter()
                     .filter_map(|hop| Some((links.name(hop.interface_index)?, threshold(hop.hops))))
                     .collect();
@@ -156,12 +156,12 @@ fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
         }
     }
     let input = Input {
-        interface: arrives?.to_owned(),
+        interface: iif?.to_owned(),
         to: to.filter(IpAddr::is_multicast).map(IpNet::from)?,
         port: None,
         from: from.filter(|from| !from.is_unspecified()).map(IpNet::from),
     };
-    let outputs: Vec<Output> = leaves
+    let outputs: Vec<Output> = next_hops
         .into_iter()
         .filter(|(name, _)| *name != input.interface)
         .map(|(name, hops)| Output {
@@ -193,9 +193,9 @@ fn address(address: &RouteAddress) -> Option<IpAddr> {
     v4().or_else(|_| v6()).ok()
 }
 
-fn unblock() {
-    if let Err(error) = nft(UNBLOCK) {
-        tracing::warn!(%error, "the kernel still does not forward (try: nft {})", UNBLOCK.trim_end());
+fn unblock_forwarding() {
+    if let Err(error) = nft(UNBLOCK_FORWARDING) {
+        tracing::warn!(%error, "the kernel still does not forward (try: nft {})", UNBLOCK_FORWARDING.trim_end());
     }
 }
 
@@ -214,9 +214,9 @@ fn nft(program: &str) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let result = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(
-        said.lines().next().unwrap_or("nft failed").to_owned(),
+        result.lines().next().unwrap_or("nft failed").to_owned(),
     ))
 }
 

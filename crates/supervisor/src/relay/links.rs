@@ -30,13 +30,13 @@ pub(super) struct Link {
     /// Bytes in front of IP are those of Ethernet.
     pub(super) ethernet: bool,
     /// Index of the interface that it is on top of, a VLAN's say, and whose frames it gets.
-    over: Option<u32>,
-    addresses: Vec<Own>,
+    lower: Option<u32>,
+    addresses: Vec<LocalAddress>,
 }
 
 /// An address that can be sent from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Own {
+pub(super) struct LocalAddress {
     pub(super) address: IpAddr,
     /// The kernel sends from another one, where there is one (RFC 4862 section 5.5.4).
     deprecated: bool,
@@ -44,13 +44,13 @@ pub(super) struct Own {
 
 impl Link {
     /// Its addresses of a family.
-    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = Own> {
-        let of_family = move |own: &&Own| Family::of(own.address) == family;
+    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = LocalAddress> {
+        let of_family = move |local: &&LocalAddress| Family::of(local.address) == family;
         self.addresses.iter().filter(of_family).copied()
     }
 }
 
-impl Own {
+impl LocalAddress {
     /// An address that it may yet turn out that somebody else has is told once more when that is known (RFC 4862 section 5.4).
     fn of(message: &RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(header) = message else {
@@ -90,17 +90,17 @@ impl Links {
     }
 
     /// Whether what arrives for an interface has come through the one with that index.
-    pub(super) fn is_over(&self, name: &str, index: u32) -> bool {
+    pub(super) fn is_stacked_on(&self, name: &str, index: u32) -> bool {
         let mut at = self.get(name);
         // None is on top of itself; what has just changed might look so.
         for _ in 0..self.0.len() {
-            let Some(over) = at.and_then(|link| link.over) else {
+            let Some(lower) = at.and_then(|link| link.lower) else {
                 return false;
             };
-            if over == index {
+            if lower == index {
                 return true;
             }
-            at = self.0.values().find(|link| link.index == over);
+            at = self.0.values().find(|link| link.index == lower);
         }
         false
     }
@@ -132,7 +132,7 @@ impl LinkWatch {
         events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
         events.set_non_blocking(true)?;
         let mut query = Netlink::open()?;
-        let last = look(&mut query)?;
+        let last = read_links(&mut query)?;
         let links = last.clone();
         let watch = Self {
             events,
@@ -162,8 +162,8 @@ impl LinkWatch {
         if !netlink::drain(&self.events)? && !self.again.is_due() {
             return Ok(None);
         }
-        let said = self.ask();
-        let Some(now) = self.again.unless_short("the interfaces", said)? else {
+        let result = self.read();
+        let Some(now) = self.again.unless_short("the interfaces", result)? else {
             return Ok(None);
         };
         if now == self.last {
@@ -173,11 +173,11 @@ impl LinkWatch {
         Ok(Some(now))
     }
 
-    fn ask(&mut self) -> io::Result<Links> {
+    fn read(&mut self) -> io::Result<Links> {
         if self.again.is_pending() {
             self.query = Netlink::open()?;
         }
-        look(&mut self.query)
+        read_links(&mut self.query)
     }
 }
 
@@ -185,16 +185,16 @@ impl LinkWatch {
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn counted(query: &mut Netlink) -> io::Result<BTreeMap<String, DeviceStats>> {
+pub(super) fn read_device_stats(query: &mut Netlink) -> io::Result<BTreeMap<String, DeviceStats>> {
     let replies = query.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
     let stats = replies.iter().filter_map(|reply| match reply {
-        RouteNetlinkMessage::NewLink(message) => device_stats(message),
+        RouteNetlinkMessage::NewLink(message) => parse_device_stats(message),
         _ => None,
     });
     Ok(stats.map(|stats| (stats.interface.clone(), stats)).collect())
 }
 
-fn device_stats(message: &LinkMessage) -> Option<DeviceStats> {
+fn parse_device_stats(message: &LinkMessage) -> Option<DeviceStats> {
     let stats = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Stats64(stats) => Some(stats),
         _ => None,
@@ -209,7 +209,7 @@ fn device_stats(message: &LinkMessage) -> Option<DeviceStats> {
     })
 }
 
-fn look(query: &mut Netlink) -> io::Result<Links> {
+fn read_links(query: &mut Netlink) -> io::Result<Links> {
     let mut links: BTreeMap<u32, Link> = BTreeMap::new();
     for message in query.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
         if let RouteNetlinkMessage::NewLink(message) = message
@@ -220,10 +220,10 @@ fn look(query: &mut Netlink) -> io::Result<Links> {
     }
     for message in query.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
         if let RouteNetlinkMessage::NewAddress(header) = &message
-            && let Some(own) = Own::of(&message)
+            && let Some(local) = LocalAddress::of(&message)
             && let Some(link) = links.get_mut(&header.header.index)
         {
-            link.addresses.push(own);
+            link.addresses.push(local);
         }
     }
     Ok(Links(
@@ -250,13 +250,13 @@ fn link(message: &LinkMessage) -> Option<Link> {
             header.link_layer_type,
             LinkLayerType::Ether | LinkLayerType::Loopback
         ),
-        over: over(message),
+        lower: lower(message),
         addresses: Vec::new(),
     })
 }
 
 /// Of other kinds, what is said there is the other end, or is in another namespace.
-fn over(message: &LinkMessage) -> Option<u32> {
+fn lower(message: &LinkMessage) -> Option<u32> {
     let (mut below, mut on_top) = (None, false);
     for attribute in &message.attributes {
         match attribute {
@@ -295,8 +295,8 @@ mod tests {
         let lo = links.get("lo").unwrap();
         assert!(lo.index > 0 && lo.ethernet && lo.mtu >= 1500);
         assert!(links.get("no such").is_none());
-        let counted = counted(&mut Netlink::open().unwrap()).unwrap();
-        assert_eq!(counted["lo"].interface, "lo");
+        let read_device_stats = read_device_stats(&mut Netlink::open().unwrap()).unwrap();
+        assert_eq!(read_device_stats["lo"].interface, "lo");
     }
 
     #[test]
@@ -319,8 +319,14 @@ mod tests {
             message(3, 1, Some(InfoKind::Vlan)),
             message(4, 3, Some(InfoKind::MacVlan)),
         ]));
-        assert!(links.is_over("if3", 1) && links.is_over("if4", 3) && links.is_over("if4", 1));
-        assert!(!links.is_over("if2", 1) && !links.is_over("if1", 1) && !links.is_over("if3", 4));
+        assert!(
+            links.is_stacked_on("if3", 1) && links.is_stacked_on("if4", 3) && links.is_stacked_on("if4", 1)
+        );
+        assert!(
+            !links.is_stacked_on("if2", 1)
+                && !links.is_stacked_on("if1", 1)
+                && !links.is_stacked_on("if3", 4)
+        );
     }
 
     #[test]
@@ -331,15 +337,15 @@ mod tests {
             message.header.flags = flags;
             let address = "2001:db8::1".parse().unwrap();
             message.attributes.push(AddressAttribute::Address(address));
-            Own::of(&RouteNetlinkMessage::NewAddress(message))
+            LocalAddress::of(&RouteNetlinkMessage::NewAddress(message))
         };
-        let own = with(AddressHeaderFlags::Permanent).unwrap();
-        assert!(!own.deprecated);
+        let local = with(AddressHeaderFlags::Permanent).unwrap();
+        assert!(!local.deprecated);
         assert_eq!(with(AddressHeaderFlags::Tentative), None);
         let taken = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
         assert_eq!(with(taken), None);
         // Sockets choose another one now: it is another link.
-        assert_ne!(with(AddressHeaderFlags::Deprecated), Some(own));
+        assert_ne!(with(AddressHeaderFlags::Deprecated), Some(local));
     }
 
     #[test]

@@ -346,7 +346,7 @@ mod tests {
         .unwrap();
         let of_rule = "rule=\"a 239.1.1.1:1 -> b 239.1.1.2:2\"";
         let of_output = format!("{of_rule},output=\"b 239.1.1.2:2\"");
-        for line in [
+        for channel in [
             format!("pontoon_relay_received_datagrams_total{{{of_rule}}} 10"),
             format!("pontoon_relay_sent_datagrams_total{{{of_output}}} 7"),
             format!("pontoon_relay_lost_datagrams_total{{{of_output},reason=\"busy\"}} 3"),
@@ -358,8 +358,8 @@ mod tests {
             "pontoon_relay_softnet_dropped_packets_total 4".to_owned(),
         ] {
             assert!(
-                text.lines().any(|other| other == line),
-                "{line} is not in\n{text}"
+                text.lines().any(|other| other == channel),
+                "{channel} is not in\n{text}"
             );
         }
         assert!(text.ends_with("# EOF\n"));

@@ -12,13 +12,13 @@ use pontoon_relay_worker::messages::{self, Message};
 use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 
-use super::crew::Crew;
-use super::links::{Link, Links, Own};
+use super::links::{Link, Links, LocalAddress};
+use super::worker_pool::WorkerPool;
 use crate::error::reason;
 
 /// What has a socket of its own: rules that send alike share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Way {
+pub(super) struct Egress {
     interface: String,
     v6: bool,
     /// `None`: different ones.
@@ -29,37 +29,37 @@ pub(super) struct Way {
 /// Ways by what they are.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    ways: BTreeMap<Way, Sending>,
+    egresses: BTreeMap<Egress, EgressState>,
     /// Numbers that were given back.
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Sending {
+struct EgressState {
     id: u32,
     /// Outputs of rules that send this way.
     users: usize,
-    state: Result<Open, Down>,
+    state: Result<Open, DownReason>,
 }
 
 /// One socket for each worker, and what the interface was like when they were opened.
 #[derive(Debug)]
 struct Open {
     sockets: Vec<OwnedFd>,
-    from: Origin,
+    from: LinkConfig,
 }
 
 /// What a socket depends on: its source address was chosen when it was connected, and what is too long by the MTU.
 #[derive(Debug, PartialEq, Eq)]
-struct Origin {
+struct LinkConfig {
     index: u32,
     mtu: u32,
-    addresses: Vec<Own>,
+    addresses: Vec<LocalAddress>,
 }
 
 /// Why nothing can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Down {
+pub(super) enum DownReason {
     NoInterface,
     NotUp,
     NoCarrier,
@@ -70,7 +70,7 @@ pub(super) enum Down {
 /// Bytes that may wait in the kernel for a device.
 const SEND_BUFFER: usize = 4 << 20;
 
-impl Way {
+impl Egress {
     pub(super) fn of(output: &Output, input: &Input) -> Self {
         Self {
             interface: output.interface.clone(),
@@ -89,20 +89,20 @@ impl Way {
         self.to.is_none_or(|to| to.is_multicast())
     }
 
-    fn open(&self, links: &Links, count: usize) -> Result<Open, Down> {
-        let link = links.get(&self.interface).ok_or(Down::NoInterface)?;
+    fn open(&self, links: &Links, count: usize) -> Result<Open, DownReason> {
+        let link = links.get(&self.interface).ok_or(DownReason::NoInterface)?;
         if !link.up {
-            return Err(Down::NotUp);
+            return Err(DownReason::NotUp);
         }
         if !link.carrier {
-            return Err(Down::NoCarrier);
+            return Err(DownReason::NoCarrier);
         }
-        let from = Origin::of(link, self.family());
+        let from = LinkConfig::of(link, self.family());
         if from.addresses.is_empty() {
-            return Err(Down::NoAddress);
+            return Err(DownReason::NoAddress);
         }
         let sockets = (0..count).map(|_| self.socket(link)).collect::<io::Result<_>>();
-        let sockets = sockets.map_err(|error| Down::Kernel(reason(&error)))?;
+        let sockets = sockets.map_err(|error| DownReason::Kernel(reason(&error)))?;
         Ok(Open { sockets, from })
     }
 
@@ -132,7 +132,7 @@ impl Way {
     }
 }
 
-impl Origin {
+impl LinkConfig {
     fn of(link: &Link, family: Family) -> Self {
         Self {
             index: link.index,
@@ -144,108 +144,108 @@ impl Origin {
 
 impl Outputs {
     /// The number of a way, for one more output of a rule.
-    pub(super) fn acquire(&mut self, way: &Way, links: &Links, crew: &mut Crew) -> u32 {
-        if let Some(sending) = self.ways.get_mut(way) {
-            sending.users += 1;
-            return sending.id;
+    pub(super) fn acquire(&mut self, egress: &Egress, links: &Links, workers: &mut WorkerPool) -> u32 {
+        if let Some(entry) = self.egresses.get_mut(egress) {
+            entry.users += 1;
+            return entry.id;
         }
         let id = self
             .free
             .pop()
-            .unwrap_or_else(|| u32::try_from(self.ways.len()).unwrap_or(u32::MAX));
-        let sending = Sending {
+            .unwrap_or_else(|| u32::try_from(self.egresses.len()).unwrap_or(u32::MAX));
+        let entry = EgressState {
             id,
             users: 1,
-            state: way.open(links, crew.len()),
+            state: egress.open(links, workers.len()),
         };
-        sending.tell(way, crew);
-        if let Err(down) = &sending.state {
-            tracing::warn!("{}: {down}; what is for it waits", way.interface);
+        entry.send(egress, workers);
+        if let Err(down) = &entry.state {
+            tracing::warn!("{}: {down}; what is for it waits", egress.interface);
         }
-        self.ways.insert(way.clone(), sending);
+        self.egresses.insert(egress.clone(), entry);
         id
     }
 
     /// One output less.
-    pub(super) fn release(&mut self, way: &Way, crew: &mut Crew) {
-        let Some(sending) = self.ways.get_mut(way) else {
+    pub(super) fn release(&mut self, egress: &Egress, workers: &mut WorkerPool) {
+        let Some(entry) = self.egresses.get_mut(egress) else {
             return;
         };
-        sending.users -= 1;
-        if sending.users == 0 {
-            crew.tell_all(&Message::NoOutput(sending.id));
-            self.free.push(sending.id);
-            self.ways.remove(way);
+        entry.users -= 1;
+        if entry.users == 0 {
+            workers.send_all(&Message::RemoveOutput(entry.id));
+            self.free.push(entry.id);
+            self.egresses.remove(egress);
         }
     }
 
     /// Opens and closes as the interfaces are now.
-    pub(super) fn update(&mut self, links: &Links, crew: &mut Crew) {
-        for (way, sending) in &mut self.ways {
-            if sending.is_as_it_was(way, links) {
+    pub(super) fn update(&mut self, links: &Links, workers: &mut WorkerPool) {
+        for (egress, entry) in &mut self.egresses {
+            if entry.is_current(egress, links) {
                 continue;
             }
-            let state = way.open(links, crew.len());
-            match (&sending.state, &state) {
+            let state = egress.open(links, workers.len());
+            match (&entry.state, &state) {
                 (Err(old), Err(new)) if old == new => continue,
-                (Err(_), Ok(_)) => tracing::info!("{}: up", way.interface),
-                (Ok(_), Ok(_)) => tracing::debug!("{}: has changed", way.interface),
-                (_, Err(down)) => tracing::warn!("{}: {down}", way.interface),
+                (Err(_), Ok(_)) => tracing::info!("{}: up", egress.interface),
+                (Ok(_), Ok(_)) => tracing::debug!("{}: has changed", egress.interface),
+                (_, Err(down)) => tracing::warn!("{}: {down}", egress.interface),
             }
-            sending.state = state;
-            sending.tell(way, crew);
+            entry.state = state;
+            entry.send(egress, workers);
         }
     }
 
     /// Whether some way is down.
     pub(super) fn incomplete(&self) -> bool {
-        self.ways.values().any(|sending| sending.state.is_err())
+        self.egresses.values().any(|entry| entry.state.is_err())
     }
 
     /// Tells a worker that has just been born.
-    pub(super) fn brief(&self, number: usize, crew: &mut Crew) {
+    pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
         use std::os::fd::AsFd;
-        for (way, sending) in &self.ways {
-            if let Ok(open) = &sending.state
+        for (egress, entry) in &self.egresses {
+            if let Ok(open) = &entry.state
                 && let Some(socket) = open.sockets.get(number)
             {
-                crew.tell(number, &sending.message(way), Some(socket.as_fd()));
+                workers.send(number, &entry.message(egress), Some(socket.as_fd()));
             }
         }
     }
 
     /// Why nothing can be sent.
-    pub(super) fn missing(&self, way: &Way) -> Option<&Down> {
-        self.ways.get(way)?.state.as_ref().err()
+    pub(super) fn missing(&self, egress: &Egress) -> Option<&DownReason> {
+        self.egresses.get(egress)?.state.as_ref().err()
     }
 }
 
-impl Sending {
+impl EgressState {
     /// Whether what is open would be opened like that again.
-    fn is_as_it_was(&self, way: &Way, links: &Links) -> bool {
-        let (Ok(open), Some(link)) = (&self.state, links.get(&way.interface)) else {
+    fn is_current(&self, egress: &Egress, links: &Links) -> bool {
+        let (Ok(open), Some(link)) = (&self.state, links.get(&egress.interface)) else {
             return false;
         };
-        link.up && link.carrier && open.from == Origin::of(link, way.family())
+        link.up && link.carrier && open.from == LinkConfig::of(link, egress.family())
     }
 
-    fn message(&self, way: &Way) -> Message {
+    fn message(&self, egress: &Egress) -> Message {
         Message::Output(messages::Output {
             id: self.id,
-            v6: way.v6,
-            multicast: way.is_multicast(),
+            v6: egress.v6,
+            multicast: egress.is_multicast(),
         })
     }
 
-    fn tell(&self, way: &Way, crew: &mut Crew) {
+    fn send(&self, egress: &Egress, workers: &mut WorkerPool) {
         match &self.state {
-            Ok(open) => crew.tell_each(&self.message(way), &open.sockets),
-            Err(_) => crew.tell_all(&Message::NoOutput(self.id)),
+            Ok(open) => workers.send_each(&self.message(egress), &open.sockets),
+            Err(_) => workers.send_all(&Message::RemoveOutput(self.id)),
         }
     }
 }
 
-impl fmt::Display for Down {
+impl fmt::Display for DownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoInterface => f.write_str("no such interface"),
@@ -267,9 +267,9 @@ mod tests {
     #[test]
     fn an_address_that_is_everybodys_is_one_to_send_to() {
         let rule: Rule = "a 239.1.1.1:5001 -> lo 127.255.255.255:5001".parse().unwrap();
-        let way = Way::of(&rule.outputs[0], &rule.input);
+        let egress = Egress::of(&rule.outputs[0], &rule.input);
         let (_, links) = LinkWatch::start().unwrap();
-        let open = way.open(&links, 1);
+        let open = egress.open(&links, 1);
         assert!(open.is_ok(), "{:?}", open.err());
     }
 }

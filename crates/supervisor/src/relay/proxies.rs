@@ -11,8 +11,8 @@ use pontoon_relay::membership::{Querier, message};
 use pontoon_relay::proxy::{Proxy, Wanted};
 use pontoon_sys::{Family, filter, packet};
 
+use super::counter_rows;
 use super::links::{Link, Links};
-use super::rows;
 
 /// All proxies.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Proxies {
     }
 
     /// When to turn next.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.ears().map(|ear| self.begin + ear.querier.next_tick()).min()
     }
 
@@ -91,7 +91,7 @@ impl Proxies {
         let mut most = usize::MAX;
         loop {
             let (rules, longest, left_out) = self.rules(now, most);
-            if most == 0 || rows::needed(&rules) <= rows {
+            if most == 0 || counter_rows::needed(&rules) <= rows {
                 return (rules, left_out);
             }
             most = longest.min(most) / 2;
@@ -192,7 +192,7 @@ impl Ear {
         if let Some(address) = own
             && self.own != own
         {
-            self.querier.set_own(address, now);
+            self.querier.set_address(address, now);
         }
         self.own = own;
     }
@@ -203,7 +203,7 @@ impl Ear {
             match rustix::net::recv(&self.socket, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT) {
                 Ok((len, _)) => {
                     if let Some(heard) = buffer.get(..len).and_then(message::parse) {
-                        self.querier.hear(heard, now);
+                        self.querier.handle(heard, now);
                     }
                 }
                 Err(rustix::io::Errno::AGAIN) => break,

@@ -4,15 +4,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use pontoon_relay::filter::{self as program, Instruction, NOTHING};
+use pontoon_relay::filter::{self as program, DROP_ALL, Instruction};
 use pontoon_relay::rule::Input;
 use pontoon_sys::packet::{self, Size, Spread};
 use pontoon_sys::{Family, filter};
 
-use super::Door;
-use super::receiving::Born;
+use super::Ingress;
+use super::receiver::RingParams;
 use crate::relay::links::Link;
-use crate::relay::stuck::Stuck;
+use crate::relay::ring_watchdog::RingWatchdog;
 
 #[derive(Debug)]
 pub(super) struct PacketRing {
@@ -20,7 +20,7 @@ pub(super) struct PacketRing {
     pub(super) size: Size,
     pub(super) sockets: Vec<OwnedFd>,
     wants: Wants,
-    stuck: Stuck,
+    watchdog: RingWatchdog,
 }
 
 /// What a ring is told to receive.
@@ -42,21 +42,26 @@ const NET_OFFSET: u32 = (-0x10_0000_i32).cast_unsigned();
 
 impl PacketRing {
     /// Opens rings that nothing comes to yet.
-    pub(super) fn open(door: &Door, born: Born, next_id: &mut u32, workers: usize) -> io::Result<Self> {
-        let bytes = born.mtu + ETHERNET;
+    pub(super) fn open(
+        ingress: &Ingress,
+        params: RingParams,
+        next_id: &mut u32,
+        workers: usize,
+    ) -> io::Result<Self> {
+        let bytes = params.mtu + ETHERNET;
         let slots = RING_BYTES / Size::new(1, bytes).slot_bytes();
         let size = Size::new(slots, bytes);
         let sockets = (0..workers)
             .map(|_| {
                 let socket = packet::open(size)?;
                 // Before they are a group, each would get everything.
-                filter::attach(&socket, instructions(&NOTHING))?;
-                packet::bind(&socket, born.index, door.family())?;
+                filter::attach(&socket, instructions(&DROP_ALL))?;
+                packet::bind(&socket, params.index, ingress.family())?;
                 Ok(socket)
             })
             .collect::<io::Result<Vec<_>>>()?;
         let spread = if workers == 1 { Spread::One } else { Spread::Flows };
-        packet::group(&sockets, spread, born.whole)?;
+        packet::group(&sockets, spread, params.defragment)?;
         *next_id += 1;
         Ok(Self::of(*next_id, size, sockets))
     }
@@ -66,10 +71,10 @@ impl PacketRing {
         Self {
             id,
             size,
-            stuck: Stuck::new(&sockets, Instant::now()),
+            watchdog: RingWatchdog::new(&sockets, Instant::now()),
             sockets,
             wants: Wants {
-                program: NOTHING.to_vec(),
+                program: DROP_ALL.to_vec(),
                 all_groups: false,
             },
         }
@@ -83,16 +88,16 @@ impl PacketRing {
     /// Receives what the rules want. Of ranges of groups the device has to hand up every group.
     pub(super) fn adapt<'a>(
         &mut self,
-        door: &Door,
+        ingress: &Ingress,
         link: &Link,
         rules: impl Iterator<Item = &'a Input> + Clone,
     ) -> io::Result<()> {
         let base = if link.ethernet { ETHERNET } else { NET_OFFSET };
-        let wanted = match door.family() {
+        let wanted = match ingress.family() {
             Family::V4 => program::v4(base, rules.clone()),
             Family::V6 => program::v6(base, rules.clone()),
         };
-        let wanted = program::only_from(link.index, wanted);
+        let wanted = program::only_own(link.index, wanted);
         if wanted != self.wants.program {
             for socket in &self.sockets {
                 filter::attach(socket, instructions(&wanted))?;
@@ -120,24 +125,24 @@ impl PacketRing {
             };
             sum.0 += u64::from(packets);
             sum.1 += u64::from(dropped);
-            self.stuck.count(number, packets, dropped);
+            self.watchdog.count(number, packets, dropped);
         }
         sum
     }
 
     /// When to look whether a ring is stopped.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        self.stuck.due()
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.watchdog.due()
     }
 
     /// Something has come, perhaps here.
     pub(super) fn wake(&mut self, now: Instant) {
-        self.stuck.wake(&self.sockets, now);
+        self.watchdog.wake(&self.sockets, now);
     }
 
     /// Whether the kernel has stopped a ring, now that it has counted. `positions` is where the workers are.
-    pub(super) fn is_stuck(&mut self, positions: impl IntoIterator<Item = u64>, now: Instant) -> bool {
-        self.stuck.look(&self.sockets, positions, now)
+    pub(super) fn is_stalled(&mut self, positions: impl IntoIterator<Item = u64>, now: Instant) -> bool {
+        self.watchdog.check(&self.sockets, positions, now)
     }
 }
 

@@ -9,8 +9,8 @@ use pontoon_relay::rule::Input;
 use pontoon_sys::{Family, bind, udp};
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
-use super::receiving::{Lacking, receive_no_more};
-use super::{Door, endpoint};
+use super::receiver::{Failures, receive_no_more};
+use super::{Ingress, endpoint};
 use crate::error::reason;
 use crate::relay::links::Link;
 
@@ -38,37 +38,37 @@ impl Sockets {
     /// somebody else may have a port for now.
     pub(super) fn adapt<'a>(
         &mut self,
-        door: &Door,
+        ingress: &Ingress,
         link: &Link,
         rules: impl Iterator<Item = &'a Input> + Clone,
         gone: &mut u64,
         next_id: &mut u32,
-        mut tell: impl FnMut(u32, Option<(SocketAddr, &OwnedFd)>),
-    ) -> Lacking {
+        mut send: impl FnMut(u32, Option<(SocketAddr, &OwnedFd)>),
+    ) -> Failures {
         let wanted: BTreeSet<SocketAddr> = rules.filter_map(endpoint).collect();
         let unwanted = self.0.extract_if(.., |at, _| !wanted.contains(at));
         for (_, (id, socket)) in unwanted {
             receive_no_more(&socket);
-            tell(id, None);
+            send(id, None);
             *gone += dropped(&socket);
         }
-        let mut lacking = Lacking::new();
+        let mut failures = Failures::new();
         for at in wanted {
             if self.0.contains_key(&at) {
                 continue;
             }
-            match open(door.family(), link, at) {
+            match open(ingress.family(), link, at) {
                 Ok(socket) => {
                     *next_id += 1;
-                    tell(*next_id, Some((at, &socket)));
+                    send(*next_id, Some((at, &socket)));
                     self.0.insert(at, (*next_id, socket));
                 }
                 Err(error) => {
-                    lacking.insert(Some(at), format!("{at}: {}", reason(&error)));
+                    failures.insert(Some(at), format!("{at}: {}", reason(&error)));
                 }
             }
         }
-        lacking
+        failures
     }
 }
 

@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 
-use pontoon_relay::membership::message::{Heard, Record, Wish};
+use pontoon_relay::membership::message::{Message, Record, SourceChange};
 
 use super::*;
 
@@ -23,12 +23,12 @@ fn proxies(text: &str) -> Proxies {
 }
 
 impl Proxies {
-    fn hear(&mut self, behind: &str, group: [u8; 4], wish: Wish) {
+    fn handle(&mut self, behind: &str, group: [u8; 4], change: SourceChange) {
         let now = self.now();
         let ear = self.proxies[0].ears.get_mut(&(behind.to_owned(), false)).unwrap();
         let group = IpAddr::from(group);
         ear.querier
-            .hear(Heard::Reports(vec![Record { group, wish }]), now);
+            .handle(Message::Reports(vec![Record { group, change }]), now);
     }
 }
 
@@ -36,16 +36,23 @@ impl Proxies {
 fn one_who_wants_too_much_leaves_others_what_they_want() {
     let mut proxies = proxies("up -> a, b");
     let sources: Vec<_> = (1..=4).map(|last| Ipv4Addr::new(10, 9, 9, last).into()).collect();
-    proxies.hear("a", [239, 9, 9, 9], Wish::FromAny);
+    proxies.handle("a", [239, 9, 9, 9], SourceChange::Any);
     for number in 0..4096_u16 {
         let [high, low] = number.to_be_bytes();
         let sources = sources.clone();
-        proxies.hear("a", [239, 1, high, low], Wish::From { sources, only: true });
+        proxies.handle(
+            "a",
+            [239, 1, high, low],
+            SourceChange::Include {
+                sources,
+                exclusive: true,
+            },
+        );
     }
-    proxies.hear("b", [239, 9, 9, 8], Wish::FromAny);
-    let room = rows::Rows::ALL;
+    proxies.handle("b", [239, 9, 9, 8], SourceChange::Any);
+    let room = counter_rows::FreeRows::ALL;
     let (rules, left_out) = proxies.turn(room);
-    assert!(rows::needed(&rules) <= room && rows::needed(&rules) > room / 2);
+    assert!(counter_rows::needed(&rules) <= room && counter_rows::needed(&rules) > room / 2);
     assert_eq!(rules.len() + left_out, 4095 * 4 + 2);
     let shown: Vec<_> = rules.iter().map(ToString::to_string).collect();
     for one in ["up 239.9.9.9:* -> a *:*", "up 239.9.9.8:* -> b *:*"] {
@@ -57,14 +64,14 @@ fn one_who_wants_too_much_leaves_others_what_they_want() {
 #[test]
 fn hosts_are_remembered_when_an_address_changes() {
     let mut proxies = proxies("up -> a");
-    proxies.hear("a", [239, 1, 1, 1], Wish::FromAny);
+    proxies.handle("a", [239, 1, 1, 1], SourceChange::Any);
     let now = proxies.now();
     let ear = proxies.proxies[0].ears.values_mut().next().unwrap();
     for own in [None, Some(IpAddr::from([10, 0, 0, 2]))] {
         ear.ask_from(own, now);
     }
     assert_eq!(ear.querier.next_tick(), now, "they are asked");
-    assert_eq!(proxies.turn(rows::Rows::ALL).0.len(), 1);
+    assert_eq!(proxies.turn(counter_rows::FreeRows::ALL).0.len(), 1);
 }
 
 #[test]

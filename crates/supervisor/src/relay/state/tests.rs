@@ -6,7 +6,7 @@ use super::*;
 
 /// A relay of no workers, on interfaces that are not there.
 fn relay() -> Relay {
-    let birth = Birth {
+    let spawn_config = SpawnConfig {
         settings: Settings {
             max_delay: Duration::ZERO,
             segment: false,
@@ -14,8 +14,8 @@ fn relay() -> Relay {
         require_sandbox: false,
         disabled: Disabled::default(),
     };
-    let mut relay = Relay::start(Links::default(), 0, birth).unwrap();
-    relay.inputs = Inputs::new(Engine::Ring);
+    let mut relay = Relay::start(Links::default(), 0, spawn_config).unwrap();
+    relay.inputs = Inputs::new(ReceiveMode::Ring);
     relay
 }
 
@@ -36,7 +36,7 @@ fn all_rules_can_be_changed_at_once() {
     relay.replace(rules(&many(8000, "239.3.3.3"))).unwrap();
     assert_eq!(relay.rules(), &rules(&many(8000, "239.3.3.3")));
     relay.replace(Rules::default()).unwrap();
-    assert_eq!(relay.rows.left(), Rows::ALL);
+    assert_eq!(relay.free_rows.available(), FreeRows::ALL);
     let too_many = relay.replace(rules(&many(12_000, "239.2.2.2")));
     assert!(too_many.is_err());
 }
@@ -45,22 +45,24 @@ fn all_rules_can_be_changed_at_once() {
 fn what_others_want_is_in_nobodys_way() {
     let mut relay = relay();
     let wanted = many(20_000, "239.2.2.2");
-    let fits = rows::fit(&wanted, relay.room());
-    assert_eq!(rows::needed(fits), Rows::ALL / 4 * 4);
-    relay.mirror(fits.to_vec(), 20_000 - fits.len()).unwrap();
+    let fits = counter_rows::fit(&wanted, relay.derived_capacity());
+    assert_eq!(counter_rows::needed(fits), FreeRows::ALL / 4 * 4);
+    relay
+        .set_derived_rules(fits.to_vec(), 20_000 - fits.len())
+        .unwrap();
     assert_eq!(relay.stats().left_out, 20_000 - fits.len() as u64);
-    let own = rules(&many(10, "239.3.3.3"));
-    relay.replace(own.clone()).unwrap();
-    assert!(own.without(relay.rules()).next().is_none());
-    relay.mirror(Vec::new(), 0).unwrap();
+    let configured = rules(&many(10, "239.3.3.3"));
+    relay.replace(configured.clone()).unwrap();
+    assert!(configured.without(relay.rules()).next().is_none());
+    relay.set_derived_rules(Vec::new(), 0).unwrap();
     assert_eq!(relay.stats().left_out, 0);
-    assert_eq!(relay.rules(), &own);
+    assert_eq!(relay.rules(), &configured);
 }
 
 #[test]
 fn what_is_not_somebodys_own_cannot_be_removed() {
     let mut relay = relay();
-    relay.mirror(many(1, "239.2.2.2"), 0).unwrap();
+    relay.set_derived_rules(many(1, "239.2.2.2"), 0).unwrap();
     let change = |input| Change::parse(&[input], &[]).unwrap();
     for (input, why) in [
         (

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use pontoon_relay::counters::Interface::Position;
+use pontoon_relay::counters::InterfaceCounter::Position;
 use pontoon_relay::counters::InterfaceStats;
 use pontoon_relay::rule::Input;
 use pontoon_relay_worker::messages::{self, Kind, Message};
@@ -13,19 +13,19 @@ use pontoon_sys::filter;
 
 use super::packet_ring::PacketRing;
 use super::sockets::Sockets;
-use super::{Door, Engine, endpoint};
+use super::{Ingress, ReceiveMode, endpoint};
 use crate::error::reason;
-use crate::relay::closing::Closing;
-use crate::relay::crew::Crew;
+use crate::relay::deferred_close::DeferredClose;
 use crate::relay::links::Link;
+use crate::relay::worker_pool::WorkerPool;
 
 #[derive(Debug)]
-pub(super) struct Receiving {
+pub(super) struct Receiver {
     pub(super) table: u32,
     pub(super) row: u32,
     pub(super) state: Result<Open, String>,
     /// What is not received though it is open.
-    lacking: Lacking,
+    failures: Failures,
     /// What the kernel has counted for rings as far as it was asked, and for sockets that are closed.
     kernel_packets: u64,
     kernel_dropped: u64,
@@ -34,89 +34,89 @@ pub(super) struct Receiving {
 }
 
 /// Why some of what rules want is not received, by where it is sent to; `None` is what a ring's filter leaves out.
-pub(super) type Lacking = BTreeMap<Option<SocketAddr>, String>;
+pub(super) type Failures = BTreeMap<Option<SocketAddr>, String>;
 
 #[derive(Debug)]
 pub(super) struct Open {
-    pub(super) born: Born,
-    pub(super) what: What,
+    pub(super) params: RingParams,
+    pub(super) source: Source,
 }
 
 /// What a ring depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Born {
+pub(super) struct RingParams {
     pub(super) index: u32,
     pub(super) mtu: u32,
     /// IPv4 fragments are put together. What comes for an interface on top comes by this one's ring, too, and both would
     /// put the same fragments into one place, where what is there twice is thrown away: so only the upper one does.
-    pub(super) whole: bool,
+    pub(super) defragment: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum Source {
     Ring(PacketRing),
     Sockets(Sockets),
 }
 
 /// Whether a worker has taken from a ring before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ring {
+pub(super) enum RingState {
     New,
     Used,
 }
 
-impl Receiving {
+impl Receiver {
     /// What is not open.
     pub(super) fn new(table: u32, row: u32) -> Self {
         Self {
             table,
             row,
             state: Err("not open".to_owned()),
-            lacking: Lacking::new(),
+            failures: Failures::new(),
             kernel_packets: 0,
             kernel_dropped: 0,
             reopened: 0,
         }
     }
 
-    fn set_state(&mut self, door: &Door, state: Result<Open, String>) {
-        let family = door.family_name();
+    fn set_state(&mut self, ingress: &Ingress, state: Result<Open, String>) {
+        let family = ingress.family_name();
         match (&self.state, &state) {
             (Err(old), Err(new)) if old == new => return,
-            (_, Err(why)) => tracing::warn!("{}: {why}; its {family} rules wait", door.interface),
-            (_, Ok(open)) => tracing::info!("{}: {family}: {}", door.interface, open.describe()),
+            (_, Err(why)) => tracing::warn!("{}: {why}; its {family} rules wait", ingress.interface),
+            (_, Ok(open)) => tracing::info!("{}: {family}: {}", ingress.interface, open.describe()),
         }
         self.state = state;
     }
 
-    fn set_lacking(&mut self, door: &Door, lacking: Lacking) {
-        let family = door.family_name();
-        for (at, why) in &lacking {
-            if self.lacking.get(at) != Some(why) {
-                tracing::error!("{}: {family}: {why}; it is tried again", door.interface);
+    fn set_failures(&mut self, ingress: &Ingress, failures: Failures) {
+        let family = ingress.family_name();
+        for (at, why) in &failures {
+            if self.failures.get(at) != Some(why) {
+                tracing::error!("{}: {family}: {why}; it is tried again", ingress.interface);
             }
         }
-        if lacking.is_empty() && !self.lacking.is_empty() {
-            tracing::info!("{}: {family}: nothing is lacking any more", door.interface);
+        if failures.is_empty() && !self.failures.is_empty() {
+            tracing::info!("{}: {family}: nothing is lacking any more", ingress.interface);
         }
-        self.lacking = lacking;
+        self.failures = failures;
     }
 
-    pub(super) fn born(&self) -> Option<Born> {
-        self.state.as_ref().ok().map(|open| open.born)
+    pub(super) fn params(&self) -> Option<RingParams> {
+        self.state.as_ref().ok().map(|open| open.params)
     }
 
     pub(super) fn is_incomplete(&self) -> bool {
-        self.state.is_err() || !self.lacking.is_empty()
+        self.state.is_err() || !self.failures.is_empty()
     }
 
     /// Why nothing can be received for a rule.
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
-        let lacking = || {
+        let failures = || {
             let places = [None, endpoint(input)];
-            places.iter().find_map(|place| self.lacking.get(place))
+            places.iter().find_map(|place| self.failures.get(place))
         };
-        let why = self.state.as_ref().err().or_else(lacking);
+        let why = self.state.as_ref().err().or_else(failures);
         why.map(String::as_str)
     }
 
@@ -125,7 +125,7 @@ impl Receiving {
             Ok(open) => open.describe(),
             Err(why) => return why.clone(),
         };
-        match (self.lacking.first_key_value(), self.lacking.len()) {
+        match (self.failures.first_key_value(), self.failures.len()) {
             (None, _) => open,
             (Some((_, why)), 1) => format!("{open}; {why}"),
             (Some((_, why)), count) => format!("{open}; {why}; {} more", count - 1),
@@ -133,85 +133,85 @@ impl Receiving {
     }
 
     /// Stays closed for a reason.
-    pub(super) fn wait(&mut self, door: &Door, why: &str) {
-        self.set_state(door, Err(why.to_owned()));
+    pub(super) fn wait(&mut self, ingress: &Ingress, why: &str) {
+        self.set_state(ingress, Err(why.to_owned()));
     }
 
     /// Opens what is not open, and tells the workers.
     pub(super) fn open(
         &mut self,
-        door: &Door,
-        engine: Engine,
-        born: Born,
+        ingress: &Ingress,
+        mode: ReceiveMode,
+        params: RingParams,
         next_id: &mut u32,
-        crew: &mut Crew,
+        workers: &mut WorkerPool,
     ) {
-        let what = match engine {
-            Engine::Ring => PacketRing::open(door, born, next_id, crew.len()).map(What::Ring),
-            Engine::Socket => Ok(What::Sockets(Sockets::default())),
+        let source = match mode {
+            ReceiveMode::Ring => PacketRing::open(ingress, params, next_id, workers.len()).map(Source::Ring),
+            ReceiveMode::Socket => Ok(Source::Sockets(Sockets::default())),
         };
-        let state = what.map(|what| Open { born, what });
-        self.set_state(door, state.map_err(|error| reason(&error)));
-        for number in 0..crew.len() {
-            self.tell(number, Ring::New, crew);
+        let state = source.map(|source| Open { params, source });
+        self.set_state(ingress, state.map_err(|error| reason(&error)));
+        for number in 0..workers.len() {
+            self.send(number, RingState::New, workers);
         }
     }
 
     /// Receives what rules want, if it is open, and no more.
     pub(super) fn adapt<'a>(
         &mut self,
-        door: &Door,
+        ingress: &Ingress,
         link: &Link,
         rules: impl Iterator<Item = &'a Input> + Clone,
         next_id: &mut u32,
-        crew: &mut Crew,
+        workers: &mut WorkerPool,
     ) {
         let (table, row) = (self.table, self.row);
         let Ok(open) = &mut self.state else {
             return;
         };
-        let lacking = match &mut open.what {
-            What::Ring(ring) => {
+        let failures = match &mut open.source {
+            Source::Ring(ring) => {
                 let why = |error| format!("cannot adapt to the rules: {}", reason(&error));
-                let adapted = ring.adapt(door, link, rules);
+                let adapted = ring.adapt(ingress, link, rules);
                 adapted
                     .err()
                     .map(|error| (None, why(error)))
                     .into_iter()
                     .collect()
             }
-            What::Sockets(sockets) => {
-                let tell = |id, opened: Option<(SocketAddr, &OwnedFd)>| {
+            Source::Sockets(sockets) => {
+                let send = |id, opened: Option<(SocketAddr, &OwnedFd)>| {
                     let input = |kind| Message::Input(messages::Input { id, table, row, kind });
                     let kind = opened.map(|(at, _)| Kind::Socket(at.port()));
-                    let message = kind.map_or(Message::NoInput(id), input);
-                    crew.tell(0, &message, opened.map(|(_, socket)| socket.as_fd()));
+                    let message = kind.map_or(Message::RemoveInput(id), input);
+                    workers.send(0, &message, opened.map(|(_, socket)| socket.as_fd()));
                 };
-                sockets.adapt(door, link, rules, &mut self.kernel_dropped, next_id, tell)
+                sockets.adapt(ingress, link, rules, &mut self.kernel_dropped, next_id, send)
             }
         };
-        self.set_lacking(door, lacking);
+        self.set_failures(ingress, failures);
     }
 
     /// Workers take what is left, and no more.
-    pub(super) fn close(&mut self, crew: &mut Crew, closing: &mut Closing) {
+    pub(super) fn close(&mut self, workers: &mut WorkerPool, deferred: &mut DeferredClose) {
         if self.state.is_err() {
             return;
         }
-        self.lacking.clear();
+        self.failures.clear();
         self.ask_kernel();
         self.kernel_dropped += self.socket_drops();
         let open = std::mem::replace(&mut self.state, Err("closed".to_owned()));
-        match open.map(|open| open.what) {
-            Ok(What::Ring(ring)) => {
+        match open.map(|open| open.source) {
+            Ok(Source::Ring(ring)) => {
                 ring.sockets.iter().for_each(receive_no_more);
-                crew.tell_all(&Message::NoInput(ring.id));
-                closing.extend(ring.sockets);
+                workers.send_all(&Message::RemoveInput(ring.id));
+                deferred.extend(ring.sockets);
             }
-            Ok(What::Sockets(sockets)) => {
+            Ok(Source::Sockets(sockets)) => {
                 for (id, _, socket) in sockets.iter() {
                     receive_no_more(socket);
-                    crew.tell(0, &Message::NoInput(id), None);
+                    workers.send(0, &Message::RemoveInput(id), None);
                 }
             }
             Err(_) => {}
@@ -219,22 +219,27 @@ impl Receiving {
     }
 
     /// Closes rings that the kernel has stopped one of. They are to be opened again.
-    pub(super) fn close_stuck(&mut self, door: &Door, crew: &mut Crew, closing: &mut Closing) {
+    pub(super) fn close_stalled(
+        &mut self,
+        ingress: &Ingress,
+        workers: &mut WorkerPool,
+        deferred: &mut DeferredClose,
+    ) {
         if self.reopened == 0 {
             tracing::warn!(
                 "{}: {}: the kernel has stopped the ring over a packet that it cannot describe; it is opened anew",
-                door.interface,
-                door.family_name()
+                ingress.interface,
+                ingress.family_name()
             );
         }
         self.reopened += 1;
-        self.close(crew, closing);
+        self.close(workers, deferred);
     }
 
     fn ring(&self) -> Option<&PacketRing> {
         match &self.state {
             Ok(Open {
-                what: What::Ring(ring),
+                source: Source::Ring(ring),
                 ..
             }) => Some(ring),
             Ok(_) | Err(_) => None,
@@ -244,7 +249,7 @@ impl Receiving {
     pub(super) fn ring_mut(&mut self) -> Option<&mut PacketRing> {
         match &mut self.state {
             Ok(Open {
-                what: What::Ring(ring),
+                source: Source::Ring(ring),
                 ..
             }) => Some(ring),
             Ok(_) | Err(_) => None,
@@ -255,7 +260,7 @@ impl Receiving {
     fn socket_drops(&self) -> u64 {
         match &self.state {
             Ok(Open {
-                what: What::Sockets(sockets),
+                source: Source::Sockets(sockets),
                 ..
             }) => sockets.dropped(),
             Ok(_) | Err(_) => 0,
@@ -270,61 +275,62 @@ impl Receiving {
     }
 
     /// When to look whether a ring is stopped.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        self.ring()?.next_look()
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.ring()?.next_check()
     }
 
-    pub(super) fn is_stuck(&mut self, crew: &Crew, now: Instant) -> bool {
+    pub(super) fn is_stalled(&mut self, workers: &WorkerPool, now: Instant) -> bool {
         self.ask_kernel();
-        let positions = crew.read(self.row).map(|row| row[Position as usize]);
-        self.ring_mut().is_some_and(|ring| ring.is_stuck(positions, now))
+        let positions = workers.read(self.row).map(|row| row[Position as usize]);
+        self.ring_mut()
+            .is_some_and(|ring| ring.is_stalled(positions, now))
     }
 
     /// Tells a worker.
-    pub(super) fn tell(&self, number: usize, taken: Ring, crew: &mut Crew) {
+    pub(super) fn send(&self, number: usize, ring_state: RingState, workers: &mut WorkerPool) {
         let (table, row) = (self.table, self.row);
         let input = |id, kind| Message::Input(messages::Input { id, table, row, kind });
-        match self.state.as_ref().map(|open| &open.what) {
-            Ok(What::Ring(ring)) => {
+        match self.state.as_ref().map(|open| &open.source) {
+            Ok(Source::Ring(ring)) => {
                 if let Some(socket) = ring.sockets.get(number) {
                     let kind = Kind::Ring {
                         size: ring.size,
-                        used: taken == Ring::Used,
+                        used: ring_state == RingState::Used,
                     };
-                    crew.tell(number, &input(ring.id, kind), Some(socket.as_fd()));
+                    workers.send(number, &input(ring.id, kind), Some(socket.as_fd()));
                 }
             }
-            Ok(What::Sockets(sockets)) if number == 0 => {
+            Ok(Source::Sockets(sockets)) if number == 0 => {
                 for (id, at, socket) in sockets.iter() {
-                    crew.tell(0, &input(id, Kind::Socket(at.port())), Some(socket.as_fd()));
+                    workers.send(0, &input(id, Kind::Socket(at.port())), Some(socket.as_fd()));
                 }
             }
-            Ok(What::Sockets(_)) | Err(_) => {}
+            Ok(Source::Sockets(_)) | Err(_) => {}
         }
     }
 
     /// What was counted.
-    pub(super) fn stats(&mut self, door: &Door, crew: &Crew) -> InterfaceStats {
+    pub(super) fn stats(&mut self, ingress: &Ingress, workers: &WorkerPool) -> InterfaceStats {
         self.ask_kernel();
         let mut stats = InterfaceStats {
-            interface: door.interface.clone(),
-            family: if door.v6 { "ipv6" } else { "ipv4" }.to_owned(),
+            interface: ingress.interface.clone(),
+            family: if ingress.v6 { "ipv6" } else { "ipv4" }.to_owned(),
             state: self.describe(),
             kernel_packets: self.kernel_packets,
             kernel_dropped: self.kernel_dropped + self.socket_drops(),
             reopened: self.reopened,
             ..InterfaceStats::default()
         };
-        crew.read(self.row).for_each(|row| stats.add(&row));
+        workers.read(self.row).for_each(|row| stats.add(&row));
         stats
     }
 }
 
 impl Open {
     fn describe(&self) -> String {
-        match &self.what {
-            What::Ring(ring) => ring.describe(),
-            What::Sockets(_) => "UDP sockets".to_owned(),
+        match &self.source {
+            Source::Ring(ring) => ring.describe(),
+            Source::Sockets(_) => "UDP sockets".to_owned(),
         }
     }
 }

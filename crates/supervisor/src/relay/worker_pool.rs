@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use pontoon_relay::counters::{OF_WORKER, Row, WorkerStats};
+use pontoon_relay::counters::{Row, WORKER_ROW, WorkerStats};
 use pontoon_relay_worker::Counters;
 use pontoon_relay_worker::messages::{Message, READY, Settings};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
@@ -13,7 +13,7 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RETRY;
-use super::line::{Cut, Line};
+use super::control_channel::{ControlChannel, QueueOverflow};
 use crate::deaths::Deaths;
 use crate::error::{Context as _, Error, one_line};
 use crate::spawn::{self, Child};
@@ -22,14 +22,14 @@ use crate::{environment, last_words, panics, signals, stdio};
 
 /// Processes that move packets.
 #[derive(Debug)]
-pub(super) struct Crew {
-    birth: Birth,
-    members: Vec<Member>,
+pub(super) struct WorkerPool {
+    spawn_config: SpawnConfig,
+    workers: Vec<Worker>,
 }
 
 /// What every worker is born with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Birth {
+pub(super) struct SpawnConfig {
     /// What it is told first.
     pub(super) settings: Settings,
     /// A layer of the sandbox that the host refuses is an error.
@@ -40,10 +40,10 @@ pub(super) struct Birth {
 
 /// A worker's place; what it counts outlives it.
 #[derive(Debug)]
-struct Member {
+struct Worker {
     memory: OwnedFd,
     counters: Counters,
-    life: Life,
+    state: State,
     restarts: u64,
     deaths: Deaths,
     /// The namespaces of the first one.
@@ -51,85 +51,85 @@ struct Member {
 }
 
 #[derive(Debug)]
-enum Life {
-    Alive {
+enum State {
+    Running {
         child: Child,
-        line: Line,
+        channel: ControlChannel,
         /// Its standard error.
-        talk: Talk,
-        since: Instant,
+        stderr: Talk,
+        started: Instant,
         /// Until when it has to say that it works, where it has not yet. What it is told meanwhile waits.
-        silent: Option<Instant>,
+        ready_deadline: Option<Instant>,
     },
     /// Dead, and when it is to be born again.
-    Dead(Instant),
+    Backoff(Instant),
 }
 
 /// Why a worker is none any more.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
-    Said(String),
+enum ExitReason {
+    Reported(String),
     Killed(u8),
-    Died(u8),
-    Silent,
+    Exited(u8),
+    Unresponsive,
 }
 
 /// A worker that dies younger than this ...
-const YOUNG: Duration = Duration::from_millis(50);
+const MIN_UPTIME: Duration = Duration::from_millis(50);
 
 /// ... has a successor only after this long, so that one that cannot live does not take the whole machine.
-const PAUSE: Duration = Duration::from_millis(50);
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
 /// How long one may take to say that it works; it takes a few milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Room for what one says: a line of text.
-const LONGEST: usize = 4096;
+const MAX_REPORT: usize = 4096;
 
 /// How long one may take to end when asked to.
-const GRACE: Timespec = Timespec {
+const STOP_TIMEOUT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
 
-impl Crew {
+impl WorkerPool {
     /// Starts `count` workers, and waits until they work.
     ///
     /// # Errors
     /// Out of descriptors or memory; one that cannot start: so would be the next.
-    pub(super) fn new(count: u8, birth: Birth) -> Result<Self, Error> {
-        let member = |_| {
+    pub(super) fn new(count: u8, spawn_config: SpawnConfig) -> Result<Self, Error> {
+        let worker = |_| {
             let memory = Counters::create().context("cannot make memory for counters")?;
             let counters = Counters::map(&memory).context("cannot map memory for counters")?;
-            Ok(Member {
+            Ok(Worker {
                 memory,
                 counters,
-                life: Life::Dead(Instant::now()),
+                state: State::Backoff(Instant::now()),
                 restarts: 0,
                 deaths: Deaths::default(),
                 born_in: None,
             })
         };
-        let mut crew = Self {
-            birth,
-            members: (0..count).map(member).collect::<Result<_, Error>>()?,
+        let mut workers = Self {
+            spawn_config,
+            workers: (0..count).map(worker).collect::<Result<_, Error>>()?,
         };
-        for member in &mut crew.members {
-            member.start(&crew.birth)?;
+        for worker in &mut workers.workers {
+            worker.start(&workers.spawn_config)?;
         }
-        crew.wait_for_all()?;
-        Ok(crew)
+        workers.wait_until_ready()?;
+        Ok(workers)
     }
 
-    fn wait_for_all(&mut self) -> Result<(), Error> {
+    fn wait_until_ready(&mut self) -> Result<(), Error> {
         loop {
-            self.go_on();
-            for (number, member) in self.members.iter_mut().enumerate() {
-                if let Some(end) = member.look() {
+            self.flush();
+            for (number, worker) in self.workers.iter_mut().enumerate() {
+                if let Some(end) = worker.poll_exit() {
                     return Err(Error::new(format!("worker {number}: {end}")));
                 }
             }
-            let Some(until) = self.next_turn() else {
+            let Some(until) = self.next_deadline() else {
                 return Ok(());
             };
             let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
@@ -140,58 +140,65 @@ impl Crew {
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.members.len()
+        self.workers.len()
     }
 
     /// What to poll: a worker's death, its first word, room for what it has not been told yet, and what it writes.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.members.iter().flat_map(|member| {
-            let fds = match &member.life {
-                Life::Alive {
+        self.workers.iter().flat_map(|worker| {
+            let fds = match &worker.state {
+                State::Running {
                     child,
-                    line,
-                    talk,
-                    silent,
+                    channel,
+                    stderr,
+                    ready_deadline,
                     ..
                 } => {
                     let death = PollFd::from_borrowed_fd(child.fd(), PollFlags::IN);
-                    let word = silent.map(|_| PollFd::new(line, PollFlags::IN));
-                    let talk = talk.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-                    [Some(death), word, line.poll_fd(), talk]
+                    let receive_report = ready_deadline.map(|_| PollFd::new(channel, PollFlags::IN));
+                    let stderr = stderr.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                    [Some(death), receive_report, channel.poll_fd(), stderr]
                 }
-                Life::Dead(_) => [None, None, None, None],
+                State::Backoff(_) => [None, None, None, None],
             };
             fds.into_iter().flatten()
         })
     }
 
     /// When the next one is due, or is to be told more, or has been silent for too long.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
-        let turn = |member: &Member| match &member.life {
-            Life::Alive { silent, line, .. } => [*silent, line.next_turn()].into_iter().flatten().min(),
-            Life::Dead(until) => Some(*until),
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let turn = |worker: &Worker| match &worker.state {
+            State::Running {
+                ready_deadline,
+                channel,
+                ..
+            } => [*ready_deadline, channel.next_deadline()]
+                .into_iter()
+                .flatten()
+                .min(),
+            State::Backoff(until) => Some(*until),
         };
-        self.members.iter().filter_map(turn).min()
+        self.workers.iter().filter_map(turn).min()
     }
 
     /// Tells what there was no room for before, and says what they have written.
-    pub(super) fn go_on(&mut self) {
-        for member in &mut self.members {
-            if let Life::Alive { line, talk, .. } = &mut member.life {
-                line.go_on(Instant::now());
-                talk.pass_on();
+    pub(super) fn flush(&mut self) {
+        for worker in &mut self.workers {
+            if let State::Running { channel, stderr, .. } = &mut worker.state {
+                channel.flush(Instant::now());
+                stderr.pass_on();
             }
         }
     }
 
     /// Buries the dead.
     pub(super) fn reap(&mut self) {
-        for (number, member) in self.members.iter_mut().enumerate() {
-            let Some(end) = member.look() else {
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            let Some(end) = worker.poll_exit() else {
                 continue;
             };
             tracing::error!("worker {number}: {end}");
-            member.restarts += 1;
+            worker.restarts += 1;
         }
     }
 
@@ -199,15 +206,15 @@ impl Crew {
     pub(super) fn start_due(&mut self) -> Vec<usize> {
         let now = Instant::now();
         let mut started = Vec::new();
-        for (number, member) in self.members.iter_mut().enumerate() {
-            if !matches!(member.life, Life::Dead(due) if due <= now) {
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            if !matches!(worker.state, State::Backoff(due) if due <= now) {
                 continue;
             }
-            match member.start(&self.birth) {
+            match worker.start(&self.spawn_config) {
                 Ok(()) => started.push(number),
                 Err(error) => {
                     tracing::error!("{error}");
-                    member.life = Life::Dead(now + RETRY);
+                    worker.state = State::Backoff(now + RETRY);
                 }
             }
         }
@@ -215,10 +222,10 @@ impl Crew {
     }
 
     /// Tells one. Who has not listened for so long that it is too much to keep is replaced.
-    pub(super) fn tell(&mut self, number: usize, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
-        let life = self.members.get_mut(number).map(|member| &mut member.life);
-        if let Some(Life::Alive { child, line, .. }) = life
-            && line.say(message, descriptor) == Err(Cut)
+    pub(super) fn send(&mut self, number: usize, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
+        let state = self.workers.get_mut(number).map(|worker| &mut worker.state);
+        if let Some(State::Running { child, channel, .. }) = state
+            && channel.send(message, descriptor) == Err(QueueOverflow)
         {
             tracing::error!("worker {number} does not listen");
             child.kill();
@@ -226,56 +233,56 @@ impl Crew {
     }
 
     /// Tells all.
-    pub(super) fn tell_all(&mut self, message: &Message) {
-        for number in 0..self.members.len() {
-            self.tell(number, message, None);
+    pub(super) fn send_all(&mut self, message: &Message) {
+        for number in 0..self.workers.len() {
+            self.send(number, message, None);
         }
     }
 
     /// Tells each, with its own descriptor.
-    pub(super) fn tell_each(&mut self, message: &Message, descriptors: &[OwnedFd]) {
+    pub(super) fn send_each(&mut self, message: &Message, descriptors: &[OwnedFd]) {
         for (number, descriptor) in descriptors.iter().enumerate() {
-            self.tell(number, message, Some(descriptor.as_fd()));
+            self.send(number, message, Some(descriptor.as_fd()));
         }
     }
 
     /// What every worker has counted in a row.
     pub(super) fn read(&self, row: u32) -> impl Iterator<Item = Row> {
-        self.members.iter().map(move |member| member.counters.read(row))
+        self.workers.iter().map(move |worker| worker.counters.read(row))
     }
 
     /// Makes a row ready for somebody else.
     pub(super) fn clear(&self, row: u32) {
-        for member in &self.members {
-            member.counters.clear(row);
+        for worker in &self.workers {
+            worker.counters.clear(row);
         }
     }
 
     /// Who they are.
     pub(super) fn stats(&self) -> Vec<WorkerStats> {
-        let stats = |member: &Member| {
+        let stats = |worker: &Worker| {
             let mut stats = WorkerStats {
-                pid: match &member.life {
-                    Life::Alive { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
-                    Life::Dead(_) => 0,
+                pid: match &worker.state {
+                    State::Running { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
+                    State::Backoff(_) => 0,
                 },
-                restarts: member.restarts,
+                restarts: worker.restarts,
                 ..WorkerStats::default()
             };
-            stats.add(&member.counters.read(OF_WORKER));
+            stats.add(&worker.counters.read(WORKER_ROW));
             stats
         };
-        self.members.iter().map(stats).collect()
+        self.workers.iter().map(stats).collect()
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
-        for member in &self.members {
-            if let Life::Alive { child, line, .. } = &member.life {
-                let _ = rustix::net::shutdown(line, rustix::net::Shutdown::Both);
+        for worker in &self.workers {
+            if let State::Running { child, channel, .. } = &worker.state {
+                let _ = rustix::net::shutdown(channel, rustix::net::Shutdown::Both);
                 let fd = child.fd();
-                if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&GRACE)) != Ok(1) {
+                if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&STOP_TIMEOUT)) != Ok(1) {
                     child.kill();
                 }
                 let _ = child.wait();
@@ -284,95 +291,97 @@ impl Drop for Crew {
     }
 }
 
-impl Member {
+impl Worker {
     /// Forks a worker that counts in our memory. That it works it will say.
-    fn start(&mut self, birth: &Birth) -> Result<(), Error> {
+    fn start(&mut self, spawn_config: &SpawnConfig) -> Result<(), Error> {
         let (ours, theirs) = seqpacket::pair_with_suspect().context("cannot make a socket pair")?;
-        let mut line = Line::new(ours).context("cannot talk to a worker")?;
-        let (talk, error) = Talk::pair().context("cannot make a pipe")?;
+        let mut channel = ControlChannel::new(ours).context("cannot talk to a worker")?;
+        let (stderr, error) = Talk::pair().context("cannot make a pipe")?;
         // It is the first message: there is room.
-        let _ = line.say(&Message::Begin(birth.settings), Some(self.memory.as_fd()));
-        let child = spawn::sandboxed(&birth.disabled, &mut self.born_in, |born_in| {
+        let _ = channel.send(&Message::Start(spawn_config.settings), Some(self.memory.as_fd()));
+        let child = spawn::sandboxed(&spawn_config.disabled, &mut self.born_in, |born_in| {
             let sandbox = Sandbox {
                 role: Role::Relay,
                 born_in,
-                required: birth.require_sandbox,
+                required: spawn_config.require_sandbox,
             };
             let own = rustix::stdio::dup2_stderr(&error);
-            own.map_or(1, |()| become_worker(&theirs, sandbox, &birth.disabled))
+            own.map_or(1, |()| run_worker(&theirs, sandbox, &spawn_config.disabled))
         });
-        let since = Instant::now();
-        self.life = Life::Alive {
+        let started = Instant::now();
+        self.state = State::Running {
             child: child.context("cannot fork a worker")?,
-            line,
-            talk,
-            since,
-            silent: Some(since + PATIENCE),
+            channel,
+            stderr,
+            started,
+            ready_deadline: Some(started + READY_TIMEOUT),
         };
         Ok(())
     }
 
     /// Hears its first word. Buries it if it is dead, or is to be: it has complained, or said nothing for too long.
-    fn look(&mut self) -> Option<End> {
-        let Life::Alive {
+    fn poll_exit(&mut self) -> Option<ExitReason> {
+        let State::Running {
             child,
-            line,
-            talk,
-            since,
-            silent,
-        } = &mut self.life
+            channel,
+            stderr,
+            started,
+            ready_deadline,
+        } = &mut self.state
         else {
             return None;
         };
         let fd = child.fd();
-        let dead = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
+        let exited = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
         let now = Instant::now();
-        let mut said = (dead || silent.is_some()).then(|| word(line)).flatten();
-        if said.as_deref() == Some(READY) {
-            *silent = None;
-            said = word(line);
+        let mut report = (exited || ready_deadline.is_some())
+            .then(|| receive_report(channel))
+            .flatten();
+        if report.as_deref() == Some(READY) {
+            *ready_deadline = None;
+            report = receive_report(channel);
         }
-        if !dead && said.is_none() && silent.is_none_or(|until| now < until) {
+        if !exited && report.is_none() && ready_deadline.is_none_or(|until| now < until) {
             return None;
         }
         child.kill();
-        let end = match (said, child.wait()) {
-            (Some(why), _) => End::Said(why),
-            (None, _) if !dead => End::Silent,
-            (None, status @ 129..) => End::Killed(status - 128),
-            (None, status) => End::Died(status),
+        let end = match (report, child.wait()) {
+            (Some(why), _) => ExitReason::Reported(why),
+            (None, _) if !exited => ExitReason::Unresponsive,
+            (None, status @ 129..) => ExitReason::Killed(status - 128),
+            (None, status) => ExitReason::Exited(status),
         };
-        talk.pass_on_all();
-        let pause = if now - *since < YOUNG {
-            PAUSE
+        stderr.pass_on_all();
+        let pause = if now - *started < MIN_UPTIME {
+            MIN_BACKOFF
         } else {
             Duration::ZERO
         };
-        self.life = Life::Dead(now + pause.max(self.deaths.pause(now)));
+        self.state = State::Backoff(now + pause.max(self.deaths.pause(now)));
         Some(end)
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Said(why) => f.write_str(&one_line(why)),
+            Self::Reported(why) => f.write_str(&one_line(why)),
             Self::Killed(signal) => write!(f, "killed by signal {signal}"),
-            Self::Died(status) => write!(f, "died with status {status}"),
-            Self::Silent => f.write_str("it does not answer"),
+            Self::Exited(status) => write!(f, "died with status {status}"),
+            Self::Unresponsive => f.write_str("it does not answer"),
         }
     }
 }
 
 /// What a worker says, or said before it died.
-fn word(line: &Line) -> Option<String> {
-    let mut buffer = [0; LONGEST];
-    let message = last_words::receive(line, &mut buffer).ok()??;
+fn receive_report(channel: &ControlChannel) -> Option<String> {
+    let mut buffer = [0; MAX_REPORT];
+    let message = last_words::receive(channel, &mut buffer).ok()??;
     Some(String::from_utf8_lossy(&buffer[..message.len]).into_owned())
 }
 
 /// A worker's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
-fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
+fn run_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
     // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
     unsafe { environment::forget() };
     panics::log_them();
@@ -385,8 +394,8 @@ fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8
     match result {
         Ok(()) => 0,
         Err(error) => {
-            let words = error.to_string();
-            let _ = seqpacket::send(control, &words.as_bytes()[..words.len().min(LONGEST)], &[]);
+            let text = error.to_string();
+            let _ = seqpacket::send(control, &text.as_bytes()[..text.len().min(MAX_REPORT)], &[]);
             1
         }
     }
@@ -396,12 +405,12 @@ fn become_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8
 mod tests {
     use super::*;
 
-    fn member() -> Member {
+    fn worker() -> Worker {
         let memory = Counters::create().unwrap();
-        Member {
+        Worker {
             counters: Counters::map(&memory).unwrap(),
             memory,
-            life: Life::Dead(Instant::now()),
+            state: State::Backoff(Instant::now()),
             restarts: 0,
             deaths: Deaths::default(),
             born_in: None,
@@ -410,37 +419,37 @@ mod tests {
 
     /// Lives for as long as it takes to die, and returns how long its successor has to wait.
     #[expect(clippy::zombie_processes, reason = "the member waits")]
-    fn die(member: &mut Member) -> Duration {
+    fn die(worker: &mut Worker) -> Duration {
         let (ours, _) = seqpacket::pair().unwrap();
         let child = std::process::Command::new("false").spawn().unwrap();
         let child = Child::new(child.id().try_into().unwrap()).unwrap();
         poll(&mut [PollFd::new(&child.fd(), PollFlags::IN)], None).unwrap();
-        member.life = Life::Alive {
+        worker.state = State::Running {
             child,
-            line: Line::new(ours).unwrap(),
-            talk: Talk::pair().unwrap().0,
-            since: Instant::now() - 2 * YOUNG,
-            silent: None,
+            channel: ControlChannel::new(ours).unwrap(),
+            stderr: Talk::pair().unwrap().0,
+            started: Instant::now() - 2 * MIN_UPTIME,
+            ready_deadline: None,
         };
         let begin = Instant::now();
-        assert_eq!(member.look(), Some(End::Died(1)));
-        match member.life {
-            Life::Dead(due) => due - begin,
-            Life::Alive { .. } => panic!("it lives"),
+        assert_eq!(worker.poll_exit(), Some(ExitReason::Exited(1)));
+        match worker.state {
+            State::Backoff(due) => due - begin,
+            State::Running { .. } => panic!("it lives"),
         }
     }
 
     #[test]
     fn workers_that_die_one_after_the_other_have_to_wait() {
-        let mut member = member();
-        let waits: Vec<_> = (0..7).map(|_| die(&mut member)).collect();
-        assert!(waits[..3].iter().all(|wait| *wait < PAUSE), "{waits:?}");
+        let mut worker = worker();
+        let waits: Vec<_> = (0..7).map(|_| die(&mut worker)).collect();
+        assert!(waits[..3].iter().all(|wait| *wait < MIN_BACKOFF), "{waits:?}");
         assert!(waits[6] >= Duration::from_millis(800), "{waits:?}");
     }
 
     #[test]
     fn what_a_worker_says_is_one_line() {
-        let end = End::Said("a\nerror: b\x1b[2J".to_owned());
+        let end = ExitReason::Reported("a\nerror: b\x1b[2J".to_owned());
         assert_eq!(end.to_string(), "a error: b [2J");
     }
 }

@@ -12,13 +12,13 @@ use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
-use super::inputs::Engine;
+use super::inputs::ReceiveMode;
 use super::links::Links;
 use crate::error::reason;
 
 /// What is held for a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Claim {
+pub(super) struct Membership {
     interface: String,
     /// A group to be joined, or an address of the host's.
     to: IpAddr,
@@ -30,10 +30,10 @@ pub(super) struct Claim {
 
 /// Claims, each held by a socket of its own: closing it is leaving, and no limit of a socket's counts.
 #[derive(Debug, Default)]
-pub(super) struct Claims(BTreeMap<Claim, Claimed>);
+pub(super) struct Memberships(BTreeMap<Membership, Entry>);
 
 #[derive(Debug)]
-struct Claimed {
+struct Entry {
     /// Rules that want it.
     users: usize,
     state: State,
@@ -49,19 +49,19 @@ enum State {
 }
 
 /// Bytes that every link with IPv6 carries.
-const SMALLEST: u32 = 1280;
+const IPV6_MIN_MTU: u32 = 1280;
 
-impl Claim {
+impl Membership {
     /// What a rule needs. Of a range nothing can be joined.
     ///
     /// What a ring has taken goes on to the host's own IP, which finds a way to itself for each packet of a group that it
     /// is a member of, and nobody at its end: that costs more than the ring. So the membership's socket is there, which
     /// IPv4 finds before it looks for a way (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and takes nothing. Of what is
     /// sent to an address the host would even tell the sender that nobody is there (RFC 1122 section 4.1.3.1).
-    pub(super) fn of(input: &Input, engine: Engine) -> Option<Self> {
+    pub(super) fn of(input: &Input, engine: ReceiveMode) -> Option<Self> {
         let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
         let to = single(input.to)?;
-        let ends_here = engine == Engine::Ring && (to.is_ipv4() || !to.is_multicast());
+        let ends_here = engine == ReceiveMode::Ring && (to.is_ipv4() || !to.is_multicast());
         let sink = input.port.filter(|_| ends_here);
         (to.is_multicast() || sink.is_some()).then(|| Self {
             interface: input.interface.clone(),
@@ -73,11 +73,11 @@ impl Claim {
 
     /// Below the smallest MTU that there is for IPv6 (RFC 8200 section 5) the interface has no IPv6 at all, and no member of
     /// a group of it any more.
-    fn outlives(&self, before: u32, now: u32) -> bool {
-        !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= SMALLEST)
+    fn survives_mtu_change(&self, before: u32, now: u32) -> bool {
+        !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= IPV6_MIN_MTU)
     }
 
-    fn complain(&self, error: Errno) {
+    fn log_failure(&self, error: Errno) {
         let Self { interface, to, .. } = self;
         if to.is_multicast() {
             tracing::warn!(%error, "{interface}: cannot join {to}");
@@ -88,88 +88,90 @@ impl Claim {
     }
 }
 
-impl Claims {
+impl Memberships {
     /// One more rule wants it.
-    pub(super) fn acquire(&mut self, claim: Claim, links: &Links) {
-        let claimed = self.0.entry(claim.clone()).or_insert(Claimed {
+    pub(super) fn acquire(&mut self, membership: Membership, links: &Links) {
+        let entry = self.0.entry(membership.clone()).or_insert(Entry {
             users: 0,
             state: State::Waiting,
         });
-        claimed.users += 1;
-        claimed.update(&claim, links);
+        entry.users += 1;
+        entry.update(&membership, links);
     }
 
     /// One rule less wants it.
-    pub(super) fn release(&mut self, claim: &Claim) {
-        if let Some(claimed) = self.0.get_mut(claim) {
-            claimed.users -= 1;
-            if claimed.users == 0 {
-                self.0.remove(claim);
+    pub(super) fn release(&mut self, membership: &Membership) {
+        if let Some(entry) = self.0.get_mut(membership) {
+            entry.users -= 1;
+            if entry.users == 0 {
+                self.0.remove(membership);
             }
         }
     }
 
     /// Whether some group is not joined though its interface is there.
     pub(super) fn incomplete(&self) -> bool {
-        let fails = |(claim, claimed): (&Claim, &Claimed)| {
-            claim.to.is_multicast() && matches!(claimed.state, State::Failed(_))
+        let fails = |(membership, entry): (&Membership, &Entry)| {
+            membership.to.is_multicast() && matches!(entry.state, State::Failed(_))
         };
         self.0.iter().any(fails)
     }
 
     /// Why a group is not joined. That somebody else has a port is no reason to try again.
-    pub(super) fn missing(&self, claim: &Claim) -> Option<String> {
-        match self.0.get(claim)?.state {
-            State::Failed(error) if claim.to.is_multicast() => {
-                Some(format!("cannot join {}: {}", claim.to, reason(&error.into())))
-            }
+    pub(super) fn missing(&self, membership: &Membership) -> Option<String> {
+        match self.0.get(membership)?.state {
+            State::Failed(error) if membership.to.is_multicast() => Some(format!(
+                "cannot join {}: {}",
+                membership.to,
+                reason(&error.into())
+            )),
             State::Failed(_) | State::Held(..) | State::Waiting => None,
         }
     }
 
     /// Holds what interfaces that have come allow.
     pub(super) fn update(&mut self, links: &Links) {
-        for (claim, claimed) in &mut self.0 {
-            claimed.update(claim, links);
+        for (membership, entry) in &mut self.0 {
+            entry.update(membership, links);
         }
     }
 }
 
-impl Claimed {
-    fn update(&mut self, claim: &Claim, links: &Links) {
-        let Some(link) = links.get(&claim.interface) else {
+impl Entry {
+    fn update(&mut self, membership: &Membership, links: &Links) {
+        let Some(link) = links.get(&membership.interface) else {
             self.state = State::Waiting;
             return;
         };
-        if matches!(self.state, State::Held(index, mtu, _) if index == link.index && claim.outlives(mtu, link.mtu))
+        if matches!(self.state, State::Held(index, mtu, _) if index == link.index && membership.survives_mtu_change(mtu, link.mtu))
         {
             return;
         }
-        self.state = match (hold(claim, link.index), &self.state) {
+        self.state = match (open(membership, link.index), &self.state) {
             (Ok(socket), _) => State::Held(link.index, link.mtu, socket),
             (Err(error), State::Failed(before)) if *before == error => return,
             (Err(error), _) => {
-                claim.complain(error);
+                membership.log_failure(error);
                 State::Failed(error)
             }
         };
     }
 }
 
-fn hold(claim: &Claim, index: u32) -> Result<OwnedFd, Errno> {
-    let domain = Family::of(claim.to).domain();
+fn open(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
+    let domain = Family::of(membership.to).domain();
     let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     filter::refuse_all(&socket)?;
-    let multicast = claim.to.is_multicast();
+    let multicast = membership.to.is_multicast();
     if multicast {
-        multicast::join(&socket, index, claim.to, claim.from)?;
+        multicast::join(&socket, index, membership.to, membership.from)?;
         // Others may be at the same group and port; of what is sent to one host only the latest would get any.
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
-    match claim.sink.map(|port| end_at(&socket, claim, port)) {
+    match membership.sink.map(|port| bind_sink(&socket, membership, port)) {
         // It is a member all the same.
         Some(Err(error)) if multicast => {
-            tracing::debug!(%error, "{}: no sink at {}", claim.interface, claim.to);
+            tracing::debug!(%error, "{}: no sink at {}", membership.interface, membership.to);
         }
         Some(Err(error)) => return Err(error),
         Some(Ok(())) | None => {}
@@ -177,11 +179,11 @@ fn hold(claim: &Claim, index: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-fn end_at(socket: &OwnedFd, claim: &Claim, port: NonZeroU16) -> Result<(), Errno> {
+fn bind_sink(socket: &OwnedFd, membership: &Membership, port: NonZeroU16) -> Result<(), Errno> {
     // What is many datagrams is taken apart for whoever does not ask for this.
     udp::coalesce(socket)?;
-    bind::to_device(socket, &claim.interface)?;
-    rustix::net::bind(socket, &SocketAddr::new(claim.to, port.get()))
+    bind::to_device(socket, &membership.interface)?;
+    rustix::net::bind(socket, &SocketAddr::new(membership.to, port.get()))
 }
 
 #[cfg(test)]

@@ -14,31 +14,31 @@ use crate::refused::{PAUSE, Refused};
 /// What a worker does not take at once waits here, in order: one that hears nothing, as it is stopped, say, holds nobody
 /// up.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ControlChannel {
     socket: OwnedFd,
-    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    cut: bool,
+    queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    overflowed: bool,
     /// When to try again, where the host is short of something else than room in the socket.
-    again: Option<Instant>,
+    retry_at: Option<Instant>,
 }
 
 /// Whoever is at the other end would not know all that it has to: another has to take its place.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Cut;
+pub(super) struct QueueOverflow;
 
 /// Messages that may wait: more than all that there is to say to a worker that has just been born.
-const MOST: usize = 1 << 17;
+const MAX_QUEUED: usize = 1 << 17;
 
-impl Line {
+impl ControlChannel {
     /// # Errors
     /// The kernel's.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
             socket,
-            unsent: VecDeque::new(),
-            cut: false,
-            again: None,
+            queue: VecDeque::new(),
+            overflowed: false,
+            retry_at: None,
         })
     }
 
@@ -46,55 +46,59 @@ impl Line {
     ///
     /// # Errors
     /// Too much waits already, or the descriptor cannot be kept. Told once.
-    pub(super) fn say(&mut self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Cut> {
-        if self.cut {
+    pub(super) fn send(
+        &mut self,
+        message: &Message,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(), QueueOverflow> {
+        if self.overflowed {
             return Ok(());
         }
         let bytes = message.encode();
-        if self.unsent.is_empty() && self.goes(&bytes, descriptor) {
+        if self.queue.is_empty() && self.try_send(&bytes, descriptor) {
             return Ok(());
         }
         let descriptor = descriptor.map(|fd| fd.try_clone_to_owned()).transpose();
         match descriptor {
-            Ok(descriptor) if self.unsent.len() < MOST => {
-                self.unsent.push_back((bytes, descriptor));
+            Ok(descriptor) if self.queue.len() < MAX_QUEUED => {
+                self.queue.push_back((bytes, descriptor));
                 Ok(())
             }
             Ok(_) | Err(_) => {
-                self.unsent.clear();
-                self.again = None;
-                self.cut = true;
-                Err(Cut)
+                self.queue.clear();
+                self.retry_at = None;
+                self.overflowed = true;
+                Err(QueueOverflow)
             }
         }
     }
 
     /// Says what there is room for by now.
-    pub(super) fn go_on(&mut self, now: Instant) {
-        if self.again.is_some_and(|again| now < again) {
+    pub(super) fn flush(&mut self, now: Instant) {
+        if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return;
         }
-        self.again = None;
-        while let Some((bytes, descriptor)) = self.unsent.pop_front() {
-            if !self.goes(&bytes, descriptor.as_ref().map(AsFd::as_fd)) {
-                self.unsent.push_front((bytes, descriptor));
+        self.retry_at = None;
+        while let Some((bytes, descriptor)) = self.queue.pop_front() {
+            if !self.try_send(&bytes, descriptor.as_ref().map(AsFd::as_fd)) {
+                self.queue.push_front((bytes, descriptor));
                 return;
             }
         }
     }
 
     /// When to go on, where there is nothing to poll for.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
-        self.again
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.retry_at
     }
 
     /// What to poll for room, where something waits for it.
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        (!self.unsent.is_empty() && self.again.is_none()).then(|| PollFd::new(&self.socket, PollFlags::OUT))
+        (!self.queue.is_empty() && self.retry_at.is_none()).then(|| PollFd::new(&self.socket, PollFlags::OUT))
     }
 
     /// Whether it has not to be said again.
-    fn goes(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> bool {
+    fn try_send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> bool {
         let Err(error) = seqpacket::send(&self.socket, bytes, descriptor.as_slice()) else {
             return true;
         };
@@ -102,7 +106,7 @@ impl Line {
             Refused::Full => false,
             Refused::ForNow => {
                 tracing::debug!(%error, "a worker is told later");
-                self.again = Some(Instant::now() + PAUSE);
+                self.retry_at = Some(Instant::now() + PAUSE);
                 false
             }
             Refused::Gone | Refused::Never => {
@@ -113,7 +117,7 @@ impl Line {
     }
 }
 
-impl AsFd for Line {
+impl AsFd for ControlChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -123,42 +127,43 @@ impl AsFd for Line {
 mod tests {
     use super::*;
 
-    fn line() -> (Line, OwnedFd) {
+    fn channel() -> (ControlChannel, OwnedFd) {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        (Line::new(ours).unwrap(), theirs)
+        (ControlChannel::new(ours).unwrap(), theirs)
     }
 
     #[test]
     fn what_is_not_taken_waits_in_order() {
-        let (mut line, theirs) = line();
+        let (mut channel, theirs) = channel();
         for row in 0..1000 {
             let descriptor = (row % 2 == 0).then(|| theirs.as_fd());
-            line.say(&Message::NoRule(row), descriptor).unwrap();
+            channel.send(&Message::RemoveRule(row), descriptor).unwrap();
         }
         let mut buffer = [0; 64];
         for row in 0..1000 {
-            line.go_on(Instant::now());
+            channel.flush(Instant::now());
             let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
             let said = Message::decode(&buffer[..message.len]).unwrap();
-            assert_eq!(said, Message::NoRule(row));
+            assert_eq!(said, Message::RemoveRule(row));
             assert_eq!(message.descriptors.len(), usize::from(row % 2 == 0));
         }
-        assert!(line.poll_fd().is_none());
+        assert!(channel.poll_fd().is_none());
     }
 
     #[test]
     fn who_never_listens_is_given_up_once() {
-        let (mut line, _theirs) = line();
-        let refused = (0..2 * MOST).filter(|_| line.say(&Message::Commit, None) == Err(Cut));
+        let (mut channel, _theirs) = channel();
+        let refused =
+            (0..2 * MAX_QUEUED).filter(|_| channel.send(&Message::Commit, None) == Err(QueueOverflow));
         assert_eq!(refused.count(), 1);
-        assert!(line.poll_fd().is_none());
+        assert!(channel.poll_fd().is_none());
     }
 
     #[test]
     fn the_dead_are_told_nothing() {
-        let (mut line, theirs) = line();
+        let (mut channel, theirs) = channel();
         drop(theirs);
-        line.say(&Message::Commit, None).unwrap();
-        assert!(line.poll_fd().is_none());
+        channel.send(&Message::Commit, None).unwrap();
+        assert!(channel.poll_fd().is_none());
     }
 }

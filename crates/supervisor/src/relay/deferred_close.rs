@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 /// Whoever is the last to close a ring waits for the kernel, some 20 ms (`synchronize_net` in `packet_release`, Linux
 /// net/packet/af_packet.c). Were that a worker, its other rings would overflow: so ours stay open until it has closed its own.
 #[derive(Debug, Default)]
-pub(super) struct Closing(VecDeque<(Instant, OwnedFd)>);
+pub(super) struct DeferredClose(VecDeque<(Instant, OwnedFd)>);
 
 /// How long a worker may take to close its own; where it takes longer, it has not been working anyway.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-impl Closing {
+impl DeferredClose {
     /// Closes them later.
     pub(super) fn extend(&mut self, sockets: impl IntoIterator<Item = OwnedFd>) {
         let due = Instant::now() + LONG_ENOUGH;
@@ -20,7 +20,7 @@ impl Closing {
     }
 
     /// When the next one is due.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.0.front().map(|(due, _)| *due)
     }
 

@@ -18,39 +18,39 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Looks at the rings of a door, one for each worker.
 #[derive(Debug)]
-pub(super) struct Stuck {
+pub(super) struct RingWatchdog {
     /// When to look next; `None`: when SIGIO says so.
     due: Option<Instant>,
     /// What has come since the last look, and where each worker was then.
-    rings: Vec<Seen>,
+    rings: Vec<RingCounts>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct RingCounts {
     packets: u64,
     dropped: u64,
     position: u64,
 }
 
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-impl Stuck {
+impl RingWatchdog {
     /// Waits for the first packet.
     pub(super) fn new(sockets: &[OwnedFd], now: Instant) -> Self {
-        let mut stuck = Self {
+        let mut watchdog = Self {
             due: None,
-            rings: vec![Seen::default(); sockets.len()],
+            rings: vec![RingCounts::default(); sockets.len()],
         };
-        stuck.rest(sockets, now);
-        stuck
+        watchdog.wait_for_signal(sockets, now);
+        watchdog
     }
 
     /// Takes in what the kernel has counted for a ring since it was last asked.
     pub(super) fn count(&mut self, ring: usize, packets: u32, dropped: u32) {
-        if let Some(seen) = self.rings.get_mut(ring) {
-            seen.packets += u64::from(packets);
-            seen.dropped += u64::from(dropped);
+        if let Some(counts) = self.rings.get_mut(ring) {
+            counts.packets += u64::from(packets);
+            counts.dropped += u64::from(dropped);
         }
     }
 
@@ -62,44 +62,44 @@ impl Stuck {
     /// Something has come, perhaps here.
     pub(super) fn wake(&mut self, sockets: &[OwnedFd], now: Instant) {
         if self.due.is_none() {
-            self.due = Some(now + PAUSE);
-            ask_for_signals(sockets, false);
+            self.due = Some(now + CHECK_INTERVAL);
+            set_signals(sockets, false);
         }
     }
 
     /// Whether a ring is stopped, now that the kernel's counts have been taken in. `positions` is where the workers are.
-    pub(super) fn look(
+    pub(super) fn check(
         &mut self,
         sockets: &[OwnedFd],
         positions: impl IntoIterator<Item = u64>,
         now: Instant,
     ) -> bool {
         let mut stopped = false;
-        let came = self.rings.iter().any(|seen| seen.packets > 0);
-        for ((seen, socket), position) in self.rings.iter_mut().zip(sockets).zip(positions) {
-            stopped |= seen.is_stopped(position, || is_empty(socket));
-            *seen = Seen {
+        let received = self.rings.iter().any(|counts| counts.packets > 0);
+        for ((counts, socket), position) in self.rings.iter_mut().zip(sockets).zip(positions) {
+            stopped |= counts.is_stalled(position, || is_empty(socket));
+            *counts = RingCounts {
                 position,
-                ..Seen::default()
+                ..RingCounts::default()
             };
         }
-        if came {
-            self.due = Some(now + PAUSE);
+        if received {
+            self.due = Some(now + CHECK_INTERVAL);
         } else {
-            self.rest(sockets, now);
+            self.wait_for_signal(sockets, now);
         }
         stopped
     }
 
-    fn rest(&mut self, sockets: &[OwnedFd], now: Instant) {
+    fn wait_for_signal(&mut self, sockets: &[OwnedFd], now: Instant) {
         // Without signals there is no end of looking.
-        self.due = (!ask_for_signals(sockets, true)).then_some(now + PAUSE);
+        self.due = (!set_signals(sockets, true)).then_some(now + CHECK_INTERVAL);
     }
 }
 
-impl Seen {
+impl RingCounts {
     /// All that came was dropped, and yet there is nothing in the ring that the worker could have taken.
-    fn is_stopped(&self, position: u64, is_empty: impl FnOnce() -> bool) -> bool {
+    fn is_stalled(&self, position: u64, is_empty: impl FnOnce() -> bool) -> bool {
         self.packets > 0 && self.dropped == self.packets && self.position == position && is_empty()
     }
 }
@@ -112,7 +112,7 @@ fn is_empty(socket: &OwnedFd) -> bool {
     ) == Ok(0)
 }
 
-fn ask_for_signals(sockets: &[OwnedFd], on: bool) -> bool {
+fn set_signals(sockets: &[OwnedFd], on: bool) -> bool {
     let asked: std::io::Result<()> = sockets.iter().try_for_each(|socket| packet::raise(socket, on));
     if let Err(error) = &asked {
         tracing::debug!(%error, "no signal for packets");
@@ -124,8 +124,8 @@ fn ask_for_signals(sockets: &[OwnedFd], on: bool) -> bool {
 mod tests {
     use super::*;
 
-    fn seen(packets: u64, dropped: u64) -> Seen {
-        Seen {
+    fn counts(packets: u64, dropped: u64) -> RingCounts {
+        RingCounts {
             packets,
             dropped,
             position: 7,
@@ -134,12 +134,12 @@ mod tests {
 
     #[test]
     fn an_empty_ring_that_drops_all_is_stopped() {
-        assert!(seen(3, 3).is_stopped(7, || true));
+        assert!(counts(3, 3).is_stalled(7, || true));
         // Nothing has come; some of it has gone in; a worker has taken something; one has been slow.
-        assert!(!seen(0, 0).is_stopped(7, || true));
-        assert!(!seen(3, 2).is_stopped(7, || true));
-        assert!(!seen(3, 3).is_stopped(8, || true));
-        assert!(!seen(3, 3).is_stopped(7, || false));
+        assert!(!counts(0, 0).is_stalled(7, || true));
+        assert!(!counts(3, 2).is_stalled(7, || true));
+        assert!(!counts(3, 3).is_stalled(8, || true));
+        assert!(!counts(3, 3).is_stalled(7, || false));
     }
 
     #[test]
@@ -148,14 +148,14 @@ mod tests {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let sockets = [OwnedFd::from(socket)];
         let now = Instant::now();
-        let mut stuck = Stuck::new(&sockets, now);
-        assert_eq!(stuck.due(), None);
-        stuck.wake(&sockets, now);
-        assert_eq!(stuck.due(), Some(now + PAUSE));
-        stuck.count(0, 2, 2);
-        assert!(stuck.look(&sockets, [0], now + PAUSE));
-        assert_eq!(stuck.due(), Some(now + 2 * PAUSE));
-        assert!(!stuck.look(&sockets, [0], now + 2 * PAUSE));
-        assert_eq!(stuck.due(), None);
+        let mut watchdog = RingWatchdog::new(&sockets, now);
+        assert_eq!(watchdog.due(), None);
+        watchdog.wake(&sockets, now);
+        assert_eq!(watchdog.due(), Some(now + CHECK_INTERVAL));
+        watchdog.count(0, 2, 2);
+        assert!(watchdog.check(&sockets, [0], now + CHECK_INTERVAL));
+        assert_eq!(watchdog.due(), Some(now + 2 * CHECK_INTERVAL));
+        assert!(!watchdog.check(&sockets, [0], now + 2 * CHECK_INTERVAL));
+        assert_eq!(watchdog.due(), None);
     }
 }
