@@ -23,6 +23,7 @@ mod counters;
 mod forwarder;
 mod input;
 pub mod messages;
+mod querier;
 mod sender;
 mod worker;
 

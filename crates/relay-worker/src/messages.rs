@@ -4,11 +4,13 @@
 //! go wait for the next [`Commit`](Message::Commit), which is when all of them change at once.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::time::Duration;
 
 use pontoon_relay::Rule;
+use pontoon_relay::membership::{MAX_SOURCES, SourceFilter};
 use pontoon_sys::packet::Size;
 
 /// Bytes of the longest message.
@@ -36,6 +38,36 @@ pub enum Message {
     RemoveRule(u32),
     /// What was said of rules since the last commit is in force.
     Commit,
+    /// Runs an IGMP/MLD querier on a packet socket, whose descriptor comes along.
+    Querier(Querier),
+    /// Changes the source address of a querier's queries; without one it sends none.
+    QuerierAddress(u32, Option<IpAddr>),
+    /// Stops a querier.
+    RemoveQuerier(u32),
+    /// Memberships of a group. The worker reports them to the supervisor, which restores them in the worker's successor.
+    Member(Member),
+}
+
+/// An IGMP/MLD querier of one interface and family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Querier {
+    /// Its number.
+    pub id: u32,
+    /// Index of the interface.
+    pub interface: u32,
+    /// Source address of queries.
+    pub address: IpAddr,
+}
+
+/// The source filter of a group at a querier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Number of the querier.
+    pub querier: u32,
+    /// The group.
+    pub group: IpAddr,
+    /// The senders from which it is wanted.
+    pub filter: SourceFilter,
 }
 
 /// What holds for a worker's life.
@@ -128,6 +160,17 @@ impl Message {
             }
             Self::RemoveRule(row) => format!("no-rule {row}"),
             Self::Commit => "commit".to_owned(),
+            Self::Querier(Querier {
+                id,
+                interface,
+                address,
+            }) => format!("querier {id} {interface} {address}"),
+            Self::QuerierAddress(id, address) => match address {
+                Some(address) => format!("querier-address {id} {address}"),
+                None => format!("querier-address {id}"),
+            },
+            Self::RemoveQuerier(id) => format!("no-querier {id}"),
+            Self::Member(member) => member.encode(),
         };
         text.into_bytes()
     }
@@ -148,12 +191,15 @@ impl Message {
     #[must_use]
     pub fn has_descriptor(&self) -> bool {
         match self {
-            Self::Start(_) | Self::Input(_) | Self::Output(_) => true,
+            Self::Start(_) | Self::Input(_) | Self::Output(_) | Self::Querier(_) => true,
             Self::RemoveInput(_)
             | Self::RemoveOutput(_)
             | Self::Rule(_)
             | Self::RemoveRule(_)
-            | Self::Commit => false,
+            | Self::Commit
+            | Self::QuerierAddress(..)
+            | Self::RemoveQuerier(_)
+            | Self::Member(_) => false,
         }
     }
 }
@@ -162,8 +208,11 @@ fn decode(text: &str) -> Option<Message> {
     let (line, rest) = text
         .split_once('\n')
         .map_or((text, None), |(line, rest)| (line, Some(rest)));
-    let (word, numbers) = line.split_once(' ').unwrap_or((line, ""));
-    let mut numbers = numbers.split_whitespace().map(u32::from_str);
+    let (word, arguments) = line.split_once(' ').unwrap_or((line, ""));
+    if let Some(message) = decode_querier(word, arguments) {
+        return Some(message);
+    }
+    let mut numbers = arguments.split_whitespace().map(u32::from_str);
     let mut next = || numbers.next()?.ok();
     let message = match word {
         "begin" => Message::Start(Settings {
@@ -212,6 +261,66 @@ fn decode(text: &str) -> Option<Message> {
     numbers.next().is_none().then_some(message)
 }
 
+/// Decodes messages about queriers, whose arguments are a number and addresses.
+fn decode_querier(word: &str, arguments: &str) -> Option<Message> {
+    let mut words = arguments.split_whitespace();
+    let id: u32 = words.next()?.parse().ok()?;
+    let message = match word {
+        "querier" => Message::Querier(Querier {
+            id,
+            interface: words.next()?.parse().ok()?,
+            address: words.next()?.parse().ok()?,
+        }),
+        "querier-address" => {
+            let address = words.next().map(str::parse).transpose().ok()?;
+            Message::QuerierAddress(id, address)
+        }
+        "no-querier" => Message::RemoveQuerier(id),
+        "member" => {
+            let group = words.next()?.parse().ok()?;
+            let filter = match words.next()? {
+                "any" => SourceFilter::Any,
+                "from" => {
+                    let sources: Vec<IpAddr> = words
+                        .by_ref()
+                        .take(MAX_SOURCES)
+                        .map(|word| word.parse().ok())
+                        .collect::<Option<_>>()?;
+                    SourceFilter::Sources(sources)
+                }
+                _ => return None,
+            };
+            Message::Member(Member {
+                querier: id,
+                group,
+                filter,
+            })
+        }
+        _ => return None,
+    };
+    words.next().is_none().then_some(message)
+}
+
+impl Member {
+    fn encode(&self) -> String {
+        let Self {
+            querier,
+            group,
+            filter,
+        } = self;
+        match filter {
+            SourceFilter::Any => format!("member {querier} {group} any"),
+            SourceFilter::Sources(sources) => {
+                let mut text = format!("member {querier} {group} from");
+                for source in sources {
+                    text.push_str(&format!(" {source}"));
+                }
+                text
+            }
+        }
+    }
+}
+
 /// A message and the descriptor that came with it.
 pub(crate) fn received(
     bytes: &[u8],
@@ -232,8 +341,16 @@ pub(crate) fn received(
 mod tests {
     use super::*;
 
+    fn member(filter: SourceFilter) -> Message {
+        Message::Member(Member {
+            querier: 5,
+            group: "239.1.1.1".parse().unwrap(),
+            filter,
+        })
+    }
+
     #[test]
-    fn out_and_back() {
+    fn decodes_what_it_encodes() {
         let rule: Rule = "a 239.1.1.1:1 from 10.0.0.1 -> b 239.1.1.2:2 ttl 3, c *:*"
             .parse()
             .unwrap();
@@ -272,13 +389,28 @@ mod tests {
             })),
             Message::RemoveRule(9),
             Message::Commit,
+            Message::Querier(Querier {
+                id: 1,
+                interface: 2,
+                address: "fe80::1".parse().unwrap(),
+            }),
+            Message::QuerierAddress(3, "10.0.0.1".parse().ok()),
+            Message::QuerierAddress(3, None),
+            Message::RemoveQuerier(4),
+            member(SourceFilter::Any),
+            member(SourceFilter::Sources(Vec::new())),
+            member(SourceFilter::Sources(vec![
+                "2001:db8::1".parse().unwrap();
+                MAX_SOURCES
+            ])),
         ] {
+            assert!(message.encode().len() <= MAX_LEN);
             assert_eq!(Message::decode(&message.encode()).unwrap(), message);
         }
     }
 
     #[test]
-    fn refuses_everything_else() {
+    fn refuses_malformed_messages() {
         for message in [
             "",
             "begin 100",
@@ -290,10 +422,21 @@ mod tests {
             "rule 1 2 3 4",
             "rule 1 2 3\na 239.1.1.1:1 -> b 239.1.1.2:2",
             "commit 1",
+            "querier 1 2",
+            "querier 1 2 fe80::1 3",
+            "querier-address 1 x",
+            "no-querier",
+            "member 1 239.1.1.1",
+            "member 1 239.1.1.1 some",
+            "member 1 239.1.1.1 any 10.0.0.1",
+            "member 1 239.1.1.1 from x",
             "end",
         ] {
             assert!(Message::decode(message.as_bytes()).is_err(), "{message:?}");
         }
+        let sources = " 10.0.0.1".repeat(MAX_SOURCES + 1);
+        let too_many = format!("member 1 239.1.1.1 from{sources}");
+        assert!(Message::decode(too_many.as_bytes()).is_err());
         let wrong = |message: Message| received(&message.encode(), Vec::new()).is_err();
         assert!(wrong(Message::Output(Output {
             id: 0,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use pontoon_sandbox::trap;
 use pontoon_sys::{Family, seqpacket};
@@ -14,6 +15,7 @@ use crate::counters::Counters;
 use crate::forwarder::Forwarder;
 use crate::input::{Input, RingInput, SocketInput};
 use crate::messages::{self, Kind, MAX_LEN, Message, Output, RuleEntry, Settings};
+use crate::querier::QuerierSocket;
 use crate::sender::Sender;
 
 /// A worker that has been begun.
@@ -22,6 +24,11 @@ pub(crate) struct Worker {
     control: OwnedFd,
     settings: Settings,
     inputs: BTreeMap<u32, Source>,
+    queriers: BTreeMap<u32, QuerierSocket>,
+    /// Memberships are still to be reported, as the control socket was full.
+    unreported: bool,
+    /// Moment from which queriers count time.
+    started: Instant,
     forwarder: Forwarder,
     /// Rules, and rows of rules, that wait for the commit.
     added: Vec<RuleEntry>,
@@ -53,6 +60,9 @@ impl Worker {
             control,
             settings,
             inputs: BTreeMap::new(),
+            queriers: BTreeMap::new(),
+            unreported: false,
+            started: Instant::now(),
             forwarder: Forwarder::new(Counters::map(&memory)?),
             added: Vec::new(),
             removed: Vec::new(),
@@ -81,6 +91,7 @@ impl Worker {
                     .forward_batch(&mut source.input, source.table, source.row);
                 more |= packets >= source.input.full_batch();
             }
+            self.run_queriers()?;
             self.forwarder.count_refusals(trap::refused());
         }
     }
@@ -90,23 +101,30 @@ impl Worker {
     /// By poll(2), which is registered with the rings only while it waits: epoll(7) would be told of every packet that
     /// arrives during a batch and its clock, by whoever hands it to the ring.
     fn wait(&self, more: bool) -> io::Result<Ready> {
-        let of_inputs = self
-            .inputs
-            .values()
-            .map(|source| PollFd::new(&source.input, PollFlags::IN));
-        let control = PollFd::new(&self.control, PollFlags::IN);
-        let mut fds: Vec<_> = std::iter::once(control).chain(of_inputs).collect();
-        let at_once = Timespec::default();
-        match poll(&mut fds, more.then_some(&at_once)) {
+        let mut of_control = PollFlags::IN;
+        of_control.set(PollFlags::OUT, self.unreported);
+        let mut fds = vec![PollFd::new(&self.control, of_control)];
+        let inputs = self.inputs.values();
+        fds.extend(inputs.map(|source| PollFd::new(&source.input, PollFlags::IN)));
+        fds.extend(self.queriers.values().map(QuerierSocket::poll_fd));
+        let timeout = if more {
+            Some(Duration::ZERO)
+        } else {
+            let due = self.queriers.values().map(QuerierSocket::due).min();
+            due.map(|due| due.saturating_sub(self.started.elapsed()))
+        };
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Ready::default()),
             Err(error) => return Err(error.into()),
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let (control, inputs) = fds.split_at(1);
+        let (control, others) = fds.split_at(1);
+        let inputs = &others[..self.inputs.len()];
         for (fd, source) in inputs.iter().zip(self.inputs.values()) {
             if fd.revents().contains(PollFlags::ERR) {
-                // The interface has gone down, say; reading the error ends it.
+                // The interface has gone down, say; reading the error clears it.
                 let _ = rustix::net::sockopt::socket_error(&source.input);
             }
         }
@@ -114,6 +132,17 @@ impl Worker {
             supervisor: control.iter().any(ready),
             input: inputs.iter().any(ready),
         })
+    }
+
+    /// Receives reports, sends the queries that are due, and reports changed memberships to the supervisor.
+    fn run_queriers(&mut self) -> io::Result<()> {
+        let now = self.started.elapsed();
+        self.unreported = false;
+        for (id, querier) in &mut self.queriers {
+            querier.run(now);
+            self.unreported |= !querier.report(*id, &self.control)?;
+        }
+        Ok(())
     }
 
     /// The batch clock.
@@ -181,6 +210,26 @@ impl Worker {
             (Message::Commit, None) => {
                 let added = std::mem::take(&mut self.added);
                 self.forwarder.change(&std::mem::take(&mut self.removed), added);
+            }
+            (Message::Querier(querier), Some(socket)) => {
+                let now = self.started.elapsed();
+                let socket = QuerierSocket::new(querier.interface, querier.address, socket, now);
+                self.queriers.insert(querier.id, socket);
+            }
+            (Message::QuerierAddress(id, address), None) => {
+                let now = self.started.elapsed();
+                if let Some(querier) = self.queriers.get_mut(&id) {
+                    querier.set_address(address, now);
+                }
+            }
+            (Message::RemoveQuerier(id), None) => {
+                self.queriers.remove(&id);
+            }
+            (Message::Member(member), None) => {
+                let now = self.started.elapsed();
+                if let Some(querier) = self.queriers.get_mut(&member.querier) {
+                    querier.restore(member.group, member.filter, now);
+                }
             }
             (other, _) => {
                 let text = format!("out of place: {other:?}");

@@ -116,6 +116,9 @@ pub struct Stats {
     pub left_out: u64,
     /// By worker.
     pub workers: Vec<WorkerStats>,
+    /// The process that runs the IGMP/MLD queriers of proxies, if there are any. It forwards nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub querier: Option<WorkerStats>,
 }
 
 /// What came in on an interface.

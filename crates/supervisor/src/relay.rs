@@ -37,7 +37,6 @@ use crate::host;
 use crate::signals::Signals;
 use kernel::KernelRoutes;
 use links::LinkWatch;
-use proxies::Proxies;
 use state::Relay;
 use worker_pool::SpawnConfig;
 
@@ -91,7 +90,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         require_sandbox: options.require_sandbox,
         disabled,
     };
-    let mut relay = Relay::start(links, options.workers, spawn_config)?;
+    let mut relay = Relay::start(links, options.workers, &options.proxies, spawn_config)?;
     relay.replace(rules).map_err(|error| error.with_status(USAGE))?;
     let kernel = options
         .follow_kernel_routes
@@ -104,13 +103,10 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         servers,
         watch,
         kernel,
-        kernel_rules: Vec::new(),
-        proxies: Proxies::new(&options.proxies),
         relay,
     };
-    events.proxies.update(events.relay.links());
     events.read_kernel_routes()?;
-    events.update_derived_rules();
+    events.relay.update_derived_rules();
     announcement.announce()?;
     events.run()
 }
@@ -143,9 +139,6 @@ struct Loop<'a> {
     servers: Vec<Server<Relay>>,
     watch: LinkWatch,
     kernel: Option<KernelRoutes>,
-    /// The kernel's routes as they were last.
-    kernel_rules: Vec<Rule>,
-    proxies: Proxies,
     relay: Relay,
 }
 
@@ -164,18 +157,17 @@ impl Loop<'_> {
             }
             if let Some(links) = self.watch.changed().context("cannot read the interfaces")? {
                 self.relay.set_links(links);
-                self.proxies.update(self.relay.links());
                 self.read_kernel_routes()?;
             }
             let changed = self.kernel.as_ref().map(KernelRoutes::changed).transpose();
             if changed.context("cannot read multicast routes")? == Some(true) {
                 self.read_kernel_routes()?;
             }
-            self.update_derived_rules();
+            self.relay.manage_workers();
+            self.relay.update_derived_rules();
             for server in &mut self.servers {
                 server.serve(&mut self.relay, Instant::now());
             }
-            self.relay.manage_workers();
             self.relay.check_rings();
             self.relay.retry();
             self.relay.close_due();
@@ -186,24 +178,17 @@ impl Loop<'_> {
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds = vec![readable(self.signals.fd()), readable(self.watch.fd())];
         fds.extend(self.kernel.as_ref().map(KernelRoutes::fd).map(readable));
-        fds.extend(self.proxies.fds().map(readable));
         fds.extend(self.relay.poll_fds());
         fds.extend(self.servers.iter().flat_map(Server::poll_fds));
         let now = Instant::now();
         let retry = self.relay.incomplete().then(|| now + RETRY);
         let clients = self.servers.iter().filter_map(Server::deadline);
         let routes = self.kernel.as_ref().and_then(KernelRoutes::deadline);
-        let until = [
-            self.relay.next_deadline(),
-            self.proxies.next_deadline(),
-            self.watch.deadline(),
-            routes,
-            retry,
-        ]
-        .into_iter()
-        .flatten()
-        .chain(clients)
-        .min();
+        let until = [self.relay.next_deadline(), self.watch.deadline(), routes, retry]
+            .into_iter()
+            .flatten()
+            .chain(clients)
+            .min();
         let timeout = until.and_then(|until| Timespec::try_from(until.saturating_duration_since(now)).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -216,22 +201,10 @@ impl Loop<'_> {
         if let Some(kernel) = &mut self.kernel {
             let rules = kernel.rules(self.relay.links());
             if let Some(rules) = rules.context("cannot read multicast routes")? {
-                self.kernel_rules = rules;
+                self.relay.set_kernel_rules(rules);
             }
         }
         Ok(())
-    }
-
-    /// Makes rules of what the kernel's routes and the hosts behind proxies want.
-    fn update_derived_rules(&mut self) {
-        let capacity = self.relay.derived_capacity();
-        let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
-        let (mut rules, mut left_out) = self.proxies.turn(capacity - counter_rows::needed(kernel_rules));
-        rules.extend_from_slice(kernel_rules);
-        left_out += self.kernel_rules.len() - kernel_rules.len();
-        if let Err(error) = self.relay.set_derived_rules(rules, left_out) {
-            tracing::error!("{error}; the rules stay as they were");
-        }
     }
 
     /// Reads the file again. What is wrong changes nothing.

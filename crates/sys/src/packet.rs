@@ -175,11 +175,20 @@ pub fn send_to_group(
         }
     };
     to.sll_addr[..6].copy_from_slice(&hardware);
-    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    let fd = socket.as_fd().as_raw_fd();
-    let (bytes, flags) = (packet.as_ptr().cast(), libc::MSG_DONTWAIT);
-    // SAFETY: the socket is open; `packet` and `to` are live and as long as the call is told, which only reads them.
-    let sent = unsafe { libc::sendto(fd, bytes, packet.len(), flags, (&raw const to).cast(), len) };
+    let mut part = libc::iovec {
+        iov_base: packet.as_ptr().cast_mut().cast(),
+        iov_len: packet.len(),
+    };
+    // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw mut to).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    // By sendmsg(2), as sendto(2) is not among the system calls of a relay worker.
+    // SAFETY: the socket is open; `header` names `to` and `part`, and that `packet`. All of them outlive the call, which
+    // only reads them.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
     if sent < 0 {
         Err(io::Error::last_os_error())
     } else {

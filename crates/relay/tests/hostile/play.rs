@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use pontoon_relay::datagram::ChecksumState;
-use pontoon_relay::membership::{Querier, message};
+use pontoon_relay::membership::{Memberships, Querier, message};
 use pontoon_relay::proxy::Proxy;
 use pontoon_relay::{Datagram, Rule, config};
 use pontoon_wire::checksum::Sum;
@@ -57,6 +57,7 @@ fn datagram(packet: &[u8]) {
 fn members(mut script: &[u8], own: IpAddr) {
     let mut now = Duration::ZERO;
     let mut querier = Querier::new(own, now);
+    let mut memberships = Memberships::new(own.is_ipv6());
     while let [quarters, len, rest @ ..] = script {
         now += Duration::from_millis(250 * u64::from(*quarters));
         let (packet, rest) = rest.split_at(usize::from(*len).min(rest.len()));
@@ -74,9 +75,10 @@ fn members(mut script: &[u8], own: IpAddr) {
             );
         }
         assert!(querier.next_tick() > now, "it would never sleep: {querier:?}");
-        for (group, _) in querier.wanted(now) {
-            assert!(group.is_multicast(), "{group}");
+        while let Some((group, filter)) = querier.next_change() {
+            assert!(memberships.set(group, filter).is_ok(), "{group}");
         }
+        assert!(memberships.groups().all(|(group, _)| group.is_multicast()));
     }
 }
 

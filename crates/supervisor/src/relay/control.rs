@@ -150,6 +150,7 @@ mod tests {
                 ..RuleStats::default()
             }],
             workers: vec![Default::default()],
+            querier: Some(Default::default()),
             ..Stats::default()
         };
         let mut stats = serde_json::to_value(stats).unwrap();

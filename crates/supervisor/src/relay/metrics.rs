@@ -50,7 +50,7 @@ impl Collector for Snapshot {
             counter(&mut encoder, family)?;
         }
         counter(&mut encoder, outcomes(&stats.interfaces))?;
-        for family in of_workers(&stats.workers) {
+        for family in of_workers(&stats.workers, stats.querier.as_ref()) {
             counter(&mut encoder, family)?;
         }
         for family in of_devices(&stats.devices) {
@@ -196,10 +196,16 @@ fn outcomes(interfaces: &[InterfaceStats]) -> Family<3> {
     )
 }
 
-fn of_workers(workers: &[WorkerStats]) -> [Family<1>; 9] {
+/// Metrics of each worker, labelled by its number, and of the process of the queriers, labelled `querier`.
+fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Family<1>; 9] {
+    let numbered = workers.iter().enumerate();
+    let labelled: Vec<(String, &WorkerStats)> = numbered
+        .map(|(number, worker)| (number.to_string(), worker))
+        .chain(querier.map(|querier| ("querier".to_owned(), querier)))
+        .collect();
     let rows = |of: fn(&WorkerStats) -> u64| {
-        let row = |(number, worker): (usize, &WorkerStats)| ([number.to_string()], of(worker));
-        workers.iter().enumerate().map(row).collect()
+        let row = |(label, worker): &(String, &WorkerStats)| ([label.clone()], of(worker));
+        labelled.iter().map(row).collect()
     };
     let family = |name, help, of| (name, help, ["worker"], rows(of));
     [
@@ -339,6 +345,10 @@ mod tests {
         let text = render(Stats {
             rules: vec![rule],
             interfaces: vec![interface],
+            querier: Some(WorkerStats {
+                restarts: 2,
+                ..WorkerStats::default()
+            }),
             workers: vec![worker],
             softnet_dropped: 4,
             ..Stats::default()
@@ -355,6 +365,7 @@ mod tests {
             "pontoon_relay_datagrams_total{interface=\"a\",family=\"ipv4\",outcome=\"matched\"} 10"
                 .to_owned(),
             "pontoon_relay_worker_restarts_total{worker=\"0\"} 1".to_owned(),
+            "pontoon_relay_worker_restarts_total{worker=\"querier\"} 2".to_owned(),
             "pontoon_relay_softnet_dropped_packets_total 4".to_owned(),
         ] {
             assert!(

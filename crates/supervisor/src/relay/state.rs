@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
+use pontoon_relay::proxy::Proxy;
 use pontoon_relay::rule::Input;
 use pontoon_relay::rules::{Change, ChangeError, Rules};
 use pontoon_relay_worker::messages::{MAX_LEN, Message, RuleEntry};
@@ -18,7 +19,8 @@ use super::inputs::{Ingress, Inputs, ReceiveMode};
 use super::links::{self, Links};
 use super::memberships::{Membership, Memberships};
 use super::outputs::{Egress, Outputs};
-use super::worker_pool::{SpawnConfig, WorkerPool};
+use super::proxies::Proxies;
+use super::worker_pool::{SpawnConfig, Task, WorkerPool};
 use crate::error::{Error, reason};
 use crate::netlink::Netlink;
 
@@ -43,6 +45,9 @@ pub(super) struct Relay {
     memberships: Memberships,
     free_rows: FreeRows,
     workers: WorkerPool,
+    proxies: Proxies,
+    /// Rules that follow from the kernel's multicast routes.
+    kernel_rules: Vec<Rule>,
     started: Instant,
 }
 
@@ -51,7 +56,14 @@ impl Relay {
     ///
     /// # Errors
     /// No memory for them; one that cannot start.
-    pub(super) fn start(links: Links, workers: u8, spawn_config: SpawnConfig) -> Result<Self, Error> {
+    pub(super) fn start(
+        links: Links,
+        workers: u8,
+        proxies: &[Proxy],
+        spawn_config: SpawnConfig,
+    ) -> Result<Self, Error> {
+        let mut proxies = Proxies::new(proxies, spawn_config)?;
+        proxies.update(&links);
         Ok(Self {
             configured: Rules::default(),
             derived: Vec::new(),
@@ -64,7 +76,9 @@ impl Relay {
             outputs: Outputs::default(),
             memberships: Memberships::default(),
             free_rows: FreeRows::new(),
-            workers: WorkerPool::new(workers, spawn_config)?,
+            workers: WorkerPool::new(Task::Forward, workers, spawn_config)?,
+            proxies,
+            kernel_rules: Vec::new(),
             started: Instant::now(),
         })
     }
@@ -109,11 +123,6 @@ impl Relay {
         Ok(())
     }
 
-    /// Rows for rules that follow from what others want.
-    pub(super) fn derived_capacity(&self) -> usize {
-        capacity_beside(&self.configured)
-    }
-
     /// Removes some of those and adds others. Says what there was before.
     ///
     /// # Errors
@@ -138,11 +147,30 @@ impl Relay {
         Error::new(message)
     }
 
-    /// The same with rules that follow from what others want. There was no room for `left_out` more.
+    /// Sets the rules that follow from the kernel's multicast routes, for the next [`Relay::update_derived_rules`].
+    pub(super) fn set_kernel_rules(&mut self, rules: Vec<Rule>) {
+        self.kernel_rules = rules;
+    }
+
+    /// Derives rules from the kernel's multicast routes and from the memberships that queriers have reported, as many as
+    /// there are rows of counters for.
+    pub(super) fn update_derived_rules(&mut self) {
+        let capacity = capacity_beside(&self.configured);
+        let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
+        let rows = capacity - counter_rows::needed(kernel_rules);
+        let (mut rules, mut left_out) = self.proxies.rules(rows);
+        rules.extend_from_slice(kernel_rules);
+        left_out += self.kernel_rules.len() - kernel_rules.len();
+        if let Err(error) = self.set_derived_rules(rules, left_out) {
+            tracing::error!("{error}; rules unchanged");
+        }
+    }
+
+    /// Replaces the derived rules. There were no rows of counters for `left_out` more.
     ///
     /// # Errors
-    /// The same.
-    pub(super) fn set_derived_rules(&mut self, derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
+    /// As [`Relay::replace`].
+    fn set_derived_rules(&mut self, derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
         match (self.left_out, left_out) {
             (0, 1..) => tracing::warn!("too much is wanted: {left_out} rules are left out"),
             (1.., 0) => tracing::info!("there is room for all that is wanted again"),
@@ -222,6 +250,7 @@ impl Relay {
     /// Adapts to interfaces that have changed.
     pub(super) fn set_links(&mut self, links: Links) {
         self.links = links;
+        self.proxies.update(&self.links);
         self.update();
     }
 
@@ -256,19 +285,24 @@ impl Relay {
 
     /// What to poll for the workers.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.workers.poll_fds()
+        self.workers.poll_fds().chain(self.proxies.poll_fds())
     }
 
     /// When there is something to do, whatever happens.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        [self.workers.next_deadline(), self.inputs.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.workers.next_deadline(),
+            self.proxies.next_deadline(),
+            self.inputs.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Buries the dead, tells whoever takes their place everything, and the others what waits for them.
     pub(super) fn manage_workers(&mut self) {
+        self.proxies.manage_worker();
         self.workers.flush();
         self.workers.reap();
         for number in self.workers.start_due() {
@@ -315,6 +349,7 @@ impl Relay {
             rules,
             left_out: self.left_out as u64,
             workers: self.workers.stats(),
+            querier: self.proxies.stats(),
         }
     }
 

@@ -11,7 +11,7 @@ use super::packet_ring::PacketRing;
 use super::receiver::{Open, Source};
 use super::*;
 use crate::relay::links::{Link, LinkWatch};
-use crate::relay::worker_pool::SpawnConfig;
+use crate::relay::worker_pool::{SpawnConfig, Task};
 
 /// Doors of that engine, of nobody's who would be told.
 fn inputs(engine: ReceiveMode) -> (Inputs, Links, WorkerPool) {
@@ -27,7 +27,7 @@ fn inputs(engine: ReceiveMode) -> (Inputs, Links, WorkerPool) {
     (
         Inputs::new(engine),
         links,
-        WorkerPool::new(0, spawn_config).unwrap(),
+        WorkerPool::new(Task::Forward, 0, spawn_config).unwrap(),
     )
 }
 

@@ -14,7 +14,7 @@ fn relay() -> Relay {
         require_sandbox: false,
         disabled: Disabled::default(),
     };
-    let mut relay = Relay::start(Links::default(), 0, spawn_config).unwrap();
+    let mut relay = Relay::start(Links::default(), 0, &[], spawn_config).unwrap();
     relay.inputs = Inputs::new(ReceiveMode::Ring);
     relay
 }
@@ -45,7 +45,7 @@ fn all_rules_can_be_changed_at_once() {
 fn what_others_want_is_in_nobodys_way() {
     let mut relay = relay();
     let wanted = many(20_000, "239.2.2.2");
-    let fits = counter_rows::fit(&wanted, relay.derived_capacity());
+    let fits = counter_rows::fit(&wanted, capacity_beside(&relay.configured));
     assert_eq!(counter_rows::needed(fits), FreeRows::ALL / 4 * 4);
     relay
         .set_derived_rules(fits.to_vec(), 20_000 - fits.len())
