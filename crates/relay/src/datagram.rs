@@ -1,7 +1,7 @@
-//! Packets to datagrams: one parse at the door.
+//! Parsing of UDP packets.
 //!
-//! The packet is taken before the host's own IP and UDP have looked at it, so that what they would refuse is refused
-//! here: a relay that sent a damaged datagram on with a fresh checksum would hide the damage.
+//! A packet is received before the host's own IP and UDP have checked it, so it is checked here: a relay that forwarded a
+//! damaged datagram with a fresh checksum would hide the damage.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -12,50 +12,50 @@ use pontoon_wire::protocol;
 #[cfg(test)]
 mod tests;
 
-/// A UDP datagram, or several of one flow that travel as one.
+/// A UDP datagram, or several of one flow that were received as one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Sender.
+    /// Address of the sender.
     pub from: IpAddr,
-    /// Sender's port.
+    /// Port of the sender.
     pub from_port: u16,
-    /// Address that it was sent to.
+    /// Destination address.
     pub to: IpAddr,
-    /// Port that it was sent to.
+    /// Destination port.
     pub to_port: u16,
-    /// TTL or hop limit, as it arrived.
+    /// TTL or hop limit on arrival.
     pub hops: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN bits.
     pub class: u8,
-    /// Where in the packet the payload is.
+    /// Range of the payload in the packet.
     pub payload: Range<usize>,
 }
 
-/// Why a packet was refused.
+/// The reason why a packet is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramError {
-    /// Not a whole UDP packet.
+    /// The packet is not a complete UDP packet.
     Malformed,
-    /// A fragment that nobody put together.
+    /// The packet is a fragment that was not reassembled.
     Fragment,
-    /// Damaged: a checksum is wrong.
+    /// A checksum is wrong.
     Checksum,
 }
 
-/// Who vouches for the UDP checksum.
+/// State of the UDP checksum on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// The kernel or the device has looked, or it never left this machine.
+    /// The kernel or the device has verified it, or the packet never left this machine.
     Verified,
-    /// Nobody has: it is summed here.
+    /// It is not verified yet.
     Unverified,
 }
 
 impl Datagram {
-    /// Reads a packet, from its first byte of IP on. Padding behind it does not matter.
+    /// Parses a packet that begins with the IP header. Padding behind it is ignored.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The packet is not a valid UDP packet.
     pub fn parse(packet: &[u8], checksum: ChecksumState) -> Result<Self, DatagramError> {
         match packet.first().map(|first| first >> 4) {
             Some(4) => v4(packet, checksum),
@@ -64,7 +64,7 @@ impl Datagram {
         }
     }
 
-    /// Bytes in front of the payload of a UDP packet that begins like this, without IPv6's extension headers.
+    /// Returns the number of header bytes of a UDP packet that begins with these bytes, without IPv6 extension headers.
     #[must_use]
     pub fn headers(begin: &[u8]) -> usize {
         let ip = match begin.first() {
@@ -140,7 +140,7 @@ fn udp(
     let udp = udp.get(..length).filter(|udp| udp.len() >= UDP_HEADER);
     let udp = udp.ok_or(DatagramError::Malformed)?;
     if checksum == ChecksumState::Unverified {
-        // None at all is IPv4's privilege (RFC 8200 section 8.1).
+        // Only IPv4 allows a datagram without a checksum (RFC 8200 section 8.1).
         match (word(udp, 6), to) {
             (0, IpAddr::V4(_)) => {}
             (0, IpAddr::V6(_)) => return Err(DatagramError::Checksum),
@@ -161,12 +161,12 @@ fn udp(
     })
 }
 
-/// The big-endian word at `at`, which the caller has seen to be there.
+/// Returns the big-endian word at `at`. The caller has checked the length.
 fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array(bytes, at))
 }
 
-/// The bytes at `at`, which the caller has seen to be there.
+/// Returns the bytes at `at`. The caller has checked the length.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -177,7 +177,7 @@ const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 
-// Extension headers that may be in front of UDP (RFC 8200 section 4).
+// Extension headers that are allowed before UDP (RFC 8200 section 4).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;

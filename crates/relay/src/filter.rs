@@ -1,7 +1,7 @@
-//! What the kernel is to hand us: a classic BPF program (Linux `Documentation/networking/filter.rst`) made from rules.
+//! Socket filters: classic BPF programs (Linux `Documentation/networking/filter.rst`) made from rules.
 //!
-//! It takes everything that a rule wants, and little else: the [`Table`](crate::Table) has the last word. It is asked rule
-//! by rule and for every packet, so that of many rules only the range that their groups lie in is left.
+//! A filter accepts every packet that a rule matches, and few others; the [`Table`](crate::Table) decides. The kernel runs
+//! the comparisons of each rule for every packet, so for many rules the filter compares with one range that has all groups.
 
 use std::net::IpAddr;
 
@@ -12,27 +12,27 @@ use crate::rule::Input;
 #[cfg(test)]
 mod tests;
 
-/// One instruction, as in `struct sock_filter`.
+/// An instruction, as in `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What to do.
+    /// Operation code.
     pub code: u16,
-    /// Instructions to skip where a comparison holds.
+    /// Instructions to skip if a comparison is true.
     pub jt: u8,
-    /// Instructions to skip where it does not.
+    /// Instructions to skip if it is false.
     pub jf: u8,
     /// Operand.
     pub k: u32,
 }
 
-/// A program that takes nothing.
+/// A program that drops every packet.
 pub const DROP_ALL: [Instruction; 1] = [op(RETURN, 0)];
 
-/// Instructions above which it costs more to ask for each rule than to take what no rule wants. The kernel takes 4096
-/// (`BPF_MAXINSNS`).
+/// Instructions above which comparing with each rule costs more than receiving what no rule matches. The kernel's limit is
+/// 4096 (`BPF_MAXINSNS`).
 const MAX_INSTRUCTIONS: usize = 512;
 
-/// The program for IPv4 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv4.
+/// Returns the program for IPv4 packets whose IP header begins at byte `base` of the frame. All `inputs` are IPv4.
 #[must_use]
 pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
     let inputs: Vec<_> = inputs.into_iter().collect();
@@ -59,11 +59,11 @@ pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
     }
 }
 
-/// The program for IPv6 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv6.
+/// Returns the program for IPv6 packets whose IP header begins at byte `base` of the frame. All `inputs` are IPv6.
 #[must_use]
 pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
     let inputs: Vec<_> = inputs.into_iter().collect();
-    // UDP, or an extension header in front of it: hop-by-hop, routing, fragment, destination.
+    // UDP, or an extension header before it: hop-by-hop, routing, fragment, destination.
     let mut program = vec![
         op(LOAD_BYTE, base + 6),
         jump_equal(UDP, 5, 0),
@@ -82,7 +82,7 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
         if let Some(port) = input.port {
             block.extend([
                 op(LOAD_BYTE, base + 6),
-                // Behind an extension header the port is not looked for here.
+                // Behind an extension header the port is not compared.
                 jump_equal(UDP, 0, 2),
                 op(LOAD_HALF, base + 42),
                 jump_equal(port.get().into(), 0, NEXT_BLOCK),
@@ -97,9 +97,9 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
     }
 }
 
-/// The same program, for what is the interface's own: a packet socket also gets what arrived through its interface for
-/// another one, such as a VLAN's, and what is for another host or for a VLAN that nobody has (`__netif_receive_skb_core`,
-/// Linux net/core/dev.c).
+/// Restricts a program to packets that belong to the interface: a packet socket also receives packets that arrived through
+/// its interface for another one, such as a VLAN interface, and those for another host or for a VLAN that does not exist here
+/// (`__netif_receive_skb_core`, Linux net/core/dev.c).
 #[must_use]
 pub fn only_own(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
     let mut own = vec![
@@ -114,7 +114,7 @@ pub fn only_own(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
     own
 }
 
-/// Compares the address at `at` with a range, word by word.
+/// Appends comparisons of the address at `at` with a range, word by word.
 fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
     let mut left = u32::from(range.prefix_len());
     let (words, count) = words(range.network());
@@ -132,7 +132,7 @@ fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
     }
 }
 
-/// The address as 32-bit words, and how many they are.
+/// Returns the address as 32-bit words, and their number.
 fn words(address: IpAddr) -> ([u32; 4], usize) {
     match address {
         IpAddr::V4(v4) => ([v4.to_bits(), 0, 0, 0], 1),
@@ -145,7 +145,7 @@ fn words(address: IpAddr) -> ([u32; 4], usize) {
     }
 }
 
-/// Appends a block of comparisons that takes the packet where all of them hold, and goes on behind it elsewhere.
+/// Appends a block of comparisons that accepts the packet if all of them hold; otherwise the next block is run.
 fn append_block(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
     block.push(op(RETURN, WHOLE_PACKET));
     let length = block.len();
@@ -157,7 +157,7 @@ fn append_block(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
     program.append(&mut block);
 }
 
-/// Where a program is too long: one input that has everything that these have, and more.
+/// Returns one input that contains all of these if the program is too long.
 fn aggregate(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
     let (first, others) = inputs
         .split_first()
@@ -195,20 +195,20 @@ const fn jump_equal(k: u32, jt: u8, jf: u8) -> Instruction {
     }
 }
 
-/// Marks a jump to the end of its block.
+/// Placeholder for a jump to the end of the block.
 const NEXT_BLOCK: u8 = u8::MAX;
 
-/// The whole packet, whatever its length.
+/// Return value that accepts the whole packet, whatever its length.
 const WHOLE_PACKET: u32 = 0x0004_0000;
 
-/// Where the index of a packet's interface is read (`SKF_AD_OFF + SKF_AD_IFINDEX`).
+/// Offset of the packet's interface index (`SKF_AD_OFF + SKF_AD_IFINDEX`).
 const INTERFACE_INDEX: u32 = SKF_AD_OFF + 8;
 
-/// Where it is read whom a packet is for (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and others than this host (`PACKET_OTHERHOST`).
+/// Offset of the packet type (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and its value for frames to other hosts.
 const PACKET_TYPE: u32 = SKF_AD_OFF + 4;
 const PACKET_OTHERHOST: u32 = 3;
 
-/// What the kernel knows beside the packet.
+/// Offset of the kernel's metadata of a packet.
 const SKF_AD_OFF: u32 = (-0x1000_i32).cast_unsigned();
 
 const UDP: u32 = 17;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A packet as somebody else writes it.
+/// An IPv4 packet built by another library.
 fn v4_packet(payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ipv4([10, 0, 0, 1], [239, 1, 1, 1], 17).udp(4000, 5001);
     let mut packet = Vec::new();
@@ -23,7 +23,7 @@ fn refused(packet: &[u8]) -> DatagramError {
     Datagram::parse(packet, ChecksumState::Unverified).unwrap_err()
 }
 
-/// Changes bytes of an IPv4 packet and makes its header's checksum right again.
+/// Changes bytes of an IPv4 packet and updates its header checksum.
 fn changed(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut packet);
     packet[10..12].fill(0);
@@ -33,7 +33,7 @@ fn changed(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 }
 
 #[test]
-fn reads_ipv4() {
+fn parses_ipv4() {
     let mut packet = changed(v4_packet(b"hello"), |packet| packet[1] = 0xb9);
     packet.extend([0; 13]);
     let datagram = Datagram::parse(&packet, ChecksumState::Unverified).unwrap();
@@ -50,7 +50,7 @@ fn reads_ipv4() {
 }
 
 #[test]
-fn reads_ipv6_behind_extension_headers() {
+fn parses_ipv6_behind_extension_headers() {
     let mut packet = v6_packet(b"hello");
     packet[0] = 0x6b;
     packet[1] = 0x90;
@@ -66,7 +66,7 @@ fn reads_ipv6_behind_extension_headers() {
 }
 
 #[test]
-fn refuses_damage() {
+fn refuses_damaged_packets() {
     let packet = v4_packet(b"hello");
     for at in [0, 8, 12, 16, 20, 22, 26, 28, 32] {
         let mut damaged = packet.clone();
@@ -90,7 +90,7 @@ fn refuses_damage() {
 }
 
 #[test]
-fn refuses_fragments_and_others() {
+fn refuses_fragments_and_other_protocols() {
     for flags in [0x20, 0x01] {
         let fragment = changed(v4_packet(b"hello"), |packet| packet[6] = flags);
         assert_eq!(refused(&fragment), DatagramError::Fragment);
@@ -107,7 +107,7 @@ fn refuses_fragments_and_others() {
 }
 
 #[test]
-fn refuses_what_is_cut() {
+fn refuses_truncated_packets() {
     for packet in [v4_packet(b"hello"), v6_packet(b"hello")] {
         for len in 0..packet.len() {
             assert_eq!(refused(&packet[..len]), DatagramError::Malformed, "{len} bytes");

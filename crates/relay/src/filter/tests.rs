@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Rule, Table};
 
-/// What the kernel would do: whether the program takes the frame, which arrived for interface 7 and a group.
+/// Runs a program as the kernel does, on a frame to a group that has arrived on interface 7.
 fn accepts(program: &[Instruction], frame: &[u8]) -> bool {
     accepts_of_type(2, program, frame)
 }
 
-/// The same for another kind (`PACKET_*`).
+/// The same for another packet type (`PACKET_*`).
 fn accepts_of_type(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
     let load = |at: usize, len: usize| {
         let bytes = frame.get(at..at + len)?;
@@ -40,7 +40,7 @@ fn accepts_of_type(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
             RETURN => return k > 0,
             other => panic!("instruction {other:#x}"),
         };
-        // The kernel ends a program that reads outside the packet: not taken.
+        // The kernel ends a program that reads outside the packet, and drops the packet.
         let Some(loaded) = loaded else { return false };
         a = loaded;
     }
@@ -80,7 +80,7 @@ fn frame(from: &str, to: &str, protocol: u8) -> Vec<u8> {
 }
 
 #[test]
-fn takes_what_a_rule_wants() {
+fn accepts_what_a_rule_matches() {
     let program = v4(
         14,
         &inputs(&[
@@ -107,7 +107,7 @@ fn takes_what_a_rule_wants() {
 }
 
 #[test]
-fn takes_what_arrived_for_the_interface() {
+fn accepts_only_packets_of_the_interface() {
     let program = v4(14, &inputs(&["a 239.1.1.1:5001"]));
     let (wanted, other) = (
         frame("10.0.0.1", "239.1.1.1:5001", 17),
@@ -116,13 +116,13 @@ fn takes_what_arrived_for_the_interface() {
     assert!(accepts(&only_own(7, program.clone()), &wanted));
     assert!(!accepts(&only_own(7, program.clone()), &other));
     assert!(!accepts(&only_own(8, program.clone()), &wanted));
-    // For this host, for all hosts, for some, for another one.
+    // PACKET_HOST, PACKET_BROADCAST and PACKET_MULTICAST, but not PACKET_OTHERHOST.
     let kinds = (0..4).filter(|kind| accepts_of_type(*kind, &only_own(7, program.clone()), &wanted));
     assert_eq!(kinds.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
-fn takes_ipv6() {
+fn accepts_ipv6() {
     let program = v6(
         14,
         &inputs(&[
@@ -150,7 +150,7 @@ fn takes_ipv6() {
 }
 
 #[test]
-fn too_many_rules_take_more_instead() {
+fn too_many_rules_are_replaced_by_one_range() {
     let many: Vec<_> = (0..900_u32)
         .map(|index| format!("a 239.1.{}.{}:5001", index / 256, index % 256))
         .collect();

@@ -1,4 +1,4 @@
-//! The language of rules.
+//! Parser of rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU8, NonZeroU16};
@@ -8,59 +8,59 @@ use ipnet::IpNet;
 
 use super::{Hops, Input, Output, Rule};
 
-/// Why a rule was refused, with the words that are at fault.
+/// The reason why a rule is invalid, with the text at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// There is no arrow.
+    /// The arrow is missing.
     #[error("no '->' (the form is: eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002)")]
     NoArrow,
-    /// Something is missing at this place.
+    /// A part is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A word that has no place there.
+    /// A word where none is expected.
     #[error("unexpected '{0}'")]
     Unexpected(String),
-    /// Not what the kernel takes as the name of an interface.
-    #[error("'{0}' is no name of an interface")]
+    /// Not a valid interface name.
+    #[error("invalid interface name '{0}'")]
     Interface(String),
     /// Not ADDRESS:PORT.
-    #[error("'{0}' is not ADDRESS:PORT ([ADDRESS]:PORT for IPv6)")]
+    #[error("invalid endpoint '{0}' (ADDRESS:PORT; [ADDRESS]:PORT for IPv6)")]
     Endpoint(String),
     /// Not an address or a range of addresses.
-    #[error("'{0}' is no address")]
+    #[error("invalid address '{0}'")]
     Address(String),
     /// Not a port.
-    #[error("'{0}' is no port (1 to 65535, or *)")]
+    #[error("invalid port '{0}' (1 to 65535, or *)")]
     Port(String),
     /// Not a TTL.
-    #[error("'{0}' is no TTL (1 to 255)")]
+    #[error("invalid TTL '{0}' (1 to 255)")]
     Ttl(String),
-    /// Bits behind the prefix.
-    #[error("'{0}' has bits behind its prefix (try: {1})")]
+    /// Bits are set behind the prefix.
+    #[error("'{0}' has bits set behind its prefix (try: {1})")]
     HostBits(String, IpNet),
-    /// A range that is not of groups only.
-    #[error("'{0}' is not a range of groups")]
+    /// A range that includes unicast addresses.
+    #[error("'{0}' is not a range of multicast groups")]
     NotGroups(IpNet),
-    /// Nobody can send to it, or nobody can be reached by it.
+    /// An address that no datagram can be sent to.
     #[error("nothing can be sent to {0}")]
     Unreachable(IpAddr),
-    /// A unicast address without its port: the port has to be ours.
-    #[error("{0} is no group, so it needs a port")]
+    /// A unicast address without a port. The relay binds a socket to the port.
+    #[error("{0} is a unicast address, so it needs a port")]
     UnicastNeedsPort(IpAddr),
-    /// A sender that cannot be one.
+    /// Not a unicast address.
     #[error("{0} cannot be a sender")]
     Sender(IpNet),
     /// The sender is of the other family.
-    #[error("{0} is of another family than the group")]
+    #[error("{0} and the group are of different address families")]
     OtherFamily(IpNet),
-    /// Only groups can be kept.
-    #[error("'*' keeps a group, and {0} is none")]
+    /// The destination address is kept, but it is the relay's own.
+    #[error("'*' keeps the group, and {0} is a unicast address")]
     KeepsUnicast(IpAddr),
-    /// The same output twice.
-    #[error("'{0}' is there twice")]
+    /// The same output a second time.
+    #[error("duplicate '{0}'")]
     Duplicate(String),
-    /// An output that is the input.
-    #[error("'{0}' is where it comes from")]
+    /// The output is the same as the input.
+    #[error("'{0}' is the input")]
     Loop(String),
 }
 
@@ -162,7 +162,8 @@ fn ttl(word: Option<&str>) -> Result<NonZeroU8, RuleError> {
     word.parse().map_err(|_| RuleError::Ttl(word.to_owned()))
 }
 
-/// As the kernel has it (`dev_valid_name`, Linux net/core/dev.c), less what this language uses itself.
+/// Parses an interface name: what the kernel accepts (`dev_valid_name`, Linux net/core/dev.c), less the characters that rules
+/// use themselves.
 pub(crate) fn interface(word: Option<&str>) -> Result<String, RuleError> {
     let name = word.ok_or(RuleError::Missing("the interface"))?;
     let fits = |letter: char| letter.is_ascii_graphic() && !"/:,".contains(letter);
@@ -172,14 +173,14 @@ pub(crate) fn interface(word: Option<&str>) -> Result<String, RuleError> {
     Ok(name.to_owned())
 }
 
-/// Address and port of `A:P` or `[A]:P`.
+/// Splits `A:P` or `[A]:P` into address and port.
 fn endpoint(word: &str) -> Result<(&str, Option<NonZeroU16>), RuleError> {
     let malformed = || RuleError::Endpoint(word.to_owned());
     let (address, port) = match word.strip_prefix('[') {
         Some(rest) => rest.split_once("]:").ok_or_else(malformed)?,
         None => word.split_once(':').ok_or_else(malformed)?,
     };
-    // Without brackets, where the address ends could not be told.
+    // An IPv6 address needs brackets, as it has colons itself.
     if word.starts_with('[') != address.contains(':') || port.contains(':') {
         return Err(malformed());
     }
@@ -214,7 +215,7 @@ fn single(word: &str) -> Result<IpAddr, RuleError> {
 fn unreachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4 == Ipv4Addr::UNSPECIFIED || v4 == Ipv4Addr::BROADCAST,
-        // An IPv4 address in disguise would leave as IPv4.
+        // Datagrams to an IPv4-mapped address leave as IPv4.
         IpAddr::V6(v6) => v6 == Ipv6Addr::UNSPECIFIED || v6.to_ipv4_mapped().is_some(),
     }
 }

@@ -1,4 +1,4 @@
-//! What somebody on a link sends to a relay, and what somebody writes into its configuration.
+//! Packets from a link and text of a configuration file, as the fuzzer generates them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use pontoon_relay::proxy::Proxy;
 use pontoon_relay::{Datagram, Rule, config};
 use pontoon_wire::checksum::Sum;
 
-/// The first byte says what the rest is.
+/// Interprets the first byte as the kind of the rest.
 pub(crate) fn play(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else {
         return;
@@ -22,7 +22,7 @@ pub(crate) fn play(bytes: &[u8]) {
     }
 }
 
-/// What is understood is the same once it has been written and read again.
+/// A parsed text is displayed as text that parses to the same value.
 fn text(text: &str) {
     if let Ok(rule) = text.parse::<Rule>() {
         assert_eq!(rule.to_string().parse(), Ok(rule));
@@ -39,7 +39,7 @@ fn text(text: &str) {
     }
 }
 
-/// As it came, and with sums that are right.
+/// Parses a packet as it is, and with correct checksums.
 fn datagram(packet: &[u8]) {
     let mut mended = packet.to_vec();
     mend_header(&mut mended);
@@ -53,7 +53,8 @@ fn datagram(packet: &[u8]) {
     }
 }
 
-/// Messages of hosts and routers on a link, each behind the quarters of a second that pass before it and its length.
+/// Runs a script of messages of hosts and routers on a link. Each is preceded by the quarters of a second that pass before it
+/// and by its length.
 fn members(mut script: &[u8], own: IpAddr) {
     let mut now = Duration::ZERO;
     let mut querier = Querier::new(own, now);
@@ -82,7 +83,7 @@ fn members(mut script: &[u8], own: IpAddr) {
     }
 }
 
-/// Puts the right sum into an IPv4 header.
+/// Sets the checksum of an IPv4 header.
 fn mend_header(packet: &mut [u8]) {
     let len = packet.first().map_or(0, |first| usize::from(first & 0xf) * 4);
     if packet.first().is_some_and(|first| first >> 4 == 4)
@@ -92,7 +93,7 @@ fn mend_header(packet: &mut [u8]) {
     }
 }
 
-/// Puts the right sum into an IGMP message, or into an MLD message behind eight bytes of options.
+/// Sets the checksum of an IGMP message, or of an MLD message behind eight bytes of options.
 fn mend_message(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
@@ -121,7 +122,7 @@ fn mend_message(packet: &mut [u8]) {
     }
 }
 
-/// Sets the two bytes at `at` so that all sum up to nothing.
+/// Sets the two bytes at `at` so that the checksum over all bytes is correct.
 fn mend(bytes: &mut [u8], at: usize, sum: Sum) {
     if let Some(place) = bytes.get_mut(at..at + 2) {
         place.fill(0);
