@@ -1,4 +1,4 @@
-//! What a worker knows, and one batch of its work.
+//! Forwards batches of packets according to the rules.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -14,45 +14,45 @@ use pontoon_relay::{Datagram, Gather, Table};
 use rustc_hash::FxHasher;
 
 use crate::counters::Counters;
-use crate::input::{DropReason, Input, Piece, RxPacket};
+use crate::input::{DropReason, Input, PayloadRef, RxPacket};
 use crate::messages::RuleEntry;
 use crate::sender::{Outcome, Sender, TxBurst};
 
 #[cfg(test)]
 mod tests;
 
-/// Rules, outputs and counters.
+/// Rules, outputs and counters of a worker.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     counters: Counters,
     senders: Vec<Option<Sender>>,
-    /// By row.
+    /// Rules by their row of counters.
     rules: BTreeMap<u32, RuleEntry>,
     tables: BTreeMap<u32, Table<RuleMatch>>,
-    gather: Gather<BurstKey, Piece>,
-    /// System calls refused that are counted already.
+    gather: Gather<BurstKey, PayloadRef>,
+    /// Refused system calls that are in the counters already.
     refusals: u64,
 }
 
-/// What the table leads to.
+/// Result of a table lookup.
 #[derive(Clone, Copy, Debug)]
 struct RuleMatch {
     row: u32,
-    /// Some output keeps address or port.
+    /// Some output keeps the address or the port.
     keeps: bool,
 }
 
-/// What datagrams of one send have in common.
+/// Properties that datagrams of one send have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct BurstKey {
     row: u32,
     hops: u8,
     class: u8,
-    /// Where they were sent to, where some output keeps any of it.
+    /// Original destination, if some output keeps part of it.
     to: Option<SocketAddr>,
 }
 
-/// What came of a batch, for the counters of its input.
+/// Counts of a batch, for the row of its input.
 #[derive(Debug, Default)]
 struct BatchCounts {
     packets: u64,
@@ -65,7 +65,7 @@ struct BatchCounts {
     cut: u64,
 }
 
-/// Packets that a batch is expected to have.
+/// Packets for which memory is allocated.
 const MAX_BATCH: usize = 1024;
 
 impl Forwarder {
@@ -80,7 +80,7 @@ impl Forwarder {
         }
     }
 
-    /// Counts system calls that were refused, of which there are `refusals` in this process.
+    /// Counts system calls that were refused; `refusals` is their number since this process started.
     pub(crate) fn count_refusals(&mut self, refusals: u64) {
         let more = refusals - self.refusals;
         self.counters
@@ -88,13 +88,13 @@ impl Forwarder {
         self.refusals = refusals;
     }
 
-    /// Where the predecessor that counted in this row has left its ring.
+    /// Returns the ring position that the predecessor of this process has left in a row.
     pub(crate) fn position(&self, row: u32) -> u32 {
         let position = self.counters.read(row)[InterfaceCounter::Position as usize];
         u32::try_from(position).unwrap_or_default()
     }
 
-    /// Puts a sender in its place, or nothing.
+    /// Sets or removes the socket of an output.
     pub(crate) fn set_sender(&mut self, id: u32, sender: Option<Sender>) {
         let id = id as usize;
         if self.senders.len() <= id {
@@ -103,7 +103,7 @@ impl Forwarder {
         self.senders[id] = sender;
     }
 
-    /// Takes the rules of these rows away and adds others.
+    /// Removes the rules of these rows and adds others.
     pub(crate) fn change(&mut self, removed: &[u32], added: Vec<RuleEntry>) {
         let mut tables: Vec<u32> = added.iter().map(|entry| entry.table).collect();
         tables.extend(
@@ -122,15 +122,15 @@ impl Forwarder {
         }
     }
 
-    /// Takes what an input has, as much as one batch may, and sends it on. Says how many packets that were.
+    /// Forwards the packets of an input, at most one batch. Returns the number of packets.
     pub(crate) fn forward_batch(&mut self, input: &mut Input, table: u32, row: u32) -> u64 {
         let mut counts = BatchCounts::default();
         self.gather.clear();
-        while let Some(arrival) = input.take() {
+        while let Some(packet) = input.take() {
             counts.packets += 1;
-            match arrival.content {
-                Ok(_) => self.classify(&arrival, table, &mut counts),
-                Err(drop_reason) => counts.drop_reason(drop_reason),
+            match packet.content {
+                Ok(_) => self.classify(&packet, table, &mut counts),
+                Err(drop_reason) => counts.count_drop(drop_reason),
             }
         }
         if counts.packets == 0 {
@@ -148,9 +148,9 @@ impl Forwarder {
         counts.packets
     }
 
-    /// Finds the rule, and puts what arrived with others of its kind.
-    fn classify(&mut self, arrival: &RxPacket, table: u32, counts: &mut BatchCounts) {
-        let Ok((datagram, size)) = &arrival.content else {
+    /// Looks up the rule of a packet and adds the packet to a burst.
+    fn classify(&mut self, packet: &RxPacket, table: u32, counts: &mut BatchCounts) {
+        let Ok((datagram, size)) = &packet.content else {
             return;
         };
         let bytes = datagram.payload.len();
@@ -171,7 +171,7 @@ impl Forwarder {
             class: datagram.class,
             to: found.keeps.then(|| (datagram.to, datagram.to_port).into()),
         };
-        let piece = Piece::new(arrival.place, datagram.payload.clone());
+        let piece = PayloadRef::new(packet.location, datagram.payload.clone());
         match size {
             None => self.gather.push(burst_key, flow(datagram), bytes, piece),
             Some(size) => self
@@ -192,7 +192,7 @@ fn flow(datagram: &Datagram) -> usize {
 
 fn send(
     entry: &RuleEntry,
-    burst: &Burst<'_, BurstKey, Piece>,
+    burst: &Burst<'_, BurstKey, PayloadRef>,
     input: &Input,
     senders: &mut [Option<Sender>],
     counters: &Counters,
@@ -228,7 +228,7 @@ fn send(
     }
 }
 
-/// Where to send, unless the socket is connected.
+/// Returns the destination, unless the socket is connected.
 fn destination(output: &rule::Output, original: Option<SocketAddr>) -> Option<SocketAddr> {
     let original = original.filter(|_| output.keeps())?;
     let address: IpAddr = output.to.unwrap_or(original.ip());
@@ -246,7 +246,7 @@ impl RuleMatch {
 }
 
 impl BatchCounts {
-    fn drop_reason(&mut self, drop_reason: DropReason) {
+    fn count_drop(&mut self, drop_reason: DropReason) {
         let (number, datagrams) = match drop_reason {
             DropReason::Refused(DatagramError::Malformed) => (&mut self.malformed, 1),
             DropReason::Refused(DatagramError::Checksum) => (&mut self.checksum, 1),

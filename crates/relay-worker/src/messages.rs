@@ -1,7 +1,7 @@
-//! What the supervisor tells a worker: one message of text each, most with a descriptor.
+//! Messages between supervisor and worker, as text. Some carry a descriptor to the worker.
 //!
-//! The first one is [`Begin`](Message::Begin). Inputs and outputs come and go one by one. Rules that come and rules that
-//! go wait for the next [`Commit`](Message::Commit), which is when all of them change at once.
+//! The first one is [`Start`](Message::Start). Inputs and outputs are added and removed one by one. Changes of rules take
+//! effect together at the next [`Commit`](Message::Commit).
 
 use std::io;
 use std::net::IpAddr;
@@ -13,30 +13,30 @@ use pontoon_relay::Rule;
 use pontoon_relay::membership::{MAX_SOURCES, SourceFilter};
 use pontoon_sys::packet::Size;
 
-/// Bytes of the longest message.
+/// Limit on the bytes of a message.
 pub const MAX_LEN: usize = 16 << 10;
 
-/// A worker's first word. Where it cannot go on, or not begin, the reason is its last.
+/// The report of a worker that has entered the sandbox. A worker that fails reports the reason as text and exits.
 pub const READY: &str = "ready";
 
 /// A message, without its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The first one, with the memory to count in.
+    /// First message, with the memory of the counters.
     Start(Settings),
-    /// Takes from a ring, or from a socket, whose descriptor comes along.
+    /// Receives from a ring or socket, whose descriptor comes along.
     Input(Input),
-    /// Takes from there no longer.
+    /// Stops receiving from an input.
     RemoveInput(u32),
-    /// Sends through a socket, which comes along, in the place of one with this number.
+    /// Sends through a socket, which comes along. It replaces the socket of the same number.
     Output(Output),
-    /// Sends through it no longer.
+    /// Removes an output.
     RemoveOutput(u32),
-    /// A rule, in force from the next commit on.
+    /// Adds a rule at the next commit.
     Rule(Box<RuleEntry>),
-    /// The rule that counts in this row is in force up to the next commit.
+    /// Removes the rule of this row of counters at the next commit.
     RemoveRule(u32),
-    /// What was said of rules since the last commit is in force.
+    /// Applies the changes of rules since the last commit.
     Commit,
     /// Runs an IGMP/MLD querier on a packet socket, whose descriptor comes along.
     Querier(Querier),
@@ -44,14 +44,14 @@ pub enum Message {
     QuerierAddress(u32, Option<IpAddr>),
     /// Stops a querier.
     RemoveQuerier(u32),
-    /// Memberships of a group. The worker reports them to the supervisor, which restores them in the worker's successor.
+    /// Sets the source filter of a group. The worker reports it to the supervisor, which restores it in the worker's successor.
     Member(Member),
 }
 
 /// An IGMP/MLD querier of one interface and family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Querier {
-    /// Its number.
+    /// Number of the querier.
     pub id: u32,
     /// Index of the interface.
     pub interface: u32,
@@ -70,68 +70,68 @@ pub struct Member {
     pub filter: SourceFilter,
 }
 
-/// What holds for a worker's life.
+/// Settings that do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long a datagram may wait for others.
+    /// Time that a datagram may wait for others.
     pub max_delay: Duration,
-    /// Whether to send several datagrams at once (`UDP_SEGMENT`).
+    /// Send several datagrams by one call (`UDP_SEGMENT`).
     pub segment: bool,
 }
 
-/// Something to take from.
+/// A ring or socket to receive from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// Its number.
+    /// Number of the input.
     pub id: u32,
-    /// Number of the table of rules that what arrives is looked up in.
+    /// Number of the table of rules in which datagrams are looked up.
     pub table: u32,
-    /// Row to count in.
+    /// Row of counters.
     pub row: u32,
-    /// What it is.
+    /// Kind of the input.
     pub kind: Kind,
 }
 
-/// What an input is.
+/// Kind of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A packet socket with a ring.
     Ring {
-        /// The ring's size.
+        /// Size of the ring.
         size: Size,
-        /// Somebody has taken from it before.
+        /// Another process has received from it before.
         used: bool,
     },
-    /// A UDP socket that is bound to a port.
+    /// A UDP socket that is bound to this port.
     Socket(u16),
 }
 
-/// Something to send through.
+/// A socket to send through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Its number.
+    /// Number of the output.
     pub id: u32,
-    /// Its family.
+    /// True for IPv6.
     pub v6: bool,
-    /// Whether it sends to groups.
+    /// True if the destination is a group.
     pub multicast: bool,
 }
 
-/// A rule, and where it counts and sends.
+/// A rule with its rows of counters and the numbers of its outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleEntry {
-    /// Number of its table.
+    /// Number of the table.
     pub table: u32,
-    /// Row to count in.
+    /// Row of counters of the rule.
     pub row: u32,
-    /// Row to count in and number of the output, for each of the rule's outputs.
+    /// For each output of the rule its row of counters and its number.
     pub outputs: Vec<(u32, u32)>,
     /// The rule.
     pub rule: Rule,
 }
 
 impl Message {
-    /// The message's text.
+    /// Encodes the message as text.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let text = match self {
@@ -175,10 +175,10 @@ impl Message {
         text.into_bytes()
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// `InvalidData`: it is none.
+    /// `InvalidData`: the text is not a message.
     pub fn decode(message: &[u8]) -> io::Result<Self> {
         let text = std::str::from_utf8(message).ok();
         text.and_then(decode).ok_or_else(|| {
@@ -187,7 +187,7 @@ impl Message {
         })
     }
 
-    /// Whether a descriptor comes with it.
+    /// Returns true if a descriptor comes with the message.
     #[must_use]
     pub fn has_descriptor(&self) -> bool {
         match self {
@@ -321,7 +321,7 @@ impl Member {
     }
 }
 
-/// A message and the descriptor that came with it.
+/// Decodes a message and checks that it has come with a descriptor if it needs one.
 pub(crate) fn received(
     bytes: &[u8],
     mut descriptors: Vec<OwnedFd>,
@@ -331,7 +331,7 @@ pub(crate) fn received(
     if descriptor.is_some() != message.has_descriptor() || !descriptors.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "a message with the wrong number of descriptors",
+            "wrong number of descriptors",
         ));
     }
     Ok((message, descriptor))

@@ -182,7 +182,7 @@ mod tests {
         assert!(querier.report(7, &ours).unwrap());
         assert_eq!(received(&theirs), Some(member(1, SourceFilter::Any)));
         assert_eq!(received(&theirs), None);
-        // Nothing is received; what nobody reports expires.
+        // Nothing more is received, so both memberships expire.
         querier.run(Duration::from_secs(300));
         assert!(querier.report(7, &ours).unwrap());
         for last in [1, 9] {

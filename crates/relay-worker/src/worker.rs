@@ -1,4 +1,4 @@
-//! The loop.
+//! The loop of a relay worker.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::messages::{self, Kind, MAX_LEN, Message, Output, RuleEntry, Settings}
 use crate::querier::QuerierSocket;
 use crate::sender::Sender;
 
-/// A worker that has been begun.
+/// A worker that has received its settings.
 #[derive(Debug)]
 pub(crate) struct Worker {
     control: OwnedFd,
@@ -30,12 +30,12 @@ pub(crate) struct Worker {
     /// Moment from which queriers count time.
     started: Instant,
     forwarder: Forwarder,
-    /// Rules, and rows of rules, that wait for the commit.
+    /// Rules to add, and rows of rules to remove, at the next commit.
     added: Vec<RuleEntry>,
     removed: Vec<u32>,
 }
 
-/// An input, and what it leads to.
+/// An input with its table of rules and its row of counters.
 #[derive(Debug)]
 struct Source {
     table: u32,
@@ -44,10 +44,10 @@ struct Source {
 }
 
 impl Worker {
-    /// Waits for the supervisor's first word.
+    /// Receives the supervisor's first message.
     ///
     /// # Errors
-    /// It is another one; the kernel's.
+    /// It is not [`Message::Start`]; the kernel's.
     pub(crate) fn new(control: OwnedFd) -> io::Result<Self> {
         let mut buffer = [0; MAX_LEN];
         let message = seqpacket::receive(&control, &mut buffer)?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -69,10 +69,10 @@ impl Worker {
         })
     }
 
-    /// Works until the supervisor is gone.
+    /// Runs until the supervisor closes the control socket.
     ///
     /// # Errors
-    /// The supervisor said something unknown; the kernel's.
+    /// The supervisor has sent an invalid message; the kernel's.
     pub(crate) fn run(mut self) -> io::Result<()> {
         seqpacket::send(&self.control, messages::READY.as_bytes(), &[])?;
         let mut more = false;
@@ -96,10 +96,10 @@ impl Worker {
         }
     }
 
-    /// Sleeps until there is something, or only looks where there is `more`.
+    /// Waits for messages and packets, or only polls if there is `more` to receive.
     ///
-    /// By poll(2), which is registered with the rings only while it waits: epoll(7) would be told of every packet that
-    /// arrives during a batch and its clock, by whoever hands it to the ring.
+    /// It uses poll(2), whose wait queue entries exist only while it waits: with epoll(7) the sender of each packet that arrives
+    /// during a batch and the batch delay would run a wake-up.
     fn wait(&self, more: bool) -> io::Result<Ready> {
         let mut of_control = PollFlags::IN;
         of_control.set(PollFlags::OUT, self.unreported);
@@ -145,18 +145,18 @@ impl Worker {
         Ok(())
     }
 
-    /// The batch clock.
+    /// Waits for the batch delay.
     fn wait_for_more(&self) {
         if self.settings.max_delay.is_zero() {
             return;
         }
         if let Ok(time) = Timespec::try_from(self.settings.max_delay) {
-            // Woken early by a signal, it was long enough.
+            // A signal may end the wait early, which does no harm.
             let _ = clock_nanosleep_relative(ClockId::Monotonic, &time);
         }
     }
 
-    /// Does all that the supervisor has said.
+    /// Handles all messages of the supervisor.
     fn receive_messages(&mut self) -> io::Result<ChannelState> {
         let mut buffer = [0; MAX_LEN];
         loop {
@@ -232,7 +232,7 @@ impl Worker {
                 }
             }
             (other, _) => {
-                let text = format!("out of place: {other:?}");
+                let text = format!("unexpected message {other:?}");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
         }
@@ -240,7 +240,7 @@ impl Worker {
     }
 }
 
-/// Who has woken us.
+/// Descriptors that are ready.
 #[derive(Debug, Default)]
 struct Ready {
     supervisor: bool,

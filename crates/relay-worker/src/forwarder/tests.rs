@@ -8,7 +8,7 @@ use pontoon_sys::{Family, udp};
 use super::*;
 use crate::input::SocketInput;
 
-/// A worker on the loopback interface: what comes to its port goes to two receivers.
+/// A forwarder on the loopback interface that sends what arrives at its port to two receivers.
 struct World {
     forwarder: Forwarder,
     input: Input,
@@ -94,7 +94,7 @@ impl World {
 }
 
 #[test]
-fn one_batch_is_one_send_for_each_output() {
+fn batch_is_one_send_for_each_output() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
     world.forwarder.change(&[], vec![entry]);
@@ -133,7 +133,7 @@ fn one_batch_is_one_send_for_each_output() {
 }
 
 #[test]
-fn what_no_rule_wants_is_counted() {
+fn counts_unmatched_datagrams() {
     let mut world = world();
     world.client.send(b"early").unwrap();
     assert_eq!(world.forward_batch(), 1);
@@ -150,7 +150,7 @@ fn what_no_rule_wants_is_counted() {
 }
 
 #[test]
-fn an_output_without_a_socket_loses_its_own() {
+fn output_without_a_socket_counts_its_datagrams_as_down() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
     world.forwarder.change(&[], vec![entry]);
@@ -163,7 +163,7 @@ fn an_output_without_a_socket_loses_its_own() {
 }
 
 #[test]
-fn a_ttl_that_ends_here_is_counted() {
+fn counts_expired_ttl() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
     world.forwarder.change(&[], vec![entry]);
@@ -171,12 +171,12 @@ fn a_ttl_that_ends_here_is_counted() {
     world.client.send(b"one").unwrap();
     world.forward_batch();
     assert_eq!((world.output(0).expired, world.output(0).sent), (1, 0));
-    // The other one sets its own.
+    // The other output sets the TTL.
     assert_eq!((world.output(1).expired, world.output(1).sent), (0, 1));
 }
 
 #[test]
-fn a_rule_changes_at_once() {
+fn rule_change_takes_effect_at_once() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
     world.forwarder.change(&[], vec![entry]);

@@ -1,4 +1,4 @@
-//! A UDP socket, where there is no ring.
+//! Input from a UDP socket, without CAP_NET_RAW.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,9 +8,9 @@ use pontoon_sys::message::{self, Take};
 use pontoon_sys::udp::{self, Beside};
 use vm_memory::VolatileSlice;
 
-use super::{DropReason, Place, RxPacket};
+use super::{DropReason, Location, RxPacket};
 
-/// A socket that is bound to a port. One receive can yield several datagrams of one flow (`UDP_GRO`).
+/// A UDP socket that is bound to a port. One receive can return several datagrams of one flow (`UDP_GRO`).
 #[derive(Debug)]
 pub(crate) struct SocketInput {
     socket: OwnedFd,
@@ -20,13 +20,13 @@ pub(crate) struct SocketInput {
     lengths: Vec<usize>,
 }
 
-/// Receives of one batch.
+/// Limit on the receives of a batch.
 const MAX_BATCH: usize = 64;
 
-/// All that one batch takes.
+/// A full batch.
 pub(super) const FULL_BATCH: u64 = MAX_BATCH as u64;
 
-/// The longest that a receive yields.
+/// Bytes of the longest result of a receive.
 const BYTES: usize = 64 << 10;
 
 impl SocketInput {
@@ -71,13 +71,13 @@ impl SocketInput {
             (None, _) | (_, None) => Err(DropReason::Refused(DatagramError::Malformed)),
         };
         Some(RxPacket {
-            place: Place::Buffer(number),
+            location: Location::Buffer(number),
             content,
         })
     }
 
-    pub(super) fn packet(&self, place: Place) -> &[u8] {
-        let Place::Buffer(number) = place else {
+    pub(super) fn packet(&self, location: Location) -> &[u8] {
+        let Location::Buffer(number) = location else {
             return &[];
         };
         let (buffer, length) = (self.buffers.get(number), self.lengths.get(number));

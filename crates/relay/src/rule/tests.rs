@@ -82,10 +82,7 @@ fn error_names_the_reason() {
             "sixteen-bytes-ab 239.1.1.1:1 -> b 239.1.1.1:1",
             "invalid interface name 'sixteen-bytes-ab'",
         ),
-        (
-            "a/b 239.1.1.1:1 -> b 239.1.1.1:1",
-            "invalid interface name 'a/b'",
-        ),
+        ("a/b 239.1.1.1:1 -> b 239.1.1.1:1", "invalid interface name 'a/b'"),
         (
             "a 239.1.1.1 -> b 239.1.1.1:1",
             "invalid endpoint '239.1.1.1' (ADDRESS:PORT; [ADDRESS]:PORT for IPv6)",
@@ -107,7 +104,10 @@ fn error_names_the_reason() {
             "a 239.1.1.1:65536 -> b 239.1.1.1:1",
             "invalid port '65536' (1 to 65535, or *)",
         ),
-        ("a 239.1.1.1:1 -> b 239.1.1.1:1 ttl 0", "invalid TTL '0' (1 to 255)"),
+        (
+            "a 239.1.1.1:1 -> b 239.1.1.1:1 ttl 0",
+            "invalid TTL '0' (1 to 255)",
+        ),
         (
             "a 239.1.1.1/24:1 -> b 239.1.1.1:1",
             "'239.1.1.1/24' has bits set behind its prefix (try: 239.1.1.0/24)",
@@ -141,15 +141,15 @@ fn error_names_the_reason() {
             "a 239.1.1.1:1 from ::1 -> b 239.1.1.1:1",
             "::1/128 and the group are of different address families",
         ),
-        ("a 10.0.0.1:1 -> b *:1", "'*' keeps the group, and 10.0.0.1 is a unicast address"),
+        (
+            "a 10.0.0.1:1 -> b *:1",
+            "'*' keeps the group, and 10.0.0.1 is a unicast address",
+        ),
         (
             "a 239.1.1.1:1 -> b 239.1.1.1:1, b 239.1.1.1:1 ttl 8",
             "duplicate 'b 239.1.1.1:1 ttl 8'",
         ),
-        (
-            "a 239.1.1.1:1 -> a 239.1.1.1:1",
-            "'a 239.1.1.1:1' is the input",
-        ),
+        ("a 239.1.1.1:1 -> a 239.1.1.1:1", "'a 239.1.1.1:1' is the input"),
         ("a 239.1.1.1:1 -> a *:*", "'a *:*' is the input"),
     ] {
         let error = parse(text).unwrap_err().to_string();
