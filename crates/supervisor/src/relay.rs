@@ -1,8 +1,9 @@
-//! A relay's supervisor: it opens rings and sockets, hands them to workers, and follows the interfaces.
+//! Supervisor of `pontoon relay`: opens rings and sockets, passes them to workers, and follows the interfaces. It reads no
+//! packet.
 //!
-//! All it knows is in [`state`]: the rules, what is open for them, and the workers. Three things change it: somebody's
-//! wish, by the file of rules or by the [`control`] socket; an interface that comes, goes or changes; and the death of a
-//! worker, whose successor is told everything once more and goes on counting where it had stopped.
+//! [`state`] has the rules, what is open for them, and the workers. Three events change it: new rules, from the configuration
+//! file, the [`control`] socket, the kernel's routes or group memberships; a change of an interface; and the exit of a
+//! worker, whose successor receives the whole state and continues the counters.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,40 +41,40 @@ use links::LinkWatch;
 use state::Relay;
 use worker_pool::SpawnConfig;
 
-/// What `pontoon relay` was asked for.
+/// Options of `pontoon relay`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rules that were given as such.
+    /// Rules of the command line.
     pub rules: Vec<Rule>,
-    /// A file with more of them.
+    /// Configuration file with more rules.
     pub config: Option<PathBuf>,
-    /// How many processes move packets.
+    /// The number of processes that forward datagrams.
     pub workers: u8,
-    /// How long a datagram may wait for others.
+    /// Time that a datagram may wait for others.
     pub max_delay: Duration,
     /// A layer of the workers' sandbox that the host refuses is an error.
     pub require_sandbox: bool,
-    /// Whether the kernel's multicast routes are rules, too.
+    /// Derive rules from the kernel's multicast routes.
     pub follow_kernel_routes: bool,
-    /// Interfaces that what hosts behind others want is brought from.
+    /// Upstream and downstream interfaces of IGMP/MLD proxying.
     pub proxies: Vec<Proxy>,
-    /// Where to listen for who wants to change rules, or to see what was counted.
+    /// Path of the control socket.
     pub control: Option<PathBuf>,
-    /// Where to have metrics for anybody who asks.
+    /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
-    /// Where to say that the relay stands.
+    /// Descriptor to write to when the relay is ready.
     pub ready_fd: Option<i32>,
-    /// Where to write our process id then.
+    /// File for the process id, written when the relay is ready.
     pub pid_file: Option<PathBuf>,
 }
 
-/// How soon to look again at what could not be opened.
+/// Time between two attempts to open what could not be opened.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Relays until a signal ends it. SIGHUP reads the file again, SIGUSR1 prints what was counted.
+/// Runs the relay until a signal ends it. SIGHUP reloads the configuration file, SIGUSR1 prints the counters.
 ///
 /// # Errors
-/// Anything of ours that failed, in one line.
+/// The first failure that prevents start or operation, in one line.
 pub fn run(options: &Options) -> Result<u8, Error> {
     let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
@@ -111,7 +112,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     events.run()
 }
 
-/// The rules of the command line and of the file.
+/// Returns the rules of the command line and of the file.
 fn rules(options: &Options) -> Result<Rules, Error> {
     let mut rules = match &options.config {
         None => Rules::default(),
@@ -130,7 +131,7 @@ fn rules(options: &Options) -> Result<Rules, Error> {
     Ok(rules)
 }
 
-/// Status of wrong usage.
+/// Exit status for wrong usage.
 const USAGE: u8 = 2;
 
 struct Loop<'a> {
@@ -196,7 +197,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Looks at the kernel's multicast routes.
+    /// Reads the kernel's multicast routes.
     fn read_kernel_routes(&mut self) -> Result<(), Error> {
         if let Some(kernel) = &mut self.kernel {
             let rules = kernel.rules(self.relay.links());
@@ -207,23 +208,23 @@ impl Loop<'_> {
         Ok(())
     }
 
-    /// Reads the file again. What is wrong changes nothing.
+    /// Reloads the configuration file. If it is invalid, the rules stay unchanged.
     fn reload(&mut self) -> Result<(), Error> {
         match rules(self.options).and_then(|rules| self.relay.replace(rules)) {
-            Ok(()) => tracing::info!("{} rules", self.relay.rules().iter().count()),
-            Err(error) => tracing::error!("{error}; the rules stay as they were"),
+            Ok(()) => tracing::info!("reloaded: {} rules", self.relay.rules().iter().count()),
+            Err(error) => tracing::error!("{error}; rules unchanged"),
         }
         Ok(())
     }
 
-    /// One line of JSON.
+    /// Prints the counters as one line of JSON.
     fn print(&mut self) -> Result<(), Error> {
         use std::io::Write;
         let stats = self.relay.stats();
         let mut line = serde_json::to_vec(&stats).map_err(|error| Error::new(error.to_string()))?;
         line.push(b'\n');
         let mut out = std::io::stdout().lock();
-        // A reader that has gone away is no reason to end.
+        // A reader that has closed its end does not end the relay.
         if let Err(error) = out.write_all(&line).and_then(|()| out.flush()) {
             tracing::warn!(%error, "cannot print");
         }

@@ -1,4 +1,4 @@
-//! The way to a worker.
+//! Socket to a worker, with a queue of messages that it has not taken yet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,22 +11,23 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::refused::{PAUSE, Refused};
 
-/// What a worker does not take at once waits here, in order: one that hears nothing, as it is stopped, say, holds nobody
-/// up.
+/// A socket to a worker. Messages that do not fit into its buffer are queued in order, so a worker that is stopped does not
+/// block the supervisor.
 #[derive(Debug)]
 pub(super) struct ControlChannel {
     socket: OwnedFd,
     queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     overflowed: bool,
-    /// When to try again, where the host is short of something else than room in the socket.
+    /// Time of the next attempt, if the host was short of another resource than room in the socket.
     retry_at: Option<Instant>,
 }
 
-/// Whoever is at the other end would not know all that it has to: another has to take its place.
+/// The queue is full or a descriptor could not be queued. The worker does not have the whole state any more and has to be
+/// restarted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct QueueOverflow;
 
-/// Messages that may wait: more than all that there is to say to a worker that has just been born.
+/// Limit on the queue: more than the messages that a new worker is sent.
 const MAX_QUEUED: usize = 1 << 17;
 
 impl ControlChannel {
@@ -42,10 +43,10 @@ impl ControlChannel {
         })
     }
 
-    /// Says it now, or when there is room. To one that is dead, nothing: its successor will be told everything.
+    /// Sends a message, or queues it. Nothing is sent to a worker that has exited; its successor receives the whole state.
     ///
     /// # Errors
-    /// Too much waits already, or the descriptor cannot be kept. Told once.
+    /// The queue is full, or the descriptor cannot be duplicated. Returned once.
     pub(super) fn send(
         &mut self,
         message: &Message,
@@ -73,7 +74,7 @@ impl ControlChannel {
         }
     }
 
-    /// Says what there is room for by now.
+    /// Sends queued messages as far as there is room.
     pub(super) fn flush(&mut self, now: Instant) {
         if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return;
@@ -87,17 +88,17 @@ impl ControlChannel {
         }
     }
 
-    /// When to go on, where there is nothing to poll for.
+    /// Returns the time of the next attempt, if no descriptor announces it.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// What to poll for room, where something waits for it.
+    /// Returns what to poll for room, if messages are queued.
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
         (!self.queue.is_empty() && self.retry_at.is_none()).then(|| PollFd::new(&self.socket, PollFlags::OUT))
     }
 
-    /// Whether it has not to be said again.
+    /// Returns true unless the message must be queued and retried.
     fn try_send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> bool {
         let Err(error) = seqpacket::send(&self.socket, bytes, descriptor.as_slice()) else {
             return true;
@@ -105,12 +106,12 @@ impl ControlChannel {
         match Refused::why(&error) {
             Refused::Full => false,
             Refused::ForNow => {
-                tracing::debug!(%error, "a worker is told later");
+                tracing::debug!(%error, "message to a worker queued");
                 self.retry_at = Some(Instant::now() + PAUSE);
                 false
             }
             Refused::Gone | Refused::Never => {
-                tracing::debug!(%error, "a worker was not told");
+                tracing::debug!(%error, "message to a worker dropped");
                 true
             }
         }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_waits_in_order() {
+    fn messages_that_do_not_fit_are_sent_later_in_order() {
         let (mut channel, theirs) = channel();
         for row in 0..1000 {
             let descriptor = (row % 2 == 0).then(|| theirs.as_fd());
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_listens_is_given_up_once() {
+    fn full_queue_is_reported_once() {
         let (mut channel, _theirs) = channel();
         let refused =
             (0..2 * MAX_QUEUED).filter(|_| channel.send(&Message::Commit, None) == Err(QueueOverflow));
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_told_nothing() {
+    fn message_to_an_exited_worker_is_dropped() {
         let (mut channel, theirs) = channel();
         drop(theirs);
         channel.send(&Message::Commit, None).unwrap();

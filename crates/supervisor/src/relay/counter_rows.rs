@@ -1,4 +1,4 @@
-//! Rows of the counters.
+//! Allocation of rows of counters.
 
 use std::collections::VecDeque;
 
@@ -6,17 +6,17 @@ use pontoon_relay::Rule;
 use pontoon_relay::counters::WORKER_ROW;
 use pontoon_relay_worker::Counters;
 
-/// Rows that nobody has, the one that was given back first in front: a worker that has not heard yet that a rule is gone
-/// counts in a row that nobody else will get for a long while.
+/// Free rows, in the order in which they were freed. A worker that has not removed a rule yet counts in its row, so a row is
+/// reused as late as possible.
 #[derive(Debug)]
 pub(super) struct FreeRows(VecDeque<u32>);
 
-/// What rules take at most: one each, one for each output, and perhaps one for a door of its own.
+/// Returns the most rows that rules take: one each, one for each output, and perhaps one for a new ingress.
 pub(super) fn needed<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> usize {
     rules.into_iter().map(|rule| 2 + rule.outputs.len()).sum()
 }
 
-/// Those in front that so many rows are enough for.
+/// Returns the first rules that fit into so many rows.
 pub(super) fn fit(rules: &[Rule], mut rows: usize) -> &[Rule] {
     let fits = rules.iter().take_while(|rule| {
         let left = rows.checked_sub(needed([*rule]));
@@ -27,14 +27,14 @@ pub(super) fn fit(rules: &[Rule], mut rows: usize) -> &[Rule] {
 }
 
 impl FreeRows {
-    /// All rows that can be given away.
+    /// The number of rows that can be allocated.
     pub(super) const ALL: usize = (Counters::ROWS - WORKER_ROW - 1) as usize;
 
     pub(super) fn new() -> Self {
         Self((WORKER_ROW + 1..Counters::ROWS).collect())
     }
 
-    /// A row; none when all are taken.
+    /// Allocates a row; `None` if there is none.
     pub(super) fn allocate(&mut self) -> Option<u32> {
         self.0.pop_front()
     }

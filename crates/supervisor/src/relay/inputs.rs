@@ -1,4 +1,4 @@
-//! Rings and sockets that workers take from.
+//! Rings and sockets that workers receive from.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ mod packet_ring;
 mod receiver;
 mod sockets;
 
-/// What is received together: all that arrives on an interface for a family.
+/// An interface and family on which datagrams are received.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ingress {
     pub(super) interface: String,
     v6: bool,
 }
 
-/// How datagrams are received.
+/// The kind of socket on which datagrams are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveMode {
     /// Packet rings.
@@ -33,7 +33,7 @@ pub(super) enum ReceiveMode {
     Socket,
 }
 
-/// Doors by what they are.
+/// Receivers by interface and family.
 #[derive(Debug)]
 pub(super) struct Inputs {
     mode: ReceiveMode,
@@ -75,57 +75,57 @@ impl Inputs {
         }
     }
 
-    /// How datagrams are received.
+    /// Returns the kind of socket on which datagrams are received.
     pub(super) fn mode(&self) -> ReceiveMode {
         self.mode
     }
 
-    /// Whether there is such a door.
+    /// Returns true if the ingress was added.
     pub(super) fn has(&self, ingress: &Ingress) -> bool {
         self.ingresses.contains_key(ingress)
     }
 
-    /// Makes a door that counts in a row.
+    /// Adds an ingress that counts in `row`.
     pub(super) fn add(&mut self, ingress: Ingress, row: u32) {
         self.next_table += 1;
         self.ingresses
             .insert(ingress, Receiver::new(self.next_table, row));
     }
 
-    /// The table that what comes through a door is looked up in.
+    /// Returns the number of the table of rules for an ingress.
     pub(super) fn table(&self, ingress: &Ingress) -> Option<u32> {
         Some(self.ingresses.get(ingress)?.table)
     }
 
-    /// Takes a door away; its row is free.
+    /// Removes an ingress and returns its row of counters.
     pub(super) fn remove(&mut self, ingress: &Ingress, workers: &mut WorkerPool) -> Option<u32> {
         let mut receiver = self.ingresses.remove(ingress)?;
         receiver.close(workers, &mut self.deferred);
         Some(receiver.row)
     }
 
-    /// Doors there are.
+    /// Returns all ingresses.
     pub(super) fn ingresses(&self) -> Vec<Ingress> {
         self.ingresses.keys().cloned().collect()
     }
 
-    /// Why nothing can be received for a rule.
+    /// Returns the reason why nothing can be received for a rule.
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
         self.ingresses.get(&Ingress::of(input))?.missing(input)
     }
 
-    /// Whether some door is not open, or not for all of its rules.
+    /// Returns true if an ingress is not open, or not for all of its rules.
     pub(super) fn incomplete(&self) -> bool {
         self.ingresses.values().any(Receiver::is_incomplete)
     }
 
-    /// When a ring is to be looked at, or something to be closed for good.
+    /// Returns the time of the next check of a ring or delayed close.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let looks = self.ingresses.values().filter_map(Receiver::next_check);
         looks.chain(self.deferred.next_deadline()).min()
     }
 
-    /// Something has come to a ring that nothing had come to for a while.
+    /// Starts checks of rings, as SIGIO has reported a packet at one of them.
     pub(super) fn on_packet_signal(&mut self) {
         let now = Instant::now();
         for ring in self.ingresses.values_mut().filter_map(Receiver::ring_mut) {
@@ -133,7 +133,7 @@ impl Inputs {
         }
     }
 
-    /// Closes the rings of doors that the kernel has stopped one of. They are to be opened again.
+    /// Closes the rings of ingresses of which the kernel has stopped one. The caller opens them again.
     pub(super) fn close_stalled(&mut self, workers: &mut WorkerPool) -> Vec<Ingress> {
         let now = Instant::now();
         let mut closed = Vec::new();
@@ -147,12 +147,12 @@ impl Inputs {
         closed
     }
 
-    /// Closes it.
+    /// Closes a ring whose delay has passed.
     pub(super) fn close_due(&mut self) {
         self.deferred.close_due();
     }
 
-    /// Doors that are open as they would not be opened again.
+    /// Returns the ingresses whose rings depend on properties that have changed.
     pub(super) fn outdated(&self, links: &Links) -> Vec<Ingress> {
         let outdated = |(ingress, receiver): &(&Ingress, &Receiver)| {
             receiver.state.is_ok() && receiver.params() != self.params(ingress, links)
@@ -161,7 +161,7 @@ impl Inputs {
         ingresses.map(|(ingress, _)| ingress.clone()).collect()
     }
 
-    /// What a ring would depend on that was opened now, where one can be.
+    /// Returns the properties that a ring opened now depends on, if it can be opened.
     fn params(&self, ingress: &Ingress, links: &Links) -> Option<RingParams> {
         let link = links.get(&ingress.interface).filter(|link| link.up)?;
         let is_stacked_on =
@@ -173,7 +173,7 @@ impl Inputs {
         })
     }
 
-    /// Opens or closes a door as its interface is now, for the rules that it has now.
+    /// Opens or closes an ingress according to its interface, for its current rules.
     pub(super) fn update<'a>(
         &mut self,
         ingress: &Ingress,
@@ -204,14 +204,14 @@ impl Inputs {
         receiver.adapt(ingress, link, rules, next_id, workers);
     }
 
-    /// Tells a worker that has just been born.
+    /// Sends all inputs to a worker that has just been started.
     pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
         for receiver in self.ingresses.values() {
             receiver.send(number, RingState::Used, workers);
         }
     }
 
-    /// What was counted.
+    /// Returns the counters of every ingress.
     pub(super) fn stats(&mut self, workers: &WorkerPool) -> Vec<InterfaceStats> {
         let ingresses = self.ingresses.iter_mut();
         ingresses
@@ -220,7 +220,7 @@ impl Inputs {
     }
 }
 
-/// Where what a rule takes is sent to, if that is one address and port.
+/// Returns the destination of a rule if it is a single address and port.
 fn endpoint(input: &Input) -> Option<SocketAddr> {
     let single = input.to.prefix_len() == input.to.max_prefix_len();
     let port = input.port.filter(|_| single)?;

@@ -1,4 +1,4 @@
-//! The interfaces, and what becomes of them (rtnetlink(7)).
+//! Network interfaces and their changes (rtnetlink(7)).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,28 +22,28 @@ use crate::netlink::{self, Netlink};
 pub(super) struct Link {
     pub(super) name: String,
     pub(super) index: u32,
-    /// Somebody has set it up.
+    /// Administratively up (`IFF_UP`).
     pub(super) up: bool,
-    /// There is something at its other end.
+    /// The link is operational (`IFF_LOWER_UP`).
     pub(super) carrier: bool,
     pub(super) mtu: u32,
-    /// Bytes in front of IP are those of Ethernet.
+    /// The link-layer header is that of Ethernet.
     pub(super) ethernet: bool,
-    /// Index of the interface that it is on top of, a VLAN's say, and whose frames it gets.
+    /// Index of the lower interface, whose frames it receives: that of a VLAN, say.
     lower: Option<u32>,
     addresses: Vec<LocalAddress>,
 }
 
-/// An address that can be sent from.
+/// An address that can be a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LocalAddress {
     pub(super) address: IpAddr,
-    /// The kernel sends from another one, where there is one (RFC 4862 section 5.5.4).
+    /// The kernel prefers other addresses as source (RFC 4862 section 5.5.4).
     deprecated: bool,
 }
 
 impl Link {
-    /// Its addresses of a family.
+    /// Returns the addresses of a family.
     pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = LocalAddress> {
         let of_family = move |local: &&LocalAddress| Family::of(local.address) == family;
         self.addresses.iter().filter(of_family).copied()
@@ -51,7 +51,8 @@ impl Link {
 }
 
 impl LocalAddress {
-    /// An address that it may yet turn out that somebody else has is told once more when that is known (RFC 4862 section 5.4).
+    /// Reads an address. Duplicate address detection of a tentative one is not finished; its end causes another event (RFC 4862
+    /// section 5.4).
     fn of(message: &RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(header) = message else {
             return None;
@@ -81,7 +82,7 @@ impl Links {
         self.0.get_mut(name)
     }
 
-    /// One more, like the loopback.
+    /// Adds a copy of the loopback interface.
     #[cfg(test)]
     pub(super) fn add(&mut self, name: &str, index: u32) {
         let mut link = self.0["lo"].clone();
@@ -89,10 +90,10 @@ impl Links {
         self.0.insert(link.name.clone(), link);
     }
 
-    /// Whether what arrives for an interface has come through the one with that index.
+    /// Returns true if frames of the named interface arrive through the one with that index.
     pub(super) fn is_stacked_on(&self, name: &str, index: u32) -> bool {
         let mut at = self.get(name);
-        // None is on top of itself; what has just changed might look so.
+        // No interface is stacked on itself, but a snapshot of changing interfaces might look so.
         for _ in 0..self.0.len() {
             let Some(lower) = at.and_then(|link| link.lower) else {
                 return false;
@@ -105,14 +106,14 @@ impl Links {
         false
     }
 
-    /// The name of the interface with this index.
+    /// Returns the name of the interface with this index.
     pub(super) fn name(&self, index: u32) -> Option<&str> {
         let link = self.0.values().find(|link| link.index == index)?;
         Some(&link.name)
     }
 }
 
-/// Follows the interfaces.
+/// Watches the interfaces.
 #[derive(Debug)]
 pub(super) struct LinkWatch {
     events: Socket,
@@ -122,7 +123,7 @@ pub(super) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Subscribes, then looks, so that no change falls between.
+    /// Subscribes to changes, then reads the interfaces, so no change is missed.
     ///
     /// # Errors
     /// The kernel's.
@@ -143,21 +144,21 @@ impl LinkWatch {
         Ok((watch, links))
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Until when to wait at most.
+    /// Returns the time of the next attempt after a failure.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
 
-    /// The interfaces, if something has changed.
+    /// Returns the interfaces if they have changed.
     ///
     /// # Errors
-    /// The kernel's, unless it may do better in a second.
+    /// The kernel's, unless it is one that is retried after a second.
     pub(super) fn changed(&mut self) -> io::Result<Option<Links>> {
         if !netlink::drain(&self.events)? && !self.again.is_due() {
             return Ok(None);
@@ -181,7 +182,7 @@ impl LinkWatch {
     }
 }
 
-/// What the kernel has counted for devices, by name.
+/// Returns the kernel's counters of devices, by name.
 ///
 /// # Errors
 /// The kernel's.
@@ -255,7 +256,8 @@ fn link(message: &LinkMessage) -> Option<Link> {
     })
 }
 
-/// Of other kinds, what is said there is the other end, or is in another namespace.
+/// Returns the index of the lower interface. For other kinds (veth, say) the attribute names the peer, which may be in
+/// another namespace.
 fn lower(message: &LinkMessage) -> Option<u32> {
     let (mut below, mut on_top) = (None, false);
     for attribute in &message.attributes {
@@ -290,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sees_the_loopback() {
+    fn reads_the_loopback_interface() {
         let (_, links) = LinkWatch::start().unwrap();
         let lo = links.get("lo").unwrap();
         assert!(lo.index > 0 && lo.ethernet && lo.mtu >= 1500);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_is_on_top_of_what() {
+    fn recognizes_stacked_interfaces() {
         let message = |index, below, kind: Option<InfoKind>| {
             let mut message = LinkMessage::default();
             message.header.index = index;
@@ -330,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_once_it_is_known_to_be_ours() {
+    fn tentative_address_is_not_used() {
         let with = |flags| {
             let mut message = AddressMessage::default();
             message.header.prefix_len = 64;
@@ -344,18 +346,18 @@ mod tests {
         assert_eq!(with(AddressHeaderFlags::Tentative), None);
         let taken = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
         assert_eq!(with(taken), None);
-        // Sockets choose another one now: it is another link.
+        // Sockets choose another source address now, so the link counts as changed.
         assert_ne!(with(AddressHeaderFlags::Deprecated), Some(local));
     }
 
     #[test]
-    fn interfaces_that_cannot_be_read_now_are_read_later() {
+    fn failed_read_is_retried() {
         let (mut watch, links) = LinkWatch::start().unwrap();
         watch.last = Links::default();
         watch.query = Netlink::without_room();
         netlink::ask_nothing(&watch.events);
         assert_eq!(watch.changed().unwrap(), None);
-        // Not before it is time, unless there is an event.
+        // Not before the retry is due, unless there is an event.
         assert_eq!(watch.changed().unwrap(), None);
         let due = watch.deadline().unwrap();
         std::thread::sleep(due.saturating_duration_since(Instant::now()));

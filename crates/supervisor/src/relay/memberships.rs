@@ -1,5 +1,5 @@
-//! What rules want of the host's own IP: that it is a member of their groups, as without a report nobody sends them here
-//! (RFC 3376, RFC 3810), and that what a ring has taken of an address and port ends there in silence.
+//! Sockets that the host's own IP needs for rules: memberships of their groups, without whose report routers and switches
+//! forward nothing to this host (RFC 3376, RFC 3810), and sinks for what a ring has received, which IP delivers, too.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,25 +16,25 @@ use super::inputs::ReceiveMode;
 use super::links::Links;
 use crate::error::reason;
 
-/// What is held for a rule.
+/// A group to join or an address to bind for a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Membership {
     interface: String,
-    /// A group to be joined, or an address of the host's.
+    /// A group, or an address of this host.
     to: IpAddr,
-    /// Joined for this sender only.
+    /// The only sender for which the group is joined.
     from: Option<IpAddr>,
-    /// Where datagrams end that the kernel, too, takes.
+    /// Port of the socket that discards what the host's own IP delivers.
     sink: Option<NonZeroU16>,
 }
 
-/// Claims, each held by a socket of its own: closing it is leaving, and no limit of a socket's counts.
+/// Memberships, each with a socket of its own: closing it leaves the group, and limits per socket do not apply.
 #[derive(Debug, Default)]
 pub(super) struct Memberships(BTreeMap<Membership, Entry>);
 
 #[derive(Debug)]
 struct Entry {
-    /// Rules that want it.
+    /// The number of rules that need it.
     users: usize,
     state: State,
 }
@@ -42,22 +42,22 @@ struct Entry {
 #[derive(Debug)]
 enum State {
     Waiting,
-    /// On the interface of this index and MTU, by this socket.
+    /// Open on the interface of this index and MTU.
     Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
-    /// Why not.
+    /// Not open, for this reason.
     Failed(Errno),
 }
 
-/// Bytes that every link with IPv6 carries.
+/// Minimum MTU of a link with IPv6.
 const IPV6_MIN_MTU: u32 = 1280;
 
 impl Membership {
-    /// What a rule needs. Of a range nothing can be joined.
+    /// Returns what a rule needs; nothing for a range of groups, which cannot be joined.
     ///
-    /// What a ring has taken goes on to the host's own IP, which finds a way to itself for each packet of a group that it
-    /// is a member of, and nobody at its end: that costs more than the ring. So the membership's socket is there, which
-    /// IPv4 finds before it looks for a way (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and takes nothing. Of what is
-    /// sent to an address the host would even tell the sender that nobody is there (RFC 1122 section 4.1.3.1).
+    /// What a ring has received goes on to the host's own IP, which looks up a route for each packet of a joined group and finds
+    /// no receiver. That costs more than the ring. So the membership's socket is bound to group and port: IPv4 finds it before
+    /// the route lookup (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and its filter drops everything. Without a socket for a
+    /// unicast address the host would answer with ICMP port unreachable (RFC 1122 section 4.1.3.1).
     pub(super) fn of(input: &Input, engine: ReceiveMode) -> Option<Self> {
         let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
         let to = single(input.to)?;
@@ -71,8 +71,8 @@ impl Membership {
         })
     }
 
-    /// Below the smallest MTU that there is for IPv6 (RFC 8200 section 5) the interface has no IPv6 at all, and no member of
-    /// a group of it any more.
+    /// Returns true if a membership persists over a change of the interface's MTU. Below the minimum MTU of IPv6 (RFC 8200
+    /// section 5) the kernel disables IPv6 on the interface and drops its memberships.
     fn survives_mtu_change(&self, before: u32, now: u32) -> bool {
         !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= IPV6_MIN_MTU)
     }
@@ -82,14 +82,14 @@ impl Membership {
         if to.is_multicast() {
             tracing::warn!(%error, "{interface}: cannot join {to}");
         } else {
-            // Somebody else has the port, say: then nobody is told that nobody is there.
+            // Another program has the port, say; then senders may receive ICMP port unreachable.
             tracing::debug!(%error, "{interface}: no sink at {to}");
         }
     }
 }
 
 impl Memberships {
-    /// One more rule wants it.
+    /// Adds a rule that needs the membership.
     pub(super) fn acquire(&mut self, membership: Membership, links: &Links) {
         let entry = self.0.entry(membership.clone()).or_insert(Entry {
             users: 0,
@@ -99,7 +99,7 @@ impl Memberships {
         entry.update(&membership, links);
     }
 
-    /// One rule less wants it.
+    /// Removes a rule that needed the membership.
     pub(super) fn release(&mut self, membership: &Membership) {
         if let Some(entry) = self.0.get_mut(membership) {
             entry.users -= 1;
@@ -109,7 +109,7 @@ impl Memberships {
         }
     }
 
-    /// Whether some group is not joined though its interface is there.
+    /// Returns true if a group is not joined although its interface exists.
     pub(super) fn incomplete(&self) -> bool {
         let fails = |(membership, entry): (&Membership, &Entry)| {
             membership.to.is_multicast() && matches!(entry.state, State::Failed(_))
@@ -117,7 +117,7 @@ impl Memberships {
         self.0.iter().any(fails)
     }
 
-    /// Why a group is not joined. That somebody else has a port is no reason to try again.
+    /// Returns the reason why a group is not joined. A port that is in use is not retried.
     pub(super) fn missing(&self, membership: &Membership) -> Option<String> {
         match self.0.get(membership)?.state {
             State::Failed(error) if membership.to.is_multicast() => Some(format!(
@@ -129,7 +129,7 @@ impl Memberships {
         }
     }
 
-    /// Holds what interfaces that have come allow.
+    /// Opens and closes sockets according to the state of the interfaces.
     pub(super) fn update(&mut self, links: &Links) {
         for (membership, entry) in &mut self.0 {
             entry.update(membership, links);
@@ -165,11 +165,11 @@ fn open(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
     let multicast = membership.to.is_multicast();
     if multicast {
         multicast::join(&socket, index, membership.to, membership.from)?;
-        // Others may be at the same group and port; of what is sent to one host only the latest would get any.
+        // Other programs may be bound to the same group and port. For unicast, only the last socket would receive.
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
     match membership.sink.map(|port| bind_sink(&socket, membership, port)) {
-        // It is a member all the same.
+        // The group is joined even without a sink.
         Some(Err(error)) if multicast => {
             tracing::debug!(%error, "{}: no sink at {}", membership.interface, membership.to);
         }
@@ -180,7 +180,7 @@ fn open(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
 }
 
 fn bind_sink(socket: &OwnedFd, membership: &Membership, port: NonZeroU16) -> Result<(), Errno> {
-    // What is many datagrams is taken apart for whoever does not ask for this.
+    // The kernel splits a packet of several datagrams unless the receiver coalesces.
     udp::coalesce(socket)?;
     bind::to_device(socket, &membership.interface)?;
     rustix::net::bind(socket, &SocketAddr::new(membership.to, port.get()))

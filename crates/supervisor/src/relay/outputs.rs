@@ -16,40 +16,40 @@ use super::links::{Link, Links, LocalAddress};
 use super::worker_pool::WorkerPool;
 use crate::error::reason;
 
-/// What has a socket of its own: rules that send alike share it.
+/// Destination and interface of a socket. Outputs with equal values share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Egress {
     interface: String,
     v6: bool,
-    /// `None`: different ones.
+    /// Destination address; `None` if it differs from datagram to datagram.
     to: Option<IpAddr>,
     port: Option<NonZeroU16>,
 }
 
-/// Ways by what they are.
+/// Sockets by destination and interface.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     egresses: BTreeMap<Egress, EgressState>,
-    /// Numbers that were given back.
+    /// Numbers that can be reused.
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
 struct EgressState {
     id: u32,
-    /// Outputs of rules that send this way.
+    /// The number of outputs of rules that use it.
     users: usize,
     state: Result<Open, DownReason>,
 }
 
-/// One socket for each worker, and what the interface was like when they were opened.
+/// One socket for each worker, and the properties of the interface when they were opened.
 #[derive(Debug)]
 struct Open {
     sockets: Vec<OwnedFd>,
     from: LinkConfig,
 }
 
-/// What a socket depends on: its source address was chosen when it was connected, and what is too long by the MTU.
+/// Properties that a socket depends on: connect(2) has chosen its source address, and datagrams above the MTU are fragmented.
 #[derive(Debug, PartialEq, Eq)]
 struct LinkConfig {
     index: u32,
@@ -57,7 +57,7 @@ struct LinkConfig {
     addresses: Vec<LocalAddress>,
 }
 
-/// Why nothing can be sent.
+/// The reason why nothing can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DownReason {
     NoInterface,
@@ -67,7 +67,7 @@ pub(super) enum DownReason {
     Kernel(String),
 }
 
-/// Bytes that may wait in the kernel for a device.
+/// Send buffer: bytes that may wait for a device.
 const SEND_BUFFER: usize = 4 << 20;
 
 impl Egress {
@@ -84,7 +84,7 @@ impl Egress {
         if self.v6 { Family::V6 } else { Family::V4 }
     }
 
-    /// Only groups can be kept.
+    /// Returns true if datagrams are sent to groups. An address that is kept is always a group.
     fn is_multicast(&self) -> bool {
         self.to.is_none_or(|to| to.is_multicast())
     }
@@ -113,11 +113,11 @@ impl Egress {
         bind::to_device(&socket, &link.name)?;
         multicast::send_from(&socket, link.index, family)?;
         if !self.v6 {
-            // An address that is everybody's on a link looks like any other.
+            // The broadcast address of a link looks like any other address.
             sockopt::set_socket_broadcast(&socket, true)?;
         }
         udp::set_dont_fragment(&socket, family, false)?;
-        // Nobody reads what is sent back.
+        // Nothing is received on the socket.
         filter::refuse_all(&socket)?;
         sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER)
             .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER))?;
@@ -143,7 +143,7 @@ impl LinkConfig {
 }
 
 impl Outputs {
-    /// The number of a way, for one more output of a rule.
+    /// Returns the number of a socket, for one more output of a rule. Opens it if it is new.
     pub(super) fn acquire(&mut self, egress: &Egress, links: &Links, workers: &mut WorkerPool) -> u32 {
         if let Some(entry) = self.egresses.get_mut(egress) {
             entry.users += 1;
@@ -160,13 +160,13 @@ impl Outputs {
         };
         entry.send(egress, workers);
         if let Err(down) = &entry.state {
-            tracing::warn!("{}: {down}; what is for it waits", egress.interface);
+            tracing::warn!("{}: {down}; output suspended", egress.interface);
         }
         self.egresses.insert(egress.clone(), entry);
         id
     }
 
-    /// One output less.
+    /// Removes an output; closes the socket if it was the last one.
     pub(super) fn release(&mut self, egress: &Egress, workers: &mut WorkerPool) {
         let Some(entry) = self.egresses.get_mut(egress) else {
             return;
@@ -179,7 +179,7 @@ impl Outputs {
         }
     }
 
-    /// Opens and closes as the interfaces are now.
+    /// Opens and closes sockets according to the state of the interfaces.
     pub(super) fn update(&mut self, links: &Links, workers: &mut WorkerPool) {
         for (egress, entry) in &mut self.egresses {
             if entry.is_current(egress, links) {
@@ -189,7 +189,9 @@ impl Outputs {
             match (&entry.state, &state) {
                 (Err(old), Err(new)) if old == new => continue,
                 (Err(_), Ok(_)) => tracing::info!("{}: up", egress.interface),
-                (Ok(_), Ok(_)) => tracing::debug!("{}: has changed", egress.interface),
+                (Ok(_), Ok(_)) => {
+                    tracing::debug!("{}: reopened, as the interface has changed", egress.interface)
+                }
                 (_, Err(down)) => tracing::warn!("{}: {down}", egress.interface),
             }
             entry.state = state;
@@ -197,12 +199,12 @@ impl Outputs {
         }
     }
 
-    /// Whether some way is down.
+    /// Returns true if a socket is not open.
     pub(super) fn incomplete(&self) -> bool {
         self.egresses.values().any(|entry| entry.state.is_err())
     }
 
-    /// Tells a worker that has just been born.
+    /// Sends all outputs to a worker that has just been started.
     pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
         use std::os::fd::AsFd;
         for (egress, entry) in &self.egresses {
@@ -214,14 +216,14 @@ impl Outputs {
         }
     }
 
-    /// Why nothing can be sent.
+    /// Returns the reason why nothing can be sent.
     pub(super) fn missing(&self, egress: &Egress) -> Option<&DownReason> {
         self.egresses.get(egress)?.state.as_ref().err()
     }
 }
 
 impl EgressState {
-    /// Whether what is open would be opened like that again.
+    /// Returns true if the properties that the sockets depend on are unchanged.
     fn is_current(&self, egress: &Egress, links: &Links) -> bool {
         let (Ok(open), Some(link)) = (&self.state, links.get(&egress.interface)) else {
             return false;
@@ -265,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_is_everybodys_is_one_to_send_to() {
+    fn broadcast_address_is_a_valid_destination() {
         let rule: Rule = "a 239.1.1.1:5001 -> lo 127.255.255.255:5001".parse().unwrap();
         let egress = Egress::of(&rule.outputs[0], &rule.input);
         let (_, links) = LinkWatch::start().unwrap();

@@ -1,14 +1,14 @@
-//! Rings that the kernel has stopped for good.
+//! Detects rings that the kernel has stopped for good.
 //!
-//! The kernel marks a slot as taken before it writes a packet's `virtio_net_hdr`. Where that header has no word for the way
-//! in which the packet is to be cut, the packet is dropped and the mark stays (`tpacket_rcv`, Linux
-//! net/packet/af_packet.c): all that comes later finds the slot taken and is dropped, though the ring is empty. Such a packet
-//! is one that whoever writes to a tap wants cut into fragments, and before Linux 6.2 a super-frame of UDP. Only a new ring
-//! helps.
+//! The kernel marks a slot as used before it writes a packet's `virtio_net_hdr`. If the header cannot express the packet's
+//! segmentation type, the packet is dropped and the mark stays (`tpacket_rcv`, Linux net/packet/af_packet.c): every later
+//! packet finds the slot used and is dropped, though the ring is empty. Such a packet comes from a program that writes frames
+//! to a tap which are to be cut into IP fragments (UFO), and before Linux 6.2 it is any UDP packet that is to be segmented.
+//! Only a new ring helps.
 //!
-//! Of a packet that is dropped no poll(2) tells. SIGIO does: it is asked for while nothing comes. Once something has come, a
-//! look is taken four times a second, until nothing comes again: so an idle relay sleeps, and a busy one pays nothing for
-//! each packet.
+//! poll(2) does not report dropped packets, but SIGIO does. It is enabled while a ring is idle. After a packet has arrived,
+//! the kernel's counters are checked four times a second until the ring is idle again. So an idle relay sleeps, and a busy one
+//! has no cost for each packet.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use pontoon_sys::packet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Looks at the rings of a door, one for each worker.
+/// Checks the rings of an ingress, one for each worker.
 #[derive(Debug)]
 pub(super) struct RingWatchdog {
-    /// When to look next; `None`: when SIGIO says so.
+    /// Time of the next check; `None` until SIGIO.
     due: Option<Instant>,
-    /// What has come since the last look, and where each worker was then.
+    /// Counters since the last check, and the worker's position at that time.
     rings: Vec<RingCounts>,
 }
 
@@ -32,7 +32,7 @@ struct RingCounts {
     position: u64,
 }
 
-/// Between two looks.
+/// Time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl RingWatchdog {
@@ -46,7 +46,7 @@ impl RingWatchdog {
         watchdog
     }
 
-    /// Takes in what the kernel has counted for a ring since it was last asked.
+    /// Adds what the kernel has counted for a ring since its counters were read last.
     pub(super) fn count(&mut self, ring: usize, packets: u32, dropped: u32) {
         if let Some(counts) = self.rings.get_mut(ring) {
             counts.packets += u64::from(packets);
@@ -54,12 +54,12 @@ impl RingWatchdog {
         }
     }
 
-    /// When to look.
+    /// Returns the time of the next check.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Something has come, perhaps here.
+    /// Starts checks, as a packet may have arrived at one of these rings.
     pub(super) fn wake(&mut self, sockets: &[OwnedFd], now: Instant) {
         if self.due.is_none() {
             self.due = Some(now + CHECK_INTERVAL);
@@ -67,7 +67,7 @@ impl RingWatchdog {
         }
     }
 
-    /// Whether a ring is stopped, now that the kernel's counts have been taken in. `positions` is where the workers are.
+    /// Returns true if a ring is stopped, after the kernel's counters were added. `positions` are those of the workers.
     pub(super) fn check(
         &mut self,
         sockets: &[OwnedFd],
@@ -92,19 +92,19 @@ impl RingWatchdog {
     }
 
     fn wait_for_signal(&mut self, sockets: &[OwnedFd], now: Instant) {
-        // Without signals there is no end of looking.
+        // Without signals the checks go on.
         self.due = (!set_signals(sockets, true)).then_some(now + CHECK_INTERVAL);
     }
 }
 
 impl RingCounts {
-    /// All that came was dropped, and yet there is nothing in the ring that the worker could have taken.
+    /// Returns true if every packet was dropped, although the ring has none that the worker could have received.
     fn is_stalled(&self, position: u64, is_empty: impl FnOnce() -> bool) -> bool {
         self.packets > 0 && self.dropped == self.packets && self.position == position && is_empty()
     }
 }
 
-/// Whether the latest packet has been taken.
+/// Returns true if the latest packet has been received.
 fn is_empty(socket: &OwnedFd) -> bool {
     poll(
         &mut [PollFd::new(socket, PollFlags::IN)],
@@ -115,7 +115,7 @@ fn is_empty(socket: &OwnedFd) -> bool {
 fn set_signals(sockets: &[OwnedFd], on: bool) -> bool {
     let asked: std::io::Result<()> = sockets.iter().try_for_each(|socket| packet::raise(socket, on));
     if let Err(error) = &asked {
-        tracing::debug!(%error, "no signal for packets");
+        tracing::debug!(%error, "cannot enable SIGIO");
     }
     asked.is_ok()
 }
@@ -133,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_ring_that_drops_all_is_stopped() {
+    fn empty_ring_that_drops_every_packet_is_stopped() {
         assert!(counts(3, 3).is_stalled(7, || true));
-        // Nothing has come; some of it has gone in; a worker has taken something; one has been slow.
+        // Nothing has arrived; not all was dropped; the worker has received something; packets are left in the ring.
         assert!(!counts(0, 0).is_stalled(7, || true));
         assert!(!counts(3, 2).is_stalled(7, || true));
         assert!(!counts(3, 3).is_stalled(8, || true));
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn looks_end_when_nothing_comes() {
-        // In the place of a ring: something that is never readable and raises no signal in a test.
+    fn checks_end_when_the_ring_is_idle() {
+        // In place of a ring: a socket that is never readable and raises no signal in a test.
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let sockets = [OwnedFd::from(socket)];
         let now = Instant::now();

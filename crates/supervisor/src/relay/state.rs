@@ -1,4 +1,4 @@
-//! What a relay has, and how it changes.
+//! State of a relay: rules, sockets, workers, counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -27,17 +27,17 @@ use crate::netlink::Netlink;
 /// A running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// Rules that somebody wants.
+    /// Rules of the command line, the configuration file and the control socket.
     configured: Rules,
-    /// Rules that follow from the kernel's routes and from what hosts behind proxies want.
+    /// Rules derived from the kernel's routes and from the memberships of hosts behind proxies.
     derived: Vec<Rule>,
-    /// Both: of two with one input that which somebody wants.
+    /// The union of both. Of two with the same input, the configured one.
     rules: Rules,
-    /// What others want and there is no room for.
+    /// The number of derived rules for which there are no rows of counters.
     left_out: usize,
-    /// Whether it has been said that a sender's address is not kept.
+    /// A warning about source-specific receivers has been logged.
     source_warning_logged: bool,
-    /// What each rule has, by its input.
+    /// Installed rules by input, with their rows and outputs.
     installed: FxHashMap<Input, RuleEntry>,
     links: Links,
     inputs: Inputs,
@@ -52,10 +52,10 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts workers, which have no rules yet.
+    /// Starts the workers, without rules.
     ///
     /// # Errors
-    /// No memory for them; one that cannot start.
+    /// Out of memory or descriptors; a worker could not be started.
     pub(super) fn start(
         links: Links,
         workers: u8,
@@ -83,12 +83,12 @@ impl Relay {
         })
     }
 
-    /// The rules.
+    /// Returns all rules.
     pub(super) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// What a rule waits for: interfaces, and what is wrong with each.
+    /// Returns the interfaces that a rule waits for, each with the reason.
     pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
         let input = self.inputs.missing(&rule.input).map(ToOwned::to_owned);
         let membership = Membership::of(&rule.input, self.inputs.mode());
@@ -105,17 +105,17 @@ impl Relay {
         waits
     }
 
-    /// The interfaces.
+    /// Returns the interfaces.
     pub(super) fn links(&self) -> &Links {
         &self.links
     }
 
-    /// Puts other rules in the place of those that somebody wanted, all at once. Those that stay are not touched.
+    /// Replaces the configured rules. Rules in both sets are not interrupted.
     ///
     /// # Errors
-    /// One cannot be, or there is no room for so many; nothing changes.
+    /// A rule is not possible, or there are too many; nothing changes.
     pub(super) fn replace(&mut self, configured: Rules) -> Result<(), Error> {
-        // What others want is in nobody's way.
+        // Derived rules make room for configured ones.
         let derived = counter_rows::fit(&self.derived, capacity_beside(&configured)).to_vec();
         self.set_rules(configured.union(&derived))?;
         self.derived = derived;
@@ -123,10 +123,10 @@ impl Relay {
         Ok(())
     }
 
-    /// Removes some of those and adds others. Says what there was before.
+    /// Removes some of the configured rules and adds others. Returns all rules as they were before.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Relay::replace`].
     pub(super) fn change(&mut self, change: &Change) -> Result<Rules, Error> {
         let configured = self.configured.changed(change);
         let configured = configured.map_err(|refused| self.explain(&refused))?;
@@ -139,7 +139,7 @@ impl Relay {
         let message = match refused {
             ChangeError::Unknown(input) if self.derived.iter().any(|rule| rule.input == *input) => {
                 format!(
-                    "'{input}' is what hosts behind a proxy want, or a route of the kernel's: it goes with that"
+                    "'{input}' is derived from group memberships or the kernel's routes and cannot be removed"
                 )
             }
             ChangeError::Unknown(_) | ChangeError::Conflict(_) => refused.to_string(),
@@ -172,15 +172,15 @@ impl Relay {
     /// As [`Relay::replace`].
     fn set_derived_rules(&mut self, derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
         match (self.left_out, left_out) {
-            (0, 1..) => tracing::warn!("too much is wanted: {left_out} rules are left out"),
-            (1.., 0) => tracing::info!("there is room for all that is wanted again"),
+            (0, 1..) => tracing::warn!("too many rules: {left_out} derived rules are not installed"),
+            (1.., 0) => tracing::info!("all derived rules are installed again"),
             _ => {}
         }
         self.left_out = left_out;
         if !self.source_warning_logged && derived.iter().any(|rule| rule.input.from.is_some()) {
             self.source_warning_logged = true;
             tracing::warn!(
-                "datagrams leave from an address of this host's: who wants them from one sender only does not get them"
+                "relayed datagrams carry this host's source address; source-specific (SSM) receivers will not get them"
             );
         }
         if derived == self.derived {
@@ -221,10 +221,10 @@ impl Relay {
         ingresses.sort_unstable();
         ingresses.dedup();
 
-        // What comes is there before what goes is gone, so that what both need stays.
+        // New sockets are opened before old ones are closed, so sockets that both sets need stay open.
         for entry in &removed {
             self.workers.send_all(&Message::RemoveRule(entry.row));
-            // They are the last ones to be taken again.
+            // They are reused last, as a worker may still count in them.
             let outputs = entry.outputs.iter().map(|(row, _)| *row);
             outputs
                 .chain([entry.row])
@@ -247,48 +247,48 @@ impl Relay {
         Ok(())
     }
 
-    /// Adapts to interfaces that have changed.
+    /// Adapts to changed interfaces.
     pub(super) fn set_links(&mut self, links: Links) {
         self.links = links;
         self.proxies.update(&self.links);
         self.update();
     }
 
-    /// Tries again what could not be opened.
+    /// Retries what could not be opened.
     pub(super) fn retry(&mut self) {
         if self.incomplete() {
             self.update();
         }
     }
 
-    /// Something has come to a ring that nothing had come to for a while.
+    /// Starts checks of rings, as SIGIO has reported a packet at one of them.
     pub(super) fn on_packet_signal(&mut self) {
         self.inputs.on_packet_signal();
     }
 
-    /// Opens rings anew that the kernel has stopped.
+    /// Reopens rings that the kernel has stopped.
     pub(super) fn check_rings(&mut self) {
         for ingress in self.inputs.close_stalled(&mut self.workers) {
             self.update_ingress(&ingress);
         }
     }
 
-    /// Closes what nobody has any more.
+    /// Closes a ring whose delay has passed.
     pub(super) fn close_due(&mut self) {
         self.inputs.close_due();
     }
 
-    /// Whether something that a rule needs is not open.
+    /// Returns true if something that a rule needs is not open.
     pub(super) fn incomplete(&self) -> bool {
         self.inputs.incomplete() || self.outputs.incomplete() || self.memberships.incomplete()
     }
 
-    /// What to poll for the workers.
+    /// Returns the descriptors of the workers to poll.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.workers.poll_fds().chain(self.proxies.poll_fds())
     }
 
-    /// When there is something to do, whatever happens.
+    /// Returns the time of the next event that no descriptor announces.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         [
             self.workers.next_deadline(),
@@ -300,7 +300,7 @@ impl Relay {
         .min()
     }
 
-    /// Buries the dead, tells whoever takes their place everything, and the others what waits for them.
+    /// Restarts workers that have exited, sends them the whole state, and sends queued messages to the others.
     pub(super) fn manage_workers(&mut self) {
         self.proxies.manage_worker();
         self.workers.flush();
@@ -316,7 +316,7 @@ impl Relay {
         }
     }
 
-    /// Everything that was counted.
+    /// Returns all counters.
     pub(super) fn stats(&mut self) -> Stats {
         let interfaces = self.inputs.stats(&self.workers);
         let rules = self.rules.iter().filter_map(|rule| {
@@ -353,7 +353,7 @@ impl Relay {
         }
     }
 
-    /// What the kernel has counted for the interfaces that rules name.
+    /// Returns the kernel's counters of the interfaces that rules name.
     fn devices(&self) -> Vec<DeviceStats> {
         let counted = Netlink::open().and_then(|mut query| links::read_device_stats(&mut query));
         let mut counted = counted.unwrap_or_else(|error| {
@@ -371,7 +371,7 @@ impl Relay {
             .collect()
     }
 
-    /// Refuses what cannot be, and what there is no room for, before anything has changed.
+    /// Checks that rules can be installed, before anything is changed.
     fn validate(&self, added: &[Rule], freed: usize) -> Result<(), Error> {
         let needs_ring = |rule: &&Rule| {
             let input = &rule.input;
@@ -395,7 +395,7 @@ impl Relay {
         if rows + new > self.free_rows.available() + freed {
             return Err(Error::new("too many rules and outputs"));
         }
-        // Each output's two numbers are at most this long in a message.
+        // Upper bound of the bytes of each output's two numbers in a message.
         let long = |rule: &&Rule| rule.to_string().len() + 64 + 24 * rule.outputs.len() > MAX_LEN;
         match added.iter().find(long) {
             Some(rule) => Err(Error::new(format!("'{}' has too many outputs", rule.input))),
@@ -403,7 +403,7 @@ impl Relay {
         }
     }
 
-    /// Opens what a rule needs and tells the workers. The rows are there: there was room.
+    /// Opens what a rule needs and sends it to the workers. [`Relay::validate`] has made sure of the rows.
     fn install(&mut self, rule: Rule) {
         let ingress = Ingress::of(&rule.input);
         if !self.inputs.has(&ingress) {
@@ -433,7 +433,7 @@ impl Relay {
         self.installed.insert(entry.rule.input.clone(), entry);
     }
 
-    /// Closes what no other rule needs. The workers know by now.
+    /// Closes what no other rule needs, after the workers have been sent the removal.
     fn release(&mut self, entry: RuleEntry) {
         if let Some(membership) = Membership::of(&entry.rule.input, self.inputs.mode()) {
             self.memberships.release(&membership);
@@ -481,14 +481,14 @@ fn capacity_beside(configured: &Rules) -> usize {
     FreeRows::ALL.saturating_sub(counter_rows::needed(configured.iter()))
 }
 
-/// The sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
+/// Returns the sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
 fn softnet_dropped() -> u64 {
     let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let of_cpu = |line: &str| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok();
     text.lines().filter_map(of_cpu).sum()
 }
 
-/// Packet rings, where the kernel lets us.
+/// Returns packet rings if the kernel permits them.
 fn receive_mode(disabled: &Disabled) -> ReceiveMode {
     let why = if disabled.packet {
         "switched off".to_owned()
@@ -498,7 +498,7 @@ fn receive_mode(disabled: &Disabled) -> ReceiveMode {
             Err(error) => reason(&error),
         }
     };
-    tracing::info!("no packet rings ({why}): UDP sockets take their place");
+    tracing::info!("no packet rings ({why}): using UDP sockets");
     ReceiveMode::Socket
 }
 

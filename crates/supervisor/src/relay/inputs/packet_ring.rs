@@ -1,4 +1,4 @@
-//! Packet rings of a door, one for each worker.
+//! Packet rings of an ingress, one for each worker.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,25 +23,25 @@ pub(super) struct PacketRing {
     watchdog: RingWatchdog,
 }
 
-/// What a ring is told to receive.
+/// Packets that a ring is set up to receive.
 #[derive(Debug)]
 struct Wants {
     program: Vec<Instruction>,
-    /// The device hands up every group.
+    /// The device passes up every group (PACKET_MR_ALLMULTI).
     all_groups: bool,
 }
 
-/// Bytes of a ring: 8 ms of what 10 Gbit/s bring, and what slots waste of it.
+/// Bytes of a ring: 8 ms at 10 Gbit/s, with the unused part of slots.
 const RING_BYTES: u32 = 16 << 20;
 
-/// Bytes of Ethernet's header.
+/// Bytes of the Ethernet header.
 const ETHERNET: u32 = 14;
 
-/// Where IP begins, whatever is in front of it (`SKF_NET_OFF`); slower than a number.
+/// Offset of the IP header behind any link-layer header (`SKF_NET_OFF`); slower than a constant.
 const NET_OFFSET: u32 = (-0x10_0000_i32).cast_unsigned();
 
 impl PacketRing {
-    /// Opens rings that nothing comes to yet.
+    /// Opens rings whose filters drop every packet.
     pub(super) fn open(
         ingress: &Ingress,
         params: RingParams,
@@ -54,7 +54,7 @@ impl PacketRing {
         let sockets = (0..workers)
             .map(|_| {
                 let socket = packet::open(size)?;
-                // Before they are a group, each would get everything.
+                // Before the sockets form a fanout group, each would receive every packet.
                 filter::attach(&socket, instructions(&DROP_ALL))?;
                 packet::bind(&socket, params.index, ingress.family())?;
                 Ok(socket)
@@ -66,7 +66,7 @@ impl PacketRing {
         Ok(Self::of(*next_id, size, sockets))
     }
 
-    /// Rings that have no more than the first filter.
+    /// Makes a value of rings whose filters drop every packet.
     pub(super) fn of(id: u32, size: Size, sockets: Vec<OwnedFd>) -> Self {
         Self {
             id,
@@ -85,7 +85,7 @@ impl PacketRing {
         format!("packet ring, {count} x {slots} slots")
     }
 
-    /// Receives what the rules want. Of ranges of groups the device has to hand up every group.
+    /// Receives what the rules match. For ranges of groups the device has to pass up every group.
     pub(super) fn adapt<'a>(
         &mut self,
         ingress: &Ingress,
@@ -116,7 +116,7 @@ impl PacketRing {
         Ok(())
     }
 
-    /// Packets that came and that were dropped since the kernel was last asked: it begins anew then.
+    /// Returns packets received and dropped since the last call, which has reset the kernel's counters.
     pub(super) fn count(&mut self) -> (u64, u64) {
         let mut sum = (0, 0);
         for (number, socket) in self.sockets.iter().enumerate() {
@@ -130,17 +130,17 @@ impl PacketRing {
         sum
     }
 
-    /// When to look whether a ring is stopped.
+    /// Returns the time of the next check for a stopped ring.
     pub(super) fn next_check(&self) -> Option<Instant> {
         self.watchdog.due()
     }
 
-    /// Something has come, perhaps here.
+    /// Starts checks, as a packet may have arrived here.
     pub(super) fn wake(&mut self, now: Instant) {
         self.watchdog.wake(&self.sockets, now);
     }
 
-    /// Whether the kernel has stopped a ring, now that it has counted. `positions` is where the workers are.
+    /// Returns true if the kernel has stopped a ring, after its counters were read. `positions` are those of the workers.
     pub(super) fn is_stalled(&mut self, positions: impl IntoIterator<Item = u64>, now: Instant) -> bool {
         self.watchdog.check(&self.sockets, positions, now)
     }

@@ -1,4 +1,4 @@
-//! What a door receives by, whether it is open, and what it lacks.
+//! State of an ingress: its rings or sockets, and failures.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,16 +24,16 @@ pub(super) struct Receiver {
     pub(super) table: u32,
     pub(super) row: u32,
     pub(super) state: Result<Open, String>,
-    /// What is not received though it is open.
+    /// Rules for which nothing is received although the ingress is open.
     failures: Failures,
-    /// What the kernel has counted for rings as far as it was asked, and for sockets that are closed.
+    /// The kernel's counters of rings as of the last read, and of sockets that were closed.
     kernel_packets: u64,
     kernel_dropped: u64,
-    /// How often the kernel had stopped a ring.
+    /// Times that the kernel had stopped a ring.
     reopened: u64,
 }
 
-/// Why some of what rules want is not received, by where it is sent to; `None` is what a ring's filter leaves out.
+/// Reasons why nothing is received for a rule, by its destination; `None` is a filter that could not be attached.
 pub(super) type Failures = BTreeMap<Option<SocketAddr>, String>;
 
 #[derive(Debug)]
@@ -42,13 +42,13 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// What a ring depends on.
+/// Properties that a ring depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingParams {
     pub(super) index: u32,
     pub(super) mtu: u32,
-    /// IPv4 fragments are put together. What comes for an interface on top comes by this one's ring, too, and both would
-    /// put the same fragments into one place, where what is there twice is thrown away: so only the upper one does.
+    /// The kernel reassembles IPv4 fragments. Frames of a stacked interface pass the ring of the lower one, too, and both rings
+    /// would put their fragments into the same queue, which drops duplicates: so only the ring of the upper one reassembles.
     pub(super) defragment: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Source {
     Sockets(Sockets),
 }
 
-/// Whether a worker has taken from a ring before.
+/// Whether another process has received from a ring before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingState {
     New,
@@ -66,7 +66,7 @@ pub(super) enum RingState {
 }
 
 impl Receiver {
-    /// What is not open.
+    /// Creates an ingress that is not open.
     pub(super) fn new(table: u32, row: u32) -> Self {
         Self {
             table,
@@ -83,7 +83,7 @@ impl Receiver {
         let family = ingress.family_name();
         match (&self.state, &state) {
             (Err(old), Err(new)) if old == new => return,
-            (_, Err(why)) => tracing::warn!("{}: {why}; its {family} rules wait", ingress.interface),
+            (_, Err(why)) => tracing::warn!("{}: {why}; {family} input suspended", ingress.interface),
             (_, Ok(open)) => tracing::info!("{}: {family}: {}", ingress.interface, open.describe()),
         }
         self.state = state;
@@ -93,11 +93,14 @@ impl Receiver {
         let family = ingress.family_name();
         for (at, why) in &failures {
             if self.failures.get(at) != Some(why) {
-                tracing::error!("{}: {family}: {why}; it is tried again", ingress.interface);
+                tracing::error!("{}: {family}: {why}; retrying", ingress.interface);
             }
         }
         if failures.is_empty() && !self.failures.is_empty() {
-            tracing::info!("{}: {family}: nothing is lacking any more", ingress.interface);
+            tracing::info!(
+                "{}: {family}: all receive sockets are open again",
+                ingress.interface
+            );
         }
         self.failures = failures;
     }
@@ -110,7 +113,7 @@ impl Receiver {
         self.state.is_err() || !self.failures.is_empty()
     }
 
-    /// Why nothing can be received for a rule.
+    /// Returns the reason why nothing can be received for a rule.
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
         let failures = || {
             let places = [None, endpoint(input)];
@@ -132,12 +135,12 @@ impl Receiver {
         }
     }
 
-    /// Stays closed for a reason.
+    /// Stays closed, for a reason that is logged.
     pub(super) fn wait(&mut self, ingress: &Ingress, why: &str) {
         self.set_state(ingress, Err(why.to_owned()));
     }
 
-    /// Opens what is not open, and tells the workers.
+    /// Opens rings or sockets and sends them to the workers.
     pub(super) fn open(
         &mut self,
         ingress: &Ingress,
@@ -157,7 +160,7 @@ impl Receiver {
         }
     }
 
-    /// Receives what rules want, if it is open, and no more.
+    /// Receives what the rules match, if the ingress is open.
     pub(super) fn adapt<'a>(
         &mut self,
         ingress: &Ingress,
@@ -193,7 +196,7 @@ impl Receiver {
         self.set_failures(ingress, failures);
     }
 
-    /// Workers take what is left, and no more.
+    /// Closes rings or sockets. Workers forward what has already arrived.
     pub(super) fn close(&mut self, workers: &mut WorkerPool, deferred: &mut DeferredClose) {
         if self.state.is_err() {
             return;
@@ -218,7 +221,7 @@ impl Receiver {
         }
     }
 
-    /// Closes rings that the kernel has stopped one of. They are to be opened again.
+    /// Closes rings of which the kernel has stopped one. The caller opens them again.
     pub(super) fn close_stalled(
         &mut self,
         ingress: &Ingress,
@@ -227,7 +230,7 @@ impl Receiver {
     ) {
         if self.reopened == 0 {
             tracing::warn!(
-                "{}: {}: the kernel has stopped the ring over a packet that it cannot describe; it is opened anew",
+                "{}: {}: the kernel has stopped the ring at a packet whose segmentation type virtio_net_hdr cannot express; reopening",
                 ingress.interface,
                 ingress.family_name()
             );
@@ -256,7 +259,7 @@ impl Receiver {
         }
     }
 
-    /// What sockets that are open have dropped.
+    /// Returns the datagrams that open sockets have dropped.
     fn socket_drops(&self) -> u64 {
         match &self.state {
             Ok(Open {
@@ -274,7 +277,7 @@ impl Receiver {
         }
     }
 
-    /// When to look whether a ring is stopped.
+    /// Returns the time of the next check for a stopped ring.
     pub(super) fn next_check(&self) -> Option<Instant> {
         self.ring()?.next_check()
     }
@@ -286,7 +289,7 @@ impl Receiver {
             .is_some_and(|ring| ring.is_stalled(positions, now))
     }
 
-    /// Tells a worker.
+    /// Sends the rings or sockets to a worker.
     pub(super) fn send(&self, number: usize, ring_state: RingState, workers: &mut WorkerPool) {
         let (table, row) = (self.table, self.row);
         let input = |id, kind| Message::Input(messages::Input { id, table, row, kind });
@@ -309,7 +312,7 @@ impl Receiver {
         }
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub(super) fn stats(&mut self, ingress: &Ingress, workers: &WorkerPool) -> InterfaceStats {
         self.ask_kernel();
         let mut stats = InterfaceStats {
@@ -335,9 +338,9 @@ impl Open {
     }
 }
 
-/// A worker takes what is there by now, which has to have an end.
+/// Stops the arrival of packets, so that the worker's last read has an end.
 pub(super) fn receive_no_more(socket: &OwnedFd) {
     if let Err(error) = filter::refuse_all(socket) {
-        tracing::debug!(%error, "cannot close a filter");
+        tracing::debug!(%error, "cannot attach a filter");
     }
 }

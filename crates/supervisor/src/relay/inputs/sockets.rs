@@ -1,4 +1,4 @@
-//! UDP sockets of a door, which need no privilege.
+//! UDP sockets of an ingress, which need no privilege.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,28 +14,28 @@ use super::{Ingress, endpoint};
 use crate::error::reason;
 use crate::relay::links::Link;
 
-/// By where datagrams are sent to, all of them the first worker's: of a group each socket would get a copy. One for every
-/// address would take what is sent to other programs.
+/// Sockets by destination, all of them for the first worker: each socket that has joined a group would receive a copy. One
+/// socket bound to any address would receive datagrams for other programs.
 #[derive(Debug, Default)]
 pub(super) struct Sockets(BTreeMap<SocketAddr, (u32, OwnedFd)>);
 
-/// Bytes that may wait in a UDP socket.
+/// Receive buffer of a UDP socket.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
 impl Sockets {
-    /// Number, address and socket of each.
+    /// Returns number, address and socket of each.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SocketAddr, &OwnedFd)> {
         self.0.iter().map(|(at, (id, socket))| (*id, *at, socket))
     }
 
-    /// Datagrams that the kernel has dropped.
+    /// Returns the datagrams that the kernel has dropped.
     pub(super) fn dropped(&self) -> u64 {
         self.0.values().map(|(_, socket)| dropped(socket)).sum()
     }
 
-    /// Opens sockets for what rules want, and closes those that none wants, of which `gone` counts what they had dropped.
-    /// `tell` gets number, address and socket of what came, and the number of what went. Says which could not be opened:
-    /// somebody else may have a port for now.
+    /// Opens sockets for destinations of the rules, and closes those that no rule needs, adding their drops to `closed_drops`.
+    /// `send` is called with number, address and socket of each new one, and with the number of each that was closed. Returns
+    /// the destinations whose socket could not be opened, as another program has the port, say.
     pub(super) fn adapt<'a>(
         &mut self,
         ingress: &Ingress,

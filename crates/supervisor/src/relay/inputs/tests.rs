@@ -13,7 +13,7 @@ use super::*;
 use crate::relay::links::{Link, LinkWatch};
 use crate::relay::worker_pool::{SpawnConfig, Task};
 
-/// Doors of that engine, of nobody's who would be told.
+/// Inputs of that mode, without workers.
 fn inputs(engine: ReceiveMode) -> (Inputs, Links, WorkerPool) {
     let spawn_config = SpawnConfig {
         settings: Settings {
@@ -36,7 +36,7 @@ fn input(port: u16) -> Input {
     rule.input
 }
 
-/// A port that nobody else can have.
+/// A port that is in use.
 fn held() -> (UdpSocket, u16) {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -44,7 +44,7 @@ fn held() -> (UdpSocket, u16) {
 }
 
 #[test]
-fn a_port_that_somebody_holds_is_opened_when_it_is_free() {
+fn port_in_use_is_opened_when_it_is_free() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
     let mut holders = [held(), held()];
     holders.sort_unstable_by_key(|(_, port)| *port);
@@ -76,9 +76,9 @@ fn params(link: &Link) -> RingParams {
     }
 }
 
-/// Source another program of this host has is another address's.
+/// Another program of this host has the same port at another address.
 #[test]
-fn a_socket_takes_what_its_rule_does_and_no_more() {
+fn socket_receives_only_the_address_of_its_rule() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
     let (other, port) = {
         let socket = socket_with(Family::V4.domain(), SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -101,7 +101,7 @@ fn a_socket_takes_what_its_rule_does_and_no_more() {
     assert_eq!(other.recv(&mut [0; 8]).unwrap(), 5);
 }
 
-/// No ring is at hand without privilege: to take a filter, any socket does, and what is no socket refuses it.
+/// A ring cannot be opened without privilege. Any socket accepts a filter, and a descriptor that is not a socket refuses it.
 fn ring(links: &Links, socket: OwnedFd) -> Open {
     Open {
         params: links.get("lo").map(params).unwrap(),
@@ -110,7 +110,7 @@ fn ring(links: &Links, socket: OwnedFd) -> Open {
 }
 
 #[test]
-fn a_ring_whose_filter_was_refused_is_given_it_again() {
+fn refused_filter_is_attached_again() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Ring);
     let wanted = [input(5000)];
     let ingress = Ingress::of(&wanted[0]);
@@ -128,10 +128,10 @@ fn a_ring_whose_filter_was_refused_is_given_it_again() {
     assert!(!inputs.incomplete());
 }
 
-/// Beside more rules than a filter has room for, a range changes no filter. A socket that is no packet socket refuses
-/// what it is asked for then.
+/// With more rules than a filter has room for, a range does not change the filter. A socket other than a packet socket
+/// refuses PACKET_MR_ALLMULTI.
 #[test]
-fn for_a_range_every_group_is_asked_for_whatever_the_filter() {
+fn range_of_groups_requests_all_groups_whatever_the_filter() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Ring);
     let input = |group: String| {
         format!("lo {group}:* -> a *:*")

@@ -8,9 +8,9 @@ fn membership(input: &str) -> Membership {
     Membership::of(&rule.input, ReceiveMode::Ring).unwrap()
 }
 
-/// That an interface has gone away is not known yet.
+/// The interface has gone away, and the supervisor does not know it yet.
 #[test]
-fn a_group_that_is_not_joined_is_tried_again() {
+fn failed_join_is_retried() {
     let (_, links) = LinkWatch::start().unwrap();
     let mut gone = links.clone();
     gone.get_mut("lo").unwrap().index = u32::MAX >> 1;
@@ -23,14 +23,14 @@ fn a_group_that_is_not_joined_is_tried_again() {
     memberships.update(&links);
     assert!(!memberships.incomplete());
     assert_eq!(memberships.missing(&group), None);
-    // A port that somebody has stays his.
+    // A port that is in use is not retried.
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     memberships.acquire(membership(&taken.local_addr().unwrap().to_string()), &links);
     assert!(!memberships.incomplete());
 }
 
 #[test]
-fn with_an_mtu_too_small_for_ipv6_a_group_is_left() {
+fn ipv6_membership_ends_below_the_minimum_mtu() {
     let v6 = membership("[ff1e::1]:5001");
     assert!(v6.survives_mtu_change(1500, 1280) && v6.survives_mtu_change(1000, 1000));
     assert!(!v6.survives_mtu_change(1500, 1279) && !v6.survives_mtu_change(1000, 1500));

@@ -4,7 +4,7 @@ use pontoon_relay_worker::messages::Settings;
 
 use super::*;
 
-/// A relay of no workers, on interfaces that are not there.
+/// A relay without workers, for interfaces that do not exist.
 fn relay() -> Relay {
     let spawn_config = SpawnConfig {
         settings: Settings {
@@ -19,7 +19,7 @@ fn relay() -> Relay {
     relay
 }
 
-/// One rule for each of so many groups and ports.
+/// Rules for `count` ports of a group.
 fn many(count: u16, to: &str) -> Vec<Rule> {
     let rule = |port: u16| format!("a 239.1.1.1:{port} -> b {to}:{port}, c *:*").parse();
     (1..=count).map(|port| rule(port).unwrap()).collect()
@@ -30,7 +30,7 @@ fn rules(of: &[Rule]) -> Rules {
 }
 
 #[test]
-fn all_rules_can_be_changed_at_once() {
+fn all_rules_can_be_replaced_at_once() {
     let mut relay = relay();
     relay.replace(rules(&many(8000, "239.2.2.2"))).unwrap();
     relay.replace(rules(&many(8000, "239.3.3.3"))).unwrap();
@@ -42,7 +42,7 @@ fn all_rules_can_be_changed_at_once() {
 }
 
 #[test]
-fn what_others_want_is_in_nobodys_way() {
+fn derived_rules_make_room_for_configured_ones() {
     let mut relay = relay();
     let wanted = many(20_000, "239.2.2.2");
     let fits = counter_rows::fit(&wanted, capacity_beside(&relay.configured));
@@ -60,14 +60,14 @@ fn what_others_want_is_in_nobodys_way() {
 }
 
 #[test]
-fn what_is_not_somebodys_own_cannot_be_removed() {
+fn derived_rules_cannot_be_removed() {
     let mut relay = relay();
     relay.set_derived_rules(many(1, "239.2.2.2"), 0).unwrap();
     let change = |input| Change::parse(&[input], &[]).unwrap();
     for (input, why) in [
         (
             "a 239.1.1.1:1",
-            "'a 239.1.1.1:1' is what hosts behind a proxy want, or a route of the kernel's: it goes with that",
+            "'a 239.1.1.1:1' is derived from group memberships or the kernel's routes and cannot be removed",
         ),
         ("a 239.1.1.1:2", "no rule for 'a 239.1.1.1:2'"),
     ] {
