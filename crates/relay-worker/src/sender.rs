@@ -333,11 +333,11 @@ mod tests {
     #[test]
     fn sets_hop_limit_and_traffic_class() {
         let mut world = world();
-        udp::tell_all(&world.receiver, Family::V4).unwrap();
+        udp::enable_recv_info(&world.receiver, Family::V4).unwrap();
         world.sender.send(&outgoing(&[IoSlice::new(b"x")], 1, 1));
         let mut batch = pontoon_sys::batch::Batch::new(1, 16);
         batch.receive(&world.receiver).unwrap();
-        let beside = udp::Beside::decode(batch.message(0).1);
+        let beside = udp::Ancillary::decode(batch.message(0).1);
         assert_eq!((beside.hop_limit, beside.traffic_class), (Some(9), Some(0xb8)));
     }
 

@@ -31,8 +31,8 @@ fn world() -> World {
     let (client, ingress) = (loopback(), loopback());
     let port = ingress.local_addr().unwrap().port();
     client.connect(ingress.local_addr().unwrap()).unwrap();
-    udp::tell_all(&ingress, Family::V4).unwrap();
-    udp::tell_destination(&ingress, Family::V4).unwrap();
+    udp::enable_recv_info(&ingress, Family::V4).unwrap();
+    udp::enable_pktinfo(&ingress, Family::V4).unwrap();
     let mut forwarder = Forwarder::new(Counters::map(Counters::create().unwrap()).unwrap());
     let receivers = [loopback(), loopback()];
     for (id, receiver) in (0..).zip(&receivers) {

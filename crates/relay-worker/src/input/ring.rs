@@ -155,7 +155,7 @@ impl LongPackets {
         let buffer = &mut self.buffers[number];
         let taken = match self.held.take() {
             Some(taken) => taken,
-            None => packet::take_long(socket, buffer).ok()?,
+            None => packet::receive_long(socket, buffer).ok()?,
         };
         let begin = taken.checked_sub(len).filter(|begin| *begin >= VNET_HDR_LEN);
         let is_ours = begin.is_some_and(|begin| buffer.get(begin..begin + head.len()) == Some(head));

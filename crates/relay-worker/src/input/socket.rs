@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use pontoon_relay::Datagram;
 use pontoon_relay::datagram::DatagramError;
 use pontoon_sys::message::{self, Take};
-use pontoon_sys::udp::{self, Beside};
+use pontoon_sys::udp::{self, Ancillary};
 use vm_memory::VolatileSlice;
 
 use super::{DropReason, Location, RxPacket};
@@ -51,7 +51,7 @@ impl SocketInput {
         let mut control = [0; udp::CONTROL];
         let received = message::receive(&self.socket, &into, &mut control, Take::Next).ok()?;
         self.lengths.push(received.len);
-        let beside = Beside::decode(&control[..received.control_len]);
+        let beside = Ancillary::decode(&control[..received.control_len]);
         let content = match (received.address, beside.destination) {
             _ if received.truncated => Err(DropReason::Cut(1)),
             (Some(from), Some(to)) => Ok((

@@ -215,7 +215,7 @@ impl Querier {
     /// Opens a packet socket that receives the IGMP or MLD messages of an interface.
     fn open(id: u32, interface: u32, address: IpAddr) -> io::Result<Self> {
         let family = Family::of(address);
-        let socket = packet::plain(interface, family, |socket| match family {
+        let socket = packet::open_without_ring(interface, family, |socket| match family {
             Family::V4 => filter::attach(socket, IGMP),
             Family::V6 => filter::attach(socket, MLD),
         })?;

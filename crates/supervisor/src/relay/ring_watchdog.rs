@@ -113,7 +113,9 @@ fn is_empty(socket: &OwnedFd) -> bool {
 }
 
 fn set_signals(sockets: &[OwnedFd], on: bool) -> bool {
-    let asked: std::io::Result<()> = sockets.iter().try_for_each(|socket| packet::raise(socket, on));
+    let asked: std::io::Result<()> = sockets
+        .iter()
+        .try_for_each(|socket| packet::set_sigio(socket, on));
     if let Err(error) = &asked {
         tracing::debug!(%error, "cannot enable SIGIO");
     }

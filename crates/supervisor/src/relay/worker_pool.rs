@@ -343,7 +343,7 @@ impl Task {
 impl Worker {
     /// Forks a process, which reports [`READY`] when it has entered the sandbox.
     fn start(&mut self, spawn_config: &SpawnConfig) -> Result<(), Error> {
-        let (ours, theirs) = seqpacket::pair_with_suspect().context("cannot make a socket pair")?;
+        let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
         let mut channel = ControlChannel::new(ours).context("cannot set up the channel to a worker")?;
         let (stderr, error) = Talk::pair().context("cannot make a pipe")?;
         // The socket buffer has room for the first message.

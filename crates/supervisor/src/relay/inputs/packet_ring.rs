@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pontoon_relay::filter::{self as program, DROP_ALL, Instruction};
 use pontoon_relay::rule::Input;
-use pontoon_sys::packet::{self, Size, Spread};
+use pontoon_sys::packet::{self, Fanout, Size};
 use pontoon_sys::{Family, filter};
 
 use super::Ingress;
@@ -60,8 +60,8 @@ impl PacketRing {
                 Ok(socket)
             })
             .collect::<io::Result<Vec<_>>>()?;
-        let spread = if workers == 1 { Spread::One } else { Spread::Flows };
-        packet::group(&sockets, spread, params.defragment)?;
+        let fanout = if workers == 1 { Fanout::One } else { Fanout::Flows };
+        packet::group(&sockets, fanout, params.defragment)?;
         *next_id += 1;
         Ok(Self::of(*next_id, size, sockets))
     }

@@ -86,8 +86,8 @@ fn open(family: Family, link: &Link, at: SocketAddr) -> io::Result<OwnedFd> {
     bind::to_device(&socket, &link.name)?;
     sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER))?;
-    udp::tell_all(&socket, family)?;
-    udp::tell_destination(&socket, family)?;
+    udp::enable_recv_info(&socket, family)?;
+    udp::enable_pktinfo(&socket, family)?;
     if let Err(error) = udp::coalesce(&socket) {
         tracing::debug!(%error, "no UDP_GRO");
     }
