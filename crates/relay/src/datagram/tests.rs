@@ -117,7 +117,7 @@ fn refuses_truncated_packets() {
 
 proptest! {
     #[test]
-    fn never_panics_and_never_points_outside(mut packet in prop::collection::vec(any::<u8>(), 0..120), version in 3..8_u8) {
+    fn parse_never_panics_and_payload_is_in_the_packet(mut packet in prop::collection::vec(any::<u8>(), 0..120), version in 3..8_u8) {
         if let Some(first) = packet.first_mut() {
             *first = version << 4 | (*first & 0xf);
         }

@@ -168,7 +168,7 @@ fn too_many_rules_are_replaced_by_one_range() {
 proptest! {
     /// With fixed offsets, the program and the table agree.
     #[test]
-    fn agrees_with_the_table(
+    fn filter_agrees_with_the_table(
         picks in prop::collection::btree_set((0..4_usize, 0..3_usize, 0..3_usize), 0..10),
         from in 0..3_u8, to in 0..3_u8, port in 0..3_u16,
     ) {

@@ -109,7 +109,7 @@ fn coalesced_datagrams_stay_together() {
 proptest! {
     /// Nothing is lost or duplicated, every burst can be one send, and each flow keeps its order.
     #[test]
-    fn keeps_all_and_their_order(
+    fn every_datagram_is_kept_in_flow_order(
         batch in prop::collection::vec((0..3_u8, 0..5_usize, prop::sample::select(vec![0, 1, 100, 600, 1400, 30_000])), 0..300)
     ) {
         let bursts = gathered(&batch);

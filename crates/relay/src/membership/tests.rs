@@ -84,7 +84,7 @@ fn sends_two_startup_queries_and_then_one_every_125_seconds() {
             asked.push(second);
         }
     }
-    // 31.25 is seen at 32.
+    // The second one is due at 31.25.
     assert_eq!(asked, [0, 32, 157, 282]);
 }
 
@@ -159,10 +159,10 @@ fn sources_are_added_and_blocked_one_by_one() {
     assert_eq!(querier.tick(at(5)), [asked]);
     querier.tick(at(7));
     assert_eq!(wanted(&mut querier), ["232.1.1.1 from 10.0.0.2"]);
-    // Somebody else wants it from anybody.
+    // Another host wants it from any source.
     querier.handle(report("232.1.1.1", SourceChange::Any), at(8));
     assert_eq!(wanted(&mut querier), ["232.1.1.1"]);
-    // And then no longer.
+    // Then it wants one source only.
     querier.handle(report("232.1.1.1", from(&["10.0.0.3"], true)), at(9));
     querier.tick(at(11));
     assert_eq!(
@@ -216,7 +216,7 @@ fn groups_beyond_the_limit_are_ignored() {
     assert_eq!(wanted(&mut querier).len(), MAX_GROUPS);
 }
 
-/// An IGMP message of a host's, with its checksum.
+/// A packet with an IGMP message of a host.
 fn igmp(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     let sum = Sum::new().add(&message).finish();
@@ -242,7 +242,7 @@ fn parses_igmp() {
         message::parse(&message(0x17)),
         Some(report("239.1.1.1", from(&[], true)))
     );
-    // Version 3: from two, and any (that is: not from nobody).
+    // Version 3: two sources (ALLOW_NEW_SOURCES), and any (CHANGE_TO_EXCLUDE_MODE without sources).
     let mut records = vec![0x22, 0, 0, 0, 0, 0, 0, 2];
     records.extend([5, 1, 0, 2, 232, 1, 1, 1, 10, 0, 0, 1, 10, 0, 0, 2, 9, 9, 9, 9]);
     records.extend([4, 0, 0, 0, 239, 1, 1, 1]);
@@ -257,7 +257,7 @@ fn parses_igmp() {
         },
     ]);
     assert_eq!(message::parse(&igmp(&records)), Some(expected));
-    // Damaged, from afar, of another protocol, cut.
+    // A wrong checksum, a TTL other than 1, another protocol, and a truncated packet.
     let good = message(0x16);
     for (at, byte) in [(27, 0xff), (8, 2), (9, 17)] {
         let mut bad = good.clone();
@@ -292,7 +292,7 @@ fn parses_the_queries_that_it_builds() {
         assert_eq!(message::parse(&packet), Some(expected));
         let all = if own.contains(':') { "ff02::1" } else { "224.0.0.1" };
         assert_eq!(to, query.group.unwrap_or(address(all)));
-        // Whoever knows nothing of groups can read the packet, too.
+        // Another library parses the packet, too.
         let sliced = etherparse::SlicedPacket::from_ip(&packet).unwrap();
         assert!(sliced.net.is_some());
     }

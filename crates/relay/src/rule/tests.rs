@@ -171,7 +171,7 @@ fn hops_are_decremented_or_set() {
 proptest! {
     /// No text causes a panic, and a parsed rule is displayed as text that parses to the same rule.
     #[test]
-    fn out_and_back(text in "(eth[0-9] )?[0-9a-f:./*\\[\\]]{0,20}( from 10.0.0.1)?( -> eth[0-9] [0-9.*]{1,9}:[0-9*]{1,3}( ttl [0-9]{1,3})?)?") {
+    fn display_parses_to_the_same_rule(text in "(eth[0-9] )?[0-9a-f:./*\\[\\]]{0,20}( from 10.0.0.1)?( -> eth[0-9] [0-9.*]{1,9}:[0-9*]{1,3}( ttl [0-9]{1,3})?)?") {
         if let Ok(rule) = parse(&text) {
             prop_assert_eq!(parse(&rule.to_string()).unwrap(), rule);
         }

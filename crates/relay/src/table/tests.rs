@@ -80,7 +80,7 @@ fn empty_table_matches_nothing() {
 proptest! {
     /// The table agrees with a search of all inputs, in whatever order they were added.
     #[test]
-    fn agrees_with_a_search(
+    fn table_agrees_with_a_linear_search(
         picks in prop::collection::vec((0..4_u8, prop::option::of(1..3_u16), prop::option::of(0..3_u8)), 0..12),
         from in 0..4_u8, to in 0..4_u8, port in 1..4_u16,
     ) {

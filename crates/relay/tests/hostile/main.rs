@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn stands_chance(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn accepts_random_input(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         play::play(&bytes);
     }
 }

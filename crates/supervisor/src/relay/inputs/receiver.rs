@@ -58,7 +58,7 @@ pub(super) enum Source {
     Sockets(Sockets),
 }
 
-/// Whether another process has received from a ring before.
+/// Use of a ring before a worker receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingState {
     New,
