@@ -263,6 +263,9 @@ fn decode(text: &str) -> Option<Message> {
 
 /// Decodes messages about queriers, whose arguments are a number and addresses.
 fn decode_querier(word: &str, arguments: &str) -> Option<Message> {
+    if word == "member" {
+        return Member::decode_arguments(arguments).map(Message::Member);
+    }
     let mut words = arguments.split_whitespace();
     let id: u32 = words.next()?.parse().ok()?;
     let message = match word {
@@ -276,32 +279,39 @@ fn decode_querier(word: &str, arguments: &str) -> Option<Message> {
             Message::QuerierAddress(id, address)
         }
         "no-querier" => Message::RemoveQuerier(id),
-        "member" => {
-            let group = words.next()?.parse().ok()?;
-            let filter = match words.next()? {
-                "any" => SourceFilter::Any,
-                "from" => {
-                    let sources: Vec<IpAddr> = words
-                        .by_ref()
-                        .take(MAX_SOURCES)
-                        .map(|word| word.parse().ok())
-                        .collect::<Option<_>>()?;
-                    SourceFilter::Sources(sources)
-                }
-                _ => return None,
-            };
-            Message::Member(Member {
-                querier: id,
-                group,
-                filter,
-            })
-        }
         _ => return None,
     };
     words.next().is_none().then_some(message)
 }
 
 impl Member {
+    /// Decodes a worker's report of a membership; `None` if the report is another one.
+    #[must_use]
+    pub fn decode(report: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(report).ok()?;
+        Self::decode_arguments(text.strip_prefix("member ")?)
+    }
+
+    fn decode_arguments(arguments: &str) -> Option<Self> {
+        let mut words = arguments.split_whitespace();
+        let querier = words.next()?.parse().ok()?;
+        let group = words.next()?.parse().ok()?;
+        let filter = match words.next()? {
+            "any" => SourceFilter::Any,
+            "from" => {
+                let sources = words.by_ref().take(MAX_SOURCES);
+                let sources = sources.map(|word| word.parse().ok());
+                SourceFilter::Sources(sources.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        };
+        words.next().is_none().then_some(Self {
+            querier,
+            group,
+            filter,
+        })
+    }
+
     fn encode(&self) -> String {
         let Self {
             querier,
@@ -444,5 +454,6 @@ mod tests {
             multicast: true
         })));
         assert!(!wrong(Message::Commit));
+        assert_eq!(Member::decode(b"commit"), None);
     }
 }

@@ -387,9 +387,9 @@ impl Worker {
         let mut error = None;
         if exited || ready_deadline.is_some() || task == Task::Query {
             for report in std::iter::from_fn(|| receive_report(channel)).take(MAX_REPORTS) {
-                match (Message::decode(&report), task) {
+                match (Member::decode(&report), task) {
                     _ if report == READY.as_bytes() => *ready_deadline = None,
-                    (Ok(Message::Member(member)), Task::Query) => self.members.push(member),
+                    (Some(member), Task::Query) => self.members.push(member),
                     _ => {
                         error = Some(String::from_utf8_lossy(&report).into_owned());
                         break;

@@ -108,6 +108,11 @@ fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
             .find(|inode| line.contains(&format!("<socket:[{inode}]>")));
         ensure!(read.is_none(), "the supervisor reads a packet socket: {line}");
     }
+    // Reports of the worker arrive by recvmsg(2), so the trace is not empty.
+    ensure!(
+        written.contains("recvmsg("),
+        "strace has seen no report:\n{written}"
+    );
     Ok(())
 }
 
