@@ -98,10 +98,6 @@ fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
     sockets.extend(packet_sockets(supervisor)?);
     let written = strace.finish()?;
     ensure!(!sockets.is_empty(), "the supervisor holds no packet socket");
-    ensure!(
-        written.contains("recvmsg("),
-        "strace has seen no read at all:\n{written}"
-    );
     for line in written.lines() {
         let read = sockets
             .iter()

@@ -19,13 +19,13 @@ pub(super) struct PacketRing {
     pub(super) id: u32,
     pub(super) size: Size,
     pub(super) sockets: Vec<OwnedFd>,
-    wants: Wants,
+    filter: RingFilter,
     watchdog: RingWatchdog,
 }
 
 /// Packets that a ring is set up to receive.
 #[derive(Debug)]
-struct Wants {
+struct RingFilter {
     program: Vec<Instruction>,
     /// The device passes up every group (PACKET_MR_ALLMULTI).
     all_groups: bool,
@@ -73,7 +73,7 @@ impl PacketRing {
             size,
             watchdog: RingWatchdog::new(&sockets, Instant::now()),
             sockets,
-            wants: Wants {
+            filter: RingFilter {
                 program: DROP_ALL.to_vec(),
                 all_groups: false,
             },
@@ -98,20 +98,20 @@ impl PacketRing {
             Family::V6 => program::v6(base, rules.clone()),
         };
         let wanted = program::only_own(link.index, wanted);
-        if wanted != self.wants.program {
+        if wanted != self.filter.program {
             for socket in &self.sockets {
                 filter::attach(socket, instructions(&wanted))?;
             }
-            self.wants.program = wanted;
+            self.filter.program = wanted;
         }
         let is_range =
             |input: &Input| input.is_multicast() && input.to.prefix_len() < input.to.max_prefix_len();
         let all_groups = rules.clone().any(is_range);
         if let Some(first) = self.sockets.first()
-            && all_groups != self.wants.all_groups
+            && all_groups != self.filter.all_groups
         {
             packet::all_groups(first, link.index, all_groups)?;
-            self.wants.all_groups = all_groups;
+            self.filter.all_groups = all_groups;
         }
         Ok(())
     }
