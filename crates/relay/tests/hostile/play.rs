@@ -65,8 +65,8 @@ fn members(mut script: &[u8], own: IpAddr) {
         script = rest;
         let mut packet = packet.to_vec();
         mend_message(&mut packet);
-        if let Some(heard) = message::parse(&packet) {
-            querier.handle(heard, now);
+        if let Some(message) = message::parse(&packet) {
+            querier.handle(message, now);
         }
         for query in querier.tick(now) {
             let sent = query.packet(own).map(|(packet, _)| packet);

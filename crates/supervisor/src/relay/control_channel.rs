@@ -144,8 +144,8 @@ mod tests {
         for row in 0..1000 {
             channel.flush(Instant::now());
             let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
-            let said = Message::decode(&buffer[..message.len]).unwrap();
-            assert_eq!(said, Message::RemoveRule(row));
+            let received = Message::decode(&buffer[..message.len]).unwrap();
+            assert_eq!(received, Message::RemoveRule(row));
             assert_eq!(message.descriptors.len(), usize::from(row % 2 == 0));
         }
         assert!(channel.poll_fd().is_none());
