@@ -63,7 +63,6 @@ pub(crate) struct Process(u32);
 
 impl Process {
     /// The process of that id.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn of(id: u32) -> Self {
         Self(id)
     }

@@ -4,26 +4,26 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pontoon_relay::counters::{ROW, Row};
+use pontoon_relay::counters::{ROW_LEN, Row};
 use pontoon_sys::shared::{self, Words};
 
-/// Rows of one worker, which alone writes them.
+/// Rows of one worker, which is their only writer.
 #[derive(Debug)]
 pub struct Counters(Words);
 
 impl Counters {
-    /// Rows there are.
+    /// The number of rows.
     pub const ROWS: u32 = 1 << 15;
 
-    /// Memory for all rows, which takes none before they are used.
+    /// Creates memory for all rows. Pages are allocated at the first write.
     ///
     /// # Errors
     /// Out of descriptors or memory.
     pub fn create() -> io::Result<OwnedFd> {
-        shared::create(Self::ROWS as usize * ROW)
+        shared::create(Self::ROWS as usize * ROW_LEN)
     }
 
-    /// Maps what [`create`](Self::create) made.
+    /// Maps memory that [`create`](Self::create) has made.
     ///
     /// # Errors
     /// The kernel's.
@@ -31,34 +31,34 @@ impl Counters {
         Words::map(file).map(Self)
     }
 
-    /// A row, as it is now; zeros for one that does not exist.
+    /// Returns a snapshot of a row; zeros for one that does not exist.
     #[must_use]
     pub fn read(&self, row: u32) -> Row {
-        let mut values = [0; ROW];
+        let mut values = [0; ROW_LEN];
         for (value, word) in values.iter_mut().zip(self.row(row)) {
             *value = word.load(Ordering::Relaxed);
         }
         values
     }
 
-    /// Makes a row zero. For rows that nobody counts in.
+    /// Sets a row to zero. The worker must not count in it at the same time.
     pub fn clear(&self, row: u32) {
         for word in self.row(row) {
             word.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Adds to a number of a row.
+    /// Adds to a counter of a row.
     pub(crate) fn add(&self, row: u32, number: usize, count: u64) {
         if count > 0
             && let Some(word) = self.row(row).get(number)
         {
-            // This is the only writer, so that nothing falls between.
+            // This process is the only writer, so no update is lost.
             word.store(word.load(Ordering::Relaxed) + count, Ordering::Relaxed);
         }
     }
 
-    /// Sets a number of a row.
+    /// Sets a counter of a row.
     pub(crate) fn set(&self, row: u32, number: usize, value: u64) {
         if let Some(word) = self.row(row).get(number) {
             word.store(value, Ordering::Relaxed);
@@ -66,8 +66,8 @@ impl Counters {
     }
 
     fn row(&self, row: u32) -> &[AtomicU64] {
-        let at = row as usize * ROW;
-        self.0.get(at..at + ROW).unwrap_or_default()
+        let at = row as usize * ROW_LEN;
+        self.0.get(at..at + ROW_LEN).unwrap_or_default()
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_counts_the_other_reads() {
+    fn supervisor_reads_what_the_worker_counts() {
         let file = Counters::create().unwrap();
         let (worker, supervisor) = (Counters::map(&file).unwrap(), Counters::map(&file).unwrap());
         worker.add(7, 3, 5);
@@ -84,11 +84,11 @@ mod tests {
         worker.set(7, 0, 9);
         let row = supervisor.read(7);
         assert_eq!((row[0], row[3], row[4]), (9, 11, 0));
-        assert_eq!(supervisor.read(8), [0; ROW]);
+        assert_eq!(supervisor.read(8), [0; ROW_LEN]);
         supervisor.clear(7);
-        assert_eq!(worker.read(7), [0; ROW]);
-        // Outside: nothing happens.
+        assert_eq!(worker.read(7), [0; ROW_LEN]);
+        // Rows that do not exist are ignored.
         worker.add(Counters::ROWS, 0, 1);
-        assert_eq!(worker.read(Counters::ROWS), [0; ROW]);
+        assert_eq!(worker.read(Counters::ROWS), [0; ROW_LEN]);
     }
 }

@@ -1,10 +1,10 @@
-//! What a worker takes datagrams from.
+//! Inputs of a worker: packet rings and UDP sockets.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use pontoon_relay::Datagram;
-use pontoon_relay::datagram::Refused;
+use pontoon_relay::datagram::DatagramError;
 
 mod ring;
 mod socket;
@@ -12,66 +12,66 @@ mod socket;
 pub(crate) use ring::RingInput;
 pub(crate) use socket::SocketInput;
 
-/// An input. What was taken of it stays where it is until it is released.
+/// An input. Received packets stay in its memory until [`Input::release`].
 #[derive(Debug)]
 pub(crate) enum Input {
     Ring(RingInput),
     Socket(SocketInput),
 }
 
-/// Something that was taken.
+/// A received packet.
 #[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) place: Place,
-    /// Bytes of each datagram but the last where there are several; what is refused counts as one.
-    pub(crate) content: Result<(Datagram, Option<usize>), Dropped>,
+pub(crate) struct RxPacket {
+    pub(crate) location: Location,
+    /// The datagram, and the bytes of each but the last if the packet holds several.
+    pub(crate) content: Result<(Datagram, Option<usize>), DropReason>,
 }
 
-/// Where a packet is.
+/// Location of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// So many slots behind the first of this batch.
+pub(crate) enum Location {
+    /// Number of slots behind the first one of this batch.
     Slot(u32),
-    /// In a buffer.
+    /// Index of a buffer.
     Buffer(usize),
 }
 
-/// Where a payload is.
+/// Location of a payload.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
-    place: Place,
+pub(crate) struct PayloadRef {
+    location: Location,
     begin: usize,
     end: usize,
 }
 
-/// Why a packet goes no further.
+/// The reason why a packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dropped {
-    /// Not a datagram that can be relayed.
-    Refused(Refused),
-    /// Its end is missing; it was so many datagrams.
+pub(crate) enum DropReason {
+    /// It is not a datagram that can be forwarded.
+    Refused(DatagramError),
+    /// Its end is missing. It held so many datagrams.
     Cut(u64),
 }
 
 impl Input {
-    /// Takes the next packet, if there is one and this batch has room for it.
-    pub(crate) fn take(&mut self) -> Option<Arrival> {
+    /// Returns the next packet, if there is one and this batch has room for it.
+    pub(crate) fn take(&mut self) -> Option<RxPacket> {
         match self {
             Self::Ring(ring) => ring.take(),
             Self::Socket(socket) => socket.take(),
         }
     }
 
-    /// Bytes of a payload that was taken in this batch.
-    pub(crate) fn bytes(&self, piece: Piece) -> &[u8] {
+    /// Returns the bytes of a payload of this batch.
+    pub(crate) fn bytes(&self, piece: PayloadRef) -> &[u8] {
         let packet = match self {
-            Self::Ring(ring) => ring.packet(piece.place),
-            Self::Socket(socket) => socket.packet(piece.place),
+            Self::Ring(ring) => ring.packet(piece.location),
+            Self::Socket(socket) => socket.packet(piece.location),
         };
         packet.get(piece.begin..piece.end).unwrap_or_default()
     }
 
-    /// Ends the batch: what was taken in it is gone.
+    /// Ends the batch and frees the memory of its packets.
     pub(crate) fn release(&mut self) {
         match self {
             Self::Ring(ring) => ring.release(),
@@ -79,15 +79,15 @@ impl Input {
         }
     }
 
-    /// Packets of one batch from which on there is no waiting for more.
-    pub(crate) fn enough(&self) -> u64 {
+    /// Returns the packets of a batch from which on the batch delay is of no use.
+    pub(crate) fn full_batch(&self) -> u64 {
         match self {
-            Self::Ring(_) => ring::ENOUGH,
-            Self::Socket(_) => socket::ENOUGH,
+            Self::Ring(_) => ring::FULL_BATCH,
+            Self::Socket(_) => socket::FULL_BATCH,
         }
     }
 
-    /// What a successor has to know.
+    /// Returns the ring position from which a successor of this process continues.
     pub(crate) fn position(&self) -> u32 {
         match self {
             Self::Ring(ring) => ring.position(),
@@ -105,10 +105,10 @@ impl AsFd for Input {
     }
 }
 
-impl Piece {
-    pub(crate) fn new(place: Place, range: Range<usize>) -> Self {
+impl PayloadRef {
+    pub(crate) fn new(location: Location, range: Range<usize>) -> Self {
         Self {
-            place,
+            location,
             begin: range.start,
             end: range.end,
         }

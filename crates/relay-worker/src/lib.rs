@@ -1,13 +1,13 @@
-//! Edge: a process that moves a relay's datagrams, and nothing else.
+//! The sandboxed worker process of `pontoon relay`: forwards datagrams, and runs the IGMP/MLD queriers of `--proxy`.
 //!
-//! It opens nothing: rings and sockets come from the supervisor, with the rules, as [`messages`]; it enters the sandbox
-//! before it has the first of them. What it counts lies in memory that outlives it.
+//! It opens no socket: rings and sockets come from the supervisor, with the rules, as [`messages`]. It enters the sandbox
+//! before it receives the first of them. Its counters are in memory that outlives it.
 //!
-//! [`worker`] is the loop. It waits for something to arrive, lets more arrive for as long as it may (`--max-delay`),
-//! and then takes a batch from each [`input`]: every packet is parsed and matched where it lies in the ring, put with
-//! others of its kind ([`pontoon_relay::Gather`]), and each burst is one send for each output ([`sender`]) whose slices
-//! point into the ring. Then the slots go back to the kernel. There is no other queue: what is too much is dropped by
-//! the kernel at the ring, before any work was done for it, and counted there.
+//! [`worker`] is the loop. It waits for a packet, waits for more for the batch delay (`--max-delay`), and then takes a batch
+//! from each [`input`]. Each packet is parsed and matched where it lies in the ring and added to a burst
+//! ([`pontoon_relay::Gather`]). Each burst is one send for each output ([`sender`]), whose slices point into the ring. Then
+//! the slots are returned to the kernel. There is no other queue: excess packets are dropped and counted by the kernel at the
+//! ring, before any work was done for them. [`querier`] handles IGMP and MLD, in a process of its own.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -20,30 +20,31 @@ use rustix::thread::{set_current_timer_slack, set_name};
 use tracing::{debug, warn};
 
 mod counters;
+mod forwarder;
 mod input;
 pub mod messages;
+mod querier;
 mod sender;
-mod work;
 mod worker;
 
 pub use counters::Counters;
 
-/// Enters the sandbox, says [`messages::READY`], and moves datagrams until the supervisor, which is at the other end of
-/// `control`, goes away.
+/// Enters the sandbox, reports [`messages::READY`], and runs until the supervisor closes its end of `control`.
 ///
 /// # Errors
-/// The sandbox could not be entered; the supervisor said something unknown; the kernel's.
+/// The sandbox could not be entered; the supervisor has sent an invalid message; the kernel's.
 pub fn run(control: OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> io::Result<()> {
     let _ = set_name(c"pontoon-relay");
-    // Where the supervisor is dead already, its end of the channel is closed, too.
+    // If the supervisor has died already, its end of the channel is closed, which ends the loop.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // A sleep of 100 us would otherwise take 150.
+    // With the default slack of 50 us a sleep of 100 us would take 150.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let worker = worker::Worker::new(control)?;
     let layers = sandbox.enter(disabled)?;
-    match layers.any_refused() {
-        true => warn!("the sandbox is incomplete: {}", layers.missing()),
-        false => debug!("sandbox: {layers}"),
+    if layers.any_refused() {
+        warn!("the sandbox is incomplete: {}", layers.missing());
+    } else {
+        debug!("sandbox: {layers}");
     }
     worker.run()
 }

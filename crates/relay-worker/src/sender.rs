@@ -1,10 +1,10 @@
-//! Sending bursts through one UDP socket.
+//! Sends bursts through the UDP socket of an output.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use pontoon_relay::counters::OfOutput;
+use pontoon_relay::counters::OutputCounter;
 use pontoon_relay::gather::MAX_DATAGRAMS;
 use pontoon_sys::udp::{self, SendControl};
 use pontoon_sys::{Family, message, multicast};
@@ -12,44 +12,44 @@ use rustix::io::Errno;
 
 use crate::counters::Counters;
 
-/// A socket of one output.
+/// The socket of an output.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: OwnedFd,
     family: Family,
     multicast: bool,
-    /// Whether the kernel sends several datagrams at once on this way.
+    /// The kernel and the device support `UDP_SEGMENT`.
     segment: bool,
-    /// Datagrams of this size and above are longer than the way's MTU, so that they have to be sent one by one.
+    /// Datagrams of this size and above are longer than the path MTU, so they are sent one by one.
     too_long: usize,
-    /// TTL and TOS that the socket has, once we have set them.
+    /// TTL and traffic class that were set on the socket last.
     hops: Option<u8>,
     class: Option<u8>,
 }
 
-/// Datagrams that leave alike.
+/// Datagrams of one send.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing<'a> {
-    /// Their payloads.
+pub(crate) struct TxBurst<'a> {
+    /// Payloads.
     pub(crate) parts: &'a [IoSlice<'a>],
-    /// Bytes of each but the last.
+    /// Bytes of each datagram but the last.
     pub(crate) size: usize,
-    /// How many they are.
+    /// The number of datagrams.
     pub(crate) datagrams: usize,
     /// TTL or hop limit.
     pub(crate) hops: u8,
     /// DSCP and ECN.
     pub(crate) class: u8,
-    /// Where to, unless the socket is connected.
+    /// Destination, unless the socket is connected.
     pub(crate) to: Option<SocketAddr>,
 }
 
-/// What became of them, in datagrams.
+/// Numbers of datagrams, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) sent: u64,
     pub(crate) bytes: u64,
-    /// Calls that sent something.
+    /// System calls that sent at least one datagram.
     pub(crate) sends: u64,
     pub(crate) expired: u64,
     pub(crate) down: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Outcome {
 }
 
 impl Sender {
-    /// `segment`: whether this kernel has `UDP_SEGMENT`.
+    /// `segment`: this kernel has `UDP_SEGMENT`.
     pub(crate) fn new(socket: OwnedFd, family: Family, multicast: bool, segment: bool) -> Self {
         Self {
             socket,
@@ -71,8 +71,8 @@ impl Sender {
         }
     }
 
-    /// Sends all of it, with as few calls as the kernel allows.
-    pub(crate) fn send(&mut self, outgoing: &Outgoing<'_>) -> Outcome {
+    /// Sends all datagrams, with as few calls as the kernel allows.
+    pub(crate) fn send(&mut self, outgoing: &TxBurst<'_>) -> Outcome {
         if self.prepare(outgoing.hops, outgoing.class).is_err() {
             return Outcome {
                 refused: outgoing.datagrams as u64,
@@ -80,27 +80,30 @@ impl Sender {
             };
         }
         if outgoing.datagrams > 1 && self.segment && outgoing.size < self.too_long {
-            match self.together(outgoing) {
+            match self.send_segmented(outgoing) {
                 Ok(outcome) => return outcome,
-                // Longer than the MTU: one by one, they are fragmented.
+                // Longer than the MTU: sent one by one, they are fragmented.
                 Err(Errno::MSGSIZE | Errno::INVAL) if outgoing.datagrams <= MAX_DATAGRAMS => {
                     self.too_long = outgoing.size;
                 }
-                // The device cannot finish checksums.
+                // The device cannot compute checksums.
                 Err(Errno::IO) => self.segment = false,
                 Err(_) => {}
             }
         }
-        self.one_by_one(outgoing)
+        self.send_individually(outgoing)
     }
 
-    /// One call for all. An error says that one by one it may go.
-    fn together(&self, outgoing: &Outgoing<'_>) -> Result<Outcome, Errno> {
+    /// Sends all datagrams by one call.
+    ///
+    /// # Errors
+    /// They may be sent one by one.
+    fn send_segmented(&self, outgoing: &TxBurst<'_>) -> Result<Outcome, Errno> {
         let mut control = SendControl::new();
         let size = u16::try_from(outgoing.size).map_err(|_| Errno::MSGSIZE)?;
         udp::push_segment(&mut control, size);
         let datagrams = outgoing.datagrams as u64;
-        match self.attempt(outgoing.parts, outgoing.to, control.bytes()) {
+        match self.send_retrying(outgoing.parts, outgoing.to, control.bytes()) {
             Ok(bytes) => Ok(Outcome {
                 sent: datagrams,
                 bytes: bytes as u64,
@@ -112,9 +115,9 @@ impl Sender {
         }
     }
 
-    fn one_by_one(&self, outgoing: &Outgoing<'_>) -> Outcome {
+    fn send_individually(&self, outgoing: &TxBurst<'_>) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut send = |payload: &[u8]| match self.attempt(&[IoSlice::new(payload)], outgoing.to, &[]) {
+        let mut send = |payload: &[u8]| match self.send_retrying(&[IoSlice::new(payload)], outgoing.to, &[]) {
             Ok(bytes) => {
                 outcome.sent += 1;
                 outcome.bytes += bytes as u64;
@@ -131,9 +134,14 @@ impl Sender {
         outcome
     }
 
-    /// A call, and another one where the first only told what an earlier one had caused: an ICMP error is reported by
-    /// the next call, which then sends nothing.
-    fn attempt(&self, parts: &[IoSlice<'_>], to: Option<SocketAddr>, control: &[u8]) -> Result<usize, Errno> {
+    /// Sends, and once more if the first call failed with an error of an earlier send: the kernel reports an ICMP error by the
+    /// next call, which then sends nothing.
+    fn send_retrying(
+        &self,
+        parts: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        control: &[u8],
+    ) -> Result<usize, Errno> {
         let send = || message::send_slices(&self.socket, parts, to, control);
         match send() {
             Err(
@@ -166,7 +174,7 @@ impl Sender {
 }
 
 impl Outcome {
-    /// They had come to the end of their TTL.
+    /// Counts datagrams whose TTL ended here.
     pub(crate) fn expired(datagrams: u64) -> Self {
         Self {
             expired: datagrams,
@@ -174,7 +182,7 @@ impl Outcome {
         }
     }
 
-    /// There is nothing to send them through.
+    /// Counts datagrams for which there is no socket.
     pub(crate) fn down(datagrams: u64) -> Self {
         Self {
             down: datagrams,
@@ -182,16 +190,16 @@ impl Outcome {
         }
     }
 
-    /// Adds it to an output's row.
+    /// Adds the numbers to the row of an output.
     pub(crate) fn count(&self, counters: &Counters, row: u32) {
         for (number, value) in [
-            (OfOutput::Sent, self.sent),
-            (OfOutput::Bytes, self.bytes),
-            (OfOutput::Sends, self.sends),
-            (OfOutput::Expired, self.expired),
-            (OfOutput::Down, self.down),
-            (OfOutput::Refused, self.refused),
-            (OfOutput::Busy, self.busy),
+            (OutputCounter::Sent, self.sent),
+            (OutputCounter::Bytes, self.bytes),
+            (OutputCounter::Sends, self.sends),
+            (OutputCounter::Expired, self.expired),
+            (OutputCounter::Down, self.down),
+            (OutputCounter::Refused, self.refused),
+            (OutputCounter::Busy, self.busy),
         ] {
             counters.add(row, number as usize, value);
         }
@@ -234,8 +242,8 @@ mod tests {
         }
     }
 
-    fn outgoing<'a>(parts: &'a [IoSlice<'a>], size: usize, datagrams: usize) -> Outgoing<'a> {
-        Outgoing {
+    fn outgoing<'a>(parts: &'a [IoSlice<'a>], size: usize, datagrams: usize) -> TxBurst<'a> {
+        TxBurst {
             parts,
             size,
             datagrams,
@@ -258,7 +266,7 @@ mod tests {
     const PARTS: [&[u8]; 3] = [&[1; 100], &[2; 100], &[3; 40]];
 
     #[test]
-    fn a_burst_is_one_call() {
+    fn burst_is_sent_by_one_call() {
         let mut world = world();
         let parts = PARTS.map(IoSlice::new);
         let outcome = world.sender.send(&outgoing(&parts, 100, 3));
@@ -273,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn without_segmentation_it_goes_one_by_one() {
+    fn datagrams_are_sent_one_by_one_without_udp_segment() {
         let mut world = world();
         world.sender.segment = false;
         let whole = [[1_u8; 100].as_slice(), &[2; 100], &[3; 40]].concat();
@@ -284,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_the_mtu_goes_one_by_one() {
+    fn datagrams_longer_than_the_mtu_are_sent_one_by_one() {
         let mut world = world();
         let parts = [[1_u8; 40_000].as_slice(), &[2; 20_000]];
         let parts = parts.map(IoSlice::new);
@@ -292,7 +300,7 @@ mod tests {
         let outcome = world.sender.send(&outgoing(&[parts[0], parts[0]], 40_000, 2));
         assert_eq!((outcome.sent, outcome.sends, outcome.refused), (2, 2, 0));
         assert_eq!(world.sender.too_long, 40_000);
-        // Others still go together.
+        // Smaller ones are still sent by one call.
         let outcome = world.sender.send(&outgoing(&[parts[1], parts[1]], 20_000, 2));
         assert_eq!((outcome.sent, outcome.sends), (2, 1));
         let lengths: Vec<_> = received(&world.receiver, 4).iter().map(Vec::len).collect();
@@ -300,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_datagram_is_sent() {
+    fn sends_an_empty_datagram() {
         let mut world = world();
         let outcome = world.sender.send(&outgoing(&[IoSlice::new(&[])], 0, 1));
         assert_eq!((outcome.sent, outcome.bytes), (1, 0));
@@ -308,12 +316,12 @@ mod tests {
     }
 
     #[test]
-    fn an_old_error_costs_nothing() {
+    fn icmp_error_of_an_earlier_send_does_not_fail_the_next() {
         let mut world = world();
         let parts = [IoSlice::new(b"hello")];
         let to = world.receiver.local_addr().unwrap();
         drop(world.receiver);
-        // Nobody is there, which ICMP tells.
+        // No socket has the port, so an ICMP error comes back.
         assert_eq!(world.sender.send(&outgoing(&parts, 5, 1)).sent, 1);
         let receiver = UdpSocket::bind(to).unwrap();
         receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -323,18 +331,18 @@ mod tests {
     }
 
     #[test]
-    fn hops_and_class_are_set() {
+    fn sets_hop_limit_and_traffic_class() {
         let mut world = world();
-        udp::tell_all(&world.receiver, Family::V4).unwrap();
+        udp::enable_recv_info(&world.receiver, Family::V4).unwrap();
         world.sender.send(&outgoing(&[IoSlice::new(b"x")], 1, 1));
         let mut batch = pontoon_sys::batch::Batch::new(1, 16);
         batch.receive(&world.receiver).unwrap();
-        let beside = udp::Beside::decode(batch.message(0).1);
+        let beside = udp::Ancillary::decode(batch.message(0).1);
         assert_eq!((beside.hop_limit, beside.traffic_class), (Some(9), Some(0xb8)));
     }
 
     #[test]
-    fn what_cannot_be_sent_is_refused() {
+    fn counts_datagrams_that_the_kernel_refuses() {
         let mut world = world();
         let long = vec![0; 65_520];
         let outcome = world.sender.send(&outgoing(&[IoSlice::new(&long)], 65_520, 1));

@@ -1,8 +1,9 @@
-//! The loop.
+//! The loop of a relay worker.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use pontoon_sandbox::trap;
 use pontoon_sys::{Family, seqpacket};
@@ -11,24 +12,30 @@ use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_relative};
 
 use crate::counters::Counters;
+use crate::forwarder::Forwarder;
 use crate::input::{Input, RingInput, SocketInput};
-use crate::messages::{self, Entry, Kind, MAX_LEN, Message, Output, Settings};
+use crate::messages::{self, Kind, MAX_LEN, Message, Output, RuleEntry, Settings};
+use crate::querier::QuerierSocket;
 use crate::sender::Sender;
-use crate::work::Work;
 
-/// A worker that has been begun.
+/// A worker that has received its settings.
 #[derive(Debug)]
 pub(crate) struct Worker {
     control: OwnedFd,
     settings: Settings,
     inputs: BTreeMap<u32, Source>,
-    work: Work,
-    /// Rules, and rows of rules, that wait for the commit.
-    added: Vec<Entry>,
+    queriers: BTreeMap<u32, QuerierSocket>,
+    /// Memberships are still to be reported, as the control socket was full.
+    unreported: bool,
+    /// Moment from which queriers count time.
+    started: Instant,
+    forwarder: Forwarder,
+    /// Rules to add, and rows of rules to remove, at the next commit.
+    added: Vec<RuleEntry>,
     removed: Vec<u32>,
 }
 
-/// An input, and what it leads to.
+/// An input with its table of rules and its row of counters.
 #[derive(Debug)]
 struct Source {
     table: u32,
@@ -37,15 +44,15 @@ struct Source {
 }
 
 impl Worker {
-    /// Waits for the supervisor's first word.
+    /// Receives the supervisor's first message.
     ///
     /// # Errors
-    /// It is another one; the kernel's.
+    /// It is not [`Message::Start`]; the kernel's.
     pub(crate) fn new(control: OwnedFd) -> io::Result<Self> {
         let mut buffer = [0; MAX_LEN];
         let message = seqpacket::receive(&control, &mut buffer)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let (message, memory) = messages::received(&buffer[..message.len], message.descriptors)?;
-        let (Message::Begin(settings), Some(memory)) = (message, memory) else {
+        let (Message::Start(settings), Some(memory)) = (message, memory) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         rustix::io::ioctl_fionbio(&control, true)?;
@@ -53,95 +60,121 @@ impl Worker {
             control,
             settings,
             inputs: BTreeMap::new(),
-            work: Work::new(Counters::map(&memory)?),
+            queriers: BTreeMap::new(),
+            unreported: false,
+            started: Instant::now(),
+            forwarder: Forwarder::new(Counters::map(&memory)?),
             added: Vec::new(),
             removed: Vec::new(),
         })
     }
 
-    /// Works until the supervisor is gone.
+    /// Runs until the supervisor closes the control socket.
     ///
     /// # Errors
-    /// The supervisor said something unknown; the kernel's.
+    /// The supervisor has sent an invalid message; the kernel's.
     pub(crate) fn run(mut self) -> io::Result<()> {
         seqpacket::send(&self.control, messages::READY.as_bytes(), &[])?;
         let mut more = false;
         loop {
-            let woken = self.wait(more)?;
-            if woken.supervisor && self.hear()? == Heard::End {
+            let ready = self.wait(more)?;
+            if ready.supervisor && self.receive_messages()? == ChannelState::Closed {
                 return Ok(());
             }
-            if woken.input && !more {
-                self.let_more_arrive();
+            if ready.input && !more {
+                self.wait_for_more();
             }
             more = false;
             for source in self.inputs.values_mut() {
-                let packets = self.work.batch(&mut source.input, source.table, source.row);
-                more |= packets >= source.input.enough();
+                let packets = self
+                    .forwarder
+                    .forward_batch(&mut source.input, source.table, source.row);
+                more |= packets >= source.input.full_batch();
             }
-            self.work.note_refusals(trap::refused());
+            self.run_queriers()?;
+            self.forwarder.count_refusals(trap::refused());
         }
     }
 
-    /// Sleeps until there is something, or only looks where there is `more`.
+    /// Waits for messages and packets, or only polls if there is `more` to receive.
     ///
-    /// By poll(2), which is registered with the rings only while it waits: epoll(7) would be told of every packet that
-    /// arrives during a batch and its clock, by whoever hands it to the ring.
-    fn wait(&self, more: bool) -> io::Result<Woken> {
-        let of_inputs = self
-            .inputs
-            .values()
-            .map(|source| PollFd::new(&source.input, PollFlags::IN));
-        let control = PollFd::new(&self.control, PollFlags::IN);
-        let mut fds: Vec<_> = std::iter::once(control).chain(of_inputs).collect();
-        let at_once = Timespec::default();
-        match poll(&mut fds, more.then_some(&at_once)) {
+    /// It uses poll(2), whose wait queue entries exist only while it waits: with epoll(7) the sender of each packet that arrives
+    /// during a batch and the batch delay would run a wake-up.
+    fn wait(&self, more: bool) -> io::Result<Ready> {
+        let mut of_control = PollFlags::IN;
+        of_control.set(PollFlags::OUT, self.unreported);
+        let mut fds = vec![PollFd::new(&self.control, of_control)];
+        let inputs = self.inputs.values();
+        fds.extend(inputs.map(|source| PollFd::new(&source.input, PollFlags::IN)));
+        fds.extend(self.queriers.values().map(QuerierSocket::poll_fd));
+        let timeout = if more {
+            Some(Duration::ZERO)
+        } else {
+            let due = self.queriers.values().map(QuerierSocket::due).min();
+            due.map(|due| due.saturating_sub(self.started.elapsed()))
+        };
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok(Woken::default()),
+            Err(Errno::INTR) => return Ok(Ready::default()),
             Err(error) => return Err(error.into()),
         }
-        let woken = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let (control, inputs) = fds.split_at(1);
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let (control, others) = fds.split_at(1);
+        let inputs = &others[..self.inputs.len()];
         for (fd, source) in inputs.iter().zip(self.inputs.values()) {
             if fd.revents().contains(PollFlags::ERR) {
-                // The interface has gone down, say; reading the error ends it.
+                // The interface has gone down, say; reading the error clears it.
                 let _ = rustix::net::sockopt::socket_error(&source.input);
             }
         }
-        Ok(Woken {
-            supervisor: control.iter().any(woken),
-            input: inputs.iter().any(woken),
+        Ok(Ready {
+            supervisor: control.iter().any(ready),
+            input: inputs.iter().any(ready),
         })
     }
 
-    /// The batch clock.
-    fn let_more_arrive(&self) {
+    /// Receives reports, sends the queries that are due, and reports changed memberships to the supervisor.
+    fn run_queriers(&mut self) -> io::Result<()> {
+        let now = self.started.elapsed();
+        self.unreported = false;
+        for (id, querier) in &mut self.queriers {
+            querier.run(now);
+            self.unreported |= !querier.report(*id, &self.control)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the batch delay.
+    fn wait_for_more(&self) {
         if self.settings.max_delay.is_zero() {
             return;
         }
         if let Ok(time) = Timespec::try_from(self.settings.max_delay) {
-            // Woken early by a signal, it was long enough.
+            // A signal may end the wait early, which does no harm.
             let _ = clock_nanosleep_relative(ClockId::Monotonic, &time);
         }
     }
 
-    /// Does all that the supervisor has said.
-    fn hear(&mut self) -> io::Result<Heard> {
+    /// Handles all messages of the supervisor.
+    fn receive_messages(&mut self) -> io::Result<ChannelState> {
         let mut buffer = [0; MAX_LEN];
         loop {
             let message = match seqpacket::receive(&self.control, &mut buffer) {
                 Ok(Some(message)) => message,
-                Ok(None) => return Ok(Heard::End),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Heard::Everything),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Heard::End),
+                Ok(None) => return Ok(ChannelState::Closed),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ChannelState::Drained),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Ok(ChannelState::Closed);
+                }
                 Err(error) => return Err(error),
             };
             let (message, descriptor) = messages::received(&buffer[..message.len], message.descriptors)?;
-            self.obey(message, descriptor)?;
+            self.apply(message, descriptor)?;
         }
     }
 
-    fn obey(&mut self, message: Message, descriptor: Option<OwnedFd>) -> io::Result<()> {
+    fn apply(&mut self, message: Message, descriptor: Option<OwnedFd>) -> io::Result<()> {
         match (message, descriptor) {
             (Message::Input(input), Some(socket)) => {
                 let source = Source {
@@ -149,7 +182,7 @@ impl Worker {
                     row: input.row,
                     input: match input.kind {
                         Kind::Ring { size, used } => {
-                            let position = used.then(|| self.work.position(input.row));
+                            let position = used.then(|| self.forwarder.position(input.row));
                             Input::Ring(RingInput::new(socket, size, position)?)
                         }
                         Kind::Socket(port) => Input::Socket(SocketInput::new(socket, port)),
@@ -157,25 +190,49 @@ impl Worker {
                 };
                 self.inputs.insert(input.id, source);
             }
-            (Message::NoInput(id), None) => {
+            (Message::RemoveInput(id), None) => {
                 if let Some(mut source) = self.inputs.remove(&id) {
-                    while self.work.batch(&mut source.input, source.table, source.row) > 0 {}
+                    while self
+                        .forwarder
+                        .forward_batch(&mut source.input, source.table, source.row)
+                        > 0
+                    {}
                 }
             }
             (Message::Output(Output { id, v6, multicast }), Some(socket)) => {
                 let family = if v6 { Family::V6 } else { Family::V4 };
                 let sender = Sender::new(socket, family, multicast, self.settings.segment);
-                self.work.set_sender(id, Some(sender));
+                self.forwarder.set_sender(id, Some(sender));
             }
-            (Message::NoOutput(id), None) => self.work.set_sender(id, None),
+            (Message::RemoveOutput(id), None) => self.forwarder.set_sender(id, None),
             (Message::Rule(entry), None) => self.added.push(*entry),
-            (Message::NoRule(row), None) => self.removed.push(row),
+            (Message::RemoveRule(row), None) => self.removed.push(row),
             (Message::Commit, None) => {
                 let added = std::mem::take(&mut self.added);
-                self.work.change(&std::mem::take(&mut self.removed), added);
+                self.forwarder.change(&std::mem::take(&mut self.removed), added);
+            }
+            (Message::Querier(querier), Some(socket)) => {
+                let now = self.started.elapsed();
+                let socket = QuerierSocket::new(querier.interface, querier.address, socket, now);
+                self.queriers.insert(querier.id, socket);
+            }
+            (Message::QuerierAddress(id, address), None) => {
+                let now = self.started.elapsed();
+                if let Some(querier) = self.queriers.get_mut(&id) {
+                    querier.set_address(address, now);
+                }
+            }
+            (Message::RemoveQuerier(id), None) => {
+                self.queriers.remove(&id);
+            }
+            (Message::Member(member), None) => {
+                let now = self.started.elapsed();
+                if let Some(querier) = self.queriers.get_mut(&member.querier) {
+                    querier.restore(member.group, member.filter, now);
+                }
             }
             (other, _) => {
-                let text = format!("out of place: {other:?}");
+                let text = format!("unexpected message {other:?}");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
         }
@@ -183,15 +240,15 @@ impl Worker {
     }
 }
 
-/// Who has woken us.
+/// Descriptors that are ready.
 #[derive(Debug, Default)]
-struct Woken {
+struct Ready {
     supervisor: bool,
     input: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
-    Everything,
-    End,
+enum ChannelState {
+    Drained,
+    Closed,
 }

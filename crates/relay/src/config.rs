@@ -10,29 +10,29 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::rule::{Rule, Wrong};
+use crate::rule::{Rule, RuleError};
 use crate::rules::{Conflict, Rules};
 
-/// Why a file was refused, as a whole.
+/// An invalid configuration file, all of which is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct Refused {
-    /// Line of the file, from 1.
+pub struct ConfigError {
+    /// Line of the file, counted from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The mistake in that line.
     pub reason: Reason,
 }
 
-/// What is wrong with a line.
+/// A mistake in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// Not TOML, or not what we expect in it.
+    /// The text is not TOML, or has unexpected fields or types.
     #[error("{0}")]
     Syntax(String),
-    /// Not a rule.
+    /// The text is not a rule.
     #[error(transparent)]
-    Rule(#[from] Wrong),
-    /// A rule whose input another one has.
+    Rule(#[from] RuleError),
+    /// Another rule has the same input.
     #[error(transparent)]
     Conflict(#[from] Conflict),
 }
@@ -44,11 +44,11 @@ struct File {
     rules: Vec<Spanned<String>>,
 }
 
-/// Reads a file; one wrong line refuses all of it.
+/// Parses a file. One invalid line makes the whole file invalid.
 ///
 /// # Errors
-/// The first line that is wrong, and why.
-pub fn parse(text: &str) -> Result<Rules, Refused> {
+/// The first invalid line, and the reason.
+pub fn parse(text: &str) -> Result<Rules, ConfigError> {
     let line = |at: usize| {
         1 + text
             .as_bytes()
@@ -57,23 +57,23 @@ pub fn parse(text: &str) -> Result<Rules, Refused> {
             .filter(|byte| **byte == b'\n')
             .count()
     };
-    let file: File = toml::from_str(text).map_err(|error| Refused {
+    let file: File = toml::from_str(text).map_err(|error| ConfigError {
         line: line(error.span().map_or(0, |span| span.start)),
         reason: Reason::Syntax(error.message().lines().next().unwrap_or_default().to_owned()),
     })?;
     let mut rules = Rules::default();
     for entry in file.rules {
-        let refused = |reason| Refused {
+        let error = |reason| ConfigError {
             line: line(entry.span().start),
             reason,
         };
         let rule: Rule = entry
             .get_ref()
             .parse()
-            .map_err(|wrong| refused(Reason::Rule(wrong)))?;
+            .map_err(|wrong| error(Reason::Rule(wrong)))?;
         rules
             .add(rule)
-            .map_err(|conflict| refused(Reason::Conflict(conflict)))?;
+            .map_err(|conflict| error(Reason::Conflict(conflict)))?;
     }
     Ok(rules)
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_rules_in_order() {
+    fn parses_rules_in_order() {
         let text = "# two\nrules = [\n  \"a 239.1.1.1:1 -> b 239.1.1.1:1\", # one\n  'a 239.1.1.2:1 -> b 239.1.1.1:1',\n]\n";
         let rules = parse(text).unwrap();
         let shown: Vec<_> = rules.iter().map(ToString::to_string).collect();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn says_which_line_and_why() {
+    fn error_names_line_and_reason() {
         let good = "  \"a 239.1.1.1:1 -> b 239.1.1.1:1\",\n";
         for (text, line) in [
             (

@@ -1,96 +1,96 @@
-//! What is counted, and what must add up.
+//! Counters of the relay, and the sums that hold between them.
 //!
-//! Datagrams, unless a name says otherwise. For each interface and family, `datagrams` = `matched` + `unmatched` +
+//! The unit is datagrams unless a name says otherwise. For each interface and family, `datagrams` = `matched` + `unmatched` +
 //! `malformed` + `checksum` + `fragment` + `cut`. For each rule and each of its outputs, the rule's `datagrams` =
-//! `sent` + `expired` + `down` + `refused` + `busy`. What an interface has `matched` is what its rules have received.
-//! The kernel's own counts are of packets, and several datagrams of one flow can be one packet. What never came as far as
-//! our ring or socket is in what it counts for the device, and for all devices together (`softnet_dropped`).
+//! `sent` + `expired` + `down` + `refused` + `busy`. The `matched` of an interface is the sum of the `datagrams` of its rules.
+//! The kernel's own counters are in packets, and several datagrams of one flow can be one packet. What was dropped before it
+//! reached the ring or socket is in the counters of the device, and of all devices together (`softnet_dropped`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::rates::Rate;
 
-/// Numbers in a row: all that one thing counts.
-pub const ROW: usize = 16;
+/// Counters in a row. All counters of one thing are one row.
+pub const ROW_LEN: usize = 16;
 
-/// A row as it was read.
-pub type Row = [u64; ROW];
+/// A snapshot of a row.
+pub type Row = [u64; ROW_LEN];
 
-/// The row of the worker itself; all others are given away.
-pub const OF_WORKER: u32 = 0;
+/// The row of the worker itself. All other rows are allocated to interfaces, rules and outputs.
+pub const WORKER_ROW: u32 = 0;
 
-/// Adds numbers of a row to the fields that show them.
+/// Adds counters of a row to fields of the same meaning.
 macro_rules! add {
     ($to:ident, $row:ident, $of:ident, $($field:ident $number:ident),+) => {
         $( $to.$field += $row[$of::$number as usize]; )+
     };
 }
 
-/// What an interface counts.
+/// Counters of an interface and family.
 #[derive(Clone, Copy, Debug)]
-pub enum Interface {
-    /// Not a count: where in the ring the next packet is expected.
+pub enum InterfaceCounter {
+    /// Not a counter: the ring slot in which the next packet is expected.
     Position,
-    /// Packets taken.
+    /// Packets received.
     Packets,
-    /// Datagrams taken.
+    /// Datagrams received.
     Datagrams,
-    /// That a rule wanted.
+    /// Datagrams that a rule matched.
     Matched,
-    /// That no rule wanted.
+    /// Datagrams that no rule matched.
     Unmatched,
-    /// That were no UDP, or not whole.
+    /// Packets that were not UDP, or not complete.
     Malformed,
-    /// That were damaged.
+    /// Packets with a wrong checksum.
     Checksum,
-    /// That were pieces of one.
+    /// Fragments.
     Fragment,
-    /// Too long for the ring, and no memory to keep them beside it.
+    /// Datagrams longer than a ring slot, for which there was no memory beside the ring.
     Cut,
 }
 
-/// What a rule counts.
+/// Counters of a rule.
 #[derive(Clone, Copy, Debug)]
-pub enum OfRule {
-    /// Received.
+pub enum RuleCounter {
+    /// Datagrams received.
     Datagrams,
     /// Bytes of payload received.
     Bytes,
 }
 
-/// What an output counts.
+/// Counters of an output.
 #[derive(Clone, Copy, Debug)]
-pub enum OfOutput {
-    /// Taken by the kernel.
+pub enum OutputCounter {
+    /// Datagrams that the kernel accepted.
     Sent,
-    /// Bytes of payload taken by the kernel.
+    /// Bytes of payload that the kernel accepted.
     Bytes,
-    /// Sends: calls of the kernel that took something.
+    /// System calls that sent at least one datagram.
     Sends,
-    /// That had come to the end of their TTL.
+    /// Datagrams whose TTL ended here.
     Expired,
-    /// While the output could not be used.
+    /// Datagrams that arrived while the output was down.
     Down,
-    /// That the kernel refused.
+    /// Datagrams that the kernel refused.
     Refused,
-    /// That found its queue full.
+    /// Datagrams that found the send queue full.
     Busy,
 }
 
-/// What a worker counts, of all that goes through it.
+/// Totals of a worker.
 #[derive(Clone, Copy, Debug)]
-pub enum OfWorker {
-    /// Looks that found something.
+pub enum WorkerCounter {
+    /// Polls that returned at least one packet.
     Batches,
-    /// Packets taken.
+    /// Packets received.
     Packets,
-    /// Datagrams that a rule received.
+    /// Datagrams that a rule matched.
     Datagrams,
-    /// Bytes of their payload.
+    /// Bytes of payload of those.
     Bytes,
-    /// Copies taken by the kernel.
+    /// Copies that the kernel accepted.
     Sent,
-    /// Bytes of their payload.
+    /// Bytes of payload of those.
     SentBytes,
     /// Copies that were not sent, for any of an output's reasons.
     Lost,
@@ -98,173 +98,176 @@ pub enum OfWorker {
     Refusals,
 }
 
-/// Everything that a relay counts.
+/// All counters of a relay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Milliseconds since the relay's start. Two answers and their difference are a rate.
+    /// Milliseconds since the relay's start. The difference of two answers gives a rate.
     pub time_ms: u64,
-    /// By interface and family.
+    /// Counters of each interface and family.
     pub interfaces: Vec<InterfaceStats>,
-    /// By interface, of those that a rule names and that are there.
+    /// Counters of each existing device that a rule names.
     pub devices: Vec<DeviceStats>,
-    /// Packets that the kernel dropped before it had looked at them, on every CPU and from every device, since it started
+    /// Packets that the kernel dropped before it processed them, on every CPU and from every device, since boot
     /// (`/proc/net/softnet_stat`).
     pub softnet_dropped: u64,
-    /// By rule.
+    /// Counters of each rule.
     pub rules: Vec<RuleStats>,
-    /// What hosts behind proxies and the kernel's routes want, and there is no room for.
+    /// Derived rules that were not installed, as there were no counters left for them.
     pub left_out: u64,
-    /// By worker.
+    /// Totals of each worker.
     pub workers: Vec<WorkerStats>,
+    /// Totals of the process that runs the IGMP/MLD queriers of proxies, if there are any. It forwards nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub querier: Option<WorkerStats>,
 }
 
-/// What came in on an interface.
+/// Packets and datagrams received on an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceStats {
-    /// Its name.
+    /// The interface's name.
     pub interface: String,
     /// `ipv4` or `ipv6`.
     pub family: String,
-    /// `ring`, `socket`, or why nothing can be received.
+    /// `ring`, `socket`, or the reason why nothing can be received.
     pub state: String,
-    /// Packets that the kernel had for us, the dropped ones included. Only a ring knows.
+    /// Packets that the kernel had for the relay, the dropped ones included. Zero for sockets.
     pub kernel_packets: u64,
     /// Packets that the kernel dropped because the ring, or the socket's buffer, was full.
     pub kernel_dropped: u64,
-    /// How often the kernel had stopped a ring for good, so that all of them were opened anew.
+    /// Times that the rings were reopened, as the kernel had stopped one of them.
     pub reopened: u64,
-    /// Packets taken.
+    /// See [`InterfaceCounter::Packets`].
     pub packets: u64,
-    /// Datagrams taken.
+    /// See [`InterfaceCounter::Datagrams`].
     pub datagrams: u64,
-    /// See [`Interface::Matched`].
+    /// See [`InterfaceCounter::Matched`].
     pub matched: u64,
-    /// See [`Interface::Unmatched`].
+    /// See [`InterfaceCounter::Unmatched`].
     pub unmatched: u64,
-    /// See [`Interface::Malformed`].
+    /// See [`InterfaceCounter::Malformed`].
     pub malformed: u64,
-    /// See [`Interface::Checksum`].
+    /// See [`InterfaceCounter::Checksum`].
     pub checksum: u64,
-    /// See [`Interface::Fragment`].
+    /// See [`InterfaceCounter::Fragment`].
     pub fragment: u64,
-    /// See [`Interface::Cut`].
+    /// See [`InterfaceCounter::Cut`].
     pub cut: u64,
 }
 
-/// What the kernel counts for a device, in packets, since there is that device (ip(8), `ip -s link`).
+/// The kernel's counters of a device, in packets, since the device was created (ip(8), `ip -s link`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStats {
-    /// Its name.
+    /// The device's name.
     pub interface: String,
-    /// Received.
+    /// Packets received.
     pub rx_packets: u64,
-    /// Received and dropped by the kernel.
+    /// Packets received and dropped by the kernel.
     pub rx_dropped: u64,
-    /// Dropped by the device, which had no room.
+    /// Packets dropped by the device for lack of buffers.
     pub rx_missed: u64,
-    /// Sent.
+    /// Packets sent.
     pub tx_packets: u64,
-    /// Dropped on the way to the device.
+    /// Packets dropped before the device sent them.
     pub tx_dropped: u64,
 }
 
-/// What became of a rule's datagrams.
+/// Counters of a rule and its outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleStats {
     /// The rule, as text.
     pub rule: String,
-    /// Received.
+    /// See [`RuleCounter::Datagrams`].
     pub datagrams: u64,
-    /// Bytes of payload received.
+    /// See [`RuleCounter::Bytes`].
     pub bytes: u64,
-    /// Where two looks were taken: how much of it in a second.
+    /// Datagrams and bytes a second, where two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// In the rule's order.
+    /// Counters of the outputs, in the rule's order.
     pub outputs: Vec<OutputStats>,
 }
 
-/// What was sent.
+/// Counters of an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStats {
     /// The output, as text.
     pub output: String,
-    /// `up`, or why nothing can be sent.
+    /// `up`, or the reason why nothing can be sent.
     pub state: String,
-    /// See [`OfOutput::Sent`].
+    /// See [`OutputCounter::Sent`].
     pub sent: u64,
-    /// See [`OfOutput::Bytes`].
+    /// See [`OutputCounter::Bytes`].
     pub bytes: u64,
-    /// See [`OfOutput::Sends`].
+    /// See [`OutputCounter::Sends`].
     pub sends: u64,
-    /// See [`OfOutput::Expired`].
+    /// See [`OutputCounter::Expired`].
     pub expired: u64,
-    /// See [`OfOutput::Down`].
+    /// See [`OutputCounter::Down`].
     pub down: u64,
-    /// See [`OfOutput::Refused`].
+    /// See [`OutputCounter::Refused`].
     pub refused: u64,
-    /// See [`OfOutput::Busy`].
+    /// See [`OutputCounter::Busy`].
     pub busy: u64,
-    /// Where two looks were taken: how much of it in a second.
+    /// Datagrams and bytes a second, where two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
 }
 
-/// A worker's process.
+/// Totals of a worker and of its predecessors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
-    /// Its process id; 0 while there is none.
+    /// Process id; 0 while none is running.
     pub pid: u32,
-    /// How often another took its place.
+    /// Times that the process was restarted.
     pub restarts: u64,
-    /// See [`OfWorker::Batches`].
+    /// See [`WorkerCounter::Batches`].
     pub batches: u64,
-    /// See [`OfWorker::Packets`].
+    /// See [`WorkerCounter::Packets`].
     pub packets: u64,
-    /// See [`OfWorker::Datagrams`].
+    /// See [`WorkerCounter::Datagrams`].
     pub datagrams: u64,
-    /// See [`OfWorker::Bytes`].
+    /// See [`WorkerCounter::Bytes`].
     pub bytes: u64,
-    /// See [`OfWorker::Sent`].
+    /// See [`WorkerCounter::Sent`].
     pub sent: u64,
-    /// See [`OfWorker::SentBytes`].
+    /// See [`WorkerCounter::SentBytes`].
     pub sent_bytes: u64,
-    /// See [`OfWorker::Lost`].
+    /// See [`WorkerCounter::Lost`].
     pub lost: u64,
-    /// System calls of its own and its predecessors' that the sandbox refused.
+    /// See [`WorkerCounter::Refusals`].
     pub sandbox_refused: u64,
-    /// Where two looks were taken: how much of it in a second.
+    /// Datagrams and bytes a second, where two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
 }
 
 impl InterfaceStats {
-    /// Adds what a worker counted.
+    /// Adds a worker's row.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, Interface, packets Packets, datagrams Datagrams, matched Matched, unmatched Unmatched,
+        add!(self, row, InterfaceCounter, packets Packets, datagrams Datagrams, matched Matched, unmatched Unmatched,
             malformed Malformed, checksum Checksum, fragment Fragment, cut Cut);
     }
 }
 
 impl RuleStats {
-    /// Adds what a worker counted.
+    /// Adds a worker's row.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, OfRule, datagrams Datagrams, bytes Bytes);
+        add!(self, row, RuleCounter, datagrams Datagrams, bytes Bytes);
     }
 }
 
 impl OutputStats {
-    /// Adds what a worker counted.
+    /// Adds a worker's row.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, OfOutput, sent Sent, bytes Bytes, sends Sends, expired Expired, down Down, refused Refused,
+        add!(self, row, OutputCounter, sent Sent, bytes Bytes, sends Sends, expired Expired, down Down, refused Refused,
             busy Busy);
     }
 }
 
 impl WorkerStats {
-    /// Adds what it counted.
+    /// Adds a worker's row.
     pub fn add(&mut self, row: &Row) {
-        add!(self, row, OfWorker, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
+        add!(self, row, WorkerCounter, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
             sent_bytes SentBytes, lost Lost, sandbox_refused Refusals);
     }
 }

@@ -1,7 +1,7 @@
-//! Packets to datagrams: one parse at the door.
+//! Parsing of UDP packets.
 //!
-//! The packet is taken before the host's own IP and UDP have looked at it, so that what they would refuse is refused
-//! here: a relay that sent a damaged datagram on with a fresh checksum would hide the damage.
+//! A packet is received before the host's own IP and UDP have checked it, so it is checked here: a relay that forwarded a
+//! damaged datagram with a fresh checksum would hide the damage.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -12,59 +12,59 @@ use pontoon_wire::protocol;
 #[cfg(test)]
 mod tests;
 
-/// A UDP datagram, or several of one flow that travel as one.
+/// A UDP datagram, or several of one flow that were received as one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Sender.
+    /// Address of the sender.
     pub from: IpAddr,
-    /// Sender's port.
+    /// Port of the sender.
     pub from_port: u16,
-    /// Address that it was sent to.
+    /// Destination address.
     pub to: IpAddr,
-    /// Port that it was sent to.
+    /// Destination port.
     pub to_port: u16,
-    /// TTL or hop limit, as it arrived.
+    /// TTL or hop limit on arrival.
     pub hops: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN bits.
     pub class: u8,
-    /// Where in the packet the payload is.
+    /// Range of the payload in the packet.
     pub payload: Range<usize>,
 }
 
-/// Why a packet was refused.
+/// The reason why a packet is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Not a whole UDP packet.
+pub enum DatagramError {
+    /// The packet is not a complete UDP packet.
     Malformed,
-    /// A fragment that nobody put together.
+    /// The packet is a fragment that was not reassembled.
     Fragment,
-    /// Damaged: a checksum is wrong.
+    /// A checksum is wrong.
     Checksum,
 }
 
-/// Who vouches for the UDP checksum.
+/// State of the UDP checksum on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// The kernel or the device has looked, or it never left this machine.
+pub enum ChecksumState {
+    /// The kernel or the device has verified it, or the packet never left this machine.
     Verified,
-    /// Nobody has: it is summed here.
-    Nobody,
+    /// It is not verified yet.
+    Unverified,
 }
 
 impl Datagram {
-    /// Reads a packet, from its first byte of IP on. Padding behind it does not matter.
+    /// Parses a packet that begins with the IP header. Padding behind it is ignored.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn parse(packet: &[u8], trust: Trust) -> Result<Self, Refused> {
+    /// The packet is not a valid UDP packet.
+    pub fn parse(packet: &[u8], checksum: ChecksumState) -> Result<Self, DatagramError> {
         match packet.first().map(|first| first >> 4) {
-            Some(4) => v4(packet, trust),
-            Some(6) => v6(packet, trust),
-            _ => Err(Refused::Malformed),
+            Some(4) => v4(packet, checksum),
+            Some(6) => v6(packet, checksum),
+            _ => Err(DatagramError::Malformed),
         }
     }
 
-    /// Bytes in front of the payload of a UDP packet that begins like this, without IPv6's extension headers.
+    /// Returns the number of header bytes of a UDP packet that begins with these bytes, without IPv6 extension headers.
     #[must_use]
     pub fn headers(begin: &[u8]) -> usize {
         let ip = match begin.first() {
@@ -75,45 +75,47 @@ impl Datagram {
     }
 }
 
-fn v4(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
+fn v4(packet: &[u8], checksum: ChecksumState) -> Result<Datagram, DatagramError> {
     let header_len = usize::from(packet[0] & 0xf) * 4;
     let header = packet
         .get(..header_len)
         .filter(|header| header.len() >= V4_HEADER);
-    let header = header.ok_or(Refused::Malformed)?;
-    let packet = packet.get(..word(header, 2).into()).ok_or(Refused::Malformed)?;
+    let header = header.ok_or(DatagramError::Malformed)?;
+    let packet = packet
+        .get(..word(header, 2).into())
+        .ok_or(DatagramError::Malformed)?;
     if packet.len() < header_len || header[9] != protocol::UDP {
-        return Err(Refused::Malformed);
+        return Err(DatagramError::Malformed);
     }
     if Sum::new().add(header).finish() != 0 {
-        return Err(Refused::Checksum);
+        return Err(DatagramError::Checksum);
     }
     // More fragments, or an offset (RFC 791).
     if word(header, 6) & 0x3fff != 0 {
-        return Err(Refused::Fragment);
+        return Err(DatagramError::Fragment);
     }
     let addresses = (
         Ipv4Addr::from_octets(array(header, 12)).into(),
         Ipv4Addr::from_octets(array(header, 16)).into(),
     );
-    udp(packet, header_len, addresses, (header[8], header[1]), trust)
+    udp(packet, header_len, addresses, (header[8], header[1]), checksum)
 }
 
-fn v6(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
-    let header = packet.get(..V6_HEADER).ok_or(Refused::Malformed)?;
+fn v6(packet: &[u8], checksum: ChecksumState) -> Result<Datagram, DatagramError> {
+    let header = packet.get(..V6_HEADER).ok_or(DatagramError::Malformed)?;
     let packet = packet.get(..V6_HEADER + usize::from(word(header, 4)));
-    let packet = packet.ok_or(Refused::Malformed)?;
+    let packet = packet.ok_or(DatagramError::Malformed)?;
     let (mut next, mut at) = (header[6], V6_HEADER);
     while next != protocol::UDP {
         match next {
             HOP_BY_HOP | ROUTING | DESTINATION => {}
-            FRAGMENT => return Err(Refused::Fragment),
-            _ => return Err(Refused::Malformed),
+            FRAGMENT => return Err(DatagramError::Fragment),
+            _ => return Err(DatagramError::Malformed),
         }
         let [following, length] = *packet
             .get(at..at + 2)
             .and_then(|two| two.first_chunk())
-            .ok_or(Refused::Malformed)?;
+            .ok_or(DatagramError::Malformed)?;
         next = following;
         at += 8 + 8 * usize::from(length);
     }
@@ -122,7 +124,7 @@ fn v6(packet: &[u8], trust: Trust) -> Result<Datagram, Refused> {
         Ipv6Addr::from_octets(array(header, 24)).into(),
     );
     let class = (word(header, 0) >> 4).to_be_bytes()[1];
-    udp(packet, at, addresses, (header[7], class), trust)
+    udp(packet, at, addresses, (header[7], class), checksum)
 }
 
 fn udp(
@@ -130,20 +132,20 @@ fn udp(
     at: usize,
     (from, to): (IpAddr, IpAddr),
     (hops, class): (u8, u8),
-    trust: Trust,
-) -> Result<Datagram, Refused> {
+    checksum: ChecksumState,
+) -> Result<Datagram, DatagramError> {
     let udp = packet.get(at..).filter(|udp| udp.len() >= UDP_HEADER);
-    let udp = udp.ok_or(Refused::Malformed)?;
+    let udp = udp.ok_or(DatagramError::Malformed)?;
     let length = usize::from(word(udp, 4));
     let udp = udp.get(..length).filter(|udp| udp.len() >= UDP_HEADER);
-    let udp = udp.ok_or(Refused::Malformed)?;
-    if trust == Trust::Nobody {
-        // None at all is IPv4's privilege (RFC 8200 section 8.1).
+    let udp = udp.ok_or(DatagramError::Malformed)?;
+    if checksum == ChecksumState::Unverified {
+        // Only IPv4 allows a datagram without a checksum (RFC 8200 section 8.1).
         match (word(udp, 6), to) {
             (0, IpAddr::V4(_)) => {}
-            (0, IpAddr::V6(_)) => return Err(Refused::Checksum),
+            (0, IpAddr::V6(_)) => return Err(DatagramError::Checksum),
             _ if Sum::pseudo(from, to, protocol::UDP, length).add(udp).finish() != 0 => {
-                return Err(Refused::Checksum);
+                return Err(DatagramError::Checksum);
             }
             _ => {}
         }
@@ -159,12 +161,12 @@ fn udp(
     })
 }
 
-/// The big-endian word at `at`, which the caller has seen to be there.
+/// Returns the big-endian word at `at`. The caller has checked the length.
 fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array(bytes, at))
 }
 
-/// The bytes at `at`, which the caller has seen to be there.
+/// Returns the bytes at `at`. The caller has checked the length.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -175,7 +177,7 @@ const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 
-// Extension headers that may be in front of UDP (RFC 8200 section 4).
+// Extension headers that are allowed before UDP (RFC 8200 section 4).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;

@@ -1,7 +1,7 @@
-//! What the kernel is to hand us: a classic BPF program (Linux `Documentation/networking/filter.rst`) made from rules.
+//! Socket filters: classic BPF programs (Linux `Documentation/networking/filter.rst`) made from rules.
 //!
-//! It takes everything that a rule wants, and little else: the [`Table`](crate::Table) has the last word. It is asked rule
-//! by rule and for every packet, so that of many rules only the range that their groups lie in is left.
+//! A filter accepts every packet that a rule matches, and few others; the [`Table`](crate::Table) decides. The kernel runs
+//! the comparisons of each rule for every packet, so for many rules the filter compares with one range that has all groups.
 
 use std::net::IpAddr;
 
@@ -12,31 +12,31 @@ use crate::rule::Input;
 #[cfg(test)]
 mod tests;
 
-/// One instruction, as in `struct sock_filter`.
+/// An instruction, as in `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What to do.
+    /// Operation code.
     pub code: u16,
-    /// Instructions to skip where a comparison holds.
+    /// Instructions to skip if a comparison is true.
     pub jt: u8,
-    /// Instructions to skip where it does not.
+    /// Instructions to skip if it is false.
     pub jf: u8,
     /// Operand.
     pub k: u32,
 }
 
-/// A program that takes nothing.
-pub const NOTHING: [Instruction; 1] = [op(RETURN, 0)];
+/// A program that drops every packet.
+pub const DROP_ALL: [Instruction; 1] = [op(RETURN, 0)];
 
-/// Instructions above which it costs more to ask for each rule than to take what no rule wants. The kernel takes 4096
-/// (`BPF_MAXINSNS`).
-const MOST: usize = 512;
+/// Instructions above which comparing with each rule costs more than receiving what no rule matches. The kernel's limit is
+/// 4096 (`BPF_MAXINSNS`).
+const MAX_INSTRUCTIONS: usize = 512;
 
-/// The program for IPv4 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv4.
+/// Returns the program for IPv4 packets whose IP header begins at byte `base` of the frame. All `inputs` are IPv4.
 #[must_use]
 pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
     let inputs: Vec<_> = inputs.into_iter().collect();
-    let mut program = vec![op(LOAD_BYTE, base + 9), when(UDP, 1, 0), op(RETURN, 0)];
+    let mut program = vec![op(LOAD_BYTE, base + 9), jump_equal(UDP, 1, 0), op(RETURN, 0)];
     for input in &inputs {
         let mut block = Vec::new();
         compare(&mut block, base + 16, input.to);
@@ -47,30 +47,30 @@ pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
             block.extend([
                 op(LOAD_X_HEADER_LENGTH, base),
                 op(LOAD_HALF_AT_X, base + 2),
-                when(port.get().into(), 0, ELSEWHERE),
+                jump_equal(port.get().into(), 0, NEXT_BLOCK),
             ]);
         }
-        finish(&mut program, block);
+        append_block(&mut program, block);
     }
     program.push(op(RETURN, 0));
-    match rough(&program, &inputs) {
+    match aggregate(&program, &inputs) {
         None => program,
         Some(all) => v4(base, [&all]),
     }
 }
 
-/// The program for IPv6 packets whose first byte of IP is byte `base` of the frame. `inputs` are of IPv6.
+/// Returns the program for IPv6 packets whose IP header begins at byte `base` of the frame. All `inputs` are IPv6.
 #[must_use]
 pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
     let inputs: Vec<_> = inputs.into_iter().collect();
-    // UDP, or an extension header in front of it: hop-by-hop, routing, fragment, destination.
+    // UDP, or an extension header before it: hop-by-hop, routing, fragment, destination.
     let mut program = vec![
         op(LOAD_BYTE, base + 6),
-        when(UDP, 5, 0),
-        when(0, 4, 0),
-        when(43, 3, 0),
-        when(44, 2, 0),
-        when(60, 1, 0),
+        jump_equal(UDP, 5, 0),
+        jump_equal(0, 4, 0),
+        jump_equal(43, 3, 0),
+        jump_equal(44, 2, 0),
+        jump_equal(60, 1, 0),
         op(RETURN, 0),
     ];
     for input in &inputs {
@@ -82,39 +82,39 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
         if let Some(port) = input.port {
             block.extend([
                 op(LOAD_BYTE, base + 6),
-                // Behind an extension header the port is not looked for here.
-                when(UDP, 0, 2),
+                // Behind an extension header the port is not compared.
+                jump_equal(UDP, 0, 2),
                 op(LOAD_HALF, base + 42),
-                when(port.get().into(), 0, ELSEWHERE),
+                jump_equal(port.get().into(), 0, NEXT_BLOCK),
             ]);
         }
-        finish(&mut program, block);
+        append_block(&mut program, block);
     }
     program.push(op(RETURN, 0));
-    match rough(&program, &inputs) {
+    match aggregate(&program, &inputs) {
         None => program,
         Some(all) => v6(base, [&all]),
     }
 }
 
-/// The same program, for what is the interface's own: a packet socket also gets what arrived through its interface for
-/// another one, such as a VLAN's, and what is for another host or for a VLAN that nobody has (`__netif_receive_skb_core`,
-/// Linux net/core/dev.c).
+/// Restricts a program to packets that belong to the interface: a packet socket also receives packets that arrived through
+/// its interface for another one, such as a VLAN interface, and those for another host or for a VLAN that does not exist here
+/// (`__netif_receive_skb_core`, Linux net/core/dev.c).
 #[must_use]
-pub fn only_from(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
+pub fn only_own(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
     let mut own = vec![
-        op(LOAD_WORD, INTERFACE),
-        when(interface, 1, 0),
+        op(LOAD_WORD, INTERFACE_INDEX),
+        jump_equal(interface, 1, 0),
         op(RETURN, 0),
-        op(LOAD_WORD, KIND),
-        when(FOR_OTHERS, 0, 1),
+        op(LOAD_WORD, PACKET_TYPE),
+        jump_equal(PACKET_OTHERHOST, 0, 1),
         op(RETURN, 0),
     ];
     own.extend(program);
     own
 }
 
-/// Compares the address at `at` with a range, word by word.
+/// Appends comparisons of the address at `at` with a range, word by word.
 fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
     let mut left = u32::from(range.prefix_len());
     let (words, count) = words(range.network());
@@ -128,11 +128,11 @@ fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
         if bits < 32 {
             block.push(op(AND, !(u32::MAX >> bits)));
         }
-        block.push(when(word, 0, ELSEWHERE));
+        block.push(jump_equal(word, 0, NEXT_BLOCK));
     }
 }
 
-/// The address as 32-bit words, and how many they are.
+/// Returns the address as 32-bit words, and their number.
 fn words(address: IpAddr) -> ([u32; 4], usize) {
     match address {
         IpAddr::V4(v4) => ([v4.to_bits(), 0, 0, 0], 1),
@@ -145,21 +145,23 @@ fn words(address: IpAddr) -> ([u32; 4], usize) {
     }
 }
 
-/// Appends a block of comparisons that takes the packet where all of them hold, and goes on behind it elsewhere.
-fn finish(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
-    block.push(op(RETURN, ALL));
+/// Appends a block of comparisons that accepts the packet if all of them hold; otherwise the next block is run.
+fn append_block(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
+    block.push(op(RETURN, WHOLE_PACKET));
     let length = block.len();
     for (index, instruction) in block.iter_mut().enumerate() {
-        if instruction.jf == ELSEWHERE {
+        if instruction.jf == NEXT_BLOCK {
             instruction.jf = u8::try_from(length - index - 1).expect("a block has at most 24 instructions");
         }
     }
     program.append(&mut block);
 }
 
-/// Where a program is too long: one input that has everything that these have, and more.
-fn rough(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
-    let (first, others) = inputs.split_first().filter(|_| program.len() > MOST)?;
+/// Returns one input that contains all of these if the program is too long.
+fn aggregate(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
+    let (first, others) = inputs
+        .split_first()
+        .filter(|_| program.len() > MAX_INSTRUCTIONS)?;
     let mut to = first.to;
     for other in others {
         while !to.contains(&other.to) {
@@ -184,7 +186,7 @@ const fn op(code: u16, k: u32) -> Instruction {
 }
 
 /// Compares the accumulator with `k`.
-const fn when(k: u32, jt: u8, jf: u8) -> Instruction {
+const fn jump_equal(k: u32, jt: u8, jf: u8) -> Instruction {
     Instruction {
         code: JUMP_EQUAL,
         jt,
@@ -193,21 +195,21 @@ const fn when(k: u32, jt: u8, jf: u8) -> Instruction {
     }
 }
 
-/// Marks a jump to the end of its block.
-const ELSEWHERE: u8 = u8::MAX;
+/// Placeholder for a jump to the end of the block.
+const NEXT_BLOCK: u8 = u8::MAX;
 
-/// The whole packet, whatever its length.
-const ALL: u32 = 0x0004_0000;
+/// Return value that accepts the whole packet, whatever its length.
+const WHOLE_PACKET: u32 = 0x0004_0000;
 
-/// Where the index of a packet's interface is read (`SKF_AD_OFF + SKF_AD_IFINDEX`).
-const INTERFACE: u32 = BESIDE + 8;
+/// Offset of the packet's interface index (`SKF_AD_OFF + SKF_AD_IFINDEX`).
+const INTERFACE_INDEX: u32 = SKF_AD_OFF + 8;
 
-/// Where it is read whom a packet is for (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and others than this host (`PACKET_OTHERHOST`).
-const KIND: u32 = BESIDE + 4;
-const FOR_OTHERS: u32 = 3;
+/// Offset of the packet type (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and its value for frames to other hosts.
+const PACKET_TYPE: u32 = SKF_AD_OFF + 4;
+const PACKET_OTHERHOST: u32 = 3;
 
-/// What the kernel knows beside the packet.
-const BESIDE: u32 = (-0x1000_i32).cast_unsigned();
+/// Offset of the kernel's metadata of a packet.
+const SKF_AD_OFF: u32 = (-0x1000_i32).cast_unsigned();
 
 const UDP: u32 = 17;
 

@@ -1,39 +1,39 @@
-//! Datagrams that leave alike, put together: one send takes what a burst holds.
+//! Groups datagrams that leave alike into bursts, each of which is one send.
 //!
-//! Sending costs one way through the kernel's stack per call, whatever the number of datagrams in it (`UDP_SEGMENT`), so
-//! the fewer the bursts the better; but no flow may be put out of order. Bursts leave in the order in which they were
-//! begun. A datagram may join any burst that is open for its kind, unless its flow has already been put into a later one.
+//! Each send costs one pass through the kernel's stack, whatever the number of datagrams in it (`UDP_SEGMENT`), so fewer
+//! bursts are better; but no flow may be reordered. Bursts leave in the order in which they were started. A datagram may join
+//! any open burst with its key, unless its flow already has a datagram in a later one.
 
 use rustc_hash::FxHashMap;
 
 #[cfg(test)]
 mod tests;
 
-/// Datagrams of one send (`UDP_MAX_SEGMENTS`, which later kernels have raised).
+/// Limit on the datagrams of one send (`UDP_MAX_SEGMENTS`, which later kernels have raised).
 pub const MAX_DATAGRAMS: usize = 64;
 
-/// Bytes of one send: the longest UDP packet, less the longest headers.
+/// Limit on the bytes of one send: the longest UDP packet, less the longest headers.
 pub const MAX_BYTES: usize = 65_000;
 
-/// Gathers the datagrams of one batch. `K` is all that must be alike for datagrams to leave in one send; `P` says where
-/// a payload is.
+/// Groups the datagrams of one batch. Datagrams with equal keys `K` can leave in one send; `P` is the location of a
+/// payload.
 #[derive(Debug)]
 pub struct Gather<K, P> {
-    bursts: Vec<Open<K>>,
+    bursts: Vec<OpenBurst<K>>,
     pieces: Vec<Piece<P>>,
-    /// The burst that is open for a kind and size.
+    /// Index of the open burst of a key and size.
     open: FxHashMap<(K, usize), usize>,
-    /// Where the last datagram went: the next one often goes there, too.
+    /// Index of the burst that the last datagram joined; the next one often joins it, too.
     last: usize,
-    /// Of each flow, by a hash: one more than the latest burst that it is in.
+    /// For each flow hash, one more than the index of the latest burst that has a datagram of the flow.
     latest: [usize; FLOWS],
 }
 
-/// Flows that are told apart; those that share a place merely gather a little less.
+/// Flow hashes that are kept apart. Flows with equal hashes share fewer bursts and are not reordered.
 const FLOWS: usize = 256;
 
 #[derive(Debug)]
-struct Open<K> {
+struct OpenBurst<K> {
     key: K,
     /// Bytes of each datagram but the last.
     size: usize,
@@ -46,30 +46,30 @@ struct Open<K> {
 
 #[derive(Debug)]
 struct Piece<P> {
-    place: P,
+    location: P,
     next: usize,
 }
 
-/// No piece.
+/// Index of no piece.
 const NONE: usize = usize::MAX;
 
-/// Datagrams for one send.
+/// Datagrams of one send.
 #[derive(Debug)]
 pub struct Burst<'a, K, P> {
-    /// What they have in common.
+    /// The key that they have in common.
     pub key: K,
     /// Bytes of each datagram but the last.
     pub size: usize,
-    /// How many datagrams.
+    /// The number of datagrams.
     pub datagrams: usize,
-    /// Their bytes.
+    /// Bytes of all of them.
     pub bytes: usize,
     pieces: &'a [Piece<P>],
     first: usize,
 }
 
 impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
-    /// For batches of so many packets, without allocation.
+    /// Allocates memory for batches of so many packets.
     #[must_use]
     pub fn new(batch: usize) -> Self {
         Self {
@@ -81,11 +81,11 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         }
     }
 
-    /// Adds a datagram of `bytes` bytes; `flow` is a hash of its sender and destination.
-    pub fn push(&mut self, key: K, flow: usize, bytes: usize, place: P) {
-        let piece = self.piece(place);
+    /// Adds a datagram of `bytes` bytes; `flow` is a hash of its source and destination.
+    pub fn push(&mut self, key: K, flow: usize, bytes: usize, location: P) {
+        let piece = self.piece(location);
         let flow = flow % FLOWS;
-        if let Some(burst) = self.fitting(key, bytes, self.latest[flow]) {
+        if let Some(burst) = self.find_burst(key, bytes, self.latest[flow]) {
             let open = &mut self.bursts[burst];
             self.pieces[open.last].next = piece;
             open.last = piece;
@@ -95,24 +95,24 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
             (self.last, self.latest[flow]) = (burst, burst + 1);
             return;
         }
-        // A datagram without bytes cannot be told from nothing in a send of several.
+        // In a send of several, a datagram without bytes would be lost.
         let sealed = bytes == 0;
-        let burst = self.begin(key, (bytes, 1, bytes), sealed, piece);
+        let burst = self.start_burst(key, (bytes, 1, bytes), sealed, piece);
         if !sealed {
             self.open.insert((key, bytes), burst);
         }
         (self.last, self.latest[flow]) = (burst, burst + 1);
     }
 
-    /// Adds datagrams of one flow that are together already, `size` bytes each but for the last.
-    pub fn push_whole(&mut self, key: K, flow: usize, bytes: usize, size: usize, place: P) {
-        let piece = self.piece(place);
+    /// Adds datagrams of one flow that were received as one packet, `size` bytes each but for the last.
+    pub fn push_coalesced(&mut self, key: K, flow: usize, bytes: usize, size: usize, location: P) {
+        let piece = self.piece(location);
         let datagrams = bytes.div_ceil(size.max(1)).max(1);
-        let burst = self.begin(key, (size, datagrams, bytes), true, piece);
+        let burst = self.start_burst(key, (size, datagrams, bytes), true, piece);
         self.latest[flow % FLOWS] = burst + 1;
     }
 
-    /// The bursts, in the order in which they are to be sent.
+    /// Returns the bursts in the order in which they are to be sent.
     pub fn bursts(&self) -> impl Iterator<Item = Burst<'_, K, P>> {
         self.bursts.iter().map(|open| Burst {
             key: open.key,
@@ -124,7 +124,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         })
     }
 
-    /// Begins a new batch.
+    /// Removes all datagrams, for a new batch.
     pub fn clear(&mut self) {
         self.bursts.clear();
         self.pieces.clear();
@@ -133,19 +133,19 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         self.latest = [0; FLOWS];
     }
 
-    fn piece(&mut self, place: P) -> usize {
-        self.pieces.push(Piece { place, next: NONE });
+    fn piece(&mut self, location: P) -> usize {
+        self.pieces.push(Piece { location, next: NONE });
         self.pieces.len() - 1
     }
 
-    fn begin(
+    fn start_burst(
         &mut self,
         key: K,
         (size, datagrams, bytes): (usize, usize, usize),
         sealed: bool,
         piece: usize,
     ) -> usize {
-        self.bursts.push(Open {
+        self.bursts.push(OpenBurst {
             key,
             size,
             datagrams,
@@ -157,14 +157,14 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         self.bursts.len() - 1
     }
 
-    /// An open burst, not before `earliest - 1`, that takes a datagram of `bytes` bytes.
-    fn fitting(&self, key: K, bytes: usize, earliest: usize) -> Option<usize> {
+    /// Returns an open burst, not before `earliest - 1`, that can take a datagram of `bytes` bytes.
+    fn find_burst(&self, key: K, bytes: usize, earliest: usize) -> Option<usize> {
         let takes = |burst: usize| {
             let open = self.bursts.get(burst)?;
             let fits = !open.sealed && open.key == key && bytes > 0 && open.bytes + bytes <= MAX_BYTES;
             (fits && bytes <= open.size && burst + 1 >= earliest).then_some(burst)
         };
-        // A shorter one ends the burst of its own flow; of another flow's it would end what could still grow.
+        // A shorter datagram ends its burst. A burst of another flow could still grow, so it is not ended.
         let last =
             takes(self.last).filter(|burst| self.bursts[*burst].size == bytes || burst + 1 == earliest);
         last.or_else(|| takes(*self.open.get(&(key, bytes))?))
@@ -172,13 +172,13 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
 }
 
 impl<K, P: Copy> Burst<'_, K, P> {
-    /// Where the payloads are, in order.
-    pub fn places(&self) -> impl Iterator<Item = P> {
+    /// Returns the locations of the payloads, in order.
+    pub fn locations(&self) -> impl Iterator<Item = P> {
         let mut at = self.first;
         std::iter::from_fn(move || {
             let piece = self.pieces.get(at)?;
             at = piece.next;
-            Some(piece.place)
+            Some(piece.location)
         })
     }
 }

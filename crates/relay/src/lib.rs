@@ -1,10 +1,11 @@
-//! Pure: what the multicast relay decides. The process that moves packets is `pontoon-relay-worker`, the one that opens
-//! sockets is in `pontoon-supervisor`; nothing here makes a system call or reads a clock.
+//! Pure logic of the multicast relay: rules, packet parsing, matching, bursts, filters and group memberships. Nothing here
+//! makes a system call or reads a clock. Packets are moved by the processes of `pontoon-relay-worker`, and sockets are
+//! opened by `pontoon-supervisor`.
 //!
-//! A [`Rule`] says which datagrams leave where. A [`Table`] finds the rule of a [`Datagram`], which was parsed out of a
-//! packet; [`Gather`] puts datagrams that leave alike into bursts, each of which is one send per output. A
-//! [`filter`] makes the kernel keep everything else from us. Every datagram ends in exactly one of the [`counters`].
-//! [`membership`] is who wants which group on a link, from which a [`proxy`] makes rules.
+//! A [`Rule`] maps datagrams of one input to outputs. A [`Table`] finds the rule of a [`Datagram`], which was parsed from a
+//! packet. [`Gather`] groups datagrams that leave alike into bursts, each of which is one send for each output. A [`filter`]
+//! makes the kernel drop what no rule matches. Every datagram is counted in exactly one of the [`counters`]. From the group
+//! [`membership`] of hosts on a link a [`proxy`] derives rules.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,13 +1,14 @@
-//! Who wants which group on an interface: the router's side of IGMP (RFC 2236, RFC 3376) and MLD (RFC 2710, RFC 3810).
+//! Group memberships of an interface: the router side of IGMP (RFC 2236, RFC 3376) and MLD (RFC 2710, RFC 3810).
 //!
-//! One [`Querier`] for each interface and family hears what hosts say, forgets them when they no longer do, and says when
-//! to ask. From what it knows a proxy (RFC 4605) makes rules. Two simplifications, both to the hosts' advantage: who
-//! wants a group from everybody but some gets it from everybody, and one who wants it from everybody is asked for alone,
-//! whatever others wanted.
+//! One [`Querier`] for each interface and family handles reports, expires memberships and schedules queries. It runs in a
+//! sandboxed process, as it reads packets of untrusted hosts. The supervisor keeps the [`Memberships`] that the querier
+//! reports, and a proxy (RFC 4605) makes rules of them. There are two simplifications, both to the hosts' advantage: a host
+//! that excludes some senders of a group receives all of them, and a group that one host wants from any sender is wanted
+//! from any sender for the whole interface.
 //!
-//! Time is how long it has been since whichever moment the caller chose.
+//! Time is the duration since a moment that the caller chooses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -15,99 +16,128 @@ pub mod message;
 #[cfg(test)]
 mod tests;
 
-use message::{Heard, Query, Record, Wish};
+use message::{Message, Query, Record, SourceChange};
 
-/// Wishes of an interface, and when to ask for them.
+/// State of the querier election and group memberships of one interface and family.
 #[derive(Debug)]
 pub struct Querier {
-    own: IpAddr,
+    address: IpAddr,
     role: Role,
-    groups: BTreeMap<IpAddr, Wanted>,
-    /// Queries that are due at some time: for a group, or for some senders of it.
-    due: Vec<(Duration, Query)>,
+    groups: BTreeMap<IpAddr, Group>,
+    /// Group-specific and source-specific queries, each with the time at which it is due.
+    pending_queries: Vec<(Duration, Query)>,
+    /// Groups whose source filter has changed since [`Querier::next_change`] returned it.
+    changed: BTreeSet<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// We ask; `soon` more times at the pace of the beginning.
-    Asking { next: Duration, soon: u8 },
-    /// Somebody with a lower address does, unless nothing is heard of it up to then.
-    Silent { until: Duration },
+    /// This router sends queries. `startup_queries` of them are still to be sent at the shorter startup interval.
+    Querier { next: Duration, startup_queries: u8 },
+    /// A router with a lower address sends queries, unless none arrives before `until`.
+    NonQuerier { until: Duration },
 }
 
-/// Until when a group is wanted; zero: it is not.
-#[derive(Debug)]
-struct Wanted {
-    /// When somebody wanted it first.
-    since: Duration,
-    from_any: Duration,
-    from: BTreeMap<IpAddr, Duration>,
+/// Expiry times of a group's memberships. A time of zero means that there is no such membership.
+#[derive(Debug, Default)]
+struct Group {
+    any_until: Duration,
+    sources: BTreeMap<IpAddr, Duration>,
+}
+
+/// The senders from which a group is wanted on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceFilter {
+    /// Any sender.
+    Any,
+    /// These senders; none of them means that the group is not wanted.
+    Sources(Vec<IpAddr>),
 }
 
 impl Querier {
-    /// `own` is where our queries come from.
+    /// `address` is the source address of queries.
     #[must_use]
-    pub fn new(own: IpAddr, now: Duration) -> Self {
+    pub fn new(address: IpAddr, now: Duration) -> Self {
         Self {
-            own,
-            role: Role::Asking {
+            address,
+            role: Role::Querier {
                 next: now,
-                soon: ROBUSTNESS,
+                startup_queries: ROBUSTNESS,
             },
             groups: BTreeMap::new(),
-            due: Vec::new(),
+            pending_queries: Vec::new(),
+            changed: BTreeSet::new(),
         }
     }
 
-    /// Queries come from another address from now on. What hosts want stays, and they are asked once.
-    pub fn set_own(&mut self, own: IpAddr, now: Duration) {
-        self.own = own;
-        self.role = Role::Asking { next: now, soon: 1 };
+    /// Changes the source address of queries. Memberships are kept, and one general query is due.
+    pub fn set_address(&mut self, address: IpAddr, now: Duration) {
+        self.address = address;
+        self.role = Role::Querier {
+            next: now,
+            startup_queries: 1,
+        };
     }
 
-    /// Takes in what somebody else on the link has said. What there is no room for is not heard.
-    pub fn hear(&mut self, heard: Heard, now: Duration) {
-        match heard {
-            Heard::Reports(records) => {
+    /// Adds a membership that a predecessor has reported, as if a host had reported it now. It is not reported again.
+    pub fn restore(&mut self, group: IpAddr, filter: SourceFilter, now: Duration) {
+        let until = now + GROUP_MEMBERSHIP_INTERVAL;
+        let restored = self.groups.entry(group).or_default();
+        match filter {
+            SourceFilter::Any => restored.any_until = until,
+            SourceFilter::Sources(sources) => {
+                restored
+                    .sources
+                    .extend(sources.into_iter().map(|source| (source, until)));
+            }
+        }
+    }
+
+    /// Handles a report of a host or a query of another router. Memberships beyond the limits are ignored.
+    pub fn handle(&mut self, message: Message, now: Duration) {
+        match message {
+            Message::Reports(records) => {
                 for record in records {
-                    self.record(record, now);
+                    self.handle_record(record, now);
                 }
             }
-            Heard::Query { from, group, sources } => self.hear_query(from, group, &sources, now),
+            Message::Query { from, group, sources } => self.handle_query(from, group, &sources, now),
         }
     }
 
-    /// Forgets what is no longer wanted, and returns the queries that are due.
+    /// Removes expired memberships and returns the queries that are due.
     pub fn tick(&mut self, now: Duration) -> Vec<Query> {
-        self.groups.retain(|_, wanted| {
-            wanted.from.retain(|_, until| *until > now);
-            if wanted.from_any <= now {
-                wanted.from_any = Duration::ZERO;
-            }
-            !wanted.from_any.is_zero() || !wanted.from.is_empty()
-        });
-        if let Role::Silent { until } = self.role
+        self.expire(now);
+        if let Role::NonQuerier { until } = self.role
             && until <= now
         {
-            self.role = Role::Asking {
+            self.role = Role::Querier {
                 next: now,
-                soon: ROBUSTNESS,
+                startup_queries: ROBUSTNESS,
             };
         }
-        let Role::Asking { next, soon } = self.role else {
-            self.due.clear();
+        let Role::Querier {
+            next,
+            startup_queries,
+        } = self.role
+        else {
+            self.pending_queries.clear();
             return Vec::new();
         };
         let mut queries = Vec::new();
         if next <= now {
             queries.push(Query::general());
-            let pause = if soon > 1 { INTERVAL / 4 } else { INTERVAL };
-            self.role = Role::Asking {
-                next: now + pause,
-                soon: soon.saturating_sub(1),
+            let interval = if startup_queries > 1 {
+                QUERY_INTERVAL / 4
+            } else {
+                QUERY_INTERVAL
+            };
+            self.role = Role::Querier {
+                next: now + interval,
+                startup_queries: startup_queries.saturating_sub(1),
             };
         }
-        self.due.retain(|(at, query)| {
+        self.pending_queries.retain(|(at, query)| {
             if *at > now {
                 return true;
             }
@@ -117,140 +147,264 @@ impl Querier {
         queries
     }
 
-    /// When to tick next.
+    /// Returns the time at which [`Querier::tick`] is due next.
     #[must_use]
     pub fn next_tick(&self) -> Duration {
         let role = match self.role {
-            Role::Asking { next, .. } => next,
-            Role::Silent { until } => until,
+            Role::Querier { next, .. } => next,
+            Role::NonQuerier { until } => until,
         };
-        let wanted = self.groups.values().flat_map(|wanted| {
-            let from_any = (!wanted.from_any.is_zero()).then_some(wanted.from_any);
-            wanted.from.values().copied().chain(from_any)
+        let expiry = self.groups.values().flat_map(|group| {
+            let any_until = (!group.any_until.is_zero()).then_some(group.any_until);
+            group.sources.values().copied().chain(any_until)
         });
-        let due = self.due.iter().map(|(at, _)| *at);
-        wanted.chain(due).fold(role, Duration::min)
+        let pending = self.pending_queries.iter().map(|(at, _)| *at);
+        expiry.chain(pending).fold(role, Duration::min)
     }
 
-    /// What is wanted, and from whom where that is not anybody. What has been wanted for longest comes first.
-    pub fn wanted(&self, now: Duration) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
-        let mut groups: Vec<_> = self.groups.iter().collect();
-        groups.sort_by_key(|(_, wanted)| wanted.since);
-        groups.into_iter().flat_map(move |(group, wanted)| {
-            let from_any = wanted.from_any > now;
-            let some = wanted
-                .from
-                .iter()
-                .filter(move |(_, until)| !from_any && **until > now);
-            let some = some.map(|(from, _)| (*group, Some(*from)));
-            from_any.then_some((*group, None)).into_iter().chain(some)
-        })
+    /// Returns the next group whose source filter has changed, with the filter that it has now, and removes it from the list
+    /// of changes.
+    pub fn next_change(&mut self) -> Option<(IpAddr, SourceFilter)> {
+        let group = self.changed.pop_first()?;
+        let filter = match self.groups.get(&group) {
+            None => SourceFilter::Sources(Vec::new()),
+            Some(found) if !found.any_until.is_zero() => SourceFilter::Any,
+            Some(found) => SourceFilter::Sources(found.sources.keys().copied().collect()),
+        };
+        Some((group, filter))
     }
 
-    fn record(&mut self, record: Record, now: Duration) {
-        let Record { group, wish } = record;
-        if !may_be_routed(group) || (!self.groups.contains_key(&group) && self.groups.len() == MOST_GROUPS) {
+    /// Puts a group back into the list of changes, as its filter could not be reported.
+    pub fn retry_change(&mut self, group: IpAddr) {
+        self.changed.insert(group);
+    }
+
+    /// Returns true if [`Querier::next_change`] has something to return.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    fn expire(&mut self, now: Duration) {
+        let changed = &mut self.changed;
+        self.groups.retain(|address, group| {
+            let count = group.sources.len();
+            group.sources.retain(|_, until| *until > now);
+            let has_any = !group.any_until.is_zero();
+            if group.any_until <= now {
+                group.any_until = Duration::ZERO;
+            }
+            let is_any = !group.any_until.is_zero();
+            // Sources do not matter while any sender is wanted.
+            if is_any != has_any || (!is_any && group.sources.len() != count) {
+                changed.insert(*address);
+            }
+            is_any || !group.sources.is_empty()
+        });
+    }
+
+    fn handle_record(&mut self, record: Record, now: Duration) {
+        let Record { group, change } = record;
+        let is_full = !self.groups.contains_key(&group) && self.groups.len() == MAX_GROUPS;
+        if !is_routable(group) || group.is_ipv4() != self.address.is_ipv4() || is_full {
             return;
         }
-        let soon = now + LAST_MEMBER;
-        match wish {
-            Wish::FromAny => {
-                self.wanted_mut(group, now).from_any = now + FORGET;
-                // It is still wanted: no use in asking on.
-                self.due.retain(|(_, query)| query.group != Some(group));
-            }
-            Wish::From { sources, only } => {
-                let wanted = self.wanted_mut(group, now);
-                for from in sources {
-                    if wanted.from.len() < MOST_SOURCES || wanted.from.contains_key(&from) {
-                        wanted.from.insert(from, now + FORGET);
-                    }
+        let last_member_until = now + LAST_MEMBER_QUERY_TIME;
+        match change {
+            SourceChange::Any => {
+                let found = self.groups.entry(group).or_default();
+                if found.any_until <= now {
+                    self.changed.insert(group);
                 }
-                if only && wanted.from_any > soon {
-                    wanted.from_any = soon;
-                    self.ask(Query::group(group), now);
-                }
+                found.any_until = now + GROUP_MEMBERSHIP_INTERVAL;
+                // The group is still wanted, so pending queries for it are of no use.
+                self.pending_queries
+                    .retain(|(_, query)| query.group != Some(group));
             }
-            Wish::NotFrom(sources) => {
-                let Some(wanted) = self.groups.get_mut(&group) else {
+            SourceChange::Include { sources, exclusive } => self.include(group, &sources, exclusive, now),
+            SourceChange::Block(sources) => {
+                let Some(found) = self.groups.get_mut(&group) else {
                     return;
                 };
-                let mut asked = Vec::new();
-                for from in sources {
-                    if let Some(until) = wanted.from.get_mut(&from).filter(|until| **until > soon) {
-                        *until = soon;
-                        asked.push(from);
+                let mut queried = Vec::new();
+                for source in sources {
+                    let until = found.sources.get_mut(&source);
+                    if let Some(until) = until.filter(|until| **until > last_member_until) {
+                        *until = last_member_until;
+                        queried.push(source);
                     }
                 }
-                if !asked.is_empty() {
-                    self.ask(Query::sources(group, asked), now);
+                if !queried.is_empty() {
+                    self.schedule_query(Query::sources(group, queried), now);
                 }
             }
         }
     }
 
-    fn wanted_mut(&mut self, group: IpAddr, now: Duration) -> &mut Wanted {
-        self.groups.entry(group).or_insert_with(|| Wanted {
-            since: now,
-            from_any: Duration::ZERO,
-            from: BTreeMap::new(),
-        })
+    /// Adds sources of a group. If `exclusive`, the host no longer wants the group from any sender, so other hosts are asked
+    /// whether they do.
+    fn include(&mut self, group: IpAddr, sources: &[IpAddr], exclusive: bool, now: Duration) {
+        let until = now + GROUP_MEMBERSHIP_INTERVAL;
+        let valid = sources.iter().filter(|source| is_source_for(**source, group));
+        if sources.is_empty() && !self.groups.contains_key(&group) {
+            return;
+        }
+        let found = self.groups.entry(group).or_default();
+        for source in valid {
+            if found.sources.len() == MAX_SOURCES && !found.sources.contains_key(source) {
+                continue;
+            }
+            if found.sources.insert(*source, until).is_none() && found.any_until.is_zero() {
+                self.changed.insert(group);
+            }
+        }
+        let last_member_until = now + LAST_MEMBER_QUERY_TIME;
+        if exclusive && found.any_until > last_member_until {
+            found.any_until = last_member_until;
+            self.schedule_query(Query::group(group), now);
+        }
     }
 
-    /// Somebody else asks. Whoever has the lowest address goes on doing so.
-    fn hear_query(&mut self, from: IpAddr, group: Option<IpAddr>, sources: &[IpAddr], now: Duration) {
-        if from.is_unspecified() || from >= self.own {
+    /// Handles a query of another router. The router with the lowest address remains the querier.
+    fn handle_query(&mut self, from: IpAddr, group: Option<IpAddr>, sources: &[IpAddr], now: Duration) {
+        if from.is_unspecified() || from >= self.address {
             return;
         }
-        self.role = Role::Silent {
-            until: now + OTHER_QUERIER,
+        self.role = Role::NonQuerier {
+            until: now + OTHER_QUERIER_PRESENT_INTERVAL,
         };
-        let Some(wanted) = group.and_then(|group| self.groups.get_mut(&group)) else {
+        let Some(found) = group.and_then(|group| self.groups.get_mut(&group)) else {
             return;
         };
-        let soon = now + LAST_MEMBER;
+        let last_member_until = now + LAST_MEMBER_QUERY_TIME;
         if sources.is_empty() {
-            wanted.from_any = wanted.from_any.min(soon);
+            found.any_until = found.any_until.min(last_member_until);
         }
-        for from in sources {
-            if let Some(until) = wanted.from.get_mut(from) {
-                *until = (*until).min(soon);
+        for source in sources {
+            if let Some(until) = found.sources.get_mut(source) {
+                *until = (*until).min(last_member_until);
             }
         }
     }
 
-    /// Asks now and once more.
-    fn ask(&mut self, query: Query, now: Duration) {
-        if matches!(self.role, Role::Asking { .. }) && self.due.len() < MOST_GROUPS {
-            self.due.push((now, query.clone()));
-            self.due.push((now + LAST_MEMBER / 2, query));
+    /// Schedules a query now and once more.
+    fn schedule_query(&mut self, query: Query, now: Duration) {
+        if matches!(self.role, Role::Querier { .. }) && self.pending_queries.len() < MAX_GROUPS {
+            self.pending_queries.push((now, query.clone()));
+            self.pending_queries
+                .push((now + LAST_MEMBER_QUERY_TIME / 2, query));
         }
     }
 }
 
-/// Groups of the link itself go no further (RFC 5771 section 4, RFC 4291 section 2.7).
-fn may_be_routed(group: IpAddr) -> bool {
+/// The memberships of one interface and family that a querier has reported. The querier's process may be compromised, so
+/// each report is checked.
+#[derive(Debug)]
+pub struct Memberships {
+    v6: bool,
+    /// Each group with the position at which it was added and its filter.
+    groups: BTreeMap<IpAddr, (u64, SourceFilter)>,
+    added: u64,
+}
+
+/// A reported membership that no querier reports: the group cannot be routed or is of another family, a sender is not a
+/// unicast address, or there are too many of either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid membership")]
+pub struct InvalidMembership;
+
+impl Memberships {
+    /// No memberships of a family.
+    #[must_use]
+    pub fn new(v6: bool) -> Self {
+        Self {
+            v6,
+            groups: BTreeMap::new(),
+            added: 0,
+        }
+    }
+
+    /// Sets the source filter of a group. A filter without senders removes the group.
+    ///
+    /// # Errors
+    /// The membership is not one that a querier reports; nothing changes.
+    pub fn set(&mut self, group: IpAddr, filter: SourceFilter) -> Result<(), InvalidMembership> {
+        if group.is_ipv6() != self.v6 || !is_routable(group) {
+            return Err(InvalidMembership);
+        }
+        match &filter {
+            SourceFilter::Sources(sources) if sources.is_empty() => {
+                self.groups.remove(&group);
+                return Ok(());
+            }
+            SourceFilter::Sources(sources) => {
+                let valid = sources.iter().all(|source| is_source_for(*source, group));
+                if !valid || sources.len() > MAX_SOURCES {
+                    return Err(InvalidMembership);
+                }
+            }
+            SourceFilter::Any => {}
+        }
+        if !self.groups.contains_key(&group) && self.groups.len() == MAX_GROUPS {
+            return Err(InvalidMembership);
+        }
+        self.added += 1;
+        let added = self.added;
+        self.groups.entry(group).or_insert((added, SourceFilter::Any)).1 = filter;
+        Ok(())
+    }
+
+    /// Groups and their source filters, those that were added first in front.
+    pub fn groups(&self) -> impl Iterator<Item = (IpAddr, &SourceFilter)> {
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.sort_unstable_by_key(|(_, (added, _))| *added);
+        groups.into_iter().map(|(group, (_, filter))| (*group, filter))
+    }
+
+    /// Groups in the same order, one item for each sender; `None` is any sender.
+    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
+        self.groups().flat_map(|(group, filter)| {
+            let sources: Vec<Option<IpAddr>> = match filter {
+                SourceFilter::Any => vec![None],
+                SourceFilter::Sources(sources) => sources.iter().copied().map(Some).collect(),
+            };
+            sources.into_iter().map(move |source| (group, source))
+        })
+    }
+}
+
+/// Returns true for groups that routers forward: those of link-local scope are not (RFC 5771 section 4, RFC 4291 section
+/// 2.7).
+fn is_routable(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(v4) => v4.is_multicast() && v4.octets()[..3] != [224, 0, 0],
         IpAddr::V6(v6) => v6.is_multicast() && v6.octets()[1] & 0xf > 2,
     }
 }
 
-/// How often a message is sent of which one may be lost (RFC 3376 section 8.1).
+/// Returns true if an address can send to a group: a unicast address of the same family.
+fn is_source_for(source: IpAddr, group: IpAddr) -> bool {
+    source.is_ipv4() == group.is_ipv4() && !source.is_multicast() && !source.is_unspecified()
+}
+
+/// Robustness variable: the number of times that a message is sent of which one may be lost (RFC 3376 section 8.1).
 const ROBUSTNESS: u8 = 2;
 
-/// Between general queries (section 8.2).
-const INTERVAL: Duration = Duration::from_secs(125);
+/// Time between general queries (section 8.2).
+const QUERY_INTERVAL: Duration = Duration::from_secs(125);
 
-/// From the last report to the end of a membership (section 8.4): two intervals and the time for an answer.
-const FORGET: Duration = Duration::from_secs(260);
+/// Time from the last report to the end of a membership (section 8.4): two query intervals and the time for a response.
+const GROUP_MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(260);
 
-/// From the last query of another querier to ours (section 8.5).
-const OTHER_QUERIER: Duration = Duration::from_secs(255);
+/// Time after the last query of another querier until this router becomes querier (section 8.5).
+const OTHER_QUERIER_PRESENT_INTERVAL: Duration = Duration::from_secs(255);
 
-/// From somebody's leave to the end, unless somebody else stays (section 8.8): two queries, one second each.
-const LAST_MEMBER: Duration = Duration::from_secs(2);
+/// Time from a leave to the end of the membership, unless another host reports it (section 8.8): two queries, one second
+/// each.
+const LAST_MEMBER_QUERY_TIME: Duration = Duration::from_secs(2);
 
-/// Groups on one interface, and senders of one group, that are remembered.
-const MOST_GROUPS: usize = 4096;
-const MOST_SOURCES: usize = 64;
+/// Limit on the groups of one interface and family.
+const MAX_GROUPS: usize = 4096;
+
+/// Limit on the senders of one group.
+pub const MAX_SOURCES: usize = 64;

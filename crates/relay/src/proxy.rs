@@ -1,4 +1,5 @@
-//! A proxy (RFC 4605): what hosts behind some interfaces want is joined on another, and relayed from there.
+//! IGMP/MLD proxying (RFC 4605): groups that hosts behind downstream interfaces join are joined on an upstream interface and
+//! forwarded from there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,34 +7,34 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-use crate::rule::parse::{Wrong, end, interface};
+use crate::rule::parse::{RuleError, end, interface};
 use crate::rule::{Hops, Input, Output, Rule};
 
-/// From where to where: `eth0 -> eth1, eth2`.
+/// An upstream interface and its downstream interfaces: `eth0 -> eth1, eth2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Where groups are joined.
+    /// Interface on which groups are joined.
     pub upstream: String,
-    /// Where hosts want them; at least one.
+    /// Interfaces behind which the member hosts are; at least one.
     pub downstream: Vec<String>,
 }
 
-/// That a group is wanted behind an interface, from this sender or from anybody.
+/// A group that hosts behind a downstream interface are members of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The interface.
-    pub behind: String,
+pub struct Member {
+    /// The downstream interface.
+    pub interface: String,
     /// The group.
     pub group: IpAddr,
-    /// The sender.
-    pub from: Option<IpAddr>,
+    /// The sender from which it is wanted; `None` is any.
+    pub source: Option<IpAddr>,
 }
 
 impl FromStr for Proxy {
-    type Err = Wrong;
+    type Err = RuleError;
 
-    fn from_str(text: &str) -> Result<Self, Wrong> {
-        let (left, right) = text.split_once("->").ok_or(Wrong::NoArrow)?;
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let (left, right) = text.split_once("->").ok_or(RuleError::NoArrow)?;
         let one = |part: &str| {
             let mut words = part.split_whitespace();
             let name = interface(words.next())?;
@@ -45,10 +46,10 @@ impl FromStr for Proxy {
         for part in right.split(',') {
             let name = one(part)?;
             if name == upstream {
-                return Err(Wrong::Circle(name));
+                return Err(RuleError::Loop(name));
             }
             if downstream.contains(&name) {
-                return Err(Wrong::Twice(name));
+                return Err(RuleError::Duplicate(name));
             }
             downstream.push(name);
         }
@@ -57,7 +58,7 @@ impl FromStr for Proxy {
 }
 
 impl Proxy {
-    /// The same proxies, those of one upstream as one.
+    /// Merges proxies that have the same upstream interface.
     #[must_use]
     pub fn merge(proxies: &[Self]) -> Vec<Self> {
         let mut merged: Vec<Self> = Vec::new();
@@ -75,34 +76,35 @@ impl Proxy {
         merged
     }
 
-    /// The rules that bring what is wanted.
+    /// Returns the rules that forward what the members want.
     ///
-    /// A rule for one sender takes its datagrams from the rule for any, so that it also leads to whoever wants any.
+    /// Of two rules for a group, the one for a single sender matches that sender's datagrams, so it also has the outputs of
+    /// the rule for any sender.
     #[must_use]
-    pub fn rules(&self, wanted: &[Wanted]) -> Vec<Rule> {
+    pub fn rules(&self, members: &[Member]) -> Vec<Rule> {
         let mut inputs: BTreeMap<(IpAddr, Option<IpAddr>), BTreeSet<&str>> = BTreeMap::new();
-        for wish in wanted {
-            let behind = inputs.entry((wish.group, wish.from)).or_default();
-            behind.insert(&wish.behind);
+        for member in members {
+            let interfaces = inputs.entry((member.group, member.source)).or_default();
+            interfaces.insert(&member.interface);
         }
-        let rule = |((group, from), behind): (&(IpAddr, Option<IpAddr>), &BTreeSet<&str>)| {
-            let from_any = inputs.get(&(*group, None)).into_iter().flatten();
-            let behind: BTreeSet<&str> = behind.iter().chain(from_any).copied().collect();
+        let rule = |((group, source), interfaces): (&(IpAddr, Option<IpAddr>), &BTreeSet<&str>)| {
+            let any_source = inputs.get(&(*group, None)).into_iter().flatten();
+            let interfaces: BTreeSet<&str> = interfaces.iter().chain(any_source).copied().collect();
             Rule {
                 input: Input {
                     interface: self.upstream.clone(),
                     to: IpNet::from(*group),
                     port: None,
-                    from: from.map(IpNet::from),
+                    from: source.map(IpNet::from),
                 },
-                outputs: behind.into_iter().map(output).collect(),
+                outputs: interfaces.into_iter().map(output).collect(),
             }
         };
         inputs.iter().map(rule).collect()
     }
 }
 
-/// As it is, one hop further.
+/// Returns an output that keeps group and port and decrements the TTL.
 fn output(interface: &str) -> Output {
     Output {
         interface: interface.to_owned(),
@@ -117,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_from_where_to_where() {
+    fn parses_upstream_and_downstream_interfaces() {
         let proxy: Proxy = "eth0 -> eth1, eth2".parse().unwrap();
         assert_eq!(
             (proxy.upstream.as_str(), proxy.downstream.as_slice()),
@@ -131,33 +133,33 @@ mod tests {
             ("-> eth1", "the interface is missing"),
             ("eth0 ->", "the interface is missing"),
             ("eth0 x -> eth1", "unexpected 'x'"),
-            ("eth0 -> eth1, eth0", "'eth0' is where it comes from"),
-            ("eth0 -> eth1, eth1", "'eth1' is there twice"),
+            ("eth0 -> eth1, eth0", "'eth0' is the input"),
+            ("eth0 -> eth1, eth1", "duplicate 'eth1'"),
         ] {
             assert_eq!(text.parse::<Proxy>().unwrap_err().to_string(), why);
         }
     }
 
     #[test]
-    fn those_of_one_upstream_are_one() {
+    fn merges_proxies_of_one_upstream() {
         let proxies = ["up -> a", "other -> a", "up -> b, a"].map(|text| text.parse().unwrap());
         let merged = ["up -> a, b", "other -> a"].map(|text| text.parse().unwrap());
         assert_eq!(Proxy::merge(&proxies), merged);
     }
 
     #[test]
-    fn makes_rules_of_wishes() {
+    fn derives_rules_from_members() {
         let proxy: Proxy = "up -> a, b, c".parse().unwrap();
-        let wish = |behind: &str, group: &str, from: Option<&str>| Wanted {
-            behind: behind.to_owned(),
+        let member = |interface: &str, group: &str, source: Option<&str>| Member {
+            interface: interface.to_owned(),
             group: group.parse().unwrap(),
-            from: from.map(|from| from.parse().unwrap()),
+            source: source.map(|source| source.parse().unwrap()),
         };
         let rules = proxy.rules(&[
-            wish("a", "239.1.1.1", None),
-            wish("b", "239.1.1.1", Some("10.0.0.1")),
-            wish("c", "239.1.1.1", Some("10.0.0.2")),
-            wish("c", "ff3e::1", Some("2001:db8::1")),
+            member("a", "239.1.1.1", None),
+            member("b", "239.1.1.1", Some("10.0.0.1")),
+            member("c", "239.1.1.1", Some("10.0.0.2")),
+            member("c", "ff3e::1", Some("2001:db8::1")),
         ]);
         let shown: Vec<_> = rules.iter().map(ToString::to_string).collect();
         assert_eq!(

@@ -1,20 +1,20 @@
-//! What is counted in a second: the difference of two looks.
+//! Rates from the difference of two snapshots of the counters.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Stats;
 
-/// How much of it came, or was sent, in a second.
+/// Datagrams and bytes a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// Datagrams.
     pub datagrams: u64,
-    /// Bytes of their payload.
+    /// Bytes of payload.
     pub bytes: u64,
 }
 
 impl Stats {
-    /// Fills in every rate, on average since an earlier look. What was not there then began at nothing.
+    /// Sets every rate to the average since an earlier snapshot. Counters that it does not have started at zero.
     pub fn rate_since(&mut self, before: &Self) {
         let time_ms = self.time_ms.saturating_sub(before.time_ms).max(1);
         let a_second = |before: u64, now: u64| now.saturating_sub(before).saturating_mul(1000) / time_ms;
@@ -25,7 +25,7 @@ impl Stats {
             })
         };
         for (place, rule) in self.rules.iter_mut().enumerate() {
-            // Rules keep their order, so that looking for one is not the rule.
+            // Rules keep their order, so the search is rarely needed.
             let same = before
                 .rules
                 .get(place)
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_between() {
+    fn rates_are_averages_over_the_interval() {
         let mut now = look(3000, &[("new", 400), ("a", 2500)]);
         now.rate_since(&look(1000, &[("gone", 7), ("a", 500)]));
         let rate = |datagrams, bytes| Some(Rate { datagrams, bytes });
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_at_once_are_no_reason_to_end() {
+    fn equal_timestamps_do_not_divide_by_zero() {
         let mut now = look(1000, &[("a", 500)]);
         now.rate_since(&look(1000, &[("a", 500)]));
         assert_eq!(now.rules[0].rate, Some(Rate::default()));

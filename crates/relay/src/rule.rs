@@ -1,4 +1,4 @@
-//! Rules: which datagrams are taken, and where they go.
+//! Rules: inputs of datagrams and the outputs that they are forwarded to.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,56 +10,57 @@ pub(crate) mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use parse::Wrong;
+pub use parse::RuleError;
 
-/// One rule: `eth0 239.1.1.1:5001 from 10.0.0.1 -> eth1 239.2.2.2:5002 ttl 8, eth2 10.1.2.3:5003`.
+/// A rule: `eth0 239.1.1.1:5001 from 10.0.0.1 -> eth1 239.2.2.2:5002 ttl 8, eth2 10.1.2.3:5003`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// What is taken.
+    /// Datagrams that the rule matches.
     pub input: Input,
-    /// Where it goes; at least one.
+    /// Destinations of the copies; at least one.
     pub outputs: Vec<Output>,
 }
 
-/// Left of the arrow. No two rules have the same one.
+/// The part before the arrow. It is unique among the rules of a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Input {
-    /// Interface that it arrives on.
+    /// Interface on which datagrams arrive.
     pub interface: String,
-    /// Address that it was sent to: a group, a range of groups, or one unicast address.
+    /// Destination address: a group, a range of groups, or one unicast address.
     pub to: IpNet,
-    /// Port that it was sent to; `None` is any.
+    /// Destination port; `None` is any.
     pub port: Option<NonZeroU16>,
-    /// Who sent it; `None` is anybody.
+    /// Sender; `None` is any.
     pub from: Option<IpNet>,
 }
 
-/// Right of the arrow.
+/// An item behind the arrow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Output {
-    /// Interface that it leaves on.
+    /// Interface on which copies are sent.
     pub interface: String,
-    /// Group or unicast address that it is sent to; `None` keeps the one that it had.
+    /// Destination address of copies; `None` keeps the original one.
     pub to: Option<IpAddr>,
-    /// Port that it is sent to; `None` keeps the one that it had.
+    /// Destination port of copies; `None` keeps the original one.
     pub port: Option<NonZeroU16>,
-    /// Its TTL or hop limit.
+    /// TTL or hop limit of copies.
     pub hops: Hops,
 }
 
-/// What becomes of TTL or hop limit.
+/// Treatment of the TTL or hop limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hops {
-    /// One less, as a router does; what arrives with 1 ends here.
+    /// It is decremented, as by a router; a datagram that arrives with 1 is not forwarded.
     Decrement,
-    /// The same, and only of what arrives with more than this: a threshold of the kernel's multicast routes.
+    /// It is decremented, and only datagrams that arrive with more than this are forwarded: a threshold of the kernel's
+    /// multicast routes.
     Above(NonZeroU8),
-    /// Always this, whatever it was: nothing ends a loop.
+    /// It is set to this value, so a forwarding loop does not end.
     Set(NonZeroU8),
 }
 
 impl Hops {
-    /// What a datagram that arrived with `hops` leaves with; `None` where it ends here.
+    /// Returns the TTL with which a datagram leaves that arrived with `hops`; `None` if it is not forwarded.
     #[must_use]
     pub fn leaving(self, hops: u8) -> Option<NonZeroU8> {
         match self {
@@ -72,13 +73,13 @@ impl Hops {
 }
 
 impl Input {
-    /// Whether it is IPv6.
+    /// Returns true for IPv6.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         matches!(self.to, IpNet::V6(_))
     }
 
-    /// Whether it is sent to a group.
+    /// Returns true if the destination is a group or a range of groups.
     #[must_use]
     pub fn is_multicast(&self) -> bool {
         self.to.addr().is_multicast()
@@ -86,13 +87,13 @@ impl Input {
 }
 
 impl Output {
-    /// Whether it keeps address or port.
+    /// Returns true if it keeps the address or the port.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.to.is_none() || self.port.is_none()
     }
 
-    /// Whether what it sends for `input` is IPv6.
+    /// Returns true if copies of datagrams of `input` are IPv6.
     #[must_use]
     pub fn is_v6(&self, input: &Input) -> bool {
         self.to.map_or(input.is_v6(), |to| to.is_ipv6())
@@ -140,7 +141,7 @@ impl fmt::Display for Output {
     }
 }
 
-/// A range of one address is written as that address.
+/// Displays a range of one address as that address.
 struct Range(IpNet);
 
 impl fmt::Display for Range {

@@ -1,11 +1,11 @@
-//! The rules that a relay has, and how they change.
+//! The rules of a relay, and changes to them.
 
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use crate::rule::{Input, Rule, Wrong};
+use crate::rule::{Input, Rule, RuleError};
 
-/// Rules in the order in which they came, no two with the same input.
+/// Rules in the order in which they were added, no two with the same input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
@@ -17,31 +17,31 @@ pub struct Conflict {
     other: String,
 }
 
-/// What is to be changed: all of it, or nothing.
+/// A change that is made as a whole or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Inputs of rules that go.
+    /// Inputs of the rules to remove.
     pub remove: Vec<Input>,
-    /// Rules that come once those are gone.
+    /// Rules to add after the removal.
     pub add: Vec<Rule>,
 }
 
-/// Why a change was refused.
+/// The reason why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ChangeError {
     /// There is no rule to remove.
     #[error("no rule for '{0}'")]
     Unknown(Input),
-    /// A rule to add has the input of one that stays.
+    /// A rule to add has the same input as one that is not removed.
     #[error(transparent)]
     Conflict(#[from] Conflict),
 }
 
 impl Rules {
-    /// Adds a rule. Repeating one is a conflict, too.
+    /// Adds a rule. Adding an equal rule is a conflict, too.
     ///
     /// # Errors
-    /// Another rule has its input; nothing changes.
+    /// Another rule has the same input; nothing changes.
     pub fn add(&mut self, rule: Rule) -> Result<(), Conflict> {
         if let Some(other) = self.0.iter().find(|other| other.input == rule.input) {
             return Err(Conflict {
@@ -53,15 +53,17 @@ impl Rules {
         Ok(())
     }
 
-    /// These rules after a change. Adding one that is there changes nothing.
+    /// Returns these rules after a change. Adding a rule that exists has no effect.
     ///
     /// # Errors
-    /// It cannot be done as a whole.
-    pub fn changed(&self, change: &Change) -> Result<Self, Refused> {
+    /// The change is not possible as a whole.
+    pub fn changed(&self, change: &Change) -> Result<Self, ChangeError> {
         let mut rules = self.clone();
         for input in &change.remove {
             let at = rules.0.iter().position(|rule| rule.input == *input);
-            rules.0.remove(at.ok_or_else(|| Refused::Unknown(input.clone()))?);
+            rules
+                .0
+                .remove(at.ok_or_else(|| ChangeError::Unknown(input.clone()))?);
         }
         for rule in &change.add {
             if !rules.0.contains(rule) {
@@ -71,7 +73,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// These rules and others. Of several with one input the first one counts.
+    /// Returns these rules and others. Of several with the same input the first one is kept.
     #[must_use]
     pub fn union(&self, others: &[Rule]) -> Self {
         let mut inputs: HashSet<&Input> = self.0.iter().map(|rule| &rule.input).collect();
@@ -79,31 +81,31 @@ impl Rules {
         Self(self.0.iter().chain(others).cloned().collect())
     }
 
-    /// The rules that `other` does not have.
+    /// Returns the rules that `other` does not have.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Rule> {
         let others: HashSet<&Rule> = other.0.iter().collect();
         self.0.iter().filter(move |rule| !others.contains(rule))
     }
 
-    /// Every rule.
+    /// Returns every rule.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter()
     }
 }
 
 impl Change {
-    /// Reads rules to remove, each as a whole or as what is left of its arrow, and rules to add.
+    /// Parses rules to remove, each with or without the arrow and what follows, and rules to add.
     ///
     /// # Errors
-    /// The first text that is neither, and why.
+    /// The first invalid text, and the reason.
     pub fn parse<T: AsRef<str>>(remove: &[T], add: &[T]) -> Result<Self, String> {
-        fn each<T: AsRef<str>, V: FromStr<Err = Wrong>>(
+        fn each<T: AsRef<str>, V: FromStr<Err = RuleError>>(
             texts: &[T],
             part: fn(&str) -> &str,
         ) -> Result<Vec<V>, String> {
             let read = |text: &T| {
                 let text = text.as_ref();
-                part(text).parse().map_err(|wrong| format!("'{text}': {wrong}"))
+                part(text).parse().map_err(|error| format!("'{text}': {error}"))
             };
             texts.iter().map(read).collect()
         }
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rule_for_one_input() {
+    fn add_refuses_a_second_rule_with_the_same_input() {
         let mut rules = three();
         let error = rules.add(rule("a 239.1.1.1:1 -> c 239.9.9.9:9")).unwrap_err();
         assert_eq!(
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_done_as_a_whole() {
+    fn change_is_applied_as_a_whole() {
         let change = Change::parse(
             &["a 239.1.1.1:1 -> x 239.9.9.9:9", "a 239.1.1.1:*"],
             &["a 239.1.1.1:1 -> c 239.1.1.1:1"],
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_can_be_told() {
+    fn without_returns_the_difference() {
         let change = Change::parse(&["a 239.1.1.1:*"], &["a 239.1.1.9:1 -> c 239.1.1.1:1"]);
         let (before, after) = (three(), three().changed(&change.unwrap()).unwrap());
         let shown = |rules: Vec<&Rule>| -> Vec<_> { rules.iter().map(ToString::to_string).collect() };
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_with_one_input_the_first_one_stays() {
+    fn union_keeps_the_first_rule_of_an_input() {
         let others = [
             "a 239.1.1.1:* -> c *:*",
             "a 239.1.1.9:* -> c *:*",
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_cannot_be_is_refused() {
+    fn impossible_change_is_refused() {
         for (remove, add, why) in [
             (
                 "a 239.1.1.2:1",
@@ -210,12 +212,12 @@ mod tests {
         }
         assert_eq!(
             Change::parse(&["a 239.1.1.1"], &[]).unwrap_err(),
-            "'a 239.1.1.1': '239.1.1.1' is not ADDRESS:PORT ([ADDRESS]:PORT for IPv6)"
+            "'a 239.1.1.1': invalid endpoint '239.1.1.1' (ADDRESS:PORT; [ADDRESS]:PORT for IPv6)"
         );
     }
 
     #[test]
-    fn a_rule_that_is_there_can_be_added() {
+    fn adding_an_existing_rule_has_no_effect() {
         let change = Change::parse(&[], &["a 239.1.1.1:1 -> b 239.1.1.1:1"]).unwrap();
         assert_eq!(three().changed(&change), Ok(three()));
     }

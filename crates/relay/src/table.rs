@@ -1,4 +1,4 @@
-//! Which rule a datagram belongs to.
+//! Lookup of the rule that matches a datagram.
 
 use std::net::IpAddr;
 
@@ -10,20 +10,20 @@ use crate::rule::Input;
 #[cfg(test)]
 mod tests;
 
-/// Finds the rule of what arrives on one interface.
+/// Rules of one interface, by input.
 ///
-/// Several inputs may fit one datagram. One wins and the others are as if they were not there: the longest prefix of the
-/// address that it was sent to; among equals its port before any port; among equals the longest prefix of the sender
-/// before any sender.
+/// Of several inputs that match a datagram, one is chosen: the one with the longest prefix of the destination address; among
+/// equals one with the port before one for any port; among equals the one with the longest prefix of the sender, before one
+/// for any sender.
 #[derive(Clone, Debug, Default)]
 pub struct Table<T> {
-    /// Lengths of the address prefixes that occur, longest first.
+    /// Prefix lengths of destination addresses, longest first.
     lengths: Vec<u8>,
-    /// Senders and what they lead to, longest prefix first.
+    /// Senders and the values of their inputs, longest prefix first.
     entries: FxHashMap<Key, Vec<(Option<IpNet>, T)>>,
 }
 
-/// An address range and a port; port 0 is any.
+/// A destination range and a port; port 0 is any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     network: IpAddr,
@@ -32,7 +32,7 @@ struct Key {
 }
 
 impl<T: Copy> Table<T> {
-    /// The table of these inputs, each of which leads to a value.
+    /// Builds a table of inputs, each with a value.
     #[must_use]
     pub fn new<'a>(inputs: impl IntoIterator<Item = (&'a Input, T)>) -> Self {
         let mut entries: FxHashMap<Key, Vec<_>> = FxHashMap::default();
@@ -55,7 +55,7 @@ impl<T: Copy> Table<T> {
         Self { lengths, entries }
     }
 
-    /// Where a datagram from `from` to `to` leads.
+    /// Returns the value of the input that matches a datagram from `from` to `to`.
     #[must_use]
     pub fn find(&self, from: IpAddr, to: IpAddr, port: u16) -> Option<T> {
         self.lengths.iter().find_map(|&length| {

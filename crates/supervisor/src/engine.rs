@@ -318,7 +318,7 @@ impl Process {
         require_sandbox: bool,
         before: &mut Option<Namespaces>,
     ) -> Result<Self, Error> {
-        let (ours, theirs) = seqpacket::pair_with_suspect().context("cannot make a socket pair")?;
+        let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
         let (talk, error) = Talk::pair().context("cannot make a pipe")?;

@@ -4,7 +4,7 @@
 use pontoon_relay_worker::messages::Message;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
-use pontoon_sys::udp::Beside;
+use pontoon_sys::udp::Ancillary;
 
 use crate::capture::Capture;
 use crate::handshake::{self, FromGuest};
@@ -25,7 +25,7 @@ pub fn play(bytes: &[u8]) {
     if let Ok(message) = Message::decode(bytes) {
         assert_eq!(Message::decode(&message.encode()).ok(), Some(message));
     }
-    let _ = Beside::decode(bytes);
+    let _ = Ancillary::decode(bytes);
     first_process(bytes);
     control::hostile::client(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {

@@ -1,8 +1,9 @@
-//! A relay's supervisor: it opens rings and sockets, hands them to workers, and follows the interfaces.
+//! Supervisor of `pontoon relay`: opens rings and sockets, passes them to workers, and follows the interfaces. It reads no
+//! packet.
 //!
-//! All it knows is in [`state`]: the rules, what is open for them, and the workers. Three things change it: somebody's
-//! wish, by the file of rules or by the [`control`] socket; an interface that comes, goes or changes; and the death of a
-//! worker, whose successor is told everything once more and goes on counting where it had stopped.
+//! [`state`] has the rules, what is open for them, and the workers. Three events change it: new rules, from the configuration
+//! file, the [`control`] socket, the kernel's routes or group memberships; a change of an interface; and the exit of a
+//! worker, whose successor receives the whole state and continues the counters.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -15,20 +16,20 @@ use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-mod claims;
-mod closing;
 pub(crate) mod control;
-mod crew;
+mod control_channel;
+mod counter_rows;
+mod deferred_close;
 mod inputs;
 mod kernel;
-mod line;
 mod links;
+mod memberships;
 mod metrics;
 mod outputs;
 mod proxies;
-mod rows;
+mod ring_watchdog;
 mod state;
-mod stuck;
+mod worker_pool;
 
 use crate::announce::Announcement;
 use crate::control::server::Server;
@@ -38,49 +39,48 @@ use crate::options::Metrics;
 use crate::output::{self, Output};
 use crate::panics;
 use crate::signals::Signals;
-use crew::Birth;
 use kernel::KernelRoutes;
 use links::LinkWatch;
-use proxies::Proxies;
 use state::Relay;
+use worker_pool::SpawnConfig;
 
-/// What `pontoon relay` was asked for.
+/// Options of `pontoon relay`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rules that were given as such.
+    /// Rules of the command line.
     pub rules: Vec<Rule>,
-    /// A file with more of them.
+    /// Configuration file with more rules.
     pub config: Option<PathBuf>,
-    /// How many processes move packets.
+    /// The number of processes that forward datagrams.
     pub workers: u8,
-    /// How long a datagram may wait for others.
+    /// Time that a datagram may wait for others.
     pub max_delay: Duration,
     /// A layer of the workers' sandbox that the host refuses is an error.
     pub require_sandbox: bool,
-    /// Whether the kernel's multicast routes are rules, too.
+    /// Derive rules from the kernel's multicast routes.
     pub follow_kernel_routes: bool,
-    /// Interfaces that what hosts behind others want is brought from.
+    /// Upstream and downstream interfaces of IGMP/MLD proxying.
     pub proxies: Vec<Proxy>,
-    /// Where to listen for who wants to change rules, or to see what was counted.
+    /// Path of the control socket.
     pub control: Option<PathBuf>,
-    /// Where to have metrics for anybody who asks.
+    /// Address of the metrics endpoint, and the host names that it answers for.
     pub metrics: Option<Metrics>,
-    /// Where to say that the relay stands.
+    /// Descriptor to write to when the relay is ready.
     pub ready_fd: Option<i32>,
-    /// Where to write our process id then.
+    /// File for the process id, written when the relay is ready.
     pub pid_file: Option<PathBuf>,
 }
 
 /// The most bytes of counters that wait for a reader of standard output.
 const PRINTED: usize = 1 << 20;
 
-/// How soon to look again at what could not be opened.
+/// Time between two attempts to open what could not be opened.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Relays until a signal ends it. SIGHUP reads the file again, SIGUSR1 prints what was counted.
+/// Runs the relay until a signal ends it. SIGHUP reloads the configuration file, SIGUSR1 prints the counters.
 ///
 /// # Errors
-/// Anything of ours that failed, in one line.
+/// The first failure that prevents start or operation, in one line.
 pub fn run(options: &Options) -> Result<u8, Error> {
     panics::log_them();
     output::prepare();
@@ -91,7 +91,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let signals = Signals::block(&[libc::SIGIO]).context("cannot block signals")?;
     let (watch, links) = LinkWatch::start().context("cannot read the interfaces")?;
     let (segment, _) = pontoon_sys::udp::offloads().context("cannot open a socket")?;
-    let birth = Birth {
+    let spawn_config = SpawnConfig {
         settings: Settings {
             max_delay: options.max_delay,
             segment: segment && !disabled.udp_gso,
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         require_sandbox: options.require_sandbox,
         disabled,
     };
-    let mut relay = Relay::start(links, options.workers, birth)?;
+    let mut relay = Relay::start(links, options.workers, &options.proxies, spawn_config)?;
     relay.replace(rules).map_err(|error| error.with_status(USAGE))?;
     let kernel = options
         .follow_kernel_routes
@@ -112,19 +112,16 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         servers,
         watch,
         kernel,
-        of_kernel: Vec::new(),
-        proxies: Proxies::new(&options.proxies),
         relay,
         stdout: Output::new(PRINTED),
     };
-    events.proxies.update(events.relay.links());
-    events.follow_kernel()?;
-    events.follow();
+    events.read_kernel_routes()?;
+    events.relay.update_derived_rules();
     announcement.announce()?;
     events.run()
 }
 
-/// The rules of the command line and of the file.
+/// Returns the rules of the command line and of the file.
 fn rules(options: &Options) -> Result<Rules, Error> {
     let mut rules = match &options.config {
         None => Rules::default(),
@@ -143,7 +140,7 @@ fn rules(options: &Options) -> Result<Rules, Error> {
     Ok(rules)
 }
 
-/// Status of wrong usage.
+/// Exit status for wrong usage.
 const USAGE: u8 = 2;
 
 struct Loop<'a> {
@@ -152,9 +149,6 @@ struct Loop<'a> {
     servers: Vec<Server<Relay>>,
     watch: LinkWatch,
     kernel: Option<KernelRoutes>,
-    /// The kernel's routes as they were last.
-    of_kernel: Vec<Rule>,
-    proxies: Proxies,
     relay: Relay,
     stdout: Output,
 }
@@ -167,26 +161,25 @@ impl Loop<'_> {
                 match signal.number {
                     libc::SIGHUP => self.reload()?,
                     libc::SIGUSR1 => self.print()?,
-                    libc::SIGIO => self.relay.packets_come(),
+                    libc::SIGIO => self.relay.on_packet_signal(),
                     libc::SIGINT | libc::SIGQUIT | libc::SIGTERM => return Ok(0),
                     _ => {}
                 }
             }
             if let Some(links) = self.watch.changed().context("cannot read the interfaces")? {
                 self.relay.set_links(links);
-                self.proxies.update(self.relay.links());
-                self.follow_kernel()?;
+                self.read_kernel_routes()?;
             }
             let changed = self.kernel.as_ref().map(KernelRoutes::changed).transpose();
             if changed.context("cannot read multicast routes")? == Some(true) {
-                self.follow_kernel()?;
+                self.read_kernel_routes()?;
             }
-            self.follow();
+            self.relay.manage_workers();
+            self.relay.update_derived_rules();
             for server in &mut self.servers {
                 server.serve(&mut self.relay, Instant::now());
             }
-            self.relay.look_after_workers();
-            self.relay.look_at_rings();
+            self.relay.check_rings();
             self.relay.retry();
             self.relay.close_due();
             output::flush();
@@ -198,7 +191,6 @@ impl Loop<'_> {
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds = vec![readable(self.signals.fd()), readable(self.watch.fd())];
         fds.extend(self.kernel.as_ref().map(KernelRoutes::fd).map(readable));
-        fds.extend(self.proxies.fds().map(readable));
         fds.extend(self.relay.poll_fds());
         fds.extend(self.servers.iter().flat_map(Server::poll_fds));
         let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
@@ -210,8 +202,7 @@ impl Loop<'_> {
         let clients = self.servers.iter().filter_map(Server::deadline);
         let routes = self.kernel.as_ref().and_then(KernelRoutes::deadline);
         let until = [
-            self.relay.next_turn(),
-            self.proxies.next_turn(),
+            self.relay.next_deadline(),
             self.watch.deadline(),
             routes,
             retry,
@@ -229,39 +220,27 @@ impl Loop<'_> {
         }
     }
 
-    /// Looks at the kernel's multicast routes.
-    fn follow_kernel(&mut self) -> Result<(), Error> {
+    /// Reads the kernel's multicast routes.
+    fn read_kernel_routes(&mut self) -> Result<(), Error> {
         if let Some(kernel) = &mut self.kernel {
             let rules = kernel.rules(self.relay.links());
             if let Some(rules) = rules.context("cannot read multicast routes")? {
-                self.of_kernel = rules;
+                self.relay.set_kernel_rules(rules);
             }
         }
         Ok(())
     }
 
-    /// Makes rules of what the kernel's routes and the hosts behind proxies want.
-    fn follow(&mut self) {
-        let room = self.relay.room();
-        let of_kernel = rows::fit(&self.of_kernel, room);
-        let (mut rules, mut left_out) = self.proxies.turn(room - rows::needed(of_kernel));
-        rules.extend_from_slice(of_kernel);
-        left_out += self.of_kernel.len() - of_kernel.len();
-        if let Err(error) = self.relay.mirror(rules, left_out) {
-            tracing::error!("{error}; the rules stay as they were");
-        }
-    }
-
-    /// Reads the file again. What is wrong changes nothing.
+    /// Reloads the configuration file. If it is invalid, the rules stay unchanged.
     fn reload(&mut self) -> Result<(), Error> {
         match rules(self.options).and_then(|rules| self.relay.replace(rules)) {
-            Ok(()) => tracing::info!("{} rules", self.relay.rules().iter().count()),
-            Err(error) => tracing::error!("{error}; the rules stay as they were"),
+            Ok(()) => tracing::info!("reloaded: {} rules", self.relay.rules().iter().count()),
+            Err(error) => tracing::error!("{error}; rules unchanged"),
         }
         Ok(())
     }
 
-    /// One line of JSON.
+    /// Prints the counters as one line of JSON.
     fn print(&mut self) -> Result<(), Error> {
         let stats = self.relay.stats();
         let mut line = serde_json::to_vec(&stats).map_err(|error| Error::new(error.to_string()))?;

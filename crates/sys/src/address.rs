@@ -19,7 +19,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of `address`.
+    /// Returns the family of `address`.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         match address {
@@ -28,7 +28,7 @@ impl Family {
         }
     }
 
-    /// The kernel's name for it.
+    /// Returns the kernel's constant.
     #[must_use]
     pub const fn domain(self) -> AddressFamily {
         match self {
@@ -37,7 +37,7 @@ impl Family {
         }
     }
 
-    /// 0.0.0.0 or ::.
+    /// Returns 0.0.0.0 or `::`.
     #[must_use]
     pub const fn unspecified(self) -> IpAddr {
         match self {
@@ -46,7 +46,7 @@ impl Family {
         }
     }
 
-    /// 127.0.0.1 or ::1.
+    /// Returns 127.0.0.1 or `::1`.
     #[must_use]
     pub const fn loopback(self) -> IpAddr {
         match self {
@@ -64,13 +64,13 @@ pub(crate) struct RawAddress {
 }
 
 impl RawAddress {
-    /// Room for an answer from the kernel.
+    /// A buffer for an address that the kernel writes.
     pub(crate) const EMPTY: Self = Self {
         bytes: [0; MAX_LEN],
         len: MAX_LEN,
     };
 
-    /// The address, where it is of one of the two families and complete.
+    /// Decodes the address; `None` if it is incomplete or of another family.
     pub(crate) fn decode(&self) -> Option<SocketAddr> {
         decode(self.bytes.get(..self.len)?)
     }
@@ -96,7 +96,7 @@ impl From<SocketAddr> for RawAddress {
     }
 }
 
-/// The address in `bytes`, where it is of one of the two families and complete.
+/// Decodes a socket address; `None` if it is incomplete or of another family.
 pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
     let family = AddressFamily::from_raw(u16::from_ne_bytes(*bytes.first_chunk()?));
     let port = u16::from_be_bytes(array(bytes, 2)?);
@@ -111,7 +111,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddrV6::new(ip, port, 0, scope).into())
 }
 
-/// The `N` bytes of `bytes` from `at` on.
+/// Returns the `N` bytes at `at`.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn out_and_back() {
+    fn decodes_what_it_encodes() {
         for text in ["192.0.2.7:53", "[2001:db8::7]:65535", "[fe80::1%3]:1"] {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(RawAddress::from(address).decode(), Some(address));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_agrees() {
+    fn layout_is_the_kernels() {
         for family in [Family::V4, Family::V6] {
             let Ok(server) = std::net::UdpSocket::bind((family.loopback(), 0)) else {
                 crate::skipped("the_kernel_agrees", family);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_fragments_and_strangers() {
+    fn refuses_truncated_addresses_and_other_families() {
         let raw = RawAddress::from("[::1]:9".parse::<SocketAddr>().unwrap());
         for len in 0..MAX_LEN {
             assert_eq!(decode(&raw.bytes[..len]), None);

@@ -1,4 +1,4 @@
-//! Many datagrams in one call (recvmmsg(2)).
+//! Receiving many datagrams by one call (recvmmsg(2)).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -7,23 +7,23 @@ use rustix::io::Errno;
 use crate::option::last_error;
 use crate::udp::CONTROL;
 
-/// Room for the datagrams of one call.
+/// Buffers for the datagrams of one call.
 #[derive(Debug)]
 pub struct Batch {
     headers: Vec<libc::mmsghdr>,
-    /// Named by `headers`, so it stays where it is.
+    /// Referenced by `headers`, so it must not move.
     _iovecs: Vec<libc::iovec>,
-    /// `room` bytes for each message; named by `iovecs`.
+    /// `room` bytes for each message; referenced by `iovecs`.
     bytes: Vec<u8>,
-    /// [`CONTROL`] bytes for each message; named by `headers`.
+    /// [`CONTROL`] bytes for each message; referenced by `headers`.
     control: Vec<u8>,
     room: usize,
-    /// Messages of the last call.
+    /// The number of messages of the last call.
     received: usize,
 }
 
 impl Batch {
-    /// For at most `messages` of `room` bytes; what is longer is cut.
+    /// Creates buffers for `messages` of `room` bytes each; longer ones are truncated.
     #[must_use]
     pub fn new(messages: usize, room: usize) -> Self {
         let mut bytes = vec![0; messages * room];
@@ -57,12 +57,12 @@ impl Batch {
         }
     }
 
-    /// Waits for a datagram and takes those that are there by then. Says how many.
+    /// Waits for a datagram and receives those that have arrived by then. Returns their number.
     ///
     /// # Errors
     /// The kernel's.
     pub fn receive(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
-        // What the kernel wrote over in the last call.
+        // The kernel has overwritten the lengths in the last call.
         for header in self.headers.iter_mut().take(self.received) {
             header.msg_hdr.msg_controllen = CONTROL;
         }
@@ -70,17 +70,17 @@ impl Batch {
         let (fd, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_WAITFORONE);
         let count = libc::c_uint::try_from(self.headers.len()).map_err(|_| Errno::MSGSIZE)?;
         let at = self.headers.as_mut_ptr();
-        // SAFETY: `count` headers at `at` name the heap memory of `_iovecs`, `bytes` and `control`, which this value
-        // owns and never lets grow; it is borrowed exclusively, so no reference into that memory exists now.
+        // SAFETY: `count` headers at `at` reference the heap memory of `_iovecs`, `bytes` and `control`, which this value
+        // owns and never grows; it is borrowed exclusively, so no reference into that memory exists now.
         let received = unsafe { libc::recvmmsg(fd, at, count, flags, std::ptr::null_mut()) };
         self.received = usize::try_from(received).map_err(|_| last_error())?;
         Ok(self.received)
     }
 
-    /// Bytes and control messages of the last call's datagram `index`.
+    /// Returns bytes and control messages of the last call's datagram `index`.
     ///
     /// # Panics
-    /// There were not that many.
+    /// If the last call has received fewer datagrams.
     pub fn message(&mut self, index: usize) -> (&mut [u8], &[u8]) {
         assert!(index < self.received, "message {index} of {}", self.received);
         let header = &self.headers[index];
@@ -98,10 +98,10 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
-    use crate::udp::{self, Beside};
+    use crate::udp::{self, Ancillary};
 
     #[test]
-    fn takes_what_is_there_and_no_more() {
+    fn receives_at_most_one_batch() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(server.local_addr().unwrap()).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn strides_are_told_call_after_call() {
+    fn control_lengths_are_reset_between_calls() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         udp::coalesce(&server).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -128,13 +128,16 @@ mod tests {
             client.send(&[7; 2500]).unwrap();
             assert_eq!(batch.receive(&server), Ok(1));
             let (bytes, control) = batch.message(0);
-            assert_eq!((bytes.len(), Beside::decode(control).stride), (2500, Some(1000)));
+            assert_eq!(
+                (bytes.len(), Ancillary::decode(control).stride),
+                (2500, Some(1000))
+            );
         }
     }
 
     #[test]
     #[should_panic(expected = "message 0 of 0")]
-    fn nothing_is_shown_before_it_came() {
+    fn message_panics_before_a_receive() {
         Batch::new(1, 1).message(0);
     }
 }

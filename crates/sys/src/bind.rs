@@ -1,4 +1,4 @@
-//! Where a socket sends from (socket(7), ip(7)).
+//! Socket options for the interface and source port of a socket (socket(7), ip(7)).
 
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -7,16 +7,16 @@ use rustix::io::Errno;
 
 use crate::option;
 
-/// Ties a socket to an interface (`SO_BINDTODEVICE`; without privilege since Linux 5.7).
+/// Binds a socket to an interface (`SO_BINDTODEVICE`; without privilege since Linux 5.7).
 ///
 /// # Errors
-/// ENODEV: there is no such interface.
+/// ENODEV: the interface does not exist.
 pub fn to_device(socket: impl AsFd, name: &str) -> Result<(), Errno> {
     option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_bytes())
 }
 
-/// Lets a bind to port 0 choose only the address: the port is chosen at the connect, so that one port serves any
-/// number of destinations (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2; for IPv6 sockets too).
+/// Makes bind(2) with port 0 choose only the address. The port is chosen by connect(2), so one port serves any number of
+/// destinations (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2; for IPv6 sockets, too).
 ///
 /// # Errors
 /// Not an IP socket.

@@ -1,4 +1,4 @@
-//! Giving up privilege (capabilities(7), `PR_SET_NO_NEW_PRIVS`).
+//! Dropping privilege (capabilities(7), `PR_SET_NO_NEW_PRIVS`).
 
 use std::io;
 
@@ -15,24 +15,23 @@ const EMPTY: CapabilitySets = CapabilitySets {
     inheritable: CapabilitySet::empty(),
 };
 
-/// Empties the calling thread's effective, permitted, inheritable and ambient sets, and its bounding set where it has
-/// the privilege to do that (elsewhere `no_new_privs` makes the bounding set void); sets `no_new_privs`; then reads
-/// everything back.
+/// Empties the calling thread's effective, permitted, inheritable and ambient sets, and its bounding set if it has the
+/// privilege (otherwise `no_new_privs` makes the bounding set ineffective); sets `no_new_privs`; then reads everything back.
 ///
-/// Capabilities belong to threads: call it before the process has a second one.
+/// Capabilities are per thread: it must be called before the process has a second one.
 ///
 /// # Errors
-/// A step failed, or what was read back is not what was set; the text says which.
+/// A step failed, or a value that was read back is not the one that was set; the text names it.
 pub fn drop_all() -> io::Result<()> {
     drop_bounding()?;
-    clear_ambient_capability_set().map_err(|error| say("PR_CAP_AMBIENT_CLEAR_ALL", error))?;
-    set_capabilities(None, EMPTY).map_err(|error| say("capset", error))?;
-    set_no_new_privs(true).map_err(|error| say("PR_SET_NO_NEW_PRIVS", error))?;
+    clear_ambient_capability_set().map_err(|error| with_context("PR_CAP_AMBIENT_CLEAR_ALL", error))?;
+    set_capabilities(None, EMPTY).map_err(|error| with_context("capset", error))?;
+    set_no_new_privs(true).map_err(|error| with_context("PR_SET_NO_NEW_PRIVS", error))?;
     verify()
 }
 
-/// Empties the calling thread's bounding set where it has the privilege to do that: what becomes another user has lost it
-/// by then.
+/// Empties the calling thread's bounding set if it has the privilege. It must be called before a change of user, which
+/// removes the privilege.
 ///
 /// # Errors
 /// The kernel's.
@@ -42,18 +41,18 @@ pub fn drop_bounding() -> io::Result<()> {
             Ok(()) => {}
             // Not privileged, or past the last capability that this kernel knows.
             Err(Errno::PERM | Errno::INVAL) => break,
-            Err(error) => return Err(say("PR_CAPBSET_DROP", error)),
+            Err(error) => return Err(with_context("PR_CAPBSET_DROP", error)),
         }
     }
     Ok(())
 }
 
-/// Whether the calling thread holds no capability and can never gain one.
+/// Checks that the calling thread has no capability and can never gain one.
 ///
 /// # Errors
-/// It does; the text says what is left.
+/// It has or can; the text names what is left.
 pub fn verify() -> io::Result<()> {
-    let sets = capabilities(None).map_err(|error| say("capget", error))?;
+    let sets = capabilities(None).map_err(|error| with_context("capget", error))?;
     let left = sets.effective | sets.permitted | sets.inheritable;
     if !left.is_empty() {
         return Err(io::Error::other(format!(
@@ -70,18 +69,18 @@ pub fn verify() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the calling thread's bounding set is empty.
+/// Returns true if the calling thread's bounding set is empty.
 #[must_use]
 pub fn bounding_set_is_empty() -> bool {
     !every().any(|capability| capability_is_in_bounding_set(capability) == Ok(true))
 }
 
-/// Capabilities 0 to 63, of which the kernel knows some.
+/// Returns capabilities 0 to 63, of which the kernel knows some.
 fn every() -> impl Iterator<Item = CapabilitySet> {
     (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }
 
-fn say(what: &str, error: Errno) -> io::Error {
+fn with_context(what: &str, error: Errno) -> io::Error {
     let error = io::Error::from(error);
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -91,8 +90,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_in_the_thread() {
-        // A thread of its own: what it drops is gone for good.
+    fn drop_all_leaves_no_capability() {
+        // A thread of its own, as dropped capabilities cannot be regained.
         std::thread::spawn(|| {
             let privileged = capabilities(None)
                 .unwrap()

@@ -1,4 +1,4 @@
-//! Control messages (cmsg(3)), as bytes: a length, a level and a type in front of data, padded to the word.
+//! Control messages (cmsg(3)) as bytes: length, level and type, then data, padded to the word size.
 
 use crate::address::array;
 
@@ -9,13 +9,13 @@ const fn align(len: usize) -> usize {
     len.next_multiple_of(size_of::<usize>())
 }
 
-/// Bytes that a message with `len` bytes of data takes.
+/// Returns the bytes of a message with `len` bytes of data.
 #[must_use]
 pub const fn space(len: usize) -> usize {
     HEADER + align(len)
 }
 
-/// Control messages for one `sendmsg`, at most `N` bytes.
+/// Control messages of one sendmsg(2), at most `N` bytes.
 #[derive(Debug)]
 pub struct Encoder<const N: usize> {
     bytes: [u8; N],
@@ -23,7 +23,7 @@ pub struct Encoder<const N: usize> {
 }
 
 impl<const N: usize> Encoder<N> {
-    /// None yet.
+    /// Creates a value without messages.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -35,7 +35,7 @@ impl<const N: usize> Encoder<N> {
     /// Appends a message.
     ///
     /// # Panics
-    /// It does not fit: `N` is the sum of [`space`] over the messages that the caller can append.
+    /// If it does not fit: `N` has to be the sum of [`space`] over the messages that the caller appends.
     pub fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
         let room = &mut self.bytes[self.len..];
         room[..size_of::<usize>()].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
@@ -50,7 +50,7 @@ impl<const N: usize> Encoder<N> {
         );
     }
 
-    /// What was appended.
+    /// Returns the encoded messages.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -66,23 +66,23 @@ impl<const N: usize> Default for Encoder<N> {
 /// A control message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Level: a protocol.
+    /// Level: the protocol.
     pub level: i32,
-    /// Type: what it says.
+    /// Type of the message within the level.
     pub kind: i32,
     /// Data.
     pub data: &'a [u8],
 }
 
 impl Message<'_> {
-    /// The first int of the data.
+    /// Returns the first int of the data.
     #[must_use]
     pub fn int(&self) -> Option<i32> {
         Some(i32::from_ne_bytes(array(self.data, 0)?))
     }
 }
 
-/// The control messages in `bytes`; ends at the first that is cut short.
+/// Returns the control messages in `bytes`, up to the first truncated one.
 pub fn decode(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let len = usize::from_ne_bytes(array(bytes, 0)?);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn out_and_back() {
+    fn decodes_what_it_encodes() {
         let mut encoder = Encoder::<{ space(2) + space(20) }>::new();
         encoder.push(17, 103, &1400_u16.to_ne_bytes());
         encoder.push(41, 50, &[7; 20]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_c_librarys() {
+    fn layout_is_that_of_the_c_library() {
         // SAFETY: both macros are arithmetic on their argument.
         let (space_of_2, len_of_2) = unsafe { (libc::CMSG_SPACE(2), libc::CMSG_LEN(2)) };
         assert_eq!(space(2), usize::try_from(space_of_2).unwrap());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_at_nonsense() {
+    fn decode_ends_at_malformed_messages() {
         let mut encoder = Encoder::<64>::new();
         encoder.push(1, 2, &[3; 8]);
         for cut in 0..encoder.bytes().len() {
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "out of range")]
-    fn refuses_to_overflow() {
+    fn push_panics_on_overflow() {
         Encoder::<16>::new().push(1, 2, &[0; 4]);
     }
 }

@@ -1,8 +1,8 @@
-//! `PONTOON_DISABLE`: kernel features that are to be treated as absent, so that tests can force each fallback.
+//! `PONTOON_DISABLE`: kernel features that are treated as absent, so that tests can force each fallback.
 
 use std::io;
 
-/// The variable's name.
+/// Name of the environment variable.
 pub const VARIABLE: &str = "PONTOON_DISABLE";
 
 /// Features that are switched off.
@@ -24,21 +24,21 @@ pub struct Disabled {
     pub vhost_net: bool,
     /// Packet sockets.
     pub packet: bool,
-    /// Namespaces of the engine's own.
+    /// Namespaces of the engine process.
     pub namespaces: bool,
     /// Landlock.
     pub landlock: bool,
-    /// The list of the engine's system calls.
+    /// Seccomp filter of the engine process.
     pub seccomp: bool,
-    /// Limits on the engine's memory and threads, which no sanitizer can do with.
+    /// Limits on the engine's memory and threads, with which sanitizers do not work.
     pub limits: bool,
 }
 
 impl Disabled {
-    /// What the environment says. Read it once, before the first thread.
+    /// Reads the environment variable. It must be called before the process has a second thread.
     ///
     /// # Errors
-    /// `InvalidInput`: a word that names no feature.
+    /// `InvalidInput`: an unknown feature.
     pub fn from_env() -> io::Result<Self> {
         std::env::var_os(VARIABLE).map_or(Ok(Self::default()), |list| Self::parse(&list.to_string_lossy()))
     }
@@ -46,7 +46,7 @@ impl Disabled {
     /// Parses a comma-separated list.
     ///
     /// # Errors
-    /// `InvalidInput`: a word that names no feature.
+    /// `InvalidInput`: an unknown feature.
     pub fn parse(list: &str) -> io::Result<Self> {
         let mut disabled = Self::default();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_each_feature() {
+    fn parses_each_feature() {
         let all = Disabled::parse(
             "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet,namespaces,landlock,seccomp,limits",
         )
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_nothing_and_blanks() {
+    fn accepts_empty_items() {
         assert_eq!(Disabled::parse("").unwrap(), Disabled::default());
         let uso = Disabled {
             uso: true,
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_unknown_words() {
+    fn refuses_unknown_features() {
         let error = Disabled::parse("uso,warp").unwrap_err();
         assert_eq!(error.to_string(), "PONTOON_DISABLE: unknown feature \"warp\"");
     }

@@ -1,4 +1,4 @@
-//! The error queue of datagram and raw sockets: who refused what (`IP_RECVERR` in ip(7), `sock_extended_err`).
+//! The error queue of datagram and raw sockets (`IP_RECVERR` in ip(7), `sock_extended_err`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -10,19 +10,19 @@ use crate::address::{self, array};
 use crate::message::{self, Take};
 use crate::{cmsg, udp};
 
-/// Bytes of `sock_extended_err`; the offender's address follows.
+/// Bytes of `sock_extended_err`, which is followed by the offender's address.
 const EXTENDED_LEN: usize = 16;
 
-/// Where an error comes from (`ee_origin`).
+/// Origin of an error (`ee_origin`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The host's own stack.
     Local,
     /// An ICMP or ICMPv6 message.
     Icmp {
-        /// Its type.
+        /// Type of the message.
         kind: u8,
-        /// Its code.
+        /// Code of the message.
         code: u8,
     },
 }
@@ -30,24 +30,24 @@ pub enum Origin {
 /// An entry of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What the error is.
+    /// The error.
     pub errno: Errno,
-    /// Where it comes from.
+    /// Origin of the error.
     pub origin: Origin,
-    /// The MTU, where the error is EMSGSIZE.
+    /// The MTU, if the error is EMSGSIZE.
     pub info: u32,
-    /// Who complains.
+    /// Address of the host or router that has reported the error.
     pub offender: Option<IpAddr>,
-    /// Where the datagram had been sent.
+    /// Destination of the datagram.
     pub destination: Option<SocketAddr>,
-    /// Bytes of the datagram in the caller's buffer. Of a ping or raw ICMP socket's, the first eight are its ICMP header.
+    /// Bytes of the datagram in the caller's buffer. For ping and raw ICMP sockets the first eight are the ICMP header.
     pub len: usize,
 }
 
-/// Takes the next entry; what had been sent goes to `into`, as far as the queue holds it.
+/// Removes the next entry. The datagram is copied to `into`, as far as the queue holds it.
 ///
 /// # Errors
-/// EAGAIN: there is none.
+/// EAGAIN: the queue is empty.
 pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<Entry, Errno> {
     let mut control = [0; udp::CONTROL];
     let received = message::receive(socket, &[VolatileSlice::from(into)], &mut control, Take::Error)?;
@@ -60,7 +60,7 @@ pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<Entry, Errno> {
             )
         })
         .find_map(|message| decode(message.data));
-    // The kernel puts one beside every entry; were there none, there would be nothing to tell.
+    // The kernel adds one to every entry. Without it nothing is known about the error.
     let entry = entry.ok_or(Errno::AGAIN)?;
     Ok(Entry {
         destination: received.address,
@@ -69,7 +69,7 @@ pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<Entry, Errno> {
     })
 }
 
-/// Reads `sock_extended_err` and the address behind it.
+/// Decodes `sock_extended_err` and the address behind it.
 fn decode(data: &[u8]) -> Option<Entry> {
     let errno = i32::from_ne_bytes(array(data, 0)?);
     let errno = (1..4096)
@@ -97,7 +97,7 @@ mod tests {
     use crate::Family;
 
     #[test]
-    fn a_refused_datagram_comes_back() {
+    fn returns_a_refused_datagram() {
         for (family, kind, code) in [(Family::V4, 3, 3), (Family::V6, 1, 4)] {
             let Ok(closed) = UdpSocket::bind((family.loopback(), 0)) else {
                 crate::skipped("a_refused_datagram_comes_back", family);
@@ -106,7 +106,7 @@ mod tests {
             let to = closed.local_addr().unwrap();
             drop(closed);
             let socket = UdpSocket::bind((family.loopback(), 0)).unwrap();
-            udp::tell_all(&socket, family).unwrap();
+            udp::enable_recv_info(&socket, family).unwrap();
             socket.send_to(b"anybody?", to).unwrap();
 
             let mut sent = [0; 64];
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_entry_is_none() {
+    fn refuses_truncated_entries() {
         let mut whole = [0; EXTENDED_LEN];
         whole[0] = 111;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Classic BPF programs on sockets (socket(7), `SO_ATTACH_FILTER`).
+//! Classic BPF filters of sockets (socket(7), `SO_ATTACH_FILTER`).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -6,11 +6,11 @@ use rustix::io::Errno;
 
 use crate::option::last_error;
 
-/// Makes a program decide what a socket receives, in the place of any it has. An instruction is code, jump where true,
-/// jump where false, operand.
+/// Attaches a filter for received packets, which replaces an earlier one. An instruction is code, jump if true, jump if
+/// false, operand.
 ///
 /// # Errors
-/// EINVAL: not a program that the kernel takes.
+/// EINVAL: the kernel does not accept the program.
 pub fn attach(socket: impl AsFd, program: impl IntoIterator<Item = (u16, u8, u8, u32)>) -> Result<(), Errno> {
     let mut program: Vec<_> = program
         .into_iter()
@@ -22,13 +22,13 @@ pub fn attach(socket: impl AsFd, program: impl IntoIterator<Item = (u16, u8, u8,
     };
     let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
     let (at, fd) = ((&raw const header).cast(), socket.as_fd().as_raw_fd());
-    // SAFETY: `header` is a live `sock_fprog` of `len` bytes that names `program`, which has as many instructions as it
-    // says; the kernel copies them.
+    // SAFETY: `header` is a live `sock_fprog` of `len` bytes that references `program` and its number of instructions; the
+    // kernel copies them.
     let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, at, len) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Lets nothing through.
+/// Attaches a filter that drops every packet.
 ///
 /// # Errors
 /// Not a socket.
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decides_what_is_received() {
+    fn filter_decides_what_is_received() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -51,7 +51,7 @@ mod tests {
         refuse_all(&socket).unwrap();
         socket.send_to(b"no", to).unwrap();
         assert!(socket.recv(&mut buffer).is_err());
-        // The first byte behind the UDP header decides.
+        // Accept if the first byte behind the UDP header is 'y'.
         attach(
             &socket,
             [

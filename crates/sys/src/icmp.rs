@@ -1,4 +1,4 @@
-//! Echo requests without privilege, and what a raw socket is to see (icmp(7), `ping_group_range` in ip(7)).
+//! Ping sockets, and filters of raw ICMP sockets (icmp(7), `ping_group_range` in ip(7)).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,10 +14,10 @@ const ICMP_FILTER: i32 = 1;
 const ICMPV6_FILTER: i32 = 1;
 const SOL_RAW: i32 = 255;
 
-/// Opens a ping socket: the kernel chooses the identifier, sums, and delivers only the replies to it.
+/// Opens a ping socket. The kernel chooses the identifier, computes checksums, and delivers only matching replies.
 ///
 /// # Errors
-/// EACCES: `net.ipv4.ping_group_range` does not include this group.
+/// EACCES: the process's groups are not in `net.ipv4.ping_group_range`.
 pub fn open_ping(family: Family) -> Result<OwnedFd, Errno> {
     let protocol = match family {
         Family::V4 => ipproto::ICMP,
@@ -27,13 +27,13 @@ pub fn open_ping(family: Family) -> Result<OwnedFd, Errno> {
     socket_with(family.domain(), SocketType::DGRAM, flags, Some(protocol))
 }
 
-/// Makes a raw ICMP or ICMPv6 socket deliver echo replies and nothing else. Its error queue is not affected.
+/// Makes a raw ICMP or ICMPv6 socket deliver echo replies only. The error queue is not affected.
 ///
 /// # Errors
-/// Not such a socket.
+/// Not a raw ICMP socket of that family.
 pub fn only_echo_replies(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     match family {
-        // One bit for each of the types 0 to 31; a set bit is refused. Echo reply is type 0.
+        // One bit for each of the types 0 to 31; a set bit drops the type. Echo reply is type 0.
         Family::V4 => option::set(socket, SOL_RAW, ICMP_FILTER, &(!1_u32).to_ne_bytes()),
         // One bit for each type, in eight words. Echo reply is type 129: word 4, bit 1.
         Family::V6 => {

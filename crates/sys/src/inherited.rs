@@ -1,10 +1,10 @@
-//! Memory that a process has in common with those that it forks.
+//! Memory that a process shares with its children.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
 
-/// Words that are zero, shared with every child that is forked from here on (`MAP_SHARED`), for as long as any of them
-/// lives. Words that nobody writes take no memory.
+/// Maps zeroed words that are shared with every child forked afterwards (`MAP_SHARED`), until the last of the processes
+/// exits. Pages are allocated at the first write.
 ///
 /// # Errors
 /// Out of memory or address space.
@@ -15,13 +15,13 @@ pub fn words(count: usize) -> io::Result<&'static [AtomicU64]> {
         .ok_or(io::ErrorKind::InvalidInput)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, at a place of the kernel's choice, touches no memory of ours.
+    // SAFETY: a new mapping, at an address of the kernel's choice, replaces no memory in use.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is `bytes` long, page-aligned and zeroed, zero is a value of AtomicU64, and whoever writes
-    // to it, in this process or another, does so atomically. It is never unmapped.
+    // SAFETY: the mapping is `bytes` long, page-aligned and zeroed, zero is a value of AtomicU64, and every process accesses
+    // it atomically. It is never unmapped.
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), count) })
 }
 
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn begins_with_zeroes() {
+    fn words_are_zero() {
         let words = words(10_000).unwrap();
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
         words[9_999].store(7, Ordering::Relaxed);
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_cannot_be_mapped() {
+    fn refuses_zero_words() {
         assert_eq!(words(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

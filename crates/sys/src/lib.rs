@@ -1,7 +1,7 @@
-//! Edge: kernel interfaces that need raw system calls, behind safe functions.
+//! Safe functions for kernel interfaces that need raw system calls, one file for each.
 //!
-//! One kernel interface is one file. Nothing here decides anything; callers do. What is called per packet answers
-//! with the bare [`Errno`](rustix::io::Errno); what is called at set-up answers with an `io::Error` that says more.
+//! Nothing here decides anything. Functions that are called for each packet return the bare [`Errno`](rustix::io::Errno);
+//! functions for set-up return an `io::Error` with more text.
 
 pub mod address;
 pub mod batch;
@@ -30,7 +30,8 @@ pub mod vhost;
 
 pub use address::Family;
 
-/// Says past the test harness, which keeps what passing tests print to itself, that a test was not run for a family.
+/// Prints that a test was not run for a family. Written to the descriptor, as the test harness hides the output of passing
+/// tests.
 #[cfg(test)]
 fn skipped(test: &str, family: Family) {
     use std::io::Write;

@@ -1,11 +1,11 @@
-//! Memory that the kernel reads and writes on its own time.
+//! Memory that the kernel reads and writes at any time.
 
 use std::io;
 use std::ptr::NonNull;
 
 use vm_memory::VolatileSlice;
 
-/// Zeroed pages of this process, unmapped when dropped. No reference to the bytes ever exists here.
+/// Zeroed pages of this process, unmapped when dropped. No reference to the bytes is ever created here.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -22,7 +22,7 @@ impl Mapping {
     /// Maps `len` bytes.
     ///
     /// # Errors
-    /// `InvalidInput` for none; out of memory.
+    /// `InvalidInput` for zero bytes; out of memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -31,12 +31,12 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // The kernel maps nothing at address 0 unless told to.
+        // The kernel maps nothing at address 0 unless asked to.
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, len })
     }
 
-    /// All of it.
+    /// Returns all of it.
     #[must_use]
     pub fn whole(&self) -> VolatileSlice<'_> {
         // SAFETY: `len` bytes at `base` are mapped, readable and writable, until this is dropped, which the slice's
@@ -44,19 +44,19 @@ impl Mapping {
         unsafe { VolatileSlice::new(self.base.as_ptr(), self.len) }
     }
 
-    /// Where it begins, as the kernel knows it.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.base.addr().get() as u64
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none: never.
+    /// Returns false: an empty mapping is refused.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_zeroed_and_keeps_what_is_written() {
+    fn mapping_is_zeroed_and_writable() {
         let mapping = Mapping::new(8192).unwrap();
         let last = mapping.whole().subslice(8190, 2).unwrap();
         let mut bytes = [9_u8; 2];
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_no_bytes() {
+    fn refuses_zero_bytes() {
         assert_eq!(Mapping::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

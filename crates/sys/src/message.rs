@@ -1,5 +1,5 @@
-//! Gathered and scattered I/O on memory that somebody else may be writing: the pointers go straight to the kernel, and
-//! no reference to the bytes ever exists here.
+//! Gathered and scattered I/O on memory that others may be writing. Pointers are passed to the kernel, and no reference to
+//! the bytes is ever created here.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -12,34 +12,34 @@ use vm_memory::VolatileSlice;
 use crate::address::RawAddress;
 use crate::option::last_error;
 
-/// Parts that one call takes (`UIO_MAXIOV`).
+/// Limit on the parts of one call (`UIO_MAXIOV`).
 pub const MAX_PARTS: usize = 1024;
 
 /// A received message.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    /// Bytes of it.
+    /// Bytes received.
     pub len: usize,
-    /// Who sent it, or with the error queue where it had been sent.
+    /// Address of the sender; with the error queue, the destination of the datagram.
     pub address: Option<SocketAddr>,
     /// Bytes of control messages, at the front of the caller's buffer.
     pub control_len: usize,
-    /// It was longer than the parts.
+    /// The message was longer than the parts.
     pub truncated: bool,
 }
 
-/// Flags for [`receive`].
+/// Mode of [`receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// Take it out of the queue.
+    /// Remove the message from the queue.
     Next,
-    /// Leave it there (`MSG_PEEK`).
+    /// Leave the message in the queue (`MSG_PEEK`).
     Peek,
-    /// From the error queue (`MSG_ERRQUEUE`).
+    /// Receive from the error queue (`MSG_ERRQUEUE`).
     Error,
 }
 
-/// Parts as the kernel wants them. Filled where it stands: moving it would copy all of it.
+/// Parts in the kernel's form. It is filled in place, as moving it would copy all of it.
 type Iovecs = ArrayVec<libc::iovec, MAX_PARTS>;
 
 fn fill(iovecs: &mut Iovecs, parts: &[VolatileSlice<'_>]) -> Result<(), Errno> {
@@ -53,7 +53,7 @@ fn fill(iovecs: &mut Iovecs, parts: &[VolatileSlice<'_>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sends the parts as one message, or as the next bytes of a stream, without waiting and without SIGPIPE.
+/// Sends the parts as one message, or as the next bytes of a stream, without blocking and without SIGPIPE.
 ///
 /// # Errors
 /// The kernel's, and EMSGSIZE for more than [`MAX_PARTS`].
@@ -65,11 +65,11 @@ pub fn send(
 ) -> Result<usize, Errno> {
     let mut iovecs = Iovecs::new();
     fill(&mut iovecs, parts)?;
-    // SAFETY: the iovecs name the memory of `parts`. A `VolatileSlice` covers memory that stays mapped for its lifetime.
+    // SAFETY: the iovecs reference the memory of `parts`. A `VolatileSlice` covers memory that stays mapped for its lifetime.
     unsafe { send_iovecs(socket.as_fd(), iovecs.as_ptr(), iovecs.len(), to, control) }
 }
 
-/// Sends bytes that are ours as one message, without waiting and without SIGPIPE.
+/// Sends bytes of this process as one message, without blocking and without SIGPIPE.
 ///
 /// # Errors
 /// The kernel's.
@@ -79,14 +79,14 @@ pub fn send_slices(
     to: Option<SocketAddr>,
     control: &[u8],
 ) -> Result<usize, Errno> {
-    // SAFETY: `IoSlice` has the layout of `iovec`, as the standard library promises, and borrows what it names.
+    // SAFETY: `IoSlice` has the layout of `iovec`, as the standard library guarantees, and borrows the memory.
     unsafe { send_iovecs(socket.as_fd(), parts.as_ptr().cast(), parts.len(), to, control) }
 }
 
-/// sendmsg(2).
+/// Calls sendmsg(2).
 ///
 /// # Safety
-/// `iovecs` points to `count` of them, and each names memory that stays mapped until this returns.
+/// `iovecs` points to `count` of them, each of which references memory that stays mapped until this returns.
 unsafe fn send_iovecs(
     socket: BorrowedFd<'_>,
     iovecs: *const libc::iovec,
@@ -105,13 +105,13 @@ unsafe fn send_iovecs(
         header.msg_controllen = control.len();
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `header` names `name`, `control` and what the caller vouches for, all of which outlive the call; sendmsg
-    // only reads them.
+    // SAFETY: `header` references `name`, `control` and the memory of the iovecs, which outlives the call by this function's
+    // contract; sendmsg only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
     usize::try_from(sent).map_err(|_| last_error())
 }
 
-/// Receives into the parts, in order, without waiting.
+/// Receives into the parts, in order, without blocking.
 ///
 /// # Errors
 /// The kernel's, and EMSGSIZE for more than [`MAX_PARTS`].
@@ -137,9 +137,9 @@ pub fn receive(
             Take::Peek => libc::MSG_PEEK,
             Take::Error => libc::MSG_ERRQUEUE,
         };
-    // SAFETY: `header` names `name`, `control` (both exclusively borrowed) and the memory of `into`, all of which
+    // SAFETY: `header` references `name`, `control` (both exclusively borrowed) and the memory of `into`, all of which
     // outlive the call and are writable. A `VolatileSlice` covers memory that stays mapped for its lifetime and to which
-    // nobody holds a reference.
+    // no reference exists.
     let len = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut header, flags) };
     let len = usize::try_from(len).map_err(|_| last_error())?;
     name.len = header.msg_namelen as usize;
@@ -157,8 +157,7 @@ pub fn receive(
 /// The kernel's.
 pub fn read(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> {
     let (at, room) = (part.ptr_guard_mut().as_ptr(), part.len());
-    // SAFETY: `part` covers `room` writable bytes at `at` that stay mapped for its lifetime and to which nobody holds a
-    // reference.
+    // SAFETY: `part` covers `room` writable bytes at `at` that stay mapped for its lifetime and to which no reference exists.
     let len = unsafe { libc::read(file.as_fd().as_raw_fd(), at.cast(), room) };
     usize::try_from(len).map_err(|_| last_error())
 }
@@ -174,7 +173,7 @@ pub fn write(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> 
     usize::try_from(len).map_err(|_| last_error())
 }
 
-/// A header that names only the parts.
+/// Returns a header that references only the parts.
 fn header(iovecs: *const libc::iovec, count: usize) -> libc::msghdr {
     // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gathers_and_scatters() {
+    fn sends_and_receives_several_parts() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut out = *b"one two three";
         let (first, second) = out.split_at_mut(4);
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn gathers_slices() {
+    fn sends_several_slices() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
         let parts = [IoSlice::new(b"one "), IoSlice::new(b"two")];
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when_a_datagram_was_cut() {
+    fn reports_a_truncated_datagram() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
         let mut bytes = [1, 2, 3];

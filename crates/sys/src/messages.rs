@@ -1,4 +1,4 @@
-//! Several messages of a connected socket in one call (recvmmsg(2), sendmmsg(2)).
+//! Several messages of a connected socket by one call (recvmmsg(2), sendmmsg(2)).
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,22 +9,22 @@ use vm_memory::VolatileSlice;
 
 use crate::option::last_error;
 
-/// Messages that one call moves.
+/// Limit on the messages of one call.
 pub const MOST: usize = 64;
 
 /// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes of it.
+    /// Bytes received.
     pub len: usize,
-    /// It was longer than its slice.
+    /// The message was longer than its slice.
     pub truncated: bool,
 }
 
-/// Receives what is there, one message into each slice and [`MOST`] at most, without waiting.
+/// Receives messages that have arrived, one into each slice and at most [`MOST`], without blocking.
 ///
 /// # Errors
-/// The kernel's, for the first message. An end of the connection is a message of no bytes.
+/// The kernel's, for the first message. At the end of the connection a message without bytes is returned.
 pub fn receive(socket: impl AsFd, into: &[VolatileSlice<'_>]) -> Result<ArrayVec<Received, MOST>, Errno> {
     let mut parts: ArrayVec<libc::iovec, MOST> = into
         .iter()
@@ -37,9 +37,9 @@ pub fn receive(socket: impl AsFd, into: &[VolatileSlice<'_>]) -> Result<ArrayVec
     let mut headers = headers(&mut parts);
     let (fd, count) = (socket.as_fd().as_raw_fd(), headers.len());
     let (at, none) = (headers.as_mut_ptr(), std::ptr::null_mut());
-    // SAFETY: `count` headers at `at` name one element of `parts` each, and those the memory of `into`; all of it outlives
-    // the call. A `VolatileSlice` covers writable memory that stays mapped for its lifetime and to which nobody holds a
-    // reference.
+    // SAFETY: `count` headers at `at` reference one element of `parts` each, and those the memory of `into`; all of it
+    // outlives the call. A `VolatileSlice` covers writable memory that stays mapped for its lifetime and to which no reference
+    // exists.
     let received = unsafe { libc::recvmmsg(fd, at, count as libc::c_uint, libc::MSG_DONTWAIT, none) };
     let received = usize::try_from(received).map_err(|_| last_error())?;
     Ok(headers
@@ -52,7 +52,7 @@ pub fn receive(socket: impl AsFd, into: &[VolatileSlice<'_>]) -> Result<ArrayVec
         .collect())
 }
 
-/// Sends each slice as one message, [`MOST`] at most, without waiting and without SIGPIPE. Says how many were sent.
+/// Sends each slice as one message, at most [`MOST`], without blocking and without SIGPIPE. Returns the number sent.
 ///
 /// # Errors
 /// The kernel's, for the first message.
@@ -68,13 +68,13 @@ pub fn send(socket: impl AsFd, messages: &[IoSlice<'_>]) -> Result<usize, Errno>
     let mut headers = headers(&mut parts);
     let (fd, count) = (socket.as_fd().as_raw_fd(), headers.len());
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `count` headers name one element of `parts` each, and those the bytes of `messages`, which sendmmsg only
+    // SAFETY: `count` headers reference one element of `parts` each, and those the bytes of `messages`, which sendmmsg only
     // reads; all of it outlives the call.
     let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as libc::c_uint, flags) };
     usize::try_from(sent).map_err(|_| last_error())
 }
 
-/// A header for each part. They point at `parts`, which must stay where they are.
+/// Returns a header for each part. The headers point to `parts`, which must not move.
 fn headers(parts: &mut [libc::iovec]) -> ArrayVec<libc::mmsghdr, MOST> {
     parts
         .iter_mut()
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_at_once_and_each_by_itself() {
+    fn receives_messages_one_by_one() {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_fills_up_takes_the_first_ones() {
+    fn full_queue_takes_the_first_messages() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
         let messages = [IoSlice::new(b"x"); MOST];

@@ -1,4 +1,4 @@
-//! Groups: joining them, and sending to them (ip(7), ipv6(7), RFC 3678).
+//! Multicast: joining groups, and sending to them (ip(7), ipv6(7), RFC 3678).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -11,16 +11,16 @@ use crate::option;
 /// Bytes of `sockaddr_storage`.
 const STORAGE: usize = 128;
 
-/// Where it begins behind an int: it is aligned as a long.
+/// Offset of a `sockaddr_storage` behind an int: it is aligned like a long.
 const BEGIN: usize = size_of::<usize>();
 
-/// Joins a group on an interface, from anybody or from one sender (IGMPv3 and MLDv2 say so to the network).
+/// Joins a group on an interface, for any sender or for one (IGMPv3 and MLDv2 report that to the network).
 ///
 /// # Errors
-/// ENODEV: no such interface. ENOBUFS: this socket has joined as much as it may (`igmp_max_memberships`,
-/// `igmp_max_msf`): take another. EADDRINUSE, EADDRNOTAVAIL: it has joined this one.
+/// ENODEV: the interface does not exist. ENOBUFS: this socket has reached the limit of memberships
+/// (`igmp_max_memberships`, `igmp_max_msf`), so another one is needed. EADDRINUSE, EADDRNOTAVAIL: it has joined already.
 pub fn join(socket: impl AsFd, interface: u32, group: IpAddr, from: Option<IpAddr>) -> Result<(), Errno> {
-    // struct group_source_req, whose beginning is struct group_req: interface, group, source.
+    // struct group_source_req, which begins with struct group_req: interface, group, source.
     let mut request = [0; BEGIN + 2 * STORAGE];
     request[..4].copy_from_slice(&interface.to_ne_bytes());
     let mut put = |at: usize, address: IpAddr| {
@@ -42,10 +42,11 @@ pub fn join(socket: impl AsFd, interface: u32, group: IpAddr, from: Option<IpAdd
     option::set(socket, level, name, &request[..len])
 }
 
-/// Lets a socket receive only of groups that it has joined itself (`IP_MULTICAST_ALL`, Linux 2.6.31 and, for IPv6, 4.20).
+/// Makes a socket receive only from groups that it has joined itself (`IP_MULTICAST_ALL`, Linux 2.6.31 and, for IPv6,
+/// 4.20).
 ///
 /// # Errors
-/// Not a socket of that family, or an old kernel.
+/// Not a socket of that family, or a kernel before these.
 pub fn only_joined(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     match family {
         Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_MULTICAST_ALL, 0),
@@ -53,10 +54,10 @@ pub fn only_joined(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     }
 }
 
-/// Sends to groups out of an interface, and not to this machine itself.
+/// Sets the interface on which datagrams to groups are sent, without a copy to this host.
 ///
 /// # Errors
-/// ENODEV, EADDRNOTAVAIL: no such interface.
+/// ENODEV, EADDRNOTAVAIL: the interface does not exist.
 pub fn send_from(socket: impl AsFd, interface: u32, family: Family) -> Result<(), Errno> {
     match family {
         Family::V4 => {
@@ -78,7 +79,7 @@ pub fn send_from(socket: impl AsFd, interface: u32, family: Family) -> Result<()
     }
 }
 
-/// Sets TTL or hop limit of what is sent to groups.
+/// Sets TTL or hop limit of datagrams to groups.
 ///
 /// # Errors
 /// Not a socket of that family.
@@ -102,15 +103,15 @@ mod tests {
         index.trim().parse().unwrap()
     }
 
-    /// Joined on the loopback interface, what is sent there arrives, with the TTL that was set.
+    /// A datagram to a group that is joined on the loopback interface arrives, with the TTL that was set.
     #[test]
-    fn joins_and_sends() {
+    fn joins_a_group_and_sends_to_it() {
         let group: IpAddr = "239.255.77.1".parse().unwrap();
         let receiver = UdpSocket::bind("0.0.0.0:0").unwrap();
         let to = SocketAddr::new(group, receiver.local_addr().unwrap().port());
         receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         only_joined(&receiver, Family::V4).unwrap();
-        udp::tell_all(&receiver, Family::V4).unwrap();
+        udp::enable_recv_info(&receiver, Family::V4).unwrap();
         join(&receiver, loopback(), group, Some("127.0.0.1".parse().unwrap())).unwrap();
         assert_eq!(
             join(&receiver, loopback(), group, Some("127.0.0.1".parse().unwrap())),
@@ -118,19 +119,19 @@ mod tests {
         );
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         send_from(&sender, loopback(), Family::V4).unwrap();
-        // Not to this machine itself, but for the loopback interface, which is where this goes.
+        // The loopback interface delivers only copies to this host.
         option::set_int(&sender, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 1).unwrap();
         set_hop_limit(&sender, Family::V4, 9).unwrap();
         sender.send_to(b"hello", to).unwrap();
         let mut batch = crate::batch::Batch::new(1, 64);
         assert_eq!(batch.receive(&receiver), Ok(1));
         let (bytes, control) = batch.message(0);
-        let hops = udp::Beside::decode(control).hop_limit;
+        let hops = udp::Ancillary::decode(control).hop_limit;
         assert_eq!((&*bytes, hops), (&b"hello"[..], Some(9)));
     }
 
     #[test]
-    fn says_what_is_missing() {
+    fn reports_a_missing_interface() {
         for (family, group) in [(Family::V4, "239.255.77.2"), (Family::V6, "ff15::77:2")] {
             let Ok(socket) = UdpSocket::bind((family.unspecified(), 0)) else {
                 crate::skipped("says_what_is_missing", family);

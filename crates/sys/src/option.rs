@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// Sets an option to the bytes that it expects.
+/// Sets an option to bytes in the form that it expects.
 pub(crate) fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the kernel reads `len` bytes at `value`, which it borrows.
+    // SAFETY: the kernel reads `len` bytes at `value`, which is borrowed.
     let result = unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
@@ -18,7 +18,7 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> R
     set(socket, level, name, &value.to_ne_bytes())
 }
 
-/// Reads an option's bytes, as many as there are and fit, and says how many.
+/// Reads an option's bytes, at most the length of `value`. Returns their number.
 pub(crate) fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
@@ -31,7 +31,7 @@ pub(crate) fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) ->
     }
 }
 
-/// `errno` of the call that has just failed.
+/// Returns `errno` of the call that has just failed.
 pub(crate) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,8 +1,8 @@
 //! Packet sockets with a receive ring: packet(7), Linux `Documentation/networking/packet_mmap.rst`, `TPACKET_V2`.
 //!
-//! The second version, as the third hands over whole blocks when they are full or after a millisecond or more, which is
-//! the latency then; here each packet can be seen at once. What is longer than a slot is kept by the kernel beside the
-//! ring and taken by [`take_long`], in the order of its slots.
+//! It is the second version, as the third passes whole blocks when they are full or after a millisecond or more, which would
+//! add to the latency; here each packet is visible at once. A packet that is longer than a slot is kept by the kernel beside
+//! the ring and received by [`receive_long`], in the order of its slots.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,16 +19,16 @@ use crate::option;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of `virtio_net_hdr`, which is in front of each packet.
+/// Bytes of `virtio_net_hdr`, which precedes each packet.
 pub const VNET_HDR_LEN: usize = 10;
 
-/// Bytes of a slot that a packet's beginning cannot have: the slot's header and the alignment behind it.
+/// Bytes of a slot that a packet cannot use: the slot's header and alignment.
 pub const OVERHEAD: usize = 112;
 
-/// Bytes of the kernel's blocks, which slots divide.
+/// Bytes of the kernel's blocks, a multiple of a slot's.
 const BLOCK: u32 = 64 << 10;
 
-/// How large a ring is.
+/// Size of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     slots: u32,
@@ -36,7 +36,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// At least so many slots, each with room for packets of `bytes` bytes, or of [`Self::LONGEST`].
+    /// Returns a size of at least so many slots, each with room for packets of `bytes` bytes or of [`Self::LONGEST`].
     #[must_use]
     pub fn new(slots: u32, bytes: u32) -> Self {
         let room = bytes.min(Self::LONGEST) + OVERHEAD as u32;
@@ -45,34 +45,34 @@ impl Size {
         Self { slots, slot_bytes }
     }
 
-    /// Longest packet that a slot is made for.
+    /// Bytes of the longest packet for which slots are made.
     pub const LONGEST: u32 = (16 << 10) - OVERHEAD as u32;
 
-    /// Slots.
+    /// Returns the number of slots.
     #[must_use]
     pub const fn slots(self) -> u32 {
         self.slots
     }
 
-    /// Bytes of each slot.
+    /// Returns the bytes of each slot.
     #[must_use]
     pub const fn slot_bytes(self) -> u32 {
         self.slot_bytes
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of the ring.
     #[must_use]
     pub const fn bytes(self) -> usize {
         self.slots as usize * self.slot_bytes as usize
     }
 
-    /// For another process.
+    /// Returns the number of slots and their bytes, for another process.
     #[must_use]
     pub const fn parts(self) -> [u32; 2] {
         [self.slots, self.slot_bytes]
     }
 
-    /// From another process, which was told by [`parts`](Self::parts).
+    /// Checks the values of [`parts`](Self::parts) that another process has sent.
     #[must_use]
     pub fn from_parts([slots, slot_bytes]: [u32; 2]) -> Option<Self> {
         let possible = slot_bytes.is_power_of_two() && (2048..=16 << 10).contains(&slot_bytes);
@@ -84,24 +84,24 @@ impl Size {
 /// 512 MiB of the smallest slots.
 const MOST_SLOTS: u32 = 1 << 18;
 
-/// A packet socket with a ring, which receives nothing before [`bind`]: the place for a filter.
+/// Opens a packet socket with a ring. It receives nothing before [`bind`], so a filter can be attached first.
 ///
 /// # Errors
-/// EPERM without CAP_NET_RAW; ENOMEM. The text says which step.
+/// EPERM without CAP_NET_RAW; ENOMEM. The text names the step.
 pub fn open(size: Size) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
-        .map_err(|error| say("cannot open a packet socket", error))?;
+        .map_err(|error| with_context("cannot open a packet socket", error))?;
     let set = |name: i32, value: i32, what: &str| {
-        option::set_int(&socket, libc::SOL_PACKET, name, value).map_err(|error| say(what, error))
+        option::set_int(&socket, libc::SOL_PACKET, name, value).map_err(|error| with_context(what, error))
     };
     set(libc::PACKET_VERSION, TPACKET_V2, "PACKET_VERSION")?;
     set(libc::PACKET_VNET_HDR, 1, "PACKET_VNET_HDR")?;
     set(libc::PACKET_COPY_THRESH, 1, "PACKET_COPY_THRESH")?;
-    // What is kept beside the ring counts against this; the default is three packets of 64 KiB.
+    // Packets that are kept beside the ring count against this; the default is three packets of 64 KiB.
     sockopt::set_socket_recv_buffer_size_force(&socket, KEPT)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, KEPT))
-        .map_err(|error| say("SO_RCVBUF", error))?;
+        .map_err(|error| with_context("SO_RCVBUF", error))?;
     // struct tpacket_req: bytes and number of blocks, bytes and number of frames.
     let blocks = size.slots / (BLOCK / size.slot_bytes);
     let request = [BLOCK, blocks, size.slot_bytes, size.slots].map(u32::to_ne_bytes);
@@ -111,17 +111,17 @@ pub fn open(size: Size) -> io::Result<OwnedFd> {
         libc::PACKET_RX_RING,
         request.as_flattened(),
     )
-    .map_err(|error| say("PACKET_RX_RING", error))?;
+    .map_err(|error| with_context("PACKET_RX_RING", error))?;
     Ok(socket)
 }
 
-/// Bytes of memory for packets beside a ring.
+/// Limit on the bytes of packets beside a ring.
 const KEPT: usize = 32 << 20;
 
-/// Begins to receive what arrives on an interface for a family. What leaves there is not received.
+/// Starts reception of packets that arrive on an interface for a family. Packets that are sent there are not received.
 ///
 /// # Errors
-/// ENODEV, ENXIO: there is no such interface.
+/// ENODEV, ENXIO: the interface does not exist.
 pub fn bind(socket: impl AsFd, interface: u32, family: Family) -> io::Result<()> {
     let address = address(interface, family);
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -134,25 +134,25 @@ pub fn bind(socket: impl AsFd, interface: u32, family: Family) -> io::Result<()>
     }
 }
 
-/// A socket without a ring for whole packets, from IP on, of one interface and family. `filter` is attached before the
-/// first one arrives.
+/// Opens a packet socket without a ring that receives whole packets, from the IP header on, of one interface and family.
+/// `filter` is called to attach a filter before the first packet arrives.
 ///
 /// # Errors
-/// EPERM without CAP_NET_RAW; ENODEV: there is no such interface.
-pub fn plain(
+/// EPERM without CAP_NET_RAW; ENODEV: the interface does not exist.
+pub fn open_without_ring(
     interface: u32,
     family: Family,
     filter: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
 ) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)
-        .map_err(|error| say("cannot open a packet socket", error))?;
+        .map_err(|error| with_context("cannot open a packet socket", error))?;
     filter(&socket)?;
     bind(&socket, interface, family)?;
     Ok(socket)
 }
 
-/// Sends a packet, from IP on, to a group's hardware address (RFC 1112 section 6.4, RFC 2464 section 7).
+/// Sends a packet, from the IP header on, to a group's hardware address (RFC 1112 section 6.4, RFC 2464 section 7).
 ///
 /// # Errors
 /// The kernel's: the interface is down, say.
@@ -175,11 +175,20 @@ pub fn send_to_group(
         }
     };
     to.sll_addr[..6].copy_from_slice(&hardware);
-    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    let fd = socket.as_fd().as_raw_fd();
-    let (bytes, flags) = (packet.as_ptr().cast(), libc::MSG_DONTWAIT);
-    // SAFETY: the socket is open; `packet` and `to` are live and as long as the call is told, which only reads them.
-    let sent = unsafe { libc::sendto(fd, bytes, packet.len(), flags, (&raw const to).cast(), len) };
+    let mut part = libc::iovec {
+        iov_base: packet.as_ptr().cast_mut().cast(),
+        iov_len: packet.len(),
+    };
+    // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw mut to).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    // By sendmsg(2), as sendto(2) is not among the system calls of a relay worker.
+    // SAFETY: the socket is open; `header` references `to` and `part`, and that `packet`. All of them outlive the call,
+    // which only reads them.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
     if sent < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -200,25 +209,31 @@ fn address(interface: u32, family: Family) -> libc::sockaddr_ll {
     address
 }
 
-/// How packets are spread over the sockets of a group.
+/// Distribution of packets to the sockets of a fanout group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// There is one socket.
+pub enum Fanout {
+    /// The group has one socket.
     One,
-    /// By flow; to the next socket where a flow's ring is full.
+    /// By flow hash; to the next socket while the ring is full.
     Flows,
 }
 
-/// Puts bound sockets into one group: each packet goes to one of them. If `whole`, IPv4 fragments are put together before.
+/// Makes bound sockets a fanout group: each packet is received by one of them. If `defragment`, IPv4 fragments are
+/// reassembled before.
 ///
 /// # Errors
 /// The kernel's; EINVAL while the interface is down.
-pub fn group(sockets: &[OwnedFd], spread: Spread, whole: bool) -> io::Result<()> {
-    let mode = match spread {
-        Spread::One => libc::PACKET_FANOUT_LB,
-        Spread::Flows => libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_ROLLOVER,
+pub fn group(sockets: &[OwnedFd], fanout: Fanout, defragment: bool) -> io::Result<()> {
+    let mode = match fanout {
+        Fanout::One => libc::PACKET_FANOUT_LB,
+        Fanout::Flows => libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_ROLLOVER,
     };
-    let mode = mode | if whole { libc::PACKET_FANOUT_FLAG_DEFRAG } else { 0 };
+    let mode = mode
+        | if defragment {
+            libc::PACKET_FANOUT_FLAG_DEFRAG
+        } else {
+            0
+        };
     let join = |socket: &OwnedFd, id: u32, flags: u32| {
         let value = (mode | flags) << 16 | id;
         option::set(
@@ -227,7 +242,7 @@ pub fn group(sockets: &[OwnedFd], spread: Spread, whole: bool) -> io::Result<()>
             libc::PACKET_FANOUT,
             &value.to_ne_bytes(),
         )
-        .map_err(|error| say("PACKET_FANOUT", error))
+        .map_err(|error| with_context("PACKET_FANOUT", error))
     };
     let Some((first, others)) = sockets.split_first() else {
         return Ok(());
@@ -235,16 +250,16 @@ pub fn group(sockets: &[OwnedFd], spread: Spread, whole: bool) -> io::Result<()>
     join(first, 0, libc::PACKET_FANOUT_FLAG_UNIQUEID)?;
     let mut value = [0; 4];
     option::get(first, libc::SOL_PACKET, libc::PACKET_FANOUT, &mut value)
-        .map_err(|error| say("PACKET_FANOUT", error))?;
+        .map_err(|error| with_context("PACKET_FANOUT", error))?;
     let id = u32::from_ne_bytes(value) & 0xffff;
     others.iter().try_for_each(|socket| join(socket, id, 0))
 }
 
-/// Lets the device hand up frames of every group, not only of those that were joined, while the socket is open, or no
-/// longer.
+/// Makes the device pass up frames of every group, not only of those that were joined, while the socket is open, or stops
+/// that.
 ///
 /// # Errors
-/// ENODEV: there is no such interface.
+/// ENODEV: the interface does not exist.
 pub fn all_groups(socket: impl AsFd, interface: u32, on: bool) -> Result<(), Errno> {
     // struct packet_mreq: interface, type, length of the address, address.
     let mut request = [0; 16];
@@ -258,7 +273,7 @@ pub fn all_groups(socket: impl AsFd, interface: u32, on: bool) -> Result<(), Err
     option::set(socket, libc::SOL_PACKET, name, &request)
 }
 
-/// What came and what was dropped as the ring was full, since this was last asked: packets, drops among them.
+/// Returns packets that arrived, and those among them that were dropped because the ring was full, since the last call.
 ///
 /// # Errors
 /// Not a packet socket.
@@ -271,11 +286,11 @@ pub fn statistics(socket: impl AsFd) -> Result<(u32, u32), Errno> {
     ))
 }
 
-/// Has the kernel raise SIGIO in this process for every packet that comes, one that it drops included, or no longer.
+/// Enables or disables SIGIO to this process for every packet that arrives, including dropped ones.
 ///
 /// # Errors
 /// None that the kernel documents for these arguments.
-pub fn raise(socket: impl AsFd, on: bool) -> io::Result<()> {
+pub fn set_sigio(socket: impl AsFd, on: bool) -> io::Result<()> {
     let fd = socket.as_fd();
     if on {
         // SAFETY: neither call takes a pointer, and the descriptor is open.
@@ -289,25 +304,25 @@ pub fn raise(socket: impl AsFd, on: bool) -> io::Result<()> {
     Ok(fcntl_setfl(fd, flags)?)
 }
 
-/// Takes the next packet that was too long for its slot: `virtio_net_hdr` and packet. Says how long it is, which may be
-/// more than `buffer`.
+/// Receives the next packet that was too long for its slot: `virtio_net_hdr` and packet. Returns its length, which may be
+/// more than `buffer`'s.
 ///
 /// # Errors
-/// AGAIN: there is none.
-pub fn take_long(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+/// EAGAIN: no packet is kept.
+pub fn receive_long(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     recv(socket, buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC).map(|(_, len)| len)
 }
 
-/// The ring of a packet socket, in our memory.
+/// The mapped ring of a packet socket.
 #[derive(Debug)]
 pub struct Ring {
     at: *mut u8,
     size: Size,
-    /// Slot that the next packet is expected in.
+    /// Slot in which the next packet is expected.
     position: u32,
 }
 
-// SAFETY: the mapping is this value's own, and what it points at is only used through it.
+// SAFETY: the mapping belongs to this value, and its memory is accessed only through it.
 unsafe impl Send for Ring {}
 
 /// A packet in the ring.
@@ -315,24 +330,24 @@ unsafe impl Send for Ring {}
 pub struct Packet<'a> {
     /// `virtio_net_hdr`.
     pub vnet: &'a [u8],
-    /// The packet, from its first byte of IP; cut where it was longer than the slot.
+    /// The packet, from the IP header on; truncated if it was longer than the slot.
     pub bytes: &'a [u8],
-    /// How many bytes the packet has.
+    /// The length of the packet.
     pub len: usize,
-    /// The whole of it waits for [`take_long`].
+    /// The whole packet can be received by [`receive_long`].
     pub kept: bool,
 }
 
 impl Ring {
-    /// Maps the ring of a socket from [`open`]. `position` is where the last one who had it left off.
+    /// Maps the ring of a socket from [`open`]. `position` is that of the last process that has received from it.
     ///
     /// # Errors
-    /// The kernel's; EINVAL for a ring of another size.
+    /// The kernel's; EINVAL for another size.
     pub fn map(socket: impl AsFd, size: Size, position: u32) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a null address lets the kernel choose a free range, so nothing of ours is replaced.
+        // SAFETY: a null address lets the kernel choose a free range, so no memory in use is replaced.
         let at = unsafe { mmap(std::ptr::null_mut(), size.bytes(), protection, flags, socket, 0) }
-            .map_err(|error| say("cannot map a ring", error))?;
+            .map_err(|error| with_context("cannot map a ring", error))?;
         let mut ring = Self {
             at: at.cast(),
             size,
@@ -342,28 +357,28 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Looks for the oldest packet where none is at the position: whoever had the ring before may have been ahead.
+    /// Searches for the oldest packet if there is none at the position: a predecessor may have died before it stored its own.
     pub fn find(&mut self) {
         let slots = self.size.slots;
         let mut after = (0..slots).map(|step| (self.position + step) % slots);
         let first = after.find(|slot| self.has(*slot) && !self.has((slot + slots - 1) % slots));
-        // No packet at all, or nothing else: it is where we think.
+        // No packet in any slot, or one in every slot: the position is kept.
         self.position = first.unwrap_or(self.position);
     }
 
-    /// Slot that the next packet is expected in.
+    /// Returns the slot in which the next packet is expected.
     #[must_use]
     pub fn position(&self) -> u32 {
         self.position
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.size.slots
     }
 
-    /// The packet that is `ahead` places behind the oldest, if it is there. It stays until it is released.
+    /// Returns the packet that is `ahead` slots behind the oldest, if it is there. It stays until it is released.
     #[must_use]
     pub fn packet(&self, ahead: u32) -> Option<Packet<'_>> {
         if ahead >= self.size.slots {
@@ -374,14 +389,14 @@ impl Ring {
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the slot lies in the mapping, as `slot` is below `slots`. The kernel has handed it over (the status was
-        // read with Acquire) and does not touch it before the status says so, which only `release` does, and that takes
-        // the ring exclusively: no slice of ours lives then.
+        // SAFETY: the slot lies in the mapping, as `slot` is below `slots`. The kernel has passed it on (the status was read
+        // with Acquire) and does not access it before the status is changed, which only `release` does, and that borrows the
+        // ring exclusively: no slice exists then.
         let bytes = unsafe { std::slice::from_raw_parts(self.slot(slot), self.size.slot_bytes as usize) };
         Some(Packet::read(bytes, status))
     }
 
-    /// Gives the oldest `count` packets back to the kernel.
+    /// Returns the oldest `count` slots to the kernel.
     pub fn release(&mut self, count: u32) {
         for _ in 0..count {
             self.status(self.position)
@@ -407,7 +422,7 @@ impl Ring {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads `struct tpacket2_hdr`: status, length, length of what is here, where Ethernet and IP begin.
+    /// Decodes `struct tpacket2_hdr`: status, length, captured length, offsets of Ethernet and IP.
     fn read(slot: &'a [u8], status: u32) -> Self {
         let word = |at| array(slot, at).map_or(0, u32::from_ne_bytes) as usize;
         let half = |at| usize::from(array(slot, at).map_or(0, u16::from_ne_bytes));
@@ -426,14 +441,14 @@ impl<'a> Packet<'a> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the range is what `map` mapped, and no slice of it outlives `self`.
+        // SAFETY: the range is what `map` has mapped, and no slice of it outlives `self`.
         let _ = unsafe { munmap(self.at.cast(), self.size.bytes()) };
     }
 }
 
 const TPACKET_V2: i32 = 1;
 
-fn say(what: &str, error: Errno) -> io::Error {
+fn with_context(what: &str, error: Errno) -> io::Error {
     let error = io::Error::from(error);
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -8,20 +8,20 @@ use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 
 use crate::option;
 
-/// Who has connected a socket.
+/// Credentials of the process that has connected a socket.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its id, as it is seen from here; `None` where it is not, which rustix's own of this has no word for.
+    /// Its process id in this pid namespace; `None` if it has none here, which rustix's type cannot express.
     pub pid: Option<Pid>,
-    /// Its user, as it is seen from here.
+    /// Its user id in this user namespace.
     pub uid: Uid,
 }
 
 impl Peer {
-    /// Who has connected `socket`.
+    /// Returns the credentials of the process that has connected `socket`.
     ///
     /// # Errors
-    /// It is no connected Unix socket.
+    /// The socket is not a connected Unix socket.
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
         let mut credentials = [0; size_of::<libc::ucred>()];
         let len = option::get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials)?;
@@ -36,15 +36,15 @@ impl Peer {
     }
 }
 
-/// A pidfd of the process that has connected `socket`, whose id is `pid`. It is that process's even where the id has become
-/// another's since, but in Linux before 6.5.
+/// Returns a pidfd of the process that has connected `socket`, whose id is `pid`. It is that process's even if the id has been
+/// reused since, except before Linux 6.5.
 ///
 /// # Errors
-/// That process is gone.
+/// The process has exited.
 pub fn pidfd(socket: impl AsFd, pid: Pid) -> io::Result<OwnedFd> {
     let mut number = [0; size_of::<libc::c_int>()];
     match option::get(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, &mut number) {
-        // SAFETY: what the kernel has written is a new descriptor of ours alone.
+        // SAFETY: the kernel has written a new descriptor, which no other value owns.
         Ok(4) => Ok(unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(number)) }),
         Ok(_) => Err(io::ErrorKind::InvalidData.into()),
         Err(Errno::NOPROTOOPT) => Ok(pidfd_open(pid, PidfdFlags::empty())?),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_of_this_very_process() {
+    fn peer_of_a_socket_pair_is_this_process() {
         let (socket, _other) = UnixStream::pair().unwrap();
         let peer = Peer::of(&socket).unwrap();
         assert_eq!((peer.pid, peer.uid), (Some(getpid()), getuid()));

@@ -1,4 +1,4 @@
-//! Messages with descriptors between our own processes: `AF_UNIX`, `SOCK_SEQPACKET`.
+//! Messages with descriptors between processes of this program: `AF_UNIX`, `SOCK_SEQPACKET`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::net::{
 
 use crate::option;
 
-/// Descriptors that one message may carry (the kernel's limit is 253).
+/// Limit on the descriptors of a message (the kernel's is 253).
 pub const MAX_DESCRIPTORS: usize = 64;
 
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
@@ -20,13 +20,13 @@ const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 /// A received message.
 #[derive(Debug)]
 pub struct Message {
-    /// Bytes of it, at the front of the caller's buffer.
+    /// Bytes received, at the front of the caller's buffer.
     pub len: usize,
-    /// Descriptors that came with it, close-on-exec.
+    /// Descriptors of the message, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Two connected ends, close-on-exec, blocking.
+/// Returns two connected sockets, close-on-exec, blocking.
 ///
 /// # Errors
 /// Out of descriptors or memory.
@@ -39,15 +39,16 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// A pair for a process of ours that might be taken over, which has the second end: nothing but bytes comes back from it.
+/// Returns a pair of which the second socket is for a process that may become compromised: the first one receives no
+/// descriptors.
 ///
-/// Closing a descriptor can take as long as whoever sent it likes (a connection with something unsent and `SO_LINGER`), and
-/// descriptors under way are counted against the user: so the first end refuses them (`SO_PASSRIGHTS`, Linux 6.16). On older
-/// kernels it does not.
+/// Closing a received descriptor can take as long as its sender likes (a connection with unsent data and `SO_LINGER`), and
+/// descriptors in flight count against the user. So the first socket refuses them (`SO_PASSRIGHTS`, Linux 6.16). Before that
+/// version it does not.
 ///
 /// # Errors
 /// As [`pair`].
-pub fn pair_with_suspect() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pair_with_untrusted() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = pair()?;
     match option::set_int(&ours, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
         Ok(()) | Err(Errno::NOPROTOOPT) => Ok((ours, theirs)),
@@ -55,14 +56,14 @@ pub fn pair_with_suspect() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Whether a socket is sent descriptors (asm-generic/socket.h).
+/// Option that allows a socket to receive descriptors (asm-generic/socket.h).
 const SO_PASSRIGHTS: i32 = 83;
 
-/// Sends one message. An empty one could not be told from the end and is refused.
+/// Sends a message. An empty one could not be distinguished from the end and is refused.
 ///
 /// # Errors
-/// `InvalidInput`: empty, or more than [`MAX_DESCRIPTORS`]. `BrokenPipe`: the other end is closed. `WouldBlock`.
-/// EMSGSIZE: longer than the send buffer.
+/// `InvalidInput`: empty, or more descriptors than [`MAX_DESCRIPTORS`]. `BrokenPipe`: the other socket is closed.
+/// `WouldBlock`. EMSGSIZE: longer than the send buffer.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.is_empty() || descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -78,31 +79,33 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(())
 }
 
-/// Receives one message; `None` when the other end is closed.
+/// Receives a message; `None` if the other socket is closed.
 ///
 /// # Errors
 /// `InvalidData`: longer than `buffer`, or with more descriptors than [`MAX_DESCRIPTORS`]. `WouldBlock`.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Message>> {
     let (message, flags) = receive_any(socket, buffer)?;
-    match flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        true => Err(cut()),
-        false => Ok(message),
+    if flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        Err(truncated())
+    } else {
+        Ok(message)
     }
 }
 
-/// The same, but a message comes without those of its descriptors that this process has no room for: the last ones.
+/// Receives a message, without those of its descriptors for which this process has no room: the last ones.
 ///
 /// # Errors
 /// `InvalidData`: longer than `buffer`. `WouldBlock`.
 pub fn receive_what_fits(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Message>> {
     let (message, flags) = receive_any(socket, buffer)?;
-    match flags.intersects(ReturnFlags::TRUNC) {
-        true => Err(cut()),
-        false => Ok(message),
+    if flags.intersects(ReturnFlags::TRUNC) {
+        Err(truncated())
+    } else {
+        Ok(message)
     }
 }
 
-fn cut() -> io::Error {
+fn truncated() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "message longer than its buffer")
 }
 
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn carries_bytes_and_descriptors() {
+    fn transfers_bytes_and_descriptors() {
         let (ours, theirs) = pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         send(&ours, b"hello", &[write.as_fd()]).unwrap();
@@ -158,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_sends_bytes_alone() {
-        let (ours, theirs) = pair_with_suspect().unwrap();
+    fn untrusted_process_can_send_bytes_only() {
+        let (ours, theirs) = pair_with_untrusted().unwrap();
         let (read, _write) = rustix::pipe::pipe().unwrap();
         let mut buffer = [0; 16];
-        // Downwards they go.
+        // Descriptors to the untrusted process are allowed.
         send(&ours, b"take", &[read.as_fd()]).unwrap();
         let message = receive(&theirs, &mut buffer).unwrap().unwrap();
         assert_eq!(message.descriptors.len(), 1);
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_end() {
+    fn receive_returns_none_after_a_close() {
         let (ours, theirs) = pair().unwrap();
         drop(ours);
         assert!(receive(&theirs, &mut [0; 16]).unwrap().is_none());
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit() {
+    fn refuses_messages_that_do_not_fit() {
         let (ours, theirs) = pair().unwrap();
         assert_eq!(
             send(&ours, b"", &[]).unwrap_err().kind(),

@@ -1,4 +1,4 @@
-//! Memory that two processes count in (memfd_create(2)).
+//! Memory that is shared by its descriptor (memfd_create(2)).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +8,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// 64-bit words, all zero, that are shared with whoever is given the descriptor. They take memory once they are used.
+/// Creates zeroed 64-bit words that are shared with every process that receives the descriptor. Pages are allocated at the
+/// first write.
 ///
 /// # Errors
 /// Out of descriptors or memory.
@@ -19,23 +20,23 @@ pub fn create(words: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// The words, in our memory.
+/// Mapped words.
 #[derive(Debug)]
 pub struct Words {
     at: *mut AtomicU64,
     len: usize,
 }
 
-// SAFETY: the mapping is this value's own, and the words in it are atomics.
+// SAFETY: the mapping belongs to this value, and the words in it are atomics.
 unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Maps what [`create`] made.
+    /// Maps words that [`create`] has made.
     ///
     /// # Errors
-    /// `InvalidInput`: it may shrink, so that reading it could kill us. The kernel's.
+    /// `InvalidInput`: the memory may shrink, so an access could raise SIGBUS. The kernel's.
     pub fn map(file: impl AsFd) -> io::Result<Self> {
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -43,7 +44,7 @@ impl Words {
         }
         let bytes = usize::try_from(fstat(&file)?.st_size).map_err(|_| Errno::INVAL)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a null address lets the kernel choose a free range, so nothing of ours is replaced.
+        // SAFETY: a null address lets the kernel choose a free range, so no memory in use is replaced.
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &file, 0) }?;
         Ok(Self {
             at: at.cast(),
@@ -64,7 +65,7 @@ impl std::ops::Deref for Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        // SAFETY: the range is what `map` mapped, and no reference into it outlives `self`.
+        // SAFETY: the range is what `map` has mapped, and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.at.cast(), self.len * size_of::<u64>()) };
     }
 }
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_see_what_one_writes() {
+    fn mappings_share_their_words() {
         let file = create(1000).unwrap();
         let (ours, theirs) = (Words::map(&file).unwrap(), Words::map(&file).unwrap());
         assert_eq!(ours.len(), 1000);
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_may_shrink() {
+    fn refuses_memory_that_may_shrink() {
         let file = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, 4096).unwrap();
         assert_eq!(Words::map(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);

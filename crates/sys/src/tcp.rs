@@ -1,4 +1,4 @@
-//! TCP sockets: peeking at an offset, dropping received data unread, the send buffer's room (tcp(7), socket(7)).
+//! TCP sockets: peek offset, discarding received data, free space of the send buffer (tcp(7), socket(7)).
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,34 +11,34 @@ use rustix::net::RecvFlags;
 use crate::address::{Family, array};
 use crate::option;
 
-/// Makes `MSG_PEEK` begin `at` bytes after the head of the receive queue (`SO_PEEK_OFF`). A peek moves the offset past
-/// what it copied; data taken out of the queue moves it back.
+/// Makes `MSG_PEEK` start `at` bytes behind the head of the receive queue (`SO_PEEK_OFF`). A peek advances the offset by
+/// what it copied; data removed from the queue decreases it.
 ///
 /// # Errors
-/// EOPNOTSUPP: not for TCP on this kernel.
+/// EOPNOTSUPP: this kernel does not support it for TCP.
 pub fn set_peek_offset(socket: impl AsFd, at: u32) -> Result<(), Errno> {
     let at = i32::try_from(at).map_err(|_| Errno::INVAL)?;
     option::set_int(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF, at)
 }
 
-/// Drops up to `len` bytes from the head of the receive queue, without copying, and says how many.
+/// Discards up to `len` bytes from the head of the receive queue, without copying. Returns their number.
 ///
 /// # Errors
-/// EAGAIN: the queue is empty. ECONNRESET and others: the connection is gone.
+/// EAGAIN: the queue is empty. ECONNRESET and others: the connection has ended.
 pub fn discard(socket: impl AsFd, len: usize) -> Result<usize, Errno> {
     let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    // SAFETY: with MSG_TRUNC, TCP copies nothing, so that the kernel never follows the null pointer (tcp(7)).
+    // SAFETY: with MSG_TRUNC, TCP copies nothing, so the kernel does not access the null pointer (tcp(7)).
     let dropped = unsafe { libc::recv(socket.as_fd().as_raw_fd(), std::ptr::null_mut(), len, flags) };
     usize::try_from(dropped).map_err(|_| option::last_error())
 }
 
-/// Bytes that the send buffer has room for: its limit less what is queued, with the kernel's overhead (`SO_MEMINFO`).
+/// Returns the free bytes of the send buffer: its limit less what is queued, with the kernel's overhead (`SO_MEMINFO`).
 ///
 /// # Errors
 /// Not a socket.
 pub fn send_room(socket: impl AsFd) -> Result<u32, Errno> {
     let [limit, queued] = memory(socket, [libc::SK_MEMINFO_SNDBUF, libc::SK_MEMINFO_WMEM_QUEUED])?;
-    // Memory is counted with what each segment costs beside its bytes: up to a sixth at MTU 1500 (Linux 6.18).
+    // The kernel also counts the overhead of each segment: up to a sixth at MTU 1500 (Linux 6.18).
     Ok(limit.saturating_sub(queued) / 4 * 3)
 }
 
@@ -60,7 +60,7 @@ fn memory<const N: usize>(socket: impl AsFd, indices: [i32; N]) -> Result<[u32; 
     Ok(indices.map(|index| word(index).unwrap_or(0)))
 }
 
-/// Makes the next close a reset (`SO_LINGER` of zero).
+/// Makes the next close reset the connection (`SO_LINGER` of zero).
 ///
 /// # Errors
 /// Not a socket.
@@ -68,11 +68,11 @@ pub fn reset_on_close(socket: impl AsFd) -> Result<(), Errno> {
     rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO))
 }
 
-/// Whether peeking at an offset works on TCP of this family, tried on a connection over loopback: kernels before about
-/// 6.10 (IPv4) and 6.12 (IPv6) refuse the option or keep the offset wrongly.
+/// Returns true if the peek offset works for TCP of this family, tried on a loopback connection: kernels before about 6.10
+/// (IPv4) and 6.12 (IPv6) refuse the option or maintain the offset wrongly.
 ///
 /// # Errors
-/// No such connection can be made, so nothing is known.
+/// The connection could not be made.
 pub fn peeks_at_offset(family: Family) -> io::Result<bool> {
     let listener = TcpListener::bind((family.loopback(), 0))?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn discards_without_reading() {
+    fn discard_removes_bytes_from_the_queue() {
         let (mut client, mut server) = connection();
         client.write_all(b"drop keep").unwrap();
         assert_eq!(discard(&server, 5), Ok(5));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn room_shrinks_while_nobody_reads() {
+    fn send_room_shrinks_while_the_peer_does_not_read() {
         let (client, _server) = connection();
         client.set_nonblocking(true).unwrap();
         let before = send_room(&client).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn close_becomes_a_reset() {
+    fn close_resets_the_connection() {
         let (client, mut server) = connection();
         reset_on_close(&client).unwrap();
         drop(client);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_agrees_with_the_option() {
+    fn probe_agrees_with_the_option() {
         let (client, _server) = connection();
         let accepted = set_peek_offset(&client, 0).is_ok();
         assert_eq!(peeks_at_offset(Family::V4).unwrap(), accepted);

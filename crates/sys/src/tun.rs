@@ -7,11 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::disabled::Disabled;
 
-/// Bytes of `virtio_net_hdr` in front of each frame where [`TapOffload::vnet_hdr`] is set: the header of virtio 1, with
-/// `num_buffers` (which a tap neither reads nor writes, but vhost-net does), little endian.
+/// Bytes of `virtio_net_hdr` before each frame if [`TapOffload::vnet_hdr`] is set: the header of virtio 1, little endian, with
+/// `num_buffers` (which vhost-net uses and a tap ignores).
 pub const VNET_HDR_LEN: libc::c_int = 12;
 
-/// What a tap was set up with.
+/// Offloads of a tap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapOffload {
     /// `IFF_VNET_HDR`: every frame is preceded by [`VNET_HDR_LEN`] bytes of `virtio_net_hdr`, and checksums may be
@@ -24,14 +24,14 @@ pub struct TapOffload {
 }
 
 impl TapOffload {
-    /// Plain frames.
+    /// No offload.
     pub const NONE: Self = Self {
         vnet_hdr: false,
         tso: false,
         uso: false,
     };
 
-    /// Everything that `disabled` does not switch off.
+    /// Returns all offloads but those that `disabled` switches off.
     #[must_use]
     pub const fn all_but(disabled: &Disabled) -> Self {
         let vnet_hdr = !disabled.vnet_hdr;
@@ -42,7 +42,7 @@ impl TapOffload {
         }
     }
 
-    /// The flags of TUNSETOFFLOAD.
+    /// Returns the flags of TUNSETOFFLOAD.
     fn flags(self) -> libc::c_uint {
         let mut flags = libc::TUN_F_CSUM;
         if self.tso {
@@ -55,24 +55,24 @@ impl TapOffload {
     }
 }
 
-/// A tap interface, down and without addresses; it goes away with its queues.
+/// A tap interface, down and without addresses. It is deleted when its queues are closed.
 #[derive(Debug)]
 pub struct Tap {
     /// Its queues: non-blocking, close-on-exec.
     pub queues: Vec<OwnedFd>,
     /// The interface's name.
     pub name: String,
-    /// What was negotiated: what was wished for, less what this kernel lacks.
+    /// Offloads that were requested and that this kernel supports.
     pub offload: TapOffload,
 }
 
-/// Creates a tap with so many queues (`IFF_MULTI_QUEUE` where there is more than one, Linux 3.8) in the calling thread's
-/// network namespace. A `%d` in `name` becomes the first free number.
+/// Creates a tap with so many queues (`IFF_MULTI_QUEUE` for more than one, Linux 3.8) in the calling thread's network
+/// namespace. A `%d` in `name` becomes the first free number.
 ///
 /// # Errors
 /// `Unsupported`: this kernel's taps have one queue.
-/// `NotFound` or `PermissionDenied` opening `/dev/net/tun`; EPERM without CAP_NET_ADMIN over the namespace; EBUSY
-/// where the name is taken; `InvalidInput` for a name that is empty or longer than 15 bytes. The text says which step.
+/// `NotFound` or `PermissionDenied` opening `/dev/net/tun`; EPERM without CAP_NET_ADMIN over the namespace; EBUSY if the name
+/// is taken; `InvalidInput` for a name that is empty or longer than 15 bytes. The text names the step.
 pub fn open(name: &str, wish: TapOffload, queues: u8) -> io::Result<Tap> {
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
     if wish.vnet_hdr {
@@ -87,13 +87,13 @@ pub fn open(name: &str, wish: TapOffload, queues: u8) -> io::Result<Tap> {
     }
     let attach = |queue: &OwnedFd, name: &str| {
         attach(queue.as_fd(), name, flags)
-            .map_err(|error| say(&format!("cannot create tap {name:?}"), &error))
+            .map_err(|error| with_context(&format!("cannot create tap {name:?}"), &error))
     };
     let name = attach(&first, name)?;
-    // Of the whole interface, and only to be set while it has one queue.
+    // Offloads are per interface, and can only be set while it has one queue.
     let offload = if wish.vnet_hdr {
         negotiate(first.as_fd(), wish)
-            .map_err(|error| say(&format!("cannot set offloads of {name:?}"), &error))?
+            .map_err(|error| with_context(&format!("cannot set offloads of {name:?}"), &error))?
     } else {
         TapOffload::NONE
     };
@@ -116,15 +116,15 @@ fn device() -> io::Result<OwnedFd> {
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")
-        .map_err(|error| say("cannot open /dev/net/tun", &error))?;
+        .map_err(|error| with_context("cannot open /dev/net/tun", &error))?;
     Ok(device.into())
 }
 
-fn say(what: &str, error: &io::Error) -> io::Error {
+fn with_context(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// TUNGETFEATURES: the flags of TUNSETIFF that this kernel knows.
+/// Returns the flags of TUNSETIFF that this kernel knows (TUNGETFEATURES).
 fn features(fd: BorrowedFd<'_>) -> io::Result<libc::c_uint> {
     let mut features: libc::c_uint = 0;
     // SAFETY: TUNGETFEATURES writes one unsigned int, which `features` is.
@@ -132,7 +132,7 @@ fn features(fd: BorrowedFd<'_>) -> io::Result<libc::c_uint> {
     Ok(features)
 }
 
-/// TUNSETIFF; returns the name that the kernel chose.
+/// Attaches a queue (TUNSETIFF) and returns the name that the kernel has chosen.
 fn attach(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<String> {
     // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -152,7 +152,7 @@ fn attach(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<Stri
     Ok(String::from_utf8_lossy(&chosen.take_while(|byte| *byte != 0).collect::<Vec<_>>()).into_owned())
 }
 
-/// Sets header size and byte order, then the largest set of offloads that the kernel takes.
+/// Sets header size and byte order, then the largest set of offloads that the kernel supports.
 fn negotiate(fd: BorrowedFd<'_>, wish: TapOffload) -> io::Result<TapOffload> {
     let size = VNET_HDR_LEN;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which `size` is.
@@ -172,7 +172,7 @@ fn negotiate(fd: BorrowedFd<'_>, wish: TapOffload) -> io::Result<TapOffload> {
     }
 }
 
-/// Tries `less` where the kernel did not know a flag (EINVAL; USO before Linux 6.2).
+/// Tries `less` if the kernel did not know a flag (EINVAL; USO before Linux 6.2).
 fn retry(fd: BorrowedFd<'_>, error: io::Error, less: TapOffload) -> io::Result<TapOffload> {
     if error.raw_os_error() == Some(libc::EINVAL) {
         set_offload(fd, less)
@@ -183,7 +183,7 @@ fn retry(fd: BorrowedFd<'_>, error: io::Error, less: TapOffload) -> io::Result<T
 
 fn set_offload(fd: BorrowedFd<'_>, offload: TapOffload) -> io::Result<TapOffload> {
     let flags = libc::c_ulong::from(offload.flags());
-    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself and touches no memory of ours.
+    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself and accesses no memory.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })?;
     Ok(offload)
 }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vnet_hdr_carries_the_offloads() {
+    fn offloads_need_vnet_hdr() {
         let disabled = Disabled {
             vnet_hdr: true,
             ..Disabled::default()
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_names_that_do_not_fit() {
+    fn refuses_invalid_names() {
         let fd = std::fs::File::open("/dev/null").unwrap();
         for name in ["", "sixteen-bytes-ab", "nul\0"] {
             let error = attach(fd.as_fd(), name, libc::IFF_TAP).unwrap_err();

@@ -1,4 +1,4 @@
-//! Datagram sockets: segmentation and coalescing, and what travels beside each datagram (udp(7), ip(7), ipv6(7)).
+//! Datagram sockets: segmentation, coalescing, and ancillary data (udp(7), ip(7), ipv6(7)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -10,31 +10,31 @@ use rustix::net::{SocketFlags, SocketType, socket_with};
 use crate::address::{Family, array};
 use crate::{cmsg, option};
 
-/// Bytes of control messages that a receive can yield, with room to spare.
+/// Bytes of the control messages of a receive, with room to spare.
 pub const CONTROL: usize = 256;
 
 /// Control messages of one send: a segment size and a source address.
 pub type SendControl = cmsg::Encoder<{ cmsg::space(2) + cmsg::space(20) }>;
 
-/// What control messages said about a received datagram.
+/// Ancillary data of a received datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
-    /// Several datagrams of this many bytes, end to end (`UDP_GRO`).
+pub struct Ancillary {
+    /// Bytes of each of several coalesced datagrams but the last (`UDP_GRO`).
     pub stride: Option<usize>,
     /// TTL or hop limit.
     pub hop_limit: Option<u8>,
     /// TOS or traffic class.
     pub traffic_class: Option<u8>,
-    /// Our address that it was sent to.
+    /// Local address that it was received on.
     pub to: Option<IpAddr>,
-    /// The address in its header: `to`, or a group.
+    /// Destination address in its header: the local address or a group.
     pub destination: Option<IpAddr>,
-    /// When it arrived, since 1970 (`SO_TIMESTAMPNS`).
+    /// Time of arrival, since 1970 (`SO_TIMESTAMPNS`).
     pub at: Option<Duration>,
 }
 
-impl Beside {
-    /// Reads control messages.
+impl Ancillary {
+    /// Decodes control messages.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the kernel's ints hold one byte")]
     #[expect(clippy::cast_sign_loss, reason = "the kernel's ints hold one byte")]
@@ -48,12 +48,12 @@ impl Beside {
                 (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
                     beside.hop_limit = message.int().map(|value| value as u8);
                 }
-                // The one that is a byte.
+                // A byte, unlike the others.
                 (libc::SOL_IP, libc::IP_TOS) => beside.traffic_class = message.data.first().copied(),
                 (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
                     beside.traffic_class = message.int().map(|value| value as u8);
                 }
-                // in_pktinfo: interface, our address to answer from, destination in the header.
+                // in_pktinfo: interface, local address, destination in the header.
                 (libc::SOL_IP, libc::IP_PKTINFO) => {
                     let address =
                         |at| array::<4>(message.data, at).map(|octets| Ipv4Addr::from(octets).into());
@@ -71,7 +71,7 @@ impl Beside {
                 // in6_pktinfo: address, interface.
                 (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
                     let destination = array::<16>(message.data, 0).map(Ipv6Addr::from);
-                    // Nobody answers from a group's address.
+                    // A group is not a local address.
                     beside.to = destination.filter(|to| !to.is_multicast()).map(Into::into);
                     beside.destination = destination.map(Into::into);
                 }
@@ -82,20 +82,20 @@ impl Beside {
     }
 }
 
-/// Makes one send many datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
+/// Makes one send several datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
 pub fn push_segment(control: &mut SendControl, size: u16) {
     control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
 }
 
-/// Makes every send many datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
+/// Makes every send several datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
 ///
 /// # Errors
-/// ENOPROTOOPT: this kernel has no such thing.
+/// ENOPROTOOPT: this kernel does not support it.
 pub fn set_segment(socket: impl AsFd, size: u16) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, size.into())
 }
 
-/// Sends from `source` where the socket is bound to a wildcard.
+/// Sets the source address of a send on a socket that is bound to a wildcard.
 pub fn push_source(control: &mut SendControl, source: IpAddr) {
     match source {
         IpAddr::V4(v4) => {
@@ -111,11 +111,11 @@ pub fn push_source(control: &mut SendControl, source: IpAddr) {
     }
 }
 
-/// Turns on the error queue, and TTL and TOS (hop limit and traffic class) of what is received.
+/// Enables the error queue, and the TTL and TOS (hop limit and traffic class) of received datagrams.
 ///
 /// # Errors
 /// Not a datagram or raw socket of that family.
-pub fn tell_all(socket: impl AsFd, family: Family) -> Result<(), Errno> {
+pub fn enable_recv_info(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     let (level, names) = match family {
         Family::V4 => (
             libc::SOL_IP,
@@ -131,26 +131,26 @@ pub fn tell_all(socket: impl AsFd, family: Family) -> Result<(), Errno> {
         .try_for_each(|name| option::set_int(&socket, level, name, 1))
 }
 
-/// Tells the address that each datagram was sent to.
+/// Enables the destination address of received datagrams.
 ///
 /// # Errors
 /// Not a socket of that family.
-pub fn tell_destination(socket: impl AsFd, family: Family) -> Result<(), Errno> {
+pub fn enable_pktinfo(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     match family {
         Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_PKTINFO, 1),
         Family::V6 => option::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, 1),
     }
 }
 
-/// Tells when each datagram arrived.
+/// Enables the time of arrival of received datagrams.
 ///
 /// # Errors
 /// Not a socket.
-pub fn tell_time(socket: impl AsFd) -> Result<(), Errno> {
+pub fn enable_timestamps(socket: impl AsFd) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
-/// Sets TTL or hop limit of what is sent. 0 cannot be sent and is refused.
+/// Sets TTL or hop limit of sent datagrams. 0 cannot be sent and is refused.
 ///
 /// # Errors
 /// EINVAL.
@@ -162,7 +162,7 @@ pub fn set_hop_limit(socket: impl AsFd, family: Family, value: u8) -> Result<(),
     }
 }
 
-/// Sets DSCP and ECN of what is sent.
+/// Sets DSCP and ECN of sent datagrams.
 ///
 /// # Errors
 /// Not a socket of that family.
@@ -173,7 +173,7 @@ pub fn set_traffic_class(socket: impl AsFd, family: Family, value: u8) -> Result
     }
 }
 
-/// Whether the host may fragment what is sent. Where it may not, a datagram larger than the path's known MTU is refused
+/// Sets whether the host may fragment sent datagrams. If it may not, a datagram larger than the path's known MTU is refused
 /// with EMSGSIZE, and the MTU is in the error queue.
 ///
 /// # Errors
@@ -195,7 +195,7 @@ pub fn set_dont_fragment(socket: impl AsFd, family: Family, value: bool) -> Resu
             libc::IPV6_MTU_DISCOVER,
             libc::IPV6_PMTUDISC_DO,
         ),
-        // WANT: the sender fragments to the path's MTU, which in IPv6 nobody else can do for it.
+        // WANT: the sender fragments to the path MTU, as IPv6 routers do not.
         (Family::V6, false) => option::set_int(
             socket,
             libc::SOL_IPV6,
@@ -205,20 +205,20 @@ pub fn set_dont_fragment(socket: impl AsFd, family: Family, value: bool) -> Resu
     }
 }
 
-/// Lets one receive yield several datagrams of one size (`UDP_GRO`, Linux 5.0).
+/// Makes one receive return several datagrams of one size (`UDP_GRO`, Linux 5.0).
 ///
 /// # Errors
-/// ENOPROTOOPT: this kernel has no such thing.
+/// ENOPROTOOPT: this kernel does not support it.
 pub fn coalesce(socket: impl AsFd) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-/// Datagrams that the socket has dropped, as its buffer was full (`SO_MEMINFO`, Linux 4.12).
+/// Returns the datagrams that the socket has dropped because its buffer was full (`SO_MEMINFO`, Linux 4.12).
 ///
 /// # Errors
-/// Not a socket, or an old kernel.
+/// Not a socket, or a kernel before this.
 pub fn dropped(socket: impl AsFd) -> Result<u32, Errno> {
-    // Of `SK_MEMINFO_*` (linux/sock_diag.h) the ninth, `SK_MEMINFO_DROPS`.
+    // `SK_MEMINFO_DROPS` is the ninth of `SK_MEMINFO_*` (linux/sock_diag.h).
     let mut answer = [0; 36];
     option::get(socket, libc::SOL_SOCKET, SO_MEMINFO, &mut answer)?;
     array(&answer, 32).map(u32::from_ne_bytes).ok_or(Errno::IO)
@@ -226,7 +226,7 @@ pub fn dropped(socket: impl AsFd) -> Result<u32, Errno> {
 
 const SO_MEMINFO: i32 = 55;
 
-/// Whether this kernel has `UDP_SEGMENT` and `UDP_GRO`, in this order.
+/// Returns whether this kernel has `UDP_SEGMENT` and `UDP_GRO`, in this order.
 ///
 /// # Errors
 /// Out of descriptors or memory.

@@ -1,8 +1,8 @@
 //! `/dev/vhost-net`: the kernel's device side of a virtio-net queue pair, with a tap behind it (Linux
 //! `include/uapi/linux/vhost.h`, `drivers/vhost/net.c`).
 //!
-//! One [`Device`] is one queue pair. Addresses are those of this process: what a descriptor calls an address is one in
-//! the device's [`Mapping`], and the kernel reaches nothing else by it.
+//! One [`Device`] is one queue pair. Addresses are those of this process: an address in a descriptor is one in the device's
+//! [`Mapping`], and the kernel accesses no other memory by it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::mapping::Mapping;
 
-/// Where the device is.
+/// Path of the device.
 pub const PATH: &str = "/dev/vhost-net";
 
 /// VIRTIO_NET_F_MRG_RXBUF: a frame may take several buffers.
@@ -21,39 +21,39 @@ pub const EVENT_IDX: u64 = 1 << 29;
 /// VIRTIO_F_VERSION_1 (Linux 4.0).
 pub const VERSION_1: u64 = 1 << 32;
 
-/// One of the two queues, by the kernel's number.
+/// One of the two queues, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Which {
-    /// Takes buffers and fills them with frames that the guest's namespace sends.
+    /// Receive queue: buffers that the kernel fills with frames from the guest's namespace.
     Receive = 0,
-    /// Takes frames for the guest's namespace.
+    /// Transmit queue: frames to the guest's namespace.
     Transmit = 1,
 }
 
-/// A queue, as the kernel is told of it. Places are offsets in the device's memory.
+/// Configuration of a queue. Locations are offsets in the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Vring<'a> {
-    /// Number of descriptors.
+    /// The number of descriptors.
     pub size: u16,
-    /// The descriptor table.
+    /// Offset of the descriptor table.
     pub descriptors: usize,
-    /// The available ring.
+    /// Offset of the available ring.
     pub available: usize,
-    /// The used ring.
+    /// Offset of the used ring.
     pub used: usize,
-    /// An eventfd that wakes the kernel.
+    /// An eventfd that notifies the kernel.
     pub kick: BorrowedFd<'a>,
     /// An eventfd that the kernel writes to when it has used buffers.
     pub call: BorrowedFd<'a>,
-    /// An eventfd that it writes to when the queue makes no sense to it.
+    /// An eventfd that the kernel writes to when the queue is invalid.
     pub error: BorrowedFd<'a>,
 }
 
-/// Whether the device can be opened.
+/// Checks that the device can be opened.
 ///
 /// # Errors
-/// `NotFound` without the module `vhost_net`; `PermissionDenied` where the user is not in the device's group.
+/// `NotFound` without the module `vhost_net`; `PermissionDenied` if the user is not in the device's group.
 pub fn check() -> io::Result<()> {
     open().map(drop)
 }
@@ -63,21 +63,20 @@ fn open() -> io::Result<OwnedFd> {
     Ok(device.into())
 }
 
-/// A queue pair of the kernel's, with the memory that it works on. Dropped, both queues stop, and the kernel lets go of the
-/// tap.
+/// A vhost-net queue pair with its memory. When dropped, both queues stop, and the kernel releases the tap.
 #[derive(Debug)]
 pub struct Device {
-    // Nobody else has this descriptor. It is closed before `memory` is unmapped, as fields are dropped in this order, and
-    // when that returns, the kernel works no more (`vhost_net_release`).
+    // This is the only descriptor. It is closed before `memory` is unmapped, as fields are dropped in this order, and after the
+    // close the kernel does not access the memory any more (`vhost_net_release`).
     device: OwnedFd,
     memory: Mapping,
 }
 
 impl Device {
-    /// Has the kernel work for this process, on `memory`, with these features.
+    /// Creates a queue pair for this process, on `memory`, with these features.
     ///
     /// # Errors
-    /// As [`check`]; `Unsupported`: the kernel lacks one of the features.
+    /// As [`check`]; `Unsupported`: the kernel does not have one of the features.
     pub fn new(memory: Mapping, features: u64) -> io::Result<Self> {
         Self::of(open()?, memory, features)
     }
@@ -104,16 +103,16 @@ impl Device {
         Ok(Self { device, memory })
     }
 
-    /// The memory.
+    /// Returns the memory.
     #[must_use]
     pub fn memory(&self) -> &Mapping {
         &self.memory
     }
 
-    /// Tells the kernel of a queue that is in the state of a new one.
+    /// Configures a queue that is in its initial state.
     ///
     /// # Errors
-    /// `InvalidInput`: a part of it is not in the device's memory. The kernel's.
+    /// `InvalidInput`: a part is not in the device's memory. The kernel's.
     pub fn set_vring(&self, which: Which, vring: Vring<'_>) -> io::Result<()> {
         let size = usize::from(vring.size);
         // Virtio 1.2, section 2.7.
@@ -149,10 +148,10 @@ impl Device {
         SET_VRING_ERR.set(&self.device, &file(vring.error))
     }
 
-    /// Puts a tap's queue behind the queue, which runs from now on.
+    /// Attaches a queue of a tap to the queue and starts it.
     ///
     /// # Errors
-    /// ENOTSOCK: this is no tap. The kernel's.
+    /// ENOTSOCK: not a tap. The kernel's.
     pub fn start(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
         let (index, fd) = (which as u32, tap.as_raw_fd());
         NET_SET_BACKEND.set(&self.device, &File { index, fd })
@@ -195,7 +194,7 @@ struct File {
     fd: libc::c_int,
 }
 
-/// An ioctl whose argument is a `T`, or nothing.
+/// An ioctl(2) with an argument of type `T`, or without one.
 struct Request<T> {
     number: libc::Ioctl,
     argument: PhantomData<fn(T)>,
@@ -211,9 +210,9 @@ impl<T> Request<T> {
 
     fn set(&self, device: &OwnedFd, argument: &T) -> io::Result<()> {
         let argument: *const T = argument;
-        // SAFETY: the requests below that are made this way read one `T`, which `argument` points to. What the kernel is
-        // told by it is memory of a `Mapping` that outlives its use (see `Device`), or a descriptor, of which it keeps a
-        // reference of its own.
+        // SAFETY: the requests below that are made this way read one `T`, which `argument` points to. What it references is
+        // memory of a `Mapping` that outlives its use (see `Device`), or a descriptor, to which the kernel takes a reference of
+        // its own.
         done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, argument) })
     }
 }
@@ -244,7 +243,7 @@ const VHOST: u32 = 0xaf;
 const GET_FEATURES: Request<u64> = Request::new(libc::_IOR::<u64>(VHOST, 0x00));
 const SET_FEATURES: Request<u64> = Request::new(libc::_IOW::<u64>(VHOST, 0x00));
 const SET_OWNER: Request<()> = Request::new(libc::_IO(VHOST, 0x01));
-/// Its number has the size of the table without regions.
+/// Its number encodes the size of the table without regions.
 const SET_MEM_TABLE: Request<MemoryTable> = Request::new(libc::_IOW::<u64>(VHOST, 0x03));
 const SET_VRING_NUM: Request<State> = Request::new(libc::_IOW::<State>(VHOST, 0x10));
 const SET_VRING_ADDR: Request<Addresses> = Request::new(libc::_IOW::<Addresses>(VHOST, 0x11));
@@ -260,7 +259,7 @@ mod tests {
 
     /// As `linux/vhost.h` has them on x86-64 and aarch64.
     #[test]
-    fn requests_have_the_kernels_numbers() {
+    fn request_numbers_are_the_kernels() {
         let numbers = [
             GET_FEATURES.number,
             SET_FEATURES.number,
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_the_descriptor_is_not() {
+    fn other_descriptors_are_refused() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let error = Device::of(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::time::Instant;
 
 use pontoon_sys::batch::Batch;
-use pontoon_sys::udp::Beside;
+use pontoon_sys::udp::Ancillary;
 
 use super::control::Mark;
 use super::fault::Fault;
@@ -73,7 +73,7 @@ fn receive<F: Fault>(shared: &Shared, socket: &UdpSocket, room: usize) -> Infall
         let before = tally.count;
         for index in 0..messages {
             let (bytes, control) = batch.message(index);
-            let stride = Beside::decode(control).stride.unwrap_or(bytes.len()).max(1);
+            let stride = Ancillary::decode(control).stride.unwrap_or(bytes.len()).max(1);
             for datagram in bytes.chunks_mut(stride) {
                 F::spoil(datagram);
                 tally.add(datagram);

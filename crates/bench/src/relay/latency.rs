@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pontoon_sys::batch::Batch;
-use pontoon_sys::udp::{self, Beside};
+use pontoon_sys::udp::{self, Ancillary};
 use rustix::net::sockopt;
 use rustix::process::setpriority_process;
 
@@ -36,7 +36,7 @@ impl Listener {
         let socket = network.first_sink().enter(|| {
             let socket = receiver(group)?;
             sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
-            udp::tell_time(&socket)?;
+            udp::enable_timestamps(&socket)?;
             socket.set_nonblocking(true)?;
             Ok(socket)
         })?;
@@ -77,7 +77,7 @@ fn listen(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
         for index in 0..count {
             let (bytes, control) = batch.message(index);
             let sent = bytes.first_chunk().map(|stamp| u64::from_le_bytes(*stamp));
-            let arrived = Beside::decode(control).at;
+            let arrived = Ancillary::decode(control).at;
             if let (Some(sent), Some(arrived)) = (sent, arrived) {
                 let arrived = u64::try_from(arrived.as_nanos()).unwrap_or_default();
                 times.push(arrived.saturating_sub(sent));

@@ -143,7 +143,7 @@ fn relay_takes_rules_and_says_what_is_wrong() {
     let line = crate::usage::one_line(&wrong.unwrap_err());
     assert!(
         line.starts_with(
-            "invalid value 'eth0 239.1.1.1:0 -> eth1 *:*' for '--rule <RULE>': '0' is no port (1 to 65535, or *)"
+            "invalid value 'eth0 239.1.1.1:0 -> eth1 *:*' for '--rule <RULE>': invalid port '0' (1 to 65535, or *)"
         ),
         "{line}"
     );

@@ -94,6 +94,14 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
             worker.rate,
         )?;
     }
+    if let Some(querier) = &stats.querier {
+        let state = format!("process {}", querier.pid);
+        let counts = [
+            ("restarts", querier.restarts),
+            ("sandbox_refused", querier.sandbox_refused),
+        ];
+        line(to, "querier", &state, &counts, None)?;
+    }
     Ok(())
 }
 

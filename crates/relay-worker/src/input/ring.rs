@@ -1,96 +1,97 @@
-//! A packet ring.
+//! Input from a packet ring.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_relay::Datagram;
-use pontoon_relay::datagram::Trust;
+use pontoon_relay::datagram::ChecksumState;
 use pontoon_sys::packet::{self, Ring, Size, VNET_HDR_LEN};
 use pontoon_wire::vnet::{self, Segmentation};
 
-use super::{Arrival, Dropped, Place};
+use super::{DropReason, Location, RxPacket};
 
-/// A packet ring, and room for packets that are longer than its slots.
+/// A packet ring, and buffers for packets that are longer than its slots.
 #[derive(Debug)]
 pub(crate) struct RingInput {
     socket: OwnedFd,
     ring: Ring,
-    /// The ring's position is the kernel's: a predecessor may have died before it could say what it had taken.
-    sure: bool,
+    /// The position in the ring is the kernel's. It is not known yet if a predecessor of this process may have died before it
+    /// stored its position.
+    position_known: bool,
     /// Slots of this batch.
     taken: u32,
-    long: Long,
+    long: LongPackets,
 }
 
-/// Packets longer than a slot, in buffers that come into being when the first one arrives.
+/// Packets longer than a slot, in buffers that are allocated when the first one arrives.
 #[derive(Debug, Default)]
-struct Long {
+struct LongPackets {
     buffers: Vec<Vec<u8>>,
-    /// Where in its buffer each packet of this batch is.
+    /// Range of each packet of this batch in its buffer.
     ranges: Vec<Range<usize>>,
-    /// Bytes in the next buffer of a packet that does not belong to the slot that it was taken for.
+    /// Bytes of a packet in the next buffer that belongs to a later slot.
     held: Option<usize>,
 }
 
-/// Packets longer than a slot, of one batch.
-const MOST_LONG: usize = 64;
+/// Limit on the packets longer than a slot in a batch.
+const MAX_LONG: usize = 64;
 
-/// The longest packet with all headers, and some more.
+/// Bytes of the longest packet with all headers, with room to spare.
 const LONG_BYTES: usize = (64 << 10) + 512;
 
-/// Slots of one batch: a burst of each of 16 flows.
-const BATCH: u32 = 1024;
+/// Limit on the slots of a batch: a burst of each of 16 flows.
+const MAX_BATCH: u32 = 1024;
 
-/// With half of that, bursts are as long as they get.
-pub(super) const ENOUGH: u64 = 512;
+/// Packets from which on waiting for more makes bursts no longer.
+pub(super) const FULL_BATCH: u64 = 512;
 
 impl RingInput {
-    /// `position`: about where a predecessor has left off, if there was one.
+    /// `position`: the approximate position of a predecessor, if there was one.
     pub(crate) fn new(socket: OwnedFd, size: Size, position: Option<u32>) -> io::Result<Self> {
         let ring = Ring::map(&socket, size, position.unwrap_or_default())?;
         Ok(Self {
             socket,
             ring,
-            sure: position.is_none(),
+            position_known: position.is_none(),
             taken: 0,
-            long: Long::default(),
+            long: LongPackets::default(),
         })
     }
 
-    pub(super) fn take(&mut self) -> Option<Arrival> {
-        if self.taken == BATCH {
+    pub(super) fn take(&mut self) -> Option<RxPacket> {
+        if self.taken == MAX_BATCH {
             return None;
         }
-        if !self.sure {
+        if !self.position_known {
             self.ring.find();
         }
         let packet = self.ring.packet(self.taken)?;
-        self.sure = true;
+        self.position_known = true;
         let whole = packet.bytes.len() >= packet.len;
-        if !whole && packet.kept && self.long.ranges.len() == MOST_LONG {
+        if !whole && packet.kept && self.long.ranges.len() == MAX_LONG {
             return None;
         }
-        let (place, bytes) = if whole {
-            (Place::Slot(self.taken), Some(packet.bytes))
+        let (location, bytes) = if whole {
+            (Location::Slot(self.taken), Some(packet.bytes))
         } else if packet.kept {
-            let place = Place::Buffer(self.long.ranges.len());
-            (place, self.long.take(&self.socket, packet.bytes, packet.len))
+            let location = Location::Buffer(self.long.ranges.len());
+            (location, self.long.take(&self.socket, packet.bytes, packet.len))
         } else {
-            (Place::Slot(self.taken), None)
+            (Location::Slot(self.taken), None)
         };
         let content = match bytes {
             Some(bytes) => read(packet.vnet, bytes),
-            None => Err(Dropped::Cut(datagrams(packet.vnet, packet.bytes, packet.len))),
+            None => Err(DropReason::Cut(datagrams(packet.vnet, packet.bytes, packet.len))),
         };
         self.taken += 1;
-        Some(Arrival { place, content })
+        Some(RxPacket { location, content })
     }
 
-    pub(super) fn packet(&self, place: Place) -> &[u8] {
-        match place {
-            Place::Slot(slot) => self.ring.packet(slot).map_or(&[], |packet| packet.bytes),
-            Place::Buffer(number) => self.long.packet(number),
+    pub(super) fn packet(&self, location: Location) -> &[u8] {
+        match location {
+            Location::Slot(slot) => self.ring.packet(slot).map_or(&[], |packet| packet.bytes),
+            Location::Buffer(number) => self.long.packet(number),
         }
     }
 
@@ -111,16 +112,16 @@ impl AsFd for RingInput {
     }
 }
 
-/// The datagram of a packet, and the size of each where it is several.
-fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), Dropped> {
-    let malformed = Dropped::Refused(pontoon_relay::datagram::Refused::Malformed);
+/// Parses a packet. Returns the datagram, and the bytes of each if the packet holds several.
+fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), DropReason> {
+    let malformed = DropReason::Refused(pontoon_relay::datagram::DatagramError::Malformed);
     let offload = vnet::offload(header).map_err(|_| malformed)?;
-    // With either flag the sender is this machine, or a device has looked.
+    // With either flag the packet was sent by this machine, or a device has verified it.
     let trust = match header.first() {
-        Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => Trust::Verified,
-        _ => Trust::Nobody,
+        Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => ChecksumState::Verified,
+        _ => ChecksumState::Unverified,
     };
-    let datagram = Datagram::parse(packet, trust).map_err(Dropped::Refused)?;
+    let datagram = Datagram::parse(packet, trust).map_err(DropReason::Refused)?;
     let size = match offload.segmentation {
         Segmentation::Whole => None,
         Segmentation::Udp { len } => Some(usize::from(len)).filter(|size| datagram.payload.len() > *size),
@@ -129,7 +130,7 @@ fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), Dropp
     Ok((datagram, size))
 }
 
-/// How many datagrams a packet of `len` bytes is that begins like this.
+/// Returns the number of datagrams in a packet of `len` bytes that begins with `begin`.
 fn datagrams(header: &[u8], begin: &[u8], len: usize) -> u64 {
     match vnet::offload(header).map(|offload| offload.segmentation) {
         Ok(Segmentation::Udp { len: size }) if size > 0 => {
@@ -140,12 +141,12 @@ fn datagrams(header: &[u8], begin: &[u8], len: usize) -> u64 {
     }
 }
 
-// Flags of `virtio_net_hdr` (virtio 1.2 section 5.1.6): the checksum is to be finished; it has been verified.
+// Flags of `virtio_net_hdr` (virtio 1.2 section 5.1.6): VIRTIO_NET_HDR_F_NEEDS_CSUM and VIRTIO_NET_HDR_F_DATA_VALID.
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 
-impl Long {
-    /// Takes the packet that begins with `head` and has `len` bytes.
+impl LongPackets {
+    /// Receives the packet of `len` bytes that begins with `head`.
     fn take(&mut self, socket: &OwnedFd, head: &[u8], len: usize) -> Option<&[u8]> {
         let number = self.ranges.len();
         if self.buffers.len() == number {
@@ -154,12 +155,12 @@ impl Long {
         let buffer = &mut self.buffers[number];
         let taken = match self.held.take() {
             Some(taken) => taken,
-            None => packet::take_long(socket, buffer).ok()?,
+            None => packet::receive_long(socket, buffer).ok()?,
         };
         let begin = taken.checked_sub(len).filter(|begin| *begin >= VNET_HDR_LEN);
         let is_ours = begin.is_some_and(|begin| buffer.get(begin..begin + head.len()) == Some(head));
         let Some(begin) = begin.filter(|_| is_ours) else {
-            // A predecessor died with a packet taken and its slot not released; this one is a later slot's.
+            // A predecessor has died after it received a packet and before it released the slot; this packet is a later slot's.
             self.held = Some(taken);
             return None;
         };
@@ -177,7 +178,7 @@ impl Long {
 
     fn release(&mut self) {
         if self.held.is_some() {
-            // What is held lies in the next buffer, which will be the first.
+            // The packet that is held lies in the next buffer, which becomes the first.
             let last = self.ranges.len();
             self.buffers.swap(0, last);
         }
@@ -189,10 +190,10 @@ impl Long {
 mod tests {
     use super::*;
 
-    /// Of a super-frame that is cut only the beginning is there.
+    /// Of a coalesced packet that is cut only the first bytes are in the ring.
     #[test]
-    fn counts_what_it_cannot_read() {
-        // struct virtio_net_hdr: flags, type (5: UDP), bytes of headers, of each datagram, where the checksum is.
+    fn counts_datagrams_of_a_truncated_packet() {
+        // struct virtio_net_hdr: flags, type (5: UDP), bytes of headers, of each datagram, offset of the checksum.
         let header = |size: u16| {
             let [low, high] = size.to_le_bytes();
             [NEEDS_CSUM, 5, 42, 0, low, high, 20, 0, 6, 0]

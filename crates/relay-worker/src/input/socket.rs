@@ -1,16 +1,16 @@
-//! A UDP socket, where there is no ring.
+//! Input from a UDP socket, without CAP_NET_RAW.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_relay::Datagram;
-use pontoon_relay::datagram::Refused;
+use pontoon_relay::datagram::DatagramError;
 use pontoon_sys::message::{self, Take};
-use pontoon_sys::udp::{self, Beside};
+use pontoon_sys::udp::{self, Ancillary};
 use vm_memory::VolatileSlice;
 
-use super::{Arrival, Dropped, Place};
+use super::{DropReason, Location, RxPacket};
 
-/// A socket that is bound to a port. One receive can yield several datagrams of one flow (`UDP_GRO`).
+/// A UDP socket that is bound to a port. One receive can return several datagrams of one flow (`UDP_GRO`).
 #[derive(Debug)]
 pub(crate) struct SocketInput {
     socket: OwnedFd,
@@ -20,13 +20,13 @@ pub(crate) struct SocketInput {
     lengths: Vec<usize>,
 }
 
-/// Receives of one batch.
-const BATCH: usize = 64;
+/// Limit on the receives of a batch.
+const MAX_BATCH: usize = 64;
 
-/// All that one batch takes.
-pub(super) const ENOUGH: u64 = BATCH as u64;
+/// A full batch.
+pub(super) const FULL_BATCH: u64 = MAX_BATCH as u64;
 
-/// The longest that a receive yields.
+/// Bytes of the longest result of a receive.
 const BYTES: usize = 64 << 10;
 
 impl SocketInput {
@@ -35,13 +35,13 @@ impl SocketInput {
             socket,
             port,
             buffers: Vec::new(),
-            lengths: Vec::with_capacity(BATCH),
+            lengths: Vec::with_capacity(MAX_BATCH),
         }
     }
 
-    pub(super) fn take(&mut self) -> Option<Arrival> {
+    pub(super) fn take(&mut self) -> Option<RxPacket> {
         let number = self.lengths.len();
-        if number == BATCH {
+        if number == MAX_BATCH {
             return None;
         }
         if self.buffers.len() == number {
@@ -51,9 +51,9 @@ impl SocketInput {
         let mut control = [0; udp::CONTROL];
         let received = message::receive(&self.socket, &into, &mut control, Take::Next).ok()?;
         self.lengths.push(received.len);
-        let beside = Beside::decode(&control[..received.control_len]);
+        let beside = Ancillary::decode(&control[..received.control_len]);
         let content = match (received.address, beside.destination) {
-            _ if received.truncated => Err(Dropped::Cut(1)),
+            _ if received.truncated => Err(DropReason::Cut(1)),
             (Some(from), Some(to)) => Ok((
                 Datagram {
                     from: from.ip(),
@@ -68,16 +68,16 @@ impl SocketInput {
                     .stride
                     .filter(|stride| *stride > 0 && received.len > *stride),
             )),
-            (None, _) | (_, None) => Err(Dropped::Refused(Refused::Malformed)),
+            (None, _) | (_, None) => Err(DropReason::Refused(DatagramError::Malformed)),
         };
-        Some(Arrival {
-            place: Place::Buffer(number),
+        Some(RxPacket {
+            location: Location::Buffer(number),
             content,
         })
     }
 
-    pub(super) fn packet(&self, place: Place) -> &[u8] {
-        let Place::Buffer(number) = place else {
+    pub(super) fn packet(&self, location: Location) -> &[u8] {
+        let Location::Buffer(number) = location else {
             return &[];
         };
         let (buffer, length) = (self.buffers.get(number), self.lengths.get(number));

@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Rule, Table};
 
-/// What the kernel would do: whether the program takes the frame, which arrived for interface 7 and a group.
-fn takes(program: &[Instruction], frame: &[u8]) -> bool {
-    takes_of_kind(2, program, frame)
+/// Runs a program as the kernel does, on a frame to a group that has arrived on interface 7.
+fn accepts(program: &[Instruction], frame: &[u8]) -> bool {
+    accepts_of_type(2, program, frame)
 }
 
-/// The same for another kind (`PACKET_*`).
-fn takes_of_kind(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
+/// The same for another packet type (`PACKET_*`).
+fn accepts_of_type(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
     let load = |at: usize, len: usize| {
         let bytes = frame.get(at..at + len)?;
         Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
@@ -22,8 +22,8 @@ fn takes_of_kind(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
         at += 1;
         let k_at = k as usize;
         let loaded = match code {
-            LOAD_WORD if k == INTERFACE => Some(7),
-            LOAD_WORD if k == KIND => Some(kind),
+            LOAD_WORD if k == INTERFACE_INDEX => Some(7),
+            LOAD_WORD if k == PACKET_TYPE => Some(kind),
             LOAD_WORD => load(k_at, 4),
             LOAD_HALF => load(k_at, 2),
             LOAD_BYTE => load(k_at, 1),
@@ -40,7 +40,7 @@ fn takes_of_kind(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
             RETURN => return k > 0,
             other => panic!("instruction {other:#x}"),
         };
-        // The kernel ends a program that reads outside the packet: not taken.
+        // The kernel ends a program that reads outside the packet, and drops the packet.
         let Some(loaded) = loaded else { return false };
         a = loaded;
     }
@@ -80,7 +80,7 @@ fn frame(from: &str, to: &str, protocol: u8) -> Vec<u8> {
 }
 
 #[test]
-fn takes_what_a_rule_wants() {
+fn accepts_what_a_rule_matches() {
     let program = v4(
         14,
         &inputs(&[
@@ -100,29 +100,29 @@ fn takes_what_a_rule_wants() {
         ("10.0.0.1", "239.3.77.1:9", true),
         ("10.0.0.1", "10.0.0.2:9", false),
     ] {
-        assert_eq!(takes(&program, &frame(from, to, 17)), taken, "{from} {to}");
+        assert_eq!(accepts(&program, &frame(from, to, 17)), taken, "{from} {to}");
     }
-    assert!(!takes(&program, &frame("10.0.0.1", "239.1.1.1:5001", 6)));
-    assert!(!takes(&NOTHING, &frame("10.0.0.1", "239.1.1.1:5001", 17)));
+    assert!(!accepts(&program, &frame("10.0.0.1", "239.1.1.1:5001", 6)));
+    assert!(!accepts(&DROP_ALL, &frame("10.0.0.1", "239.1.1.1:5001", 17)));
 }
 
 #[test]
-fn takes_what_arrived_for_the_interface() {
+fn accepts_only_packets_of_the_interface() {
     let program = v4(14, &inputs(&["a 239.1.1.1:5001"]));
     let (wanted, other) = (
         frame("10.0.0.1", "239.1.1.1:5001", 17),
         frame("10.0.0.1", "239.1.1.1:5002", 17),
     );
-    assert!(takes(&only_from(7, program.clone()), &wanted));
-    assert!(!takes(&only_from(7, program.clone()), &other));
-    assert!(!takes(&only_from(8, program.clone()), &wanted));
-    // For this host, for all hosts, for some, for another one.
-    let kinds = (0..4).filter(|kind| takes_of_kind(*kind, &only_from(7, program.clone()), &wanted));
+    assert!(accepts(&only_own(7, program.clone()), &wanted));
+    assert!(!accepts(&only_own(7, program.clone()), &other));
+    assert!(!accepts(&only_own(8, program.clone()), &wanted));
+    // PACKET_HOST, PACKET_BROADCAST and PACKET_MULTICAST, but not PACKET_OTHERHOST.
+    let kinds = (0..4).filter(|kind| accepts_of_type(*kind, &only_own(7, program.clone()), &wanted));
     assert_eq!(kinds.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
-fn takes_ipv6() {
+fn accepts_ipv6() {
     let program = v6(
         14,
         &inputs(&[
@@ -141,34 +141,34 @@ fn takes_ipv6() {
         ("::1", "[ff15:7fff::1]:9", true),
         ("::1", "[ff15:8000::1]:9", false),
     ] {
-        assert_eq!(takes(&program, &frame(from, to, 17)), taken, "{from} {to}");
+        assert_eq!(accepts(&program, &frame(from, to, 17)), taken, "{from} {to}");
     }
     // Behind an extension header the table decides.
-    assert!(takes(&program, &frame("2001:db8::1", "[ff3e::1]:5002", 0)));
-    assert!(!takes(&program, &frame("2001:db8::1", "[ff3e::2]:5002", 0)));
-    assert!(!takes(&program, &frame("2001:db8::1", "[ff3e::1]:5001", 58)));
+    assert!(accepts(&program, &frame("2001:db8::1", "[ff3e::1]:5002", 0)));
+    assert!(!accepts(&program, &frame("2001:db8::1", "[ff3e::2]:5002", 0)));
+    assert!(!accepts(&program, &frame("2001:db8::1", "[ff3e::1]:5001", 58)));
 }
 
 #[test]
-fn too_many_rules_take_more_instead() {
+fn too_many_rules_are_replaced_by_one_range() {
     let many: Vec<_> = (0..900_u32)
         .map(|index| format!("a 239.1.{}.{}:5001", index / 256, index % 256))
         .collect();
     let many = inputs(&many.iter().map(String::as_str).collect::<Vec<_>>());
     let program = v4(14, &many);
-    assert!(program.len() <= MOST);
-    assert!(takes(&program, &frame("10.0.0.1", "239.1.3.1:5001", 17)));
-    assert!(!takes(&program, &frame("10.0.0.1", "239.1.3.1:5001", 6)));
-    assert!(takes(&program, &frame("10.0.0.1", "239.1.3.255:1", 17)));
-    assert!(!takes(&program, &frame("10.0.0.1", "239.1.4.0:5001", 17)));
+    assert!(program.len() <= MAX_INSTRUCTIONS);
+    assert!(accepts(&program, &frame("10.0.0.1", "239.1.3.1:5001", 17)));
+    assert!(!accepts(&program, &frame("10.0.0.1", "239.1.3.1:5001", 6)));
+    assert!(accepts(&program, &frame("10.0.0.1", "239.1.3.255:1", 17)));
+    assert!(!accepts(&program, &frame("10.0.0.1", "239.1.4.0:5001", 17)));
     let fewer = v4(14, &many[..80]);
-    assert!(!takes(&fewer, &frame("10.0.0.1", "239.1.0.80:5001", 17)));
+    assert!(!accepts(&fewer, &frame("10.0.0.1", "239.1.0.80:5001", 17)));
 }
 
 proptest! {
     /// With fixed offsets, the program and the table agree.
     #[test]
-    fn agrees_with_the_table(
+    fn filter_agrees_with_the_table(
         picks in prop::collection::btree_set((0..4_usize, 0..3_usize, 0..3_usize), 0..10),
         from in 0..3_u8, to in 0..3_u8, port in 0..3_u16,
     ) {
@@ -183,6 +183,6 @@ proptest! {
         let table = Table::new(inputs.iter().map(|input| (input, ())));
         let at: SocketAddr = to.parse().unwrap();
         let found = table.find(from.parse().unwrap(), at.ip(), at.port()).is_some();
-        prop_assert_eq!(takes(&v4(14, &inputs), &frame(&from, &to, 17)), found);
+        prop_assert_eq!(accepts(&v4(14, &inputs), &frame(&from, &to, 17)), found);
     }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A batch of (rule, flow, bytes), as bursts of what went in, by its number: (size, numbers).
+/// Gathers a batch of (rule, flow, bytes), and returns for each burst its size and the indices of its datagrams.
 fn gathered(batch: &[(u8, usize, usize)]) -> Vec<(usize, Vec<usize>)> {
     let mut gather = Gather::new(batch.len());
     for (number, (rule, flow, bytes)) in batch.iter().enumerate() {
@@ -10,17 +10,17 @@ fn gathered(batch: &[(u8, usize, usize)]) -> Vec<(usize, Vec<usize>)> {
     }
     gather
         .bursts()
-        .map(|burst| (burst.size, burst.places().collect()))
+        .map(|burst| (burst.size, burst.locations().collect()))
         .collect()
 }
 
 #[test]
-fn one_flow_of_one_size_is_one_burst() {
+fn datagrams_of_one_flow_and_size_are_one_burst() {
     assert_eq!(gathered(&[(1, 1, 1400); 4]), [(1400, vec![0, 1, 2, 3])]);
 }
 
 #[test]
-fn a_shorter_datagram_ends_the_burst_of_its_flow() {
+fn shorter_datagram_ends_the_burst_of_its_flow() {
     let batch = [
         (1, 1, 1400),
         (1, 1, 1400),
@@ -32,7 +32,7 @@ fn a_shorter_datagram_ends_the_burst_of_its_flow() {
 }
 
 #[test]
-fn a_longer_datagram_begins_another() {
+fn longer_datagram_starts_another_burst() {
     let batch = [(1, 1, 600), (1, 1, 1400), (1, 1, 600)];
     assert_eq!(gathered(&batch), [(600, vec![0]), (1400, vec![1, 2])]);
 }
@@ -44,20 +44,20 @@ fn flows_of_one_rule_share_bursts_by_size() {
 }
 
 #[test]
-fn a_flow_never_goes_back() {
+fn flow_is_not_reordered() {
     // The third would fit the first burst, but the second of its flow leaves after that.
     let batch = [(1, 1, 100), (1, 1, 200), (1, 1, 100), (1, 2, 100)];
     assert_eq!(gathered(&batch), [(100, vec![0, 3]), (200, vec![1, 2])]);
 }
 
 #[test]
-fn rules_do_not_mix() {
+fn rules_do_not_share_bursts() {
     let batch = [(1, 1, 100), (2, 2, 100), (1, 1, 100), (2, 2, 100)];
     assert_eq!(gathered(&batch), [(100, vec![0, 2]), (100, vec![1, 3])]);
 }
 
 #[test]
-fn one_send_takes_only_so_much() {
+fn burst_is_limited_in_datagrams_and_bytes() {
     let counts = |batch: &[(u8, usize, usize)]| {
         gathered(batch)
             .iter()
@@ -70,7 +70,7 @@ fn one_send_takes_only_so_much() {
 }
 
 #[test]
-fn empty_datagrams_leave_alone() {
+fn empty_datagrams_are_bursts_of_their_own() {
     let batch = [(1, 1, 0), (1, 1, 0), (1, 1, 10), (1, 1, 0)];
     assert_eq!(
         gathered(&batch),
@@ -79,10 +79,10 @@ fn empty_datagrams_leave_alone() {
 }
 
 #[test]
-fn what_is_together_stays_together() {
+fn coalesced_datagrams_stay_together() {
     let mut gather = Gather::new(4);
     gather.push(1_u8, 1, 1400, 0);
-    gather.push_whole(1, 1, 4000, 1400, 1);
+    gather.push_coalesced(1, 1, 4000, 1400, 1);
     gather.push(1, 1, 1400, 2);
     gather.push(1, 2, 1400, 3);
     let bursts: Vec<_> = gather
@@ -92,7 +92,7 @@ fn what_is_together_stays_together() {
                 burst.size,
                 burst.datagrams,
                 burst.bytes,
-                burst.places().collect::<Vec<_>>(),
+                burst.locations().collect::<Vec<_>>(),
             )
         })
         .collect();
@@ -107,9 +107,9 @@ fn what_is_together_stays_together() {
 }
 
 proptest! {
-    /// Nothing is lost or doubled, every burst can be one send, and each flow keeps its order.
+    /// Nothing is lost or duplicated, every burst can be one send, and each flow keeps its order.
     #[test]
-    fn keeps_all_and_their_order(
+    fn every_datagram_is_kept_in_flow_order(
         batch in prop::collection::vec((0..3_u8, 0..5_usize, prop::sample::select(vec![0, 1, 100, 600, 1400, 30_000])), 0..300)
     ) {
         let bursts = gathered(&batch);

@@ -1,90 +1,90 @@
-//! IGMP and MLD messages, as whole IP packets.
+//! IGMP and MLD messages, with their IP headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use pontoon_wire::checksum::Sum;
 
-/// What somebody has said.
+/// A message from a host or router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// A host has, of what it wants.
+pub enum Message {
+    /// A report or leave of a host.
     Reports(Vec<Record>),
-    /// A router has asked.
+    /// A query of another router.
     Query {
-        /// Its address.
+        /// Address of the router.
         from: IpAddr,
-        /// For one group.
+        /// The group; `None` in a general query.
         group: Option<IpAddr>,
-        /// For these senders of it.
+        /// The senders that are asked about; none in a query for a whole group.
         sources: Vec<IpAddr>,
     },
 }
 
-/// What a host says of a group.
+/// A host's report of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The group.
     pub group: IpAddr,
-    /// What it wants of it.
-    pub wish: Wish,
+    /// The change of the sources that the host wants.
+    pub change: SourceChange,
 }
 
-/// What a host wants of a group.
+/// A change of the sources of a group that a host wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// It, from anybody.
-    FromAny,
-    /// It, from these, and, where it says so, from nobody else.
-    From {
-        /// Senders; none and nobody else is a leave.
+pub enum SourceChange {
+    /// Any source (EXCLUDE mode).
+    Any,
+    /// These sources (INCLUDE mode).
+    Include {
+        /// Sources. None, with `exclusive`, is a leave.
         sources: Vec<IpAddr>,
-        /// Nobody else.
-        only: bool,
+        /// The host does not want other sources any more (CHANGE_TO_INCLUDE_MODE).
+        exclusive: bool,
     },
-    /// No longer from these.
-    NotFrom(Vec<IpAddr>),
+    /// These sources no longer (BLOCK_OLD_SOURCES).
+    Block(Vec<IpAddr>),
 }
 
-/// A question to hosts.
+/// A query to hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// About one group, or all.
+    /// The group; `None` asks for all groups.
     pub group: Option<IpAddr>,
-    /// About these senders of it.
+    /// The sources that are asked about; none asks for the whole group.
     pub sources: Vec<IpAddr>,
-    /// How long they may take.
-    within: Duration,
+    /// Time within which hosts respond.
+    max_response_time: Duration,
 }
 
 impl Query {
-    /// Which groups are wanted?
+    /// Returns a general query.
     #[must_use]
     pub fn general() -> Self {
         Self {
             group: None,
             sources: Vec::new(),
-            within: Duration::from_secs(10),
+            max_response_time: Duration::from_secs(10),
         }
     }
 
-    /// Is this one still wanted?
+    /// Returns a query for one group.
     #[must_use]
     pub fn group(group: IpAddr) -> Self {
         Self::sources(group, Vec::new())
     }
 
-    /// Is this one still wanted from these?
+    /// Returns a query for sources of a group.
     #[must_use]
     pub fn sources(group: IpAddr, sources: Vec<IpAddr>) -> Self {
         Self {
             group: Some(group),
             sources,
-            within: Duration::from_secs(1),
+            max_response_time: Duration::from_secs(1),
         }
     }
 
-    /// The packet, from an address of ours, and where it goes. `None` where the families differ.
+    /// Returns the packet, sent from `address`, and its destination; `None` if the families differ.
     #[must_use]
     pub fn packet(&self, own: IpAddr) -> Option<(Vec<u8>, IpAddr)> {
         match own {
@@ -93,7 +93,7 @@ impl Query {
         }
     }
 
-    /// RFC 3376 section 4.1, in IPv4 with the router alert option (RFC 2113).
+    /// Builds the query of RFC 3376 section 4.1, in IPv4 with the router alert option (RFC 2113).
     fn v4(&self, own: Ipv4Addr) -> Option<(Vec<u8>, IpAddr)> {
         let group = match self.group {
             None => Ipv4Addr::UNSPECIFIED,
@@ -104,10 +104,10 @@ impl Query {
         let IpAddr::V4(destination) = to else {
             return None;
         };
-        let tenths = u8::try_from(self.within.as_millis() / 100).unwrap_or(u8::MAX >> 1);
+        let tenths = u8::try_from(self.max_response_time.as_millis() / 100).unwrap_or(u8::MAX >> 1);
         let mut message = vec![IGMP_QUERY, tenths, 0, 0];
         message.extend(group.octets());
-        message.extend([ROBUSTNESS, INTERVAL]);
+        message.extend([ROBUSTNESS, QUERY_INTERVAL]);
         message.extend(u16::try_from(self.sources.len()).ok()?.to_be_bytes());
         for source in &self.sources {
             let IpAddr::V4(source) = source else {
@@ -119,10 +119,10 @@ impl Query {
         message[2..4].copy_from_slice(&sum.to_be_bytes());
 
         let total = u16::try_from(24 + message.len()).ok()?;
-        // Version and length of the header, internetwork control, ...
+        // Version and header length, DSCP internetwork control, ...
         let mut packet = vec![0x46, 0xc0];
         packet.extend(total.to_be_bytes());
-        // ... one packet in one piece, one hop, ...
+        // ... not fragmented, TTL 1, ...
         packet.extend([0, 0, 0x40, 0, 1, IGMP, 0, 0]);
         packet.extend(own.octets());
         packet.extend(destination.octets());
@@ -134,7 +134,7 @@ impl Query {
         Some((packet, to))
     }
 
-    /// RFC 3810 section 5.1, in IPv6 with the router alert option (RFC 2711).
+    /// Builds the query of RFC 3810 section 5.1, in IPv6 with the router alert option (RFC 2711).
     fn v6(&self, own: Ipv6Addr) -> Option<(Vec<u8>, IpAddr)> {
         let group = match self.group {
             None => Ipv6Addr::UNSPECIFIED,
@@ -145,12 +145,12 @@ impl Query {
             None => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
             Some(_) => group,
         };
-        let milliseconds = u16::try_from(self.within.as_millis()).unwrap_or(u16::MAX >> 1);
+        let milliseconds = u16::try_from(self.max_response_time.as_millis()).unwrap_or(u16::MAX >> 1);
         let mut message = vec![MLD_QUERY, 0, 0, 0];
         message.extend(milliseconds.to_be_bytes());
         message.extend([0, 0]);
         message.extend(group.octets());
-        message.extend([ROBUSTNESS, INTERVAL]);
+        message.extend([ROBUSTNESS, QUERY_INTERVAL]);
         message.extend(u16::try_from(self.sources.len()).ok()?.to_be_bytes());
         for source in &self.sources {
             let IpAddr::V6(source) = source else {
@@ -172,9 +172,9 @@ impl Query {
     }
 }
 
-/// Reads a packet, from its first byte of IP on. `None` where it says nothing of groups, or is damaged.
+/// Parses a packet that begins with the IP header; `None` if it is not a valid IGMP or MLD message.
 #[must_use]
-pub fn parse(packet: &[u8]) -> Option<Heard> {
+pub fn parse(packet: &[u8]) -> Option<Message> {
     match packet.first()? >> 4 {
         4 => igmp(packet),
         6 => mld(packet),
@@ -182,38 +182,38 @@ pub fn parse(packet: &[u8]) -> Option<Heard> {
     }
 }
 
-fn igmp(packet: &[u8]) -> Option<Heard> {
+fn igmp(packet: &[u8]) -> Option<Message> {
     let header_len = usize::from(packet[0] & 0xf) * 4;
     let total = usize::from(u16::from_be_bytes(array(packet, 2)?));
     let header = packet.get(..header_len).filter(|header| header.len() >= 20)?;
     let message = packet.get(header_len..total)?;
-    // Whatever has come further than a link is not for us.
+    // A message that was forwarded by a router (TTL below 1 on this link) is not valid.
     if header[9] != IGMP || header[8] != 1 || Sum::new().add(message).finish() != 0 {
         return None;
     }
     let from = IpAddr::V4(Ipv4Addr::from(array(header, 12)?));
     let group = IpAddr::V4(Ipv4Addr::from(array(message, 4)?));
-    let one = |wish| Some(Heard::Reports(vec![Record { group, wish }]));
+    let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         IGMP_QUERY => {
             let count = message.get(10..12).map_or(0, count);
-            Some(Heard::Query {
+            Some(Message::Query {
                 from,
                 group: Some(group).filter(|group| !group.is_unspecified()),
                 sources: addresses(message.get(12..).unwrap_or_default(), count, V4)?,
             })
         }
-        IGMP_REPORT_1 | IGMP_REPORT_2 => one(Wish::FromAny),
+        IGMP_REPORT_1 | IGMP_REPORT_2 => one(SourceChange::Any),
         IGMP_LEAVE => one(LEAVE),
         IGMP_REPORT_3 => records(message, V4),
         _ => None,
     }
 }
 
-fn mld(packet: &[u8]) -> Option<Heard> {
+fn mld(packet: &[u8]) -> Option<Message> {
     let len = usize::from(u16::from_be_bytes(array(packet, 4)?));
     let body = packet.get(40..40 + len)?;
-    // One hop, and the router alert in front of the message.
+    // Hop limit 1, and the router alert before the message.
     if packet[7] != 1 || packet[6] != HOP_BY_HOP || *body.first()? != ICMPV6 {
         return None;
     }
@@ -226,25 +226,25 @@ fn mld(packet: &[u8]) -> Option<Heard> {
         return records(message, V6);
     }
     let group = v6(message, 8)?;
-    let one = |wish| Some(Heard::Reports(vec![Record { group, wish }]));
+    let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         MLD_QUERY => {
             let count = message.get(26..28).map_or(0, count);
-            Some(Heard::Query {
+            Some(Message::Query {
                 from,
                 group: Some(group).filter(|group| !group.is_unspecified()),
                 sources: addresses(message.get(28..).unwrap_or_default(), count, V6)?,
             })
         }
-        MLD_REPORT_1 => one(Wish::FromAny),
+        MLD_REPORT_1 => one(SourceChange::Any),
         MLD_DONE => one(LEAVE),
         _ => None,
     }
 }
 
-/// Group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), which both protocols write alike: type, words of
-/// auxiliary data, number of senders, group, senders, auxiliary data.
-fn records(message: &[u8], bytes: usize) -> Option<Heard> {
+/// Parses group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), whose layout is the same in both protocols: type,
+/// words of auxiliary data, number of sources, group, sources, auxiliary data.
+fn records(message: &[u8], bytes: usize) -> Option<Message> {
     let count = count(message.get(6..8)?);
     let mut rest = message.get(8..)?;
     let mut records = Vec::new();
@@ -254,20 +254,23 @@ fn records(message: &[u8], bytes: usize) -> Option<Heard> {
         let group = address(rest.get(4..4 + bytes)?)?;
         let sources = addresses(rest.get(4 + bytes..)?, senders, bytes)?;
         rest = rest.get(4 + bytes * (1 + senders) + 4 * words..)?;
-        let wish = match kind {
-            // From everybody but these, which is what it is or what it becomes.
-            2 | 4 => Wish::FromAny,
-            1 | 3 => Wish::From {
+        let change = match kind {
+            // MODE_IS_EXCLUDE and CHANGE_TO_EXCLUDE_MODE.
+            2 | 4 => SourceChange::Any,
+            1 | 3 => SourceChange::Include {
                 sources,
-                only: kind == 3,
+                exclusive: kind == 3,
             },
-            5 => Wish::From { sources, only: false },
-            6 => Wish::NotFrom(sources),
+            5 => SourceChange::Include {
+                sources,
+                exclusive: false,
+            },
+            6 => SourceChange::Block(sources),
             _ => continue,
         };
-        records.push(Record { group, wish });
+        records.push(Record { group, change });
     }
-    Some(Heard::Reports(records))
+    Some(Message::Reports(records))
 }
 
 fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {
@@ -278,7 +281,7 @@ fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {
         .collect()
 }
 
-/// The address that these 4 or 16 bytes are.
+/// Returns the address in 4 or 16 bytes.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         V4 => Some(Ipv4Addr::from(array(bytes, 0)?).into()),
@@ -290,7 +293,7 @@ fn v6(bytes: &[u8], at: usize) -> Option<IpAddr> {
     Some(Ipv6Addr::from(array::<16>(bytes, at)?).into())
 }
 
-/// A number of two bytes.
+/// Returns a 16-bit number.
 fn count(bytes: &[u8]) -> usize {
     array(bytes, 0).map_or(0, u16::from_be_bytes).into()
 }
@@ -299,17 +302,17 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// Not from anybody.
-const LEAVE: Wish = Wish::From {
+/// A leave: no source any more.
+const LEAVE: SourceChange = SourceChange::Include {
     sources: Vec::new(),
-    only: true,
+    exclusive: true,
 };
 
-/// The querier's robustness variable, and its interval in seconds (RFC 3376 section 4.1.6 and 4.1.7).
+/// The querier's robustness variable, and its query interval in seconds (RFC 3376 section 4.1.6 and 4.1.7).
 const ROBUSTNESS: u8 = 2;
-const INTERVAL: u8 = 125;
+const QUERY_INTERVAL: u8 = 125;
 
-/// Bytes of addresses.
+/// Bytes of an address.
 const V4: usize = 4;
 const V6: usize = 16;
 

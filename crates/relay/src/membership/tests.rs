@@ -13,34 +13,70 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn querier() -> Querier {
-    Querier::new(address("10.0.0.5"), at(0))
+/// A querier, and the memberships that its reports lead to.
+struct Reporting {
+    querier: Querier,
+    memberships: Memberships,
 }
 
-fn report(group: &str, wish: Wish) -> Heard {
-    Heard::Reports(vec![Record {
-        group: address(group),
-        wish,
-    }])
-}
+impl std::ops::Deref for Reporting {
+    type Target = Querier;
 
-fn from(sources: &[&str], only: bool) -> Wish {
-    Wish::From {
-        sources: sources.iter().map(|text| address(text)).collect(),
-        only,
+    fn deref(&self) -> &Querier {
+        &self.querier
     }
 }
 
-fn wanted(querier: &Querier, now: u64) -> Vec<String> {
-    let shown = |(group, from): (IpAddr, Option<IpAddr>)| match from {
+impl std::ops::DerefMut for Reporting {
+    fn deref_mut(&mut self) -> &mut Querier {
+        &mut self.querier
+    }
+}
+
+fn querier_at(own: &str) -> Reporting {
+    let own = address(own);
+    Reporting {
+        querier: Querier::new(own, at(0)),
+        memberships: Memberships::new(own.is_ipv6()),
+    }
+}
+
+fn querier() -> Reporting {
+    querier_at("10.0.0.5")
+}
+
+fn report(group: &str, change: SourceChange) -> Message {
+    Message::Reports(vec![Record {
+        group: address(group),
+        change,
+    }])
+}
+
+fn from(sources: &[&str], exclusive: bool) -> SourceChange {
+    SourceChange::Include {
+        sources: sources.iter().map(|text| address(text)).collect(),
+        exclusive,
+    }
+}
+
+/// The memberships after all changes so far have been reported.
+fn wanted(reporting: &mut Reporting) -> Vec<String> {
+    while let Some((group, filter)) = reporting.querier.next_change() {
+        reporting.memberships.set(group, filter).unwrap();
+    }
+    shown(&reporting.memberships)
+}
+
+fn shown(memberships: &Memberships) -> Vec<String> {
+    let shown = |(group, source): (IpAddr, Option<IpAddr>)| match source {
         None => group.to_string(),
-        Some(from) => format!("{group} from {from}"),
+        Some(source) => format!("{group} from {source}"),
     };
-    querier.wanted(at(now)).map(shown).collect()
+    memberships.iter().map(shown).collect()
 }
 
 #[test]
-fn asks_twice_soon_and_then_every_125_seconds() {
+fn sends_two_startup_queries_and_then_one_every_125_seconds() {
     let mut querier = querier();
     let mut asked = Vec::new();
     for second in 0..400 {
@@ -48,55 +84,55 @@ fn asks_twice_soon_and_then_every_125_seconds() {
             asked.push(second);
         }
     }
-    // 31.25 is seen at 32.
+    // The second one is due at 31.25.
     assert_eq!(asked, [0, 32, 157, 282]);
 }
 
 #[test]
-fn a_member_is_remembered_for_260_seconds() {
+fn membership_expires_260_seconds_after_the_last_report() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(10));
-    assert_eq!(wanted(&querier, 10), ["239.1.1.1"]);
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(100));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(10));
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(100));
     querier.tick(at(359));
-    assert_eq!(wanted(&querier, 359), ["239.1.1.1"]);
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
     querier.tick(at(360));
-    assert!(wanted(&querier, 360).is_empty());
+    assert!(wanted(&mut querier).is_empty());
 }
 
 #[test]
-fn a_leave_is_asked_about_and_ends_in_2_seconds() {
+fn leave_is_queried_and_ends_the_membership_after_2_seconds() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
     querier.tick(at(0));
-    querier.hear(report("239.1.1.1", from(&[], true)), at(10));
+    querier.handle(report("239.1.1.1", from(&[], true)), at(10));
     assert_eq!(querier.next_tick(), at(10));
     assert_eq!(querier.tick(at(10)), [Query::group(address("239.1.1.1"))]);
     assert_eq!(querier.tick(at(11)), [Query::group(address("239.1.1.1"))]);
-    assert_eq!(wanted(&querier, 11), ["239.1.1.1"]);
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
     assert!(querier.tick(at(12)).is_empty());
-    assert!(wanted(&querier, 12).is_empty());
+    assert!(wanted(&mut querier).is_empty());
 }
 
 #[test]
-fn somebody_who_stays_keeps_it() {
+fn report_after_a_leave_keeps_the_membership() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
     querier.tick(at(0));
-    querier.hear(report("239.1.1.1", from(&[], true)), at(10));
+    querier.handle(report("239.1.1.1", from(&[], true)), at(10));
     querier.tick(at(10));
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(10));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(10));
     assert!(querier.tick(at(11)).is_empty());
     querier.tick(at(200));
-    assert_eq!(wanted(&querier, 200), ["239.1.1.1"]);
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
 
-/// Who waits for the next turn sleeps, whatever has run out.
+/// A caller that sleeps until the next tick must not wake at once, whatever has expired.
 #[test]
-fn the_next_turn_is_yet_to_come() {
+fn next_tick_is_in_the_future_after_a_tick() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
-    querier.hear(report("239.1.1.1", from(&["10.0.0.1"], false)), at(100));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
+    querier.handle(report("239.1.1.1", from(&["10.0.0.1"], false)), at(100));
     for second in 0..600 {
         querier.tick(at(second));
         assert!(querier.next_tick() > at(second), "{second}");
@@ -104,79 +140,83 @@ fn the_next_turn_is_yet_to_come() {
 }
 
 #[test]
-fn senders_come_and_go_one_by_one() {
+fn sources_are_added_and_blocked_one_by_one() {
     let mut querier = querier();
     querier.tick(at(0));
-    querier.hear(report("232.1.1.1", from(&["10.0.0.1", "10.0.0.2"], false)), at(0));
+    querier.handle(report("232.1.1.1", from(&["10.0.0.1", "10.0.0.2"], false)), at(0));
     assert_eq!(
-        wanted(&querier, 0),
+        wanted(&mut querier),
         ["232.1.1.1 from 10.0.0.1", "232.1.1.1 from 10.0.0.2"]
     );
-    querier.hear(
+    querier.handle(
         report(
             "232.1.1.1",
-            Wish::NotFrom(vec![address("10.0.0.1"), address("10.0.0.9")]),
+            SourceChange::Block(vec![address("10.0.0.1"), address("10.0.0.9")]),
         ),
         at(5),
     );
     let asked = Query::sources(address("232.1.1.1"), vec![address("10.0.0.1")]);
     assert_eq!(querier.tick(at(5)), [asked]);
     querier.tick(at(7));
-    assert_eq!(wanted(&querier, 7), ["232.1.1.1 from 10.0.0.2"]);
-    // Somebody else wants it from anybody.
-    querier.hear(report("232.1.1.1", Wish::FromAny), at(8));
-    assert_eq!(wanted(&querier, 8), ["232.1.1.1"]);
-    // And then no longer.
-    querier.hear(report("232.1.1.1", from(&["10.0.0.3"], true)), at(9));
+    assert_eq!(wanted(&mut querier), ["232.1.1.1 from 10.0.0.2"]);
+    // Another host wants it from any source.
+    querier.handle(report("232.1.1.1", SourceChange::Any), at(8));
+    assert_eq!(wanted(&mut querier), ["232.1.1.1"]);
+    // Then it wants one source only.
+    querier.handle(report("232.1.1.1", from(&["10.0.0.3"], true)), at(9));
     querier.tick(at(11));
     assert_eq!(
-        wanted(&querier, 11),
+        wanted(&mut querier),
         ["232.1.1.1 from 10.0.0.2", "232.1.1.1 from 10.0.0.3"]
     );
 }
 
 #[test]
-fn the_lowest_address_asks() {
-    let query = |text: &str| Heard::Query {
+fn router_with_the_lowest_address_is_querier() {
+    let query = |text: &str| Message::Query {
         from: address(text),
         group: None,
         sources: Vec::new(),
     };
     let mut querier = querier();
     querier.tick(at(0));
-    querier.hear(query("10.0.0.9"), at(1));
-    querier.hear(query("0.0.0.0"), at(1));
+    querier.handle(query("10.0.0.9"), at(1));
+    querier.handle(query("0.0.0.0"), at(1));
     assert_eq!(querier.tick(at(40)), [Query::general()]);
-    querier.hear(query("10.0.0.4"), at(50));
+    querier.handle(query("10.0.0.4"), at(50));
     assert_eq!(querier.next_tick(), at(305));
     assert!(querier.tick(at(304)).is_empty());
     assert_eq!(querier.tick(at(305)), [Query::general()]);
 }
 
 #[test]
-fn groups_of_the_link_stay_there() {
-    let mut querier = querier();
+fn link_local_groups_are_ignored() {
+    let (mut v4, mut v6) = (querier(), querier_at("fe80::5"));
     for group in ["224.0.0.251", "10.0.0.1", "ff02::fb", "ff01::1", "2001:db8::1"] {
-        querier.hear(report(group, Wish::FromAny), at(0));
+        v4.handle(report(group, SourceChange::Any), at(0));
+        v6.handle(report(group, SourceChange::Any), at(0));
     }
-    assert!(wanted(&querier, 0).is_empty());
+    assert!(wanted(&mut v4).is_empty() && wanted(&mut v6).is_empty());
+    // Each family's groups are taken by its own querier alone.
     for group in ["224.0.1.1", "ff05::1"] {
-        querier.hear(report(group, Wish::FromAny), at(0));
+        v4.handle(report(group, SourceChange::Any), at(0));
+        v6.handle(report(group, SourceChange::Any), at(0));
     }
-    assert_eq!(wanted(&querier, 0), ["224.0.1.1", "ff05::1"]);
+    assert_eq!(wanted(&mut v4), ["224.0.1.1"]);
+    assert_eq!(wanted(&mut v6), ["ff05::1"]);
 }
 
 #[test]
-fn a_flood_of_groups_ends_somewhere() {
+fn groups_beyond_the_limit_are_ignored() {
     let mut querier = querier();
     for number in 0..10_000_u32 {
         let group = Ipv4Addr::from(0xef00_0000 + number).to_string();
-        querier.hear(report(&group, Wish::FromAny), at(0));
+        querier.handle(report(&group, SourceChange::Any), at(0));
     }
-    assert_eq!(querier.wanted(at(0)).count(), MOST_GROUPS);
+    assert_eq!(wanted(&mut querier).len(), MAX_GROUPS);
 }
 
-/// An IGMP message of a host's, with its checksum.
+/// A packet with an IGMP message of a host.
 fn igmp(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     let sum = Sum::new().add(&message).finish();
@@ -189,35 +229,35 @@ fn igmp(message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn reads_igmp() {
+fn parses_igmp() {
     let group = [239, 1, 1, 1];
     let message = |kind: u8| igmp(&[[kind, 0, 0, 0], group].concat());
     for kind in [0x12, 0x16] {
         assert_eq!(
             message::parse(&message(kind)),
-            Some(report("239.1.1.1", Wish::FromAny))
+            Some(report("239.1.1.1", SourceChange::Any))
         );
     }
     assert_eq!(
         message::parse(&message(0x17)),
         Some(report("239.1.1.1", from(&[], true)))
     );
-    // Version 3: from two, and any (that is: not from nobody).
+    // Version 3: two sources (ALLOW_NEW_SOURCES), and any (CHANGE_TO_EXCLUDE_MODE without sources).
     let mut records = vec![0x22, 0, 0, 0, 0, 0, 0, 2];
     records.extend([5, 1, 0, 2, 232, 1, 1, 1, 10, 0, 0, 1, 10, 0, 0, 2, 9, 9, 9, 9]);
     records.extend([4, 0, 0, 0, 239, 1, 1, 1]);
-    let expected = Heard::Reports(vec![
+    let expected = Message::Reports(vec![
         Record {
             group: address("232.1.1.1"),
-            wish: from(&["10.0.0.1", "10.0.0.2"], false),
+            change: from(&["10.0.0.1", "10.0.0.2"], false),
         },
         Record {
             group: address("239.1.1.1"),
-            wish: Wish::FromAny,
+            change: SourceChange::Any,
         },
     ]);
     assert_eq!(message::parse(&igmp(&records)), Some(expected));
-    // Damaged, from afar, of another protocol, cut.
+    // A wrong checksum, a TTL other than 1, another protocol, and a truncated packet.
     let good = message(0x16);
     for (at, byte) in [(27, 0xff), (8, 2), (9, 17)] {
         let mut bad = good.clone();
@@ -228,7 +268,7 @@ fn reads_igmp() {
 }
 
 #[test]
-fn reads_what_it_writes() {
+fn parses_the_queries_that_it_builds() {
     for (own, query) in [
         ("10.0.0.1", Query::general()),
         ("10.0.0.1", Query::group(address("239.1.1.1"))),
@@ -244,7 +284,7 @@ fn reads_what_it_writes() {
         ),
     ] {
         let (packet, to) = query.packet(address(own)).unwrap();
-        let expected = Heard::Query {
+        let expected = Message::Query {
             from: address(own),
             group: query.group,
             sources: query.sources.clone(),
@@ -252,7 +292,7 @@ fn reads_what_it_writes() {
         assert_eq!(message::parse(&packet), Some(expected));
         let all = if own.contains(':') { "ff02::1" } else { "224.0.0.1" };
         assert_eq!(to, query.group.unwrap_or(address(all)));
-        // Whoever knows nothing of groups can read the packet, too.
+        // Another library parses the packet, too.
         let sliced = etherparse::SlicedPacket::from_ip(&packet).unwrap();
         assert!(sliced.net.is_some());
     }
@@ -260,7 +300,7 @@ fn reads_what_it_writes() {
 }
 
 #[test]
-fn reads_mld() {
+fn parses_mld() {
     let mut message = vec![143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0];
     message.extend(Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1).octets());
     let (own, to) = (address("fe80::7"), address("ff02::16"));
@@ -275,12 +315,15 @@ fn reads_mld() {
     }
     packet.extend([58, 0, 5, 2, 0, 0, 1, 0]);
     packet.extend(message);
-    assert_eq!(message::parse(&packet), Some(report("ff1e::1", Wish::FromAny)));
+    assert_eq!(
+        message::parse(&packet),
+        Some(report("ff1e::1", SourceChange::Any))
+    );
 }
 
 proptest! {
     #[test]
-    fn no_message_is_too_odd(
+    fn parse_never_panics(
         begin in prop::sample::select(vec![
             igmp(&[0x22, 0, 0, 0, 0, 0, 0, 9, 5, 0, 0, 1, 239, 1, 1, 1]),
             Query::general().packet(address("fe80::1")).unwrap().0,
@@ -299,21 +342,91 @@ proptest! {
 }
 
 #[test]
-fn what_is_wanted_for_longest_comes_first() {
-    let mut querier = querier();
-    querier.hear(report("239.1.1.9", Wish::FromAny), at(0));
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(1));
-    querier.hear(report("239.1.1.9", Wish::FromAny), at(2));
-    assert_eq!(wanted(&querier, 2), ["239.1.1.9", "239.1.1.1"]);
+fn memberships_keep_the_order_in_which_groups_were_added() {
+    let mut memberships = Memberships::new(false);
+    let mut set = |group: &str, sources: Option<&[&str]>| {
+        let sources = sources.map(|texts| texts.iter().map(|text| address(text)).collect());
+        memberships.set(
+            address(group),
+            sources.map_or(SourceFilter::Any, SourceFilter::Sources),
+        )
+    };
+    set("239.1.1.9", None).unwrap();
+    set("239.1.1.1", Some(&["10.0.0.1", "10.0.0.2"])).unwrap();
+    set("239.1.1.5", None).unwrap();
+    set("239.1.1.9", Some(&["10.0.0.3"])).unwrap();
+    set("239.1.1.5", Some(&[])).unwrap();
+    assert_eq!(
+        shown(&memberships),
+        [
+            "239.1.1.9 from 10.0.0.3",
+            "239.1.1.1 from 10.0.0.1",
+            "239.1.1.1 from 10.0.0.2"
+        ]
+    );
 }
 
 #[test]
-fn another_address_of_ours_changes_no_wish() {
+fn memberships_refuse_what_no_querier_reports() {
+    let mut memberships = Memberships::new(false);
+    let sources = |count: u32| -> Vec<IpAddr> {
+        let source = |number| Ipv4Addr::from(0x0a00_0000 + number).into();
+        (1..=count).map(source).collect()
+    };
+    for (group, filter) in [
+        ("224.0.0.251", SourceFilter::Any),
+        ("10.0.0.1", SourceFilter::Any),
+        ("ff05::1", SourceFilter::Any),
+        ("239.1.1.1", SourceFilter::Sources(vec![address("239.1.1.2")])),
+        ("239.1.1.1", SourceFilter::Sources(vec![address("0.0.0.0")])),
+        ("239.1.1.1", SourceFilter::Sources(vec![address("2001:db8::1")])),
+        ("239.1.1.1", SourceFilter::Sources(sources(65))),
+    ] {
+        assert_eq!(
+            memberships.set(address(group), filter),
+            Err(InvalidMembership),
+            "{group}"
+        );
+    }
+    for number in 0..4096_u32 {
+        let group = Ipv4Addr::from(0xef00_0000 + number).into();
+        memberships
+            .set(group, SourceFilter::Sources(sources(64)))
+            .unwrap();
+    }
+    let one_more = memberships.set(address("239.255.0.1"), SourceFilter::Any);
+    assert_eq!(one_more, Err(InvalidMembership));
+    memberships.set(address("239.0.0.1"), SourceFilter::Any).unwrap();
+}
+
+#[test]
+fn restored_memberships_expire_unless_they_are_reported() {
     let mut querier = querier();
-    querier.hear(report("239.1.1.1", Wish::FromAny), at(0));
+    querier.restore(address("239.1.1.1"), SourceFilter::Any, at(0));
+    querier.restore(
+        address("239.1.1.2"),
+        SourceFilter::Sources(vec![address("10.0.0.1")]),
+        at(0),
+    );
+    assert!(!querier.has_changes(), "the supervisor knows them");
+    assert_eq!(querier.tick(at(0)), [Query::general()]);
+    querier.handle(report("239.1.1.2", from(&["10.0.0.1"], false)), at(5));
+    assert!(!querier.has_changes());
+    querier.tick(at(260));
+    assert_eq!(
+        querier.next_change(),
+        Some((address("239.1.1.1"), SourceFilter::Sources(Vec::new())))
+    );
+    assert!(!querier.has_changes());
+}
+
+#[test]
+fn new_querier_address_keeps_memberships() {
+    let mut querier = querier();
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(0));
     querier.tick(at(0));
-    querier.set_own(address("10.0.0.9"), at(10));
+    querier.set_address(address("10.0.0.9"), at(10));
     assert_eq!(querier.tick(at(10)), [Query::general()]);
     assert!(querier.tick(at(50)).is_empty());
-    assert_eq!(wanted(&querier, 50), ["239.1.1.1"]);
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }

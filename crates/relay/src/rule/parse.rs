@@ -1,4 +1,4 @@
-//! The language of rules.
+//! Parser of rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU8, NonZeroU16};
@@ -8,67 +8,67 @@ use ipnet::IpNet;
 
 use super::{Hops, Input, Output, Rule};
 
-/// Why a rule was refused, with the words that are at fault.
+/// The reason why a rule is invalid, with the text at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Wrong {
-    /// There is no arrow.
+pub enum RuleError {
+    /// The arrow is missing.
     #[error("no '->' (the form is: eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002)")]
     NoArrow,
-    /// Something is missing at this place.
+    /// A part is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A word that has no place there.
+    /// A word where none is expected.
     #[error("unexpected '{0}'")]
     Unexpected(String),
-    /// Not what the kernel takes as the name of an interface.
-    #[error("'{0}' is no name of an interface")]
+    /// Not a valid interface name.
+    #[error("invalid interface name '{0}'")]
     Interface(String),
     /// Not ADDRESS:PORT.
-    #[error("'{0}' is not ADDRESS:PORT ([ADDRESS]:PORT for IPv6)")]
+    #[error("invalid endpoint '{0}' (ADDRESS:PORT; [ADDRESS]:PORT for IPv6)")]
     Endpoint(String),
     /// Not an address or a range of addresses.
-    #[error("'{0}' is no address")]
+    #[error("invalid address '{0}'")]
     Address(String),
     /// Not a port.
-    #[error("'{0}' is no port (1 to 65535, or *)")]
+    #[error("invalid port '{0}' (1 to 65535, or *)")]
     Port(String),
     /// Not a TTL.
-    #[error("'{0}' is no TTL (1 to 255)")]
+    #[error("invalid TTL '{0}' (1 to 255)")]
     Ttl(String),
-    /// Bits behind the prefix.
-    #[error("'{0}' has bits behind its prefix (try: {1})")]
+    /// Bits are set behind the prefix.
+    #[error("'{0}' has bits set behind its prefix (try: {1})")]
     HostBits(String, IpNet),
-    /// A range that is not of groups only.
-    #[error("'{0}' is not a range of groups")]
+    /// A range that includes unicast addresses.
+    #[error("'{0}' is not a range of multicast groups")]
     NotGroups(IpNet),
-    /// Nobody can send to it, or nobody can be reached by it.
+    /// An address that no datagram can be sent to.
     #[error("nothing can be sent to {0}")]
     Unreachable(IpAddr),
-    /// A unicast address without its port: the port has to be ours.
-    #[error("{0} is no group, so it needs a port")]
-    UnicastPort(IpAddr),
-    /// A sender that cannot be one.
+    /// A unicast address without a port. The relay binds a socket to the port.
+    #[error("{0} is a unicast address, so it needs a port")]
+    UnicastNeedsPort(IpAddr),
+    /// Not a unicast address.
     #[error("{0} cannot be a sender")]
     Sender(IpNet),
     /// The sender is of the other family.
-    #[error("{0} is of another family than the group")]
+    #[error("{0} and the group are of different address families")]
     OtherFamily(IpNet),
-    /// Only groups can be kept.
-    #[error("'*' keeps a group, and {0} is none")]
-    NothingToKeep(IpAddr),
-    /// The same output twice.
-    #[error("'{0}' is there twice")]
-    Twice(String),
-    /// An output that is the input.
-    #[error("'{0}' is where it comes from")]
-    Circle(String),
+    /// The destination address is kept, but it is the relay's own.
+    #[error("'*' keeps the group, and {0} is a unicast address")]
+    KeepsUnicast(IpAddr),
+    /// The same output a second time.
+    #[error("duplicate '{0}'")]
+    Duplicate(String),
+    /// The output is the same as the input.
+    #[error("'{0}' is the input")]
+    Loop(String),
 }
 
 impl FromStr for Rule {
-    type Err = Wrong;
+    type Err = RuleError;
 
-    fn from_str(text: &str) -> Result<Self, Wrong> {
-        let (left, right) = text.split_once("->").ok_or(Wrong::NoArrow)?;
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let (left, right) = text.split_once("->").ok_or(RuleError::NoArrow)?;
         let input: Input = left.parse()?;
         let mut outputs: Vec<Output> = Vec::new();
         for part in right.split(',') {
@@ -77,7 +77,7 @@ impl FromStr for Rule {
                 (&other.interface, other.to, other.port) == (&output.interface, output.to, output.port)
             };
             if outputs.iter().any(same) {
-                return Err(Wrong::Twice(part.trim().to_owned()));
+                return Err(RuleError::Duplicate(part.trim().to_owned()));
             }
             outputs.push(output);
         }
@@ -86,36 +86,36 @@ impl FromStr for Rule {
 }
 
 impl FromStr for Input {
-    type Err = Wrong;
+    type Err = RuleError;
 
-    fn from_str(text: &str) -> Result<Self, Wrong> {
+    fn from_str(text: &str) -> Result<Self, RuleError> {
         let mut words = text.split_whitespace();
         let interface = interface(words.next())?;
-        let word = words.next().ok_or(Wrong::Missing("the group"))?;
+        let word = words.next().ok_or(RuleError::Missing("the group"))?;
         let (address, port) = endpoint(word)?;
         let to = range(address)?;
         let from = match words.next() {
             None => None,
-            Some("from") => Some(range(words.next().ok_or(Wrong::Missing("the sender"))?)?),
-            Some(other) => return Err(Wrong::Unexpected(other.to_owned())),
+            Some("from") => Some(range(words.next().ok_or(RuleError::Missing("the sender"))?)?),
+            Some(other) => return Err(RuleError::Unexpected(other.to_owned())),
         };
         end(words)?;
         let one = to.prefix_len() == to.max_prefix_len();
         let (first, last) = (to.network(), to.broadcast());
         match (first.is_multicast() && last.is_multicast(), one) {
             (true, _) => {}
-            (false, true) if unreachable(first) => return Err(Wrong::Unreachable(first)),
-            (false, true) if port.is_none() => return Err(Wrong::UnicastPort(first)),
+            (false, true) if unreachable(first) => return Err(RuleError::Unreachable(first)),
+            (false, true) if port.is_none() => return Err(RuleError::UnicastNeedsPort(first)),
             (false, true) => {}
-            (false, false) => return Err(Wrong::NotGroups(to)),
+            (false, false) => return Err(RuleError::NotGroups(to)),
         }
         if let Some(from) = from {
             if from.addr().is_ipv4() != to.addr().is_ipv4() {
-                return Err(Wrong::OtherFamily(from));
+                return Err(RuleError::OtherFamily(from));
             }
             let one = from.prefix_len() == from.max_prefix_len();
             if from.addr().is_multicast() || (one && unreachable(from.addr())) {
-                return Err(Wrong::Sender(from));
+                return Err(RuleError::Sender(from));
             }
         }
         Ok(Self {
@@ -127,27 +127,27 @@ impl FromStr for Input {
     }
 }
 
-fn output(text: &str, input: &Input) -> Result<Output, Wrong> {
+fn output(text: &str, input: &Input) -> Result<Output, RuleError> {
     let mut words = text.split_whitespace();
     let interface = interface(words.next())?;
-    let word = words.next().ok_or(Wrong::Missing("the address to send to"))?;
+    let word = words.next().ok_or(RuleError::Missing("the address to send to"))?;
     let (address, port) = endpoint(word)?;
     let to = match address {
         "*" if input.is_multicast() => None,
-        "*" => return Err(Wrong::NothingToKeep(input.to.addr())),
+        "*" => return Err(RuleError::KeepsUnicast(input.to.addr())),
         address => Some(single(address)?),
     };
     let hops = match words.next() {
         None => Hops::Decrement,
         Some("above") => Hops::Above(ttl(words.next())?),
         Some("ttl") => Hops::Set(ttl(words.next())?),
-        Some(other) => return Err(Wrong::Unexpected(other.to_owned())),
+        Some(other) => return Err(RuleError::Unexpected(other.to_owned())),
     };
     end(words)?;
     let comes_back =
         to.is_none_or(|to| input.to == IpNet::from(to)) && port.is_none_or(|port| input.port == Some(port));
     if interface == input.interface && comes_back {
-        return Err(Wrong::Circle(text.trim().to_owned()));
+        return Err(RuleError::Loop(text.trim().to_owned()));
     }
     Ok(Output {
         interface,
@@ -157,56 +157,57 @@ fn output(text: &str, input: &Input) -> Result<Output, Wrong> {
     })
 }
 
-fn ttl(word: Option<&str>) -> Result<NonZeroU8, Wrong> {
-    let word = word.ok_or(Wrong::Missing("the TTL"))?;
-    word.parse().map_err(|_| Wrong::Ttl(word.to_owned()))
+fn ttl(word: Option<&str>) -> Result<NonZeroU8, RuleError> {
+    let word = word.ok_or(RuleError::Missing("the TTL"))?;
+    word.parse().map_err(|_| RuleError::Ttl(word.to_owned()))
 }
 
-/// As the kernel has it (`dev_valid_name`, Linux net/core/dev.c), less what this language uses itself.
-pub(crate) fn interface(word: Option<&str>) -> Result<String, Wrong> {
-    let name = word.ok_or(Wrong::Missing("the interface"))?;
+/// Parses an interface name: what the kernel accepts (`dev_valid_name`, Linux net/core/dev.c), less the characters that rules
+/// use themselves.
+pub(crate) fn interface(word: Option<&str>) -> Result<String, RuleError> {
+    let name = word.ok_or(RuleError::Missing("the interface"))?;
     let fits = |letter: char| letter.is_ascii_graphic() && !"/:,".contains(letter);
     if name.len() > 15 || name == "." || name == ".." || !name.chars().all(fits) {
-        return Err(Wrong::Interface(name.to_owned()));
+        return Err(RuleError::Interface(name.to_owned()));
     }
     Ok(name.to_owned())
 }
 
-/// Address and port of `A:P` or `[A]:P`.
-fn endpoint(word: &str) -> Result<(&str, Option<NonZeroU16>), Wrong> {
-    let malformed = || Wrong::Endpoint(word.to_owned());
+/// Splits `A:P` or `[A]:P` into address and port.
+fn endpoint(word: &str) -> Result<(&str, Option<NonZeroU16>), RuleError> {
+    let malformed = || RuleError::Endpoint(word.to_owned());
     let (address, port) = match word.strip_prefix('[') {
         Some(rest) => rest.split_once("]:").ok_or_else(malformed)?,
         None => word.split_once(':').ok_or_else(malformed)?,
     };
-    // Without brackets, where the address ends could not be told.
+    // An IPv6 address needs brackets, as it has colons itself.
     if word.starts_with('[') != address.contains(':') || port.contains(':') {
         return Err(malformed());
     }
     let port = match port {
         "*" => None,
-        digits => Some(digits.parse().map_err(|_| Wrong::Port(digits.to_owned()))?),
+        digits => Some(digits.parse().map_err(|_| RuleError::Port(digits.to_owned()))?),
     };
     Ok((address, port))
 }
 
-fn range(word: &str) -> Result<IpNet, Wrong> {
+fn range(word: &str) -> Result<IpNet, RuleError> {
     let net = if word.contains('/') {
         word.parse().ok()
     } else {
         word.parse::<IpAddr>().ok().map(IpNet::from)
     };
-    let net = net.ok_or_else(|| Wrong::Address(word.to_owned()))?;
+    let net = net.ok_or_else(|| RuleError::Address(word.to_owned()))?;
     if net.trunc() != net {
-        return Err(Wrong::HostBits(word.to_owned(), net.trunc()));
+        return Err(RuleError::HostBits(word.to_owned(), net.trunc()));
     }
     Ok(net)
 }
 
-fn single(word: &str) -> Result<IpAddr, Wrong> {
-    let address = word.parse().map_err(|_| Wrong::Address(word.to_owned()))?;
+fn single(word: &str) -> Result<IpAddr, RuleError> {
+    let address = word.parse().map_err(|_| RuleError::Address(word.to_owned()))?;
     if unreachable(address) {
-        return Err(Wrong::Unreachable(address));
+        return Err(RuleError::Unreachable(address));
     }
     Ok(address)
 }
@@ -214,14 +215,14 @@ fn single(word: &str) -> Result<IpAddr, Wrong> {
 fn unreachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4 == Ipv4Addr::UNSPECIFIED || v4 == Ipv4Addr::BROADCAST,
-        // An IPv4 address in disguise would leave as IPv4.
+        // Datagrams to an IPv4-mapped address leave as IPv4.
         IpAddr::V6(v6) => v6 == Ipv6Addr::UNSPECIFIED || v6.to_ipv4_mapped().is_some(),
     }
 }
 
-pub(crate) fn end<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<(), Wrong> {
+pub(crate) fn end<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<(), RuleError> {
     match words.next() {
         None => Ok(()),
-        Some(word) => Err(Wrong::Unexpected(word.to_owned())),
+        Some(word) => Err(RuleError::Unexpected(word.to_owned())),
     }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Rule;
 
-/// A table of these inputs, which lead to their places in the list.
+/// A table of these inputs, whose values are their indices.
 fn table(inputs: &[Input]) -> Table<usize> {
     Table::new(inputs.iter().zip(0..))
 }
@@ -18,7 +18,7 @@ fn input(text: &str) -> Input {
 }
 
 #[test]
-fn overlaps() {
+fn most_specific_input_matches() {
     let inputs = [
         "a 239.1.1.1:5001",
         "a 239.1.1.1:5001 from 10.0.0.1",
@@ -35,11 +35,11 @@ fn overlaps() {
     ];
     let table = table(&inputs.map(input));
     for (from, to, expected) in [
-        // The sender decides where nothing else does.
+        // The sender decides if destination address and port are equal.
         ("10.0.0.1", "239.1.1.1:5001", Some(inputs[1])),
         ("10.0.0.2", "239.1.1.1:5001", Some(inputs[2])),
         ("10.0.1.2", "239.1.1.1:5001", Some(inputs[0])),
-        // Its port before any port, even where the sender is named with any port.
+        // A port before any port, even if the input for any port names the sender.
         ("10.0.0.9", "239.1.1.1:5001", Some(inputs[2])),
         ("10.0.0.9", "239.1.1.1:5002", Some(inputs[4])),
         ("10.0.0.1", "239.1.1.1:5002", Some(inputs[3])),
@@ -48,7 +48,7 @@ fn overlaps() {
         ("10.0.0.1", "239.1.1.2:5001", Some(inputs[5])),
         ("10.0.0.1", "239.1.1.2:9", Some(inputs[6])),
         ("10.0.0.2", "239.1.1.2:9", None),
-        // A longer prefix that does not fit otherwise does not stand in the way.
+        // An input with a longer prefix that does not match otherwise is not chosen.
         ("10.0.0.2", "239.1.9.9:7000", Some(inputs[7])),
         ("10.0.0.1", "239.1.9.9:7000", Some(inputs[6])),
         ("10.0.0.2", "239.2.2.2:7000", Some(inputs[7])),
@@ -69,7 +69,7 @@ fn overlaps() {
 }
 
 #[test]
-fn nothing_is_found_in_nothing() {
+fn empty_table_matches_nothing() {
     let empty = table(&[]);
     assert_eq!(
         empty.find("10.0.0.1".parse().unwrap(), "239.1.1.1".parse().unwrap(), 1),
@@ -78,9 +78,9 @@ fn nothing_is_found_in_nothing() {
 }
 
 proptest! {
-    /// The table agrees with looking at every input, whatever the order in which they were given.
+    /// The table agrees with a search of all inputs, in whatever order they were added.
     #[test]
-    fn agrees_with_a_search(
+    fn table_agrees_with_a_linear_search(
         picks in prop::collection::vec((0..4_u8, prop::option::of(1..3_u16), prop::option::of(0..3_u8)), 0..12),
         from in 0..4_u8, to in 0..4_u8, port in 1..4_u16,
     ) {

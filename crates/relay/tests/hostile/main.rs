@@ -1,7 +1,7 @@
-//! What others say to a relay is understood as it was meant, or refused: by chance, and by the corpus that the fuzzer has
-//! gathered.
+//! Untrusted input of the relay (packets, rules, IGMP and MLD messages) is parsed without panics and with consistent results:
+//! random input, and the fuzzer's corpus.
 
-// A test has no better answer to an error.
+// A test reports an error by panicking.
 #![allow(clippy::unwrap_used)]
 
 mod play;
@@ -12,12 +12,12 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn stands_chance(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn accepts_random_input(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         play::play(&bytes);
     }
 }
 
 #[test]
-fn stands_the_corpus() {
+fn accepts_the_fuzzing_corpus() {
     replay::replay("relay", 20, play::play);
 }

@@ -1,15 +1,15 @@
-//! What somebody on a link sends to a relay, and what somebody writes into its configuration.
+//! Packets from a link and text of a configuration file, as the fuzzer generates them.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pontoon_relay::datagram::Trust;
-use pontoon_relay::membership::{Querier, message};
+use pontoon_relay::datagram::ChecksumState;
+use pontoon_relay::membership::{Memberships, Querier, message};
 use pontoon_relay::proxy::Proxy;
 use pontoon_relay::{Datagram, Rule, config};
 use pontoon_wire::checksum::Sum;
 
-/// The first byte says what the rest is.
+/// Interprets the first byte as the kind of the rest.
 pub(crate) fn play(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else {
         return;
@@ -22,7 +22,7 @@ pub(crate) fn play(bytes: &[u8]) {
     }
 }
 
-/// What is understood is the same once it has been written and read again.
+/// A parsed text is displayed as text that parses to the same value.
 fn text(text: &str) {
     if let Ok(rule) = text.parse::<Rule>() {
         assert_eq!(rule.to_string().parse(), Ok(rule));
@@ -32,20 +32,20 @@ fn text(text: &str) {
         Ok(rules) => rules.iter().for_each(|rule| {
             assert_eq!(rule.to_string().parse().as_ref(), Ok(rule));
         }),
-        Err(refused) => {
+        Err(error) => {
             let lines = 1 + text.bytes().filter(|byte| *byte == b'\n').count();
-            assert!((1..=lines).contains(&refused.line), "{refused}");
+            assert!((1..=lines).contains(&error.line), "{error}");
         }
     }
 }
 
-/// As it came, and with sums that are right.
+/// Parses a packet as it is, and with correct checksums.
 fn datagram(packet: &[u8]) {
     let mut mended = packet.to_vec();
     mend_header(&mut mended);
     for packet in [packet, mended.as_slice()] {
-        for trust in [Trust::Verified, Trust::Nobody] {
-            if let Ok(datagram) = Datagram::parse(packet, trust) {
+        for checksum in [ChecksumState::Verified, ChecksumState::Unverified] {
+            if let Ok(datagram) = Datagram::parse(packet, checksum) {
                 assert!(packet.get(datagram.payload.clone()).is_some(), "{datagram:?}");
                 assert_eq!(datagram.from.is_ipv4(), datagram.to.is_ipv4(), "{datagram:?}");
             }
@@ -53,18 +53,20 @@ fn datagram(packet: &[u8]) {
     }
 }
 
-/// Messages of hosts and routers on a link, each behind the quarters of a second that pass before it and its length.
+/// Runs a script of messages of hosts and routers on a link. Each is preceded by the quarters of a second that pass before it
+/// and by its length.
 fn members(mut script: &[u8], own: IpAddr) {
     let mut now = Duration::ZERO;
     let mut querier = Querier::new(own, now);
+    let mut memberships = Memberships::new(own.is_ipv6());
     while let [quarters, len, rest @ ..] = script {
         now += Duration::from_millis(250 * u64::from(*quarters));
         let (packet, rest) = rest.split_at(usize::from(*len).min(rest.len()));
         script = rest;
         let mut packet = packet.to_vec();
         mend_message(&mut packet);
-        if let Some(heard) = message::parse(&packet) {
-            querier.hear(heard, now);
+        if let Some(message) = message::parse(&packet) {
+            querier.handle(message, now);
         }
         for query in querier.tick(now) {
             let sent = query.packet(own).map(|(packet, _)| packet);
@@ -74,13 +76,14 @@ fn members(mut script: &[u8], own: IpAddr) {
             );
         }
         assert!(querier.next_tick() > now, "it would never sleep: {querier:?}");
-        for (group, _) in querier.wanted(now) {
-            assert!(group.is_multicast(), "{group}");
+        while let Some((group, filter)) = querier.next_change() {
+            assert!(memberships.set(group, filter).is_ok(), "{group}");
         }
+        assert!(memberships.groups().all(|(group, _)| group.is_multicast()));
     }
 }
 
-/// Puts the right sum into an IPv4 header.
+/// Sets the checksum of an IPv4 header.
 fn mend_header(packet: &mut [u8]) {
     let len = packet.first().map_or(0, |first| usize::from(first & 0xf) * 4);
     if packet.first().is_some_and(|first| first >> 4 == 4)
@@ -90,7 +93,7 @@ fn mend_header(packet: &mut [u8]) {
     }
 }
 
-/// Puts the right sum into an IGMP message, or into an MLD message behind eight bytes of options.
+/// Sets the checksum of an IGMP message, or of an MLD message behind eight bytes of options.
 fn mend_message(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
@@ -119,7 +122,7 @@ fn mend_message(packet: &mut [u8]) {
     }
 }
 
-/// Sets the two bytes at `at` so that all sum up to nothing.
+/// Sets the two bytes at `at` so that the checksum over all bytes is correct.
 fn mend(bytes: &mut [u8], at: usize, sum: Sum) {
     if let Some(place) = bytes.get_mut(at..at + 2) {
         place.fill(0);

@@ -68,9 +68,9 @@ impl Doors {
             }
             Protocol::Udp => {
                 let family = Family::of(published.host.ip());
-                udp_sys::tell_all(&socket, family)?;
+                udp_sys::enable_recv_info(&socket, family)?;
                 if published.host.ip().is_unspecified() {
-                    udp_sys::tell_destination(&socket, family)?;
+                    udp_sys::enable_pktinfo(&socket, family)?;
                 }
                 if coalesce {
                     udp_sys::coalesce(&socket)?;

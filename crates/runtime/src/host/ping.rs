@@ -87,7 +87,7 @@ impl Shared {
     pub fn new(fd: OwnedFd, family: Family, epoll: &Epoll) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         icmp::only_echo_replies(&fd, family)?;
-        udp::tell_all(&fd, family)?;
+        udp::enable_recv_info(&fd, family)?;
         let edge = match family {
             Family::V4 => Edge::Icmp,
             Family::V6 => Edge::Icmpv6,
@@ -141,7 +141,7 @@ impl Shared {
         let mut control = [0; udp::CONTROL];
         let into = [VolatileSlice::from(&mut self.buffer[..])];
         let received = message::receive(&self.fd, &into, &mut control, Take::Next)?;
-        let beside = udp::Beside::decode(control.get(..received.control_len).unwrap_or_default());
+        let beside = udp::Ancillary::decode(control.get(..received.control_len).unwrap_or_default());
         let packet = self.buffer.get(..received.len).unwrap_or_default();
         let (Some(echo), Some(from)) = (echo_reply(packet, self.family), received.address) else {
             return Ok(None);
@@ -240,7 +240,7 @@ impl KernelHost {
         match icmp::open_ping(family) {
             Ok(fd) => {
                 self.bind_ping(&fd, family_of)?;
-                udp::tell_all(&fd, family)?;
+                udp::enable_recv_info(&fd, family)?;
                 self.epoll.add(&fd, flow.into())?;
                 Ok(Ping {
                     family,
@@ -329,7 +329,7 @@ fn receive_own(fd: &OwnedFd, into: &mut [u8]) -> Result<PingReply, Errno> {
     let mut control = [0; udp::CONTROL];
     let parts = [VolatileSlice::from(&mut header[..]), VolatileSlice::from(into)];
     let received = message::receive(fd, &parts, &mut control, Take::Next)?;
-    let beside = udp::Beside::decode(control.get(..received.control_len).unwrap_or_default());
+    let beside = udp::Ancillary::decode(control.get(..received.control_len).unwrap_or_default());
     Ok(PingReply {
         from: received.address.ok_or(Errno::INVAL)?.ip(),
         seq: word(&header, 6).unwrap_or(0),

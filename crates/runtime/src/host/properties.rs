@@ -47,7 +47,7 @@ impl Properties {
 }
 
 /// What control messages said about a received datagram. The kernel does not say whether DF was set.
-pub(super) fn received(beside: &udp::Beside) -> DatagramMeta {
+pub(super) fn received(beside: &udp::Ancillary) -> DatagramMeta {
     DatagramMeta {
         hop_limit: beside.hop_limit.unwrap_or(64),
         traffic_class: beside.traffic_class.unwrap_or(0),

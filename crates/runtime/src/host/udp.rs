@@ -44,7 +44,7 @@ impl Fresh {
         if family == Family::V6 {
             sockopt::set_ipv6_v6only(&fd, true)?;
         }
-        udp::tell_all(&fd, family)?;
+        udp::enable_recv_info(&fd, family)?;
         sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
         if coalesce {
             udp::coalesce(&fd)?;
@@ -136,7 +136,7 @@ impl Endpoint {
         if received.truncated {
             return Err(Errno::MSGSIZE);
         }
-        let beside = udp::Beside::decode(control.get(..received.control_len).unwrap_or_default());
+        let beside = udp::Ancillary::decode(control.get(..received.control_len).unwrap_or_default());
         Ok(Received {
             len: received.len,
             stride: beside.stride.filter(|stride| *stride > 0).unwrap_or(received.len),

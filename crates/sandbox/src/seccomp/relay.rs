@@ -1,4 +1,4 @@
-//! What a relay's worker needs beside: every socket and every ring is given to it.
+//! System calls that a relay worker needs beside the common ones. It opens no socket, as the supervisor passes it all.
 
 use libc::*;
 

@@ -1,4 +1,4 @@
-//! What can be asked of a relay over its control socket, and the answers.
+//! Requests and responses of a relay's control socket.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use crate::control::server::{Answer, Route, Server};
 use crate::error::Error;
 use crate::options::Metrics;
 
-/// Listens at `path`, where only this user may connect, and for whoever wants metrics.
+/// Listens at `path`, to which only this user can connect, and at the address of the metrics endpoint.
 ///
 /// # Errors
-/// Somebody else listens there, or that cannot be had.
+/// Another process listens there, or the socket cannot be opened.
 pub(super) fn open(path: Option<&Path>, metrics: Option<&Metrics>) -> Result<Vec<Server<Relay>>, Error> {
     let mut servers = Vec::new();
     if let Some(path) = path {
@@ -32,7 +32,7 @@ pub(super) fn open(path: Option<&Path>, metrics: Option<&Metrics>) -> Result<Vec
     Ok(servers)
 }
 
-/// All that can be asked.
+/// Routes of the control socket.
 const ROUTES: &[Route<Relay>] = &[
     Route {
         method: "GET",
@@ -61,17 +61,17 @@ const ROUTES: &[Route<Relay>] = &[
     },
 ];
 
-/// What anybody may ask who reaches the address of `--metrics`.
+/// Routes of the metrics endpoint.
 const METRICS: &[Route<Relay>] = &[Route {
     method: "GET",
     path: "/metrics",
     act: |relay, _, _| Answer::Now(metrics::response(relay.stats())),
 }];
 
-/// The description of all this, for programs.
+/// OpenAPI description of the control socket.
 const DOCUMENT: &str = include_str!("openapi.json");
 
-/// What is to be changed: all of it, or nothing.
+/// Body of a request to change rules.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch {
@@ -103,7 +103,7 @@ fn change(relay: &mut Relay, request: &Request) -> Response {
     }
 }
 
-/// What a request asks for.
+/// Parses a request to change rules.
 pub(crate) fn parse(request: &Request) -> Result<Change, String> {
     let batch: Batch = request.json()?;
     Change::parse(&batch.remove, &batch.add)
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_names_every_route_and_no_other() {
+    fn document_describes_every_route_and_no_other() {
         let served = ROUTES
             .iter()
             .map(|route| (route.method.to_owned(), route.path.to_owned()));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_the_form_that_it_says() {
+    fn responses_match_their_schemas() {
         fn check(schema: &str, answer: &impl Serialize) {
             let document = document();
             let schema = &document["components"]["schemas"][schema];
@@ -152,6 +152,7 @@ mod tests {
                 ..RuleStats::default()
             }],
             workers: vec![Default::default()],
+            querier: Some(Default::default()),
             ..Stats::default()
         };
         let mut stats = serde_json::to_value(stats).unwrap();

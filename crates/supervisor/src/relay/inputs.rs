@@ -1,4 +1,4 @@
-//! Rings and sockets that workers take from.
+//! Rings and sockets that workers receive from.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,42 +8,42 @@ use pontoon_relay::counters::InterfaceStats;
 use pontoon_relay::rule::Input;
 use pontoon_sys::Family;
 
-use super::closing::Closing;
-use super::crew::Crew;
+use super::deferred_close::DeferredClose;
 use super::links::Links;
-use receiving::{Born, Receiving, Ring};
+use super::worker_pool::WorkerPool;
+use receiver::{Receiver, RingParams, RingState};
 
 mod packet_ring;
-mod receiving;
+mod receiver;
 mod sockets;
 
-/// What is received together: all that arrives on an interface for a family.
+/// An interface and family on which datagrams are received.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Door {
+pub(super) struct Ingress {
     pub(super) interface: String,
     v6: bool,
 }
 
-/// How datagrams are received.
+/// The kind of socket on which datagrams are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Engine {
+pub(super) enum ReceiveMode {
     /// Packet rings.
     Ring,
     /// UDP sockets, which need no privilege.
     Socket,
 }
 
-/// Doors by what they are.
+/// Receivers by interface and family.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    engine: Engine,
-    doors: BTreeMap<Door, Receiving>,
-    closing: Closing,
+    mode: ReceiveMode,
+    ingresses: BTreeMap<Ingress, Receiver>,
+    deferred: DeferredClose,
     next_table: u32,
     next_id: u32,
 }
 
-impl Door {
+impl Ingress {
     pub(super) fn of(input: &Input) -> Self {
         Self {
             interface: input.interface.clone(),
@@ -51,7 +51,7 @@ impl Door {
         }
     }
 
-    pub(super) fn is_of(&self, input: &Input) -> bool {
+    pub(super) fn receives(&self, input: &Input) -> bool {
         self.v6 == input.is_v6() && self.interface == input.interface
     }
 
@@ -65,160 +65,162 @@ impl Door {
 }
 
 impl Inputs {
-    pub(super) fn new(engine: Engine) -> Self {
+    pub(super) fn new(mode: ReceiveMode) -> Self {
         Self {
-            engine,
-            doors: BTreeMap::new(),
-            closing: Closing::default(),
+            mode,
+            ingresses: BTreeMap::new(),
+            deferred: DeferredClose::default(),
             next_table: 0,
             next_id: 0,
         }
     }
 
-    /// How datagrams are received.
-    pub(super) fn engine(&self) -> Engine {
-        self.engine
+    /// Returns the kind of socket on which datagrams are received.
+    pub(super) fn mode(&self) -> ReceiveMode {
+        self.mode
     }
 
-    /// Whether there is such a door.
-    pub(super) fn has(&self, door: &Door) -> bool {
-        self.doors.contains_key(door)
+    /// Returns true if the ingress was added.
+    pub(super) fn has(&self, ingress: &Ingress) -> bool {
+        self.ingresses.contains_key(ingress)
     }
 
-    /// Makes a door that counts in a row.
-    pub(super) fn add(&mut self, door: Door, row: u32) {
+    /// Adds an ingress that counts in `row`.
+    pub(super) fn add(&mut self, ingress: Ingress, row: u32) {
         self.next_table += 1;
-        self.doors.insert(door, Receiving::new(self.next_table, row));
+        self.ingresses
+            .insert(ingress, Receiver::new(self.next_table, row));
     }
 
-    /// The table that what comes through a door is looked up in.
-    pub(super) fn table(&self, door: &Door) -> Option<u32> {
-        Some(self.doors.get(door)?.table)
+    /// Returns the number of the table of rules for an ingress.
+    pub(super) fn table(&self, ingress: &Ingress) -> Option<u32> {
+        Some(self.ingresses.get(ingress)?.table)
     }
 
-    /// Takes a door away; its row is free.
-    pub(super) fn remove(&mut self, door: &Door, crew: &mut Crew) -> Option<u32> {
-        let mut receiving = self.doors.remove(door)?;
-        receiving.close(crew, &mut self.closing);
-        Some(receiving.row)
+    /// Removes an ingress and returns its row of counters.
+    pub(super) fn remove(&mut self, ingress: &Ingress, workers: &mut WorkerPool) -> Option<u32> {
+        let mut receiver = self.ingresses.remove(ingress)?;
+        receiver.close(workers, &mut self.deferred);
+        Some(receiver.row)
     }
 
-    /// Doors there are.
-    pub(super) fn doors(&self) -> Vec<Door> {
-        self.doors.keys().cloned().collect()
+    /// Returns all ingresses.
+    pub(super) fn ingresses(&self) -> Vec<Ingress> {
+        self.ingresses.keys().cloned().collect()
     }
 
-    /// Why nothing can be received for a rule.
+    /// Returns the reason why nothing can be received for a rule.
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
-        self.doors.get(&Door::of(input))?.missing(input)
+        self.ingresses.get(&Ingress::of(input))?.missing(input)
     }
 
-    /// Whether some door is not open, or not for all of its rules.
+    /// Returns true if an ingress is not open, or not for all of its rules.
     pub(super) fn incomplete(&self) -> bool {
-        self.doors.values().any(Receiving::is_incomplete)
+        self.ingresses.values().any(Receiver::is_incomplete)
     }
 
-    /// When a ring is to be looked at, or something to be closed for good.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
-        let looks = self.doors.values().filter_map(Receiving::next_look);
-        looks.chain(self.closing.next_turn()).min()
+    /// Returns the time of the next check of a ring or delayed close.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let looks = self.ingresses.values().filter_map(Receiver::next_check);
+        looks.chain(self.deferred.next_deadline()).min()
     }
 
-    /// Something has come to a ring that nothing had come to for a while.
-    pub(super) fn packets_come(&mut self) {
+    /// Starts checks of rings, as SIGIO has reported a packet at one of them.
+    pub(super) fn on_packet_signal(&mut self) {
         let now = Instant::now();
-        for ring in self.doors.values_mut().filter_map(Receiving::ring_mut) {
+        for ring in self.ingresses.values_mut().filter_map(Receiver::ring_mut) {
             ring.wake(now);
         }
     }
 
-    /// Closes the rings of doors that the kernel has stopped one of. They are to be opened again.
-    pub(super) fn close_stuck(&mut self, crew: &mut Crew) -> Vec<Door> {
+    /// Closes the rings of ingresses of which the kernel has stopped one. The caller opens them again.
+    pub(super) fn close_stalled(&mut self, workers: &mut WorkerPool) -> Vec<Ingress> {
         let now = Instant::now();
         let mut closed = Vec::new();
-        for (door, receiving) in &mut self.doors {
-            if receiving.next_look().is_none_or(|due| now < due) || !receiving.is_stuck(crew, now) {
+        for (ingress, receiver) in &mut self.ingresses {
+            if receiver.next_check().is_none_or(|due| now < due) || !receiver.is_stalled(workers, now) {
                 continue;
             }
-            receiving.close_stuck(door, crew, &mut self.closing);
-            closed.push(door.clone());
+            receiver.close_stalled(ingress, workers, &mut self.deferred);
+            closed.push(ingress.clone());
         }
         closed
     }
 
-    /// Closes it.
+    /// Closes a ring whose delay has passed.
     pub(super) fn close_due(&mut self) {
-        self.closing.close_due();
+        self.deferred.close_due();
     }
 
-    /// Doors that are open as they would not be opened again.
-    pub(super) fn outdated(&self, links: &Links) -> Vec<Door> {
-        let outdated = |(door, receiving): &(&Door, &Receiving)| {
-            receiving.state.is_ok() && receiving.born() != self.born(door, links)
+    /// Returns the ingresses whose rings depend on properties that have changed.
+    pub(super) fn outdated(&self, links: &Links) -> Vec<Ingress> {
+        let outdated = |(ingress, receiver): &(&Ingress, &Receiver)| {
+            receiver.state.is_ok() && receiver.params() != self.params(ingress, links)
         };
-        let doors = self.doors.iter().filter(outdated);
-        doors.map(|(door, _)| door.clone()).collect()
+        let ingresses = self.ingresses.iter().filter(outdated);
+        ingresses.map(|(ingress, _)| ingress.clone()).collect()
     }
 
-    /// What a ring would depend on that was opened now, where one can be.
-    fn born(&self, door: &Door, links: &Links) -> Option<Born> {
-        let link = links.get(&door.interface).filter(|link| link.up)?;
-        let is_over = |other: &Door| other.v6 == door.v6 && links.is_over(&other.interface, link.index);
-        Some(Born {
+    /// Returns the properties that a ring opened now depends on, if it can be opened.
+    fn params(&self, ingress: &Ingress, links: &Links) -> Option<RingParams> {
+        let link = links.get(&ingress.interface).filter(|link| link.up)?;
+        let is_stacked_on =
+            |other: &Ingress| other.v6 == ingress.v6 && links.is_stacked_on(&other.interface, link.index);
+        Some(RingParams {
             index: link.index,
             mtu: link.mtu,
-            whole: door.v6 || !self.doors.keys().any(is_over),
+            defragment: ingress.v6 || !self.ingresses.keys().any(is_stacked_on),
         })
     }
 
-    /// Opens or closes a door as its interface is now, for the rules that it has now.
+    /// Opens or closes an ingress according to its interface, for its current rules.
     pub(super) fn update<'a>(
         &mut self,
-        door: &Door,
+        ingress: &Ingress,
         rules: impl Iterator<Item = &'a Input> + Clone,
         links: &Links,
-        crew: &mut Crew,
+        workers: &mut WorkerPool,
     ) {
-        let born = self.born(door, links);
-        let (engine, next_id) = (self.engine, &mut self.next_id);
-        let Some(receiving) = self.doors.get_mut(door) else {
+        let params = self.params(ingress, links);
+        let (mode, next_id) = (self.mode, &mut self.next_id);
+        let Some(receiver) = self.ingresses.get_mut(ingress) else {
             return;
         };
-        let link = links.get(&door.interface).filter(|link| link.up);
-        if receiving.born() != born {
-            receiving.close(crew, &mut self.closing);
+        let link = links.get(&ingress.interface).filter(|link| link.up);
+        if receiver.params() != params {
+            receiver.close(workers, &mut self.deferred);
         }
-        let (Some(link), Some(born)) = (link, born) else {
-            let why = match links.get(&door.interface) {
+        let (Some(link), Some(params)) = (link, params) else {
+            let why = match links.get(&ingress.interface) {
                 None => "no such interface",
                 Some(_) => "the interface is down",
             };
-            receiving.wait(door, why);
+            receiver.wait(ingress, why);
             return;
         };
-        if receiving.state.is_err() {
-            receiving.open(door, engine, born, next_id, crew);
+        if receiver.state.is_err() {
+            receiver.open(ingress, mode, params, next_id, workers);
         }
-        receiving.adapt(door, link, rules, next_id, crew);
+        receiver.adapt(ingress, link, rules, next_id, workers);
     }
 
-    /// Tells a worker that has just been born.
-    pub(super) fn brief(&self, number: usize, crew: &mut Crew) {
-        for receiving in self.doors.values() {
-            receiving.tell(number, Ring::Used, crew);
+    /// Sends all inputs to a worker that has just been started.
+    pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
+        for receiver in self.ingresses.values() {
+            receiver.send(number, RingState::Used, workers);
         }
     }
 
-    /// What was counted.
-    pub(super) fn stats(&mut self, crew: &Crew) -> Vec<InterfaceStats> {
-        let doors = self.doors.iter_mut();
-        doors
-            .map(|(door, receiving)| receiving.stats(door, crew))
+    /// Returns the counters of every ingress.
+    pub(super) fn stats(&mut self, workers: &WorkerPool) -> Vec<InterfaceStats> {
+        let ingresses = self.ingresses.iter_mut();
+        ingresses
+            .map(|(ingress, receiver)| receiver.stats(ingress, workers))
             .collect()
     }
 }
 
-/// Where what a rule takes is sent to, if that is one address and port.
+/// Returns the destination of a rule if it is a single address and port.
 fn endpoint(input: &Input) -> Option<SocketAddr> {
     let single = input.to.prefix_len() == input.to.max_prefix_len();
     let port = input.port.filter(|_| single)?;

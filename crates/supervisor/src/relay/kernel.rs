@@ -1,8 +1,8 @@
-//! The kernel's own multicast routes, which a routing daemon sets (`--follow-kernel-routes`), as rules of ours.
+//! Rules from the kernel's multicast routes, which a routing daemon sets (`--follow-kernel-routes`).
 //!
-//! The kernel is kept from forwarding the same datagrams by an nftables rule. It is in the forward hook: what the kernel
-//! counts for a route, which is how the daemon knows that somebody still sends, is counted before, and so is what the
-//! host's own programs receive. It stands from the first to the last moment, so that no datagram goes both ways.
+//! An nftables rule keeps the kernel from forwarding the same datagrams. It is in the forward hook: the kernel's packet count
+//! of a route, by which the daemon knows that a sender is active, comes before it, and so does delivery to the host's own
+//! programs. The rule exists from the start to the end of the relay, so no datagram is forwarded twice.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ use crate::again::Again;
 use crate::error::Error;
 use crate::netlink::{self, Netlink};
 
-/// Follows the kernel's multicast routes. Dropped, the kernel forwards again.
+/// Watches the kernel's multicast routes. When dropped, the kernel forwards again.
 #[derive(Debug)]
 pub(super) struct KernelRoutes {
     events: Socket,
@@ -33,15 +33,15 @@ pub(super) struct KernelRoutes {
     again: Again,
 }
 
-/// Family of the kernel's IPv4 and IPv6 multicast routes in rtnetlink (linux/rtnetlink.h: `RTNL_FAMILY_IPMR`,
+/// Families of the kernel's IPv4 and IPv6 multicast routes in rtnetlink (linux/rtnetlink.h: `RTNL_FAMILY_IPMR`,
 /// `RTNL_FAMILY_IP6MR`).
 const FAMILIES: [u8; 2] = [128, 129];
 
-/// Groups of rtnetlink that tell of them.
+/// Groups of rtnetlink that announce changes of them.
 const EVENTS: i32 = libc::RTMGRP_IPV4_MROUTE | libc::RTMGRP_IPV6_MROUTE;
 
-/// Takes the place of a table that somebody has left behind.
-const BLOCK: &str = "\
+/// Replaces a table that another relay may have left behind.
+const BLOCK_FORWARDING: &str = "\
 add table inet pontoon_relay
 delete table inet pontoon_relay
 table inet pontoon_relay {
@@ -53,16 +53,16 @@ table inet pontoon_relay {
 }
 ";
 
-const UNBLOCK: &str = "delete table inet pontoon_relay\n";
+const UNBLOCK_FORWARDING: &str = "delete table inet pontoon_relay\n";
 
 impl KernelRoutes {
-    /// Ends the kernel's forwarding, and subscribes.
+    /// Stops the kernel's forwarding, and subscribes to changes.
     ///
     /// # Errors
-    /// There is no nft(8), or it may not; the kernel's.
+    /// nft(8) is not installed or not permitted; the kernel's.
     pub(super) fn start() -> Result<Self, Error> {
         let cannot = |what: &str, error: &io::Error| Error::io(what, error);
-        nft(BLOCK).map_err(|error| {
+        nft(BLOCK_FORWARDING).map_err(|error| {
             cannot("cannot keep the kernel from forwarding", &error)
                 .advise("as root, with nft(8) of the package nftables")
         })?;
@@ -78,23 +78,23 @@ impl KernelRoutes {
             })
         };
         subscribe().map_err(|error| {
-            unblock();
+            unblock_forwarding();
             cannot("cannot read multicast routes", &error)
         })
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Until when to wait at most.
+    /// Returns the time of the next attempt after a failure.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
 
-    /// Whether some route has changed, or may have.
+    /// Returns true if a route has changed, or may have.
     ///
     /// # Errors
     /// The kernel's.
@@ -102,16 +102,16 @@ impl KernelRoutes {
         Ok(netlink::drain(&self.events)? || self.again.is_due())
     }
 
-    /// The routes, as rules, unless they cannot be read now. Of several for one input the last one counts.
+    /// Returns the routes as rules; `None` if they cannot be read now. Of several with the same input the last one is returned.
     ///
     /// # Errors
-    /// The kernel's, unless it may do better in a second.
+    /// The kernel's, unless it is one that is retried after a second.
     pub(super) fn rules(&mut self, links: &Links) -> io::Result<Option<Vec<Rule>>> {
-        let said = self.ask(links);
-        self.again.unless_short("multicast routes", said)
+        let result = self.read(links);
+        self.again.unless_short("multicast routes", result)
     }
 
-    fn ask(&mut self, links: &Links) -> io::Result<Vec<Rule>> {
+    fn read(&mut self, links: &Links) -> io::Result<Vec<Rule>> {
         if self.again.is_pending() {
             self.query = Netlink::open()?;
         }
@@ -134,20 +134,20 @@ impl KernelRoutes {
 
 impl Drop for KernelRoutes {
     fn drop(&mut self) {
-        unblock();
+        unblock_forwarding();
     }
 }
 
-/// A route that leads somewhere, as a rule: from one interface to others, with group and port kept.
+/// Returns a route as a rule that keeps group and port; `None` if it has no outputs.
 fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
-    let (mut to, mut from, mut arrives, mut leaves) = (None, None, None, Vec::new());
+    let (mut to, mut from, mut iif, mut next_hops) = (None, None, None, Vec::new());
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Destination(address) => to = self::address(address),
             RouteAttribute::Source(address) => from = self::address(address),
-            RouteAttribute::Iif(index) => arrives = links.name(*index),
+            RouteAttribute::Iif(index) => iif = links.name(*index),
             RouteAttribute::MultiPath(hops) => {
-                leaves = hops
+                next_hops = hops
                     .iter()
                     .filter_map(|hop| Some((links.name(hop.interface_index)?, threshold(hop.hops))))
                     .collect();
@@ -156,12 +156,12 @@ fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
         }
     }
     let input = Input {
-        interface: arrives?.to_owned(),
+        interface: iif?.to_owned(),
         to: to.filter(IpAddr::is_multicast).map(IpNet::from)?,
         port: None,
         from: from.filter(|from| !from.is_unspecified()).map(IpNet::from),
     };
-    let outputs: Vec<Output> = leaves
+    let outputs: Vec<Output> = next_hops
         .into_iter()
         .filter(|(name, _)| *name != input.interface)
         .map(|(name, hops)| Output {
@@ -174,8 +174,8 @@ fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
     (!outputs.is_empty()).then_some(Rule { input, outputs })
 }
 
-/// The kernel forwards what has a TTL above the threshold (`ip_mr_forward`, Linux net/ipv4/ipmr.c); above 1 has to be what
-/// is one less then.
+/// Returns the treatment of the TTL. The kernel forwards datagrams with a TTL above the threshold (`ip_mr_forward`, Linux
+/// net/ipv4/ipmr.c). Above 1 is what can be decremented.
 fn threshold(ttl: u8) -> Hops {
     match NonZeroU8::new(ttl) {
         Some(threshold) if ttl > 1 => Hops::Above(threshold),
@@ -183,7 +183,7 @@ fn threshold(ttl: u8) -> Hops {
     }
 }
 
-/// rtnetlink's library does not know the families of multicast routes, and so leaves their addresses as they are.
+/// Returns the address. The rtnetlink library does not know the families of multicast routes and returns raw bytes.
 fn address(address: &RouteAddress) -> Option<IpAddr> {
     let RouteAddress::Other(bytes) = address else {
         return None;
@@ -193,13 +193,13 @@ fn address(address: &RouteAddress) -> Option<IpAddr> {
     v4().or_else(|_| v6()).ok()
 }
 
-fn unblock() {
-    if let Err(error) = nft(UNBLOCK) {
-        tracing::warn!(%error, "the kernel still does not forward (try: nft {})", UNBLOCK.trim_end());
+fn unblock_forwarding() {
+    if let Err(error) = nft(UNBLOCK_FORWARDING) {
+        tracing::warn!(%error, "the kernel's multicast forwarding stays blocked (try: nft {})", UNBLOCK_FORWARDING.trim_end());
     }
 }
 
-/// Has nft(8) do all that `program` says, or nothing.
+/// Runs an nft(8) script, which is applied as a whole or not at all.
 fn nft(program: &str) -> io::Result<()> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
@@ -214,9 +214,9 @@ fn nft(program: &str) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let result = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(
-        said.lines().next().unwrap_or("nft failed").to_owned(),
+        result.lines().next().unwrap_or("nft failed").to_owned(),
     ))
 }
 
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_threshold_is_part_of_the_rule() {
+    fn threshold_of_a_route_is_part_of_the_rule() {
         let (_, links) = super::super::links::LinkWatch::start().unwrap();
         let lo = links.get("lo").unwrap().index;
         let with = |ttl| {

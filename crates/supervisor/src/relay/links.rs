@@ -1,4 +1,4 @@
-//! The interfaces, and what becomes of them (rtnetlink(7)).
+//! Network interfaces and their changes (rtnetlink(7)).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,36 +22,37 @@ use crate::netlink::{self, Netlink};
 pub(super) struct Link {
     pub(super) name: String,
     pub(super) index: u32,
-    /// Somebody has set it up.
+    /// Administratively up (`IFF_UP`).
     pub(super) up: bool,
-    /// There is something at its other end.
+    /// The link is operational (`IFF_LOWER_UP`).
     pub(super) carrier: bool,
     pub(super) mtu: u32,
-    /// Bytes in front of IP are those of Ethernet.
+    /// The link-layer header is that of Ethernet.
     pub(super) ethernet: bool,
-    /// Index of the interface that it is on top of, a VLAN's say, and whose frames it gets.
-    over: Option<u32>,
-    addresses: Vec<Own>,
+    /// Index of the lower interface, whose frames it receives: that of a VLAN, say.
+    lower: Option<u32>,
+    addresses: Vec<LocalAddress>,
 }
 
-/// An address that can be sent from.
+/// An address that can be a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Own {
+pub(super) struct LocalAddress {
     pub(super) address: IpAddr,
-    /// The kernel sends from another one, where there is one (RFC 4862 section 5.5.4).
+    /// The kernel prefers other addresses as source (RFC 4862 section 5.5.4).
     deprecated: bool,
 }
 
 impl Link {
-    /// Its addresses of a family.
-    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = Own> {
-        let of_family = move |own: &&Own| Family::of(own.address) == family;
+    /// Returns the addresses of a family.
+    pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = LocalAddress> {
+        let of_family = move |local: &&LocalAddress| Family::of(local.address) == family;
         self.addresses.iter().filter(of_family).copied()
     }
 }
 
-impl Own {
-    /// An address that it may yet turn out that somebody else has is told once more when that is known (RFC 4862 section 5.4).
+impl LocalAddress {
+    /// Reads an address. Duplicate address detection of a tentative one is not finished; its end causes another event (RFC 4862
+    /// section 5.4).
     fn of(message: &RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(header) = message else {
             return None;
@@ -81,7 +82,7 @@ impl Links {
         self.0.get_mut(name)
     }
 
-    /// One more, like the loopback.
+    /// Adds a copy of the loopback interface.
     #[cfg(test)]
     pub(super) fn add(&mut self, name: &str, index: u32) {
         let mut link = self.0["lo"].clone();
@@ -89,30 +90,30 @@ impl Links {
         self.0.insert(link.name.clone(), link);
     }
 
-    /// Whether what arrives for an interface has come through the one with that index.
-    pub(super) fn is_over(&self, name: &str, index: u32) -> bool {
+    /// Returns true if frames of the named interface arrive through the one with that index.
+    pub(super) fn is_stacked_on(&self, name: &str, index: u32) -> bool {
         let mut at = self.get(name);
-        // None is on top of itself; what has just changed might look so.
+        // No interface is stacked on itself, but a snapshot of changing interfaces might look so.
         for _ in 0..self.0.len() {
-            let Some(over) = at.and_then(|link| link.over) else {
+            let Some(lower) = at.and_then(|link| link.lower) else {
                 return false;
             };
-            if over == index {
+            if lower == index {
                 return true;
             }
-            at = self.0.values().find(|link| link.index == over);
+            at = self.0.values().find(|link| link.index == lower);
         }
         false
     }
 
-    /// The name of the interface with this index.
+    /// Returns the name of the interface with this index.
     pub(super) fn name(&self, index: u32) -> Option<&str> {
         let link = self.0.values().find(|link| link.index == index)?;
         Some(&link.name)
     }
 }
 
-/// Follows the interfaces.
+/// Watches the interfaces.
 #[derive(Debug)]
 pub(super) struct LinkWatch {
     events: Socket,
@@ -122,7 +123,7 @@ pub(super) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Subscribes, then looks, so that no change falls between.
+    /// Subscribes to changes, then reads the interfaces, so no change is missed.
     ///
     /// # Errors
     /// The kernel's.
@@ -132,7 +133,7 @@ impl LinkWatch {
         events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
         events.set_non_blocking(true)?;
         let mut query = Netlink::open()?;
-        let last = look(&mut query)?;
+        let last = read_links(&mut query)?;
         let links = last.clone();
         let watch = Self {
             events,
@@ -143,27 +144,27 @@ impl LinkWatch {
         Ok((watch, links))
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Until when to wait at most.
+    /// Returns the time of the next attempt after a failure.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
 
-    /// The interfaces, if something has changed.
+    /// Returns the interfaces if they have changed.
     ///
     /// # Errors
-    /// The kernel's, unless it may do better in a second.
+    /// The kernel's, unless it is one that is retried after a second.
     pub(super) fn changed(&mut self) -> io::Result<Option<Links>> {
         if !netlink::drain(&self.events)? && !self.again.is_due() {
             return Ok(None);
         }
-        let said = self.ask();
-        let Some(now) = self.again.unless_short("the interfaces", said)? else {
+        let result = self.read();
+        let Some(now) = self.again.unless_short("the interfaces", result)? else {
             return Ok(None);
         };
         if now == self.last {
@@ -173,28 +174,28 @@ impl LinkWatch {
         Ok(Some(now))
     }
 
-    fn ask(&mut self) -> io::Result<Links> {
+    fn read(&mut self) -> io::Result<Links> {
         if self.again.is_pending() {
             self.query = Netlink::open()?;
         }
-        look(&mut self.query)
+        read_links(&mut self.query)
     }
 }
 
-/// What the kernel has counted for devices, by name.
+/// Returns the kernel's counters of devices, by name.
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn counted(query: &mut Netlink) -> io::Result<BTreeMap<String, DeviceStats>> {
+pub(super) fn read_device_stats(query: &mut Netlink) -> io::Result<BTreeMap<String, DeviceStats>> {
     let replies = query.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
     let stats = replies.iter().filter_map(|reply| match reply {
-        RouteNetlinkMessage::NewLink(message) => device_stats(message),
+        RouteNetlinkMessage::NewLink(message) => parse_device_stats(message),
         _ => None,
     });
     Ok(stats.map(|stats| (stats.interface.clone(), stats)).collect())
 }
 
-fn device_stats(message: &LinkMessage) -> Option<DeviceStats> {
+fn parse_device_stats(message: &LinkMessage) -> Option<DeviceStats> {
     let stats = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Stats64(stats) => Some(stats),
         _ => None,
@@ -209,7 +210,7 @@ fn device_stats(message: &LinkMessage) -> Option<DeviceStats> {
     })
 }
 
-fn look(query: &mut Netlink) -> io::Result<Links> {
+fn read_links(query: &mut Netlink) -> io::Result<Links> {
     let mut links: BTreeMap<u32, Link> = BTreeMap::new();
     for message in query.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
         if let RouteNetlinkMessage::NewLink(message) = message
@@ -220,10 +221,10 @@ fn look(query: &mut Netlink) -> io::Result<Links> {
     }
     for message in query.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
         if let RouteNetlinkMessage::NewAddress(header) = &message
-            && let Some(own) = Own::of(&message)
+            && let Some(local) = LocalAddress::of(&message)
             && let Some(link) = links.get_mut(&header.header.index)
         {
-            link.addresses.push(own);
+            link.addresses.push(local);
         }
     }
     Ok(Links(
@@ -250,13 +251,14 @@ fn link(message: &LinkMessage) -> Option<Link> {
             header.link_layer_type,
             LinkLayerType::Ether | LinkLayerType::Loopback
         ),
-        over: over(message),
+        lower: lower(message),
         addresses: Vec::new(),
     })
 }
 
-/// Of other kinds, what is said there is the other end, or is in another namespace.
-fn over(message: &LinkMessage) -> Option<u32> {
+/// Returns the index of the lower interface. For other kinds (veth, say) the attribute names the peer, which may be in
+/// another namespace.
+fn lower(message: &LinkMessage) -> Option<u32> {
     let (mut below, mut on_top) = (None, false);
     for attribute in &message.attributes {
         match attribute {
@@ -290,17 +292,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sees_the_loopback() {
+    fn reads_the_loopback_interface() {
         let (_, links) = LinkWatch::start().unwrap();
         let lo = links.get("lo").unwrap();
         assert!(lo.index > 0 && lo.ethernet && lo.mtu >= 1500);
         assert!(links.get("no such").is_none());
-        let counted = counted(&mut Netlink::open().unwrap()).unwrap();
-        assert_eq!(counted["lo"].interface, "lo");
+        let read_device_stats = read_device_stats(&mut Netlink::open().unwrap()).unwrap();
+        assert_eq!(read_device_stats["lo"].interface, "lo");
     }
 
     #[test]
-    fn knows_what_is_on_top_of_what() {
+    fn recognizes_stacked_interfaces() {
         let message = |index, below, kind: Option<InfoKind>| {
             let mut message = LinkMessage::default();
             message.header.index = index;
@@ -319,37 +321,43 @@ mod tests {
             message(3, 1, Some(InfoKind::Vlan)),
             message(4, 3, Some(InfoKind::MacVlan)),
         ]));
-        assert!(links.is_over("if3", 1) && links.is_over("if4", 3) && links.is_over("if4", 1));
-        assert!(!links.is_over("if2", 1) && !links.is_over("if1", 1) && !links.is_over("if3", 4));
+        assert!(
+            links.is_stacked_on("if3", 1) && links.is_stacked_on("if4", 3) && links.is_stacked_on("if4", 1)
+        );
+        assert!(
+            !links.is_stacked_on("if2", 1)
+                && !links.is_stacked_on("if1", 1)
+                && !links.is_stacked_on("if3", 4)
+        );
     }
 
     #[test]
-    fn an_address_counts_once_it_is_known_to_be_ours() {
+    fn tentative_address_is_not_used() {
         let with = |flags| {
             let mut message = AddressMessage::default();
             message.header.prefix_len = 64;
             message.header.flags = flags;
             let address = "2001:db8::1".parse().unwrap();
             message.attributes.push(AddressAttribute::Address(address));
-            Own::of(&RouteNetlinkMessage::NewAddress(message))
+            LocalAddress::of(&RouteNetlinkMessage::NewAddress(message))
         };
-        let own = with(AddressHeaderFlags::Permanent).unwrap();
-        assert!(!own.deprecated);
+        let local = with(AddressHeaderFlags::Permanent).unwrap();
+        assert!(!local.deprecated);
         assert_eq!(with(AddressHeaderFlags::Tentative), None);
         let taken = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
         assert_eq!(with(taken), None);
-        // Sockets choose another one now: it is another link.
-        assert_ne!(with(AddressHeaderFlags::Deprecated), Some(own));
+        // Sockets choose another source address now, so the link counts as changed.
+        assert_ne!(with(AddressHeaderFlags::Deprecated), Some(local));
     }
 
     #[test]
-    fn interfaces_that_cannot_be_read_now_are_read_later() {
+    fn failed_read_is_retried() {
         let (mut watch, links) = LinkWatch::start().unwrap();
         watch.last = Links::default();
         watch.query = Netlink::without_room();
         netlink::ask_nothing(&watch.events);
         assert_eq!(watch.changed().unwrap(), None);
-        // Not before it is time, unless there is an event.
+        // Not before the retry is due, unless there is an event.
         assert_eq!(watch.changed().unwrap(), None);
         let due = watch.deadline().unwrap();
         std::thread::sleep(due.saturating_duration_since(Instant::now()));

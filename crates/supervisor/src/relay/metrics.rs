@@ -1,4 +1,4 @@
-//! What a relay counts, in OpenMetrics' text format, which Prometheus reads.
+//! Counters of a relay in the OpenMetrics text format, for Prometheus.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use prometheus_client::registry::Registry;
 
 use crate::control::http::Response;
 
-/// The answer to who asks for metrics.
+/// Returns the response to a request for metrics.
 pub(super) fn response(stats: Stats) -> Response {
     Response::metrics(render(stats))
 }
 
 /// # Errors
-/// None but those of a bug in how names are put together.
+/// Only for an invalid metric name, which is a bug.
 fn render(stats: Stats) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("pontoon_relay");
     registry.register_collector(Box::new(Snapshot(stats)));
@@ -28,7 +28,7 @@ fn render(stats: Stats) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Snapshot(Stats);
 
-/// Names of labels, and for each row of what is counted their values and the count.
+/// Name, help text and label names of a metric, and label values and count of each row.
 type Family<const N: usize> = (
     &'static str,
     &'static str,
@@ -50,17 +50,17 @@ impl Collector for Snapshot {
             counter(&mut encoder, family)?;
         }
         counter(&mut encoder, outcomes(&stats.interfaces))?;
-        for family in of_workers(&stats.workers) {
+        for family in of_workers(&stats.workers, stats.querier.as_ref()) {
             counter(&mut encoder, family)?;
         }
         for family in of_devices(&stats.devices) {
             counter(&mut encoder, family)?;
         }
-        let help = "Packets that the kernel dropped before it had looked at them, from every device.";
+        let help = "Packets of all devices that the kernel dropped before it processed them.";
         encoder
             .encode_descriptor("softnet_dropped_packets", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, u64>(&stats.softnet_dropped, None)?;
-        let help = "Rules that hosts behind proxies and the kernel's routes want, and there is no room for.";
+        let help = "Derived rules that are not installed, as there are no counters left for them.";
         encoder
             .encode_descriptor("left_out_rules", help, None, MetricType::Gauge)?
             .encode_gauge(&i64::try_from(stats.left_out).unwrap_or(i64::MAX))?;
@@ -72,18 +72,20 @@ fn of_rules(rules: &[RuleStats]) -> [Family<1>; 2] {
     let rows = |of: fn(&RuleStats) -> u64| rules.iter().map(|rule| ([rule.rule.clone()], of(rule))).collect();
     let family = |name, help, of| (name, help, ["rule"], rows(of));
     [
-        family("received_datagrams", "Datagrams that a rule received.", |rule| {
-            rule.datagrams
-        }),
+        family(
+            "received_datagrams",
+            "Datagrams received that match a rule.",
+            |rule| rule.datagrams,
+        ),
         family(
             "received_bytes",
-            "Bytes of payload that a rule received.",
+            "Bytes of payload received that match a rule.",
             |rule| rule.bytes,
         ),
     ]
 }
 
-/// Every rule with each of its outputs.
+/// Returns every output with its rule.
 fn outputs(rules: &[RuleStats]) -> impl Iterator<Item = (&RuleStats, &OutputStats)> {
     rules
         .iter()
@@ -99,19 +101,15 @@ fn of_outputs(rules: &[RuleStats]) -> [Family<2>; 3] {
     };
     let family = |name, help, of| (name, help, ["rule", "output"], rows(of));
     [
-        family(
-            "sent_datagrams",
-            "Datagrams of an output that the kernel took.",
-            |output| output.sent,
-        ),
-        family(
-            "sent_bytes",
-            "Bytes of payload of an output that the kernel took.",
-            |output| output.bytes,
-        ),
+        family("sent_datagrams", "Datagrams sent by an output.", |output| {
+            output.sent
+        }),
+        family("sent_bytes", "Bytes of payload sent by an output.", |output| {
+            output.bytes
+        }),
         family(
             "sends",
-            "Calls of the kernel for an output that sent something.",
+            "System calls of an output that sent at least one datagram.",
             |output| output.sends,
         ),
     ]
@@ -132,8 +130,8 @@ fn lost(rules: &[RuleStats]) -> Family<3> {
     });
     (
         "lost_datagrams",
-        "Datagrams of an output that were not sent: their TTL had ended, there was no way, the kernel refused them, or its \
-         queue was full.",
+        "Datagrams that an output did not send: their TTL expired, the output was down, the kernel refused them, or the \
+         send queue was full.",
         ["rule", "output", "reason"],
         rows.collect(),
     )
@@ -152,22 +150,22 @@ fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 4] {
     [
         family(
             "packets",
-            "Packets that workers took; several datagrams of one flow can be one packet.",
+            "Packets received by workers; several datagrams of one flow can be one packet.",
             |interface| interface.packets,
         ),
         family(
             "kernel_packets",
-            "Packets that the kernel had for the rings, the dropped ones included.",
+            "Packets that arrived at the rings, including dropped ones.",
             |interface| interface.kernel_packets,
         ),
         family(
             "kernel_dropped_packets",
-            "Packets that the kernel dropped as a ring or a socket's buffer was full.",
+            "Packets dropped because a ring or a socket's buffer was full.",
             |interface| interface.kernel_dropped,
         ),
         family(
             "reopened",
-            "How often the kernel had stopped a ring for good, so that it was opened anew.",
+            "Times that rings were reopened because the kernel had stopped one.",
             |interface| interface.reopened,
         ),
     ]
@@ -190,50 +188,60 @@ fn outcomes(interfaces: &[InterfaceStats]) -> Family<3> {
     });
     (
         "datagrams",
-        "Datagrams that workers took: a rule matched, or why none got them.",
+        "Datagrams received by workers, by outcome: matched by a rule, or the reason for dropping them.",
         ["interface", "family", "outcome"],
         rows.collect(),
     )
 }
 
-fn of_workers(workers: &[WorkerStats]) -> [Family<1>; 9] {
+/// Returns metrics of each worker, labelled by its number, and of the querier process, labelled `querier`.
+fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Family<1>; 9] {
+    let numbered = workers.iter().enumerate();
+    let labelled: Vec<(String, &WorkerStats)> = numbered
+        .map(|(number, worker)| (number.to_string(), worker))
+        .chain(querier.map(|querier| ("querier".to_owned(), querier)))
+        .collect();
     let rows = |of: fn(&WorkerStats) -> u64| {
-        let row = |(number, worker): (usize, &WorkerStats)| ([number.to_string()], of(worker));
-        workers.iter().enumerate().map(row).collect()
+        let row = |(label, worker): &(String, &WorkerStats)| ([label.clone()], of(worker));
+        labelled.iter().map(row).collect()
     };
     let family = |name, help, of| (name, help, ["worker"], rows(of));
     [
-        family("worker_restarts", "Times that a worker was replaced.", |worker| {
-            worker.restarts
-        }),
+        family(
+            "worker_restarts",
+            "Times that a worker was restarted.",
+            |worker| worker.restarts,
+        ),
         family(
             "worker_batches",
-            "Looks of a worker that found something.",
+            "Polls of a worker that returned at least one packet.",
             |worker| worker.batches,
         ),
-        family("worker_packets", "Packets that a worker took.", |worker| {
+        family("worker_packets", "Packets received by a worker.", |worker| {
             worker.packets
         }),
         family(
             "worker_datagrams",
-            "Datagrams that a worker had a rule for.",
+            "Datagrams received by a worker that match a rule.",
             |worker| worker.datagrams,
         ),
-        family("worker_bytes", "Bytes of their payload.", |worker| worker.bytes),
-        family(
-            "worker_sent_datagrams",
-            "Copies that the kernel took.",
-            |worker| worker.sent,
-        ),
-        family("worker_sent_bytes", "Bytes of their payload.", |worker| {
+        family("worker_bytes", "Bytes of payload of those.", |worker| {
+            worker.bytes
+        }),
+        family("worker_sent_datagrams", "Copies sent by a worker.", |worker| {
+            worker.sent
+        }),
+        family("worker_sent_bytes", "Bytes of payload of those.", |worker| {
             worker.sent_bytes
         }),
-        family("worker_lost_datagrams", "Copies that were not sent.", |worker| {
-            worker.lost
-        }),
+        family(
+            "worker_lost_datagrams",
+            "Copies that a worker did not send.",
+            |worker| worker.lost,
+        ),
         family(
             "worker_sandbox_refused",
-            "System calls that the sandbox refused.",
+            "System calls of a worker that the sandbox refused.",
             |worker| worker.sandbox_refused,
         ),
     ]
@@ -246,25 +254,25 @@ fn of_devices(devices: &[DeviceStats]) -> [Family<1>; 5] {
     };
     let family = |name, help, of| (name, help, ["interface"], rows(of));
     [
-        family("device_rx_packets", "Packets that a device received.", |device| {
+        family("device_rx_packets", "Packets received by a device.", |device| {
             device.rx_packets
         }),
         family(
             "device_rx_dropped_packets",
-            "Packets received and dropped by the kernel.",
+            "Packets received by a device and dropped by the kernel.",
             |device| device.rx_dropped,
         ),
         family(
             "device_rx_missed_packets",
-            "Packets that a device had no room for.",
+            "Packets dropped by a device for lack of buffers.",
             |device| device.rx_missed,
         ),
-        family("device_tx_packets", "Packets that a device sent.", |device| {
+        family("device_tx_packets", "Packets sent by a device.", |device| {
             device.tx_packets
         }),
         family(
             "device_tx_dropped_packets",
-            "Packets dropped on the way to a device.",
+            "Packets dropped before a device sent them.",
             |device| device.tx_dropped,
         ),
     ]
@@ -284,7 +292,7 @@ fn counter<const N: usize>(
 }
 
 fn outputs_up(encoder: &mut DescriptorEncoder<'_>, rules: &[RuleStats]) -> fmt::Result {
-    let help = "Whether an output can send.";
+    let help = "1 if an output can send, else 0.";
     let mut metric = encoder.encode_descriptor("output_up", help, None, MetricType::Gauge)?;
     for (rule, output) in outputs(rules) {
         let values = [rule.rule.clone(), output.output.clone()];
@@ -311,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_has_its_line() {
+    fn renders_every_metric() {
         let output = OutputStats {
             output: "b 239.1.1.2:2".to_owned(),
             state: "up".to_owned(),
@@ -339,6 +347,10 @@ mod tests {
         let text = render(Stats {
             rules: vec![rule],
             interfaces: vec![interface],
+            querier: Some(WorkerStats {
+                restarts: 2,
+                ..WorkerStats::default()
+            }),
             workers: vec![worker],
             softnet_dropped: 4,
             ..Stats::default()
@@ -355,6 +367,7 @@ mod tests {
             "pontoon_relay_datagrams_total{interface=\"a\",family=\"ipv4\",outcome=\"matched\"} 10"
                 .to_owned(),
             "pontoon_relay_worker_restarts_total{worker=\"0\"} 1".to_owned(),
+            "pontoon_relay_worker_restarts_total{worker=\"querier\"} 2".to_owned(),
             "pontoon_relay_softnet_dropped_packets_total 4".to_owned(),
         ] {
             assert!(

@@ -12,54 +12,54 @@ use pontoon_relay_worker::messages::{self, Message};
 use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 
-use super::crew::Crew;
-use super::links::{Link, Links, Own};
+use super::links::{Link, Links, LocalAddress};
+use super::worker_pool::WorkerPool;
 use crate::error::reason;
 
-/// What has a socket of its own: rules that send alike share it.
+/// Destination and interface of a socket. Outputs with equal values share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Way {
+pub(super) struct Egress {
     interface: String,
     v6: bool,
-    /// `None`: different ones.
+    /// Destination address; `None` if it differs from datagram to datagram.
     to: Option<IpAddr>,
     port: Option<NonZeroU16>,
 }
 
-/// Ways by what they are.
+/// Sockets by destination and interface.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    ways: BTreeMap<Way, Sending>,
-    /// Numbers that were given back.
+    egresses: BTreeMap<Egress, EgressState>,
+    /// Numbers that can be reused.
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Sending {
+struct EgressState {
     id: u32,
-    /// Outputs of rules that send this way.
+    /// The number of outputs of rules that use it.
     users: usize,
-    state: Result<Open, Down>,
+    state: Result<Open, DownReason>,
 }
 
-/// One socket for each worker, and what the interface was like when they were opened.
+/// One socket for each worker, and the properties of the interface when they were opened.
 #[derive(Debug)]
 struct Open {
     sockets: Vec<OwnedFd>,
-    from: Origin,
+    from: LinkConfig,
 }
 
-/// What a socket depends on: its source address was chosen when it was connected, and what is too long by the MTU.
+/// Properties that a socket depends on: connect(2) has chosen its source address, and datagrams above the MTU are fragmented.
 #[derive(Debug, PartialEq, Eq)]
-struct Origin {
+struct LinkConfig {
     index: u32,
     mtu: u32,
-    addresses: Vec<Own>,
+    addresses: Vec<LocalAddress>,
 }
 
-/// Why nothing can be sent.
+/// The reason why nothing can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Down {
+pub(super) enum DownReason {
     NoInterface,
     NotUp,
     NoCarrier,
@@ -67,10 +67,10 @@ pub(super) enum Down {
     Kernel(String),
 }
 
-/// Bytes that may wait in the kernel for a device.
+/// Send buffer: bytes that may wait for a device.
 const SEND_BUFFER: usize = 4 << 20;
 
-impl Way {
+impl Egress {
     pub(super) fn of(output: &Output, input: &Input) -> Self {
         Self {
             interface: output.interface.clone(),
@@ -84,25 +84,25 @@ impl Way {
         if self.v6 { Family::V6 } else { Family::V4 }
     }
 
-    /// Only groups can be kept.
+    /// Returns true if datagrams are sent to groups. An address that is kept is always a group.
     fn is_multicast(&self) -> bool {
         self.to.is_none_or(|to| to.is_multicast())
     }
 
-    fn open(&self, links: &Links, count: usize) -> Result<Open, Down> {
-        let link = links.get(&self.interface).ok_or(Down::NoInterface)?;
+    fn open(&self, links: &Links, count: usize) -> Result<Open, DownReason> {
+        let link = links.get(&self.interface).ok_or(DownReason::NoInterface)?;
         if !link.up {
-            return Err(Down::NotUp);
+            return Err(DownReason::NotUp);
         }
         if !link.carrier {
-            return Err(Down::NoCarrier);
+            return Err(DownReason::NoCarrier);
         }
-        let from = Origin::of(link, self.family());
+        let from = LinkConfig::of(link, self.family());
         if from.addresses.is_empty() {
-            return Err(Down::NoAddress);
+            return Err(DownReason::NoAddress);
         }
         let sockets = (0..count).map(|_| self.socket(link)).collect::<io::Result<_>>();
-        let sockets = sockets.map_err(|error| Down::Kernel(reason(&error)))?;
+        let sockets = sockets.map_err(|error| DownReason::Kernel(reason(&error)))?;
         Ok(Open { sockets, from })
     }
 
@@ -113,11 +113,11 @@ impl Way {
         bind::to_device(&socket, &link.name)?;
         multicast::send_from(&socket, link.index, family)?;
         if !self.v6 {
-            // An address that is everybody's on a link looks like any other.
+            // The broadcast address of a link looks like any other address.
             sockopt::set_socket_broadcast(&socket, true)?;
         }
         udp::set_dont_fragment(&socket, family, false)?;
-        // Nobody reads what is sent back.
+        // Nothing is received on the socket.
         filter::refuse_all(&socket)?;
         sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER)
             .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER))?;
@@ -132,7 +132,7 @@ impl Way {
     }
 }
 
-impl Origin {
+impl LinkConfig {
     fn of(link: &Link, family: Family) -> Self {
         Self {
             index: link.index,
@@ -143,109 +143,111 @@ impl Origin {
 }
 
 impl Outputs {
-    /// The number of a way, for one more output of a rule.
-    pub(super) fn acquire(&mut self, way: &Way, links: &Links, crew: &mut Crew) -> u32 {
-        if let Some(sending) = self.ways.get_mut(way) {
-            sending.users += 1;
-            return sending.id;
+    /// Returns the number of a socket, for one more output of a rule. Opens it if it is new.
+    pub(super) fn acquire(&mut self, egress: &Egress, links: &Links, workers: &mut WorkerPool) -> u32 {
+        if let Some(entry) = self.egresses.get_mut(egress) {
+            entry.users += 1;
+            return entry.id;
         }
         let id = self
             .free
             .pop()
-            .unwrap_or_else(|| u32::try_from(self.ways.len()).unwrap_or(u32::MAX));
-        let sending = Sending {
+            .unwrap_or_else(|| u32::try_from(self.egresses.len()).unwrap_or(u32::MAX));
+        let entry = EgressState {
             id,
             users: 1,
-            state: way.open(links, crew.len()),
+            state: egress.open(links, workers.len()),
         };
-        sending.tell(way, crew);
-        if let Err(down) = &sending.state {
-            tracing::warn!("{}: {down}; what is for it waits", way.interface);
+        entry.send(egress, workers);
+        if let Err(down) = &entry.state {
+            tracing::warn!("{}: {down}; output suspended", egress.interface);
         }
-        self.ways.insert(way.clone(), sending);
+        self.egresses.insert(egress.clone(), entry);
         id
     }
 
-    /// One output less.
-    pub(super) fn release(&mut self, way: &Way, crew: &mut Crew) {
-        let Some(sending) = self.ways.get_mut(way) else {
+    /// Removes an output; closes the socket if it was the last one.
+    pub(super) fn release(&mut self, egress: &Egress, workers: &mut WorkerPool) {
+        let Some(entry) = self.egresses.get_mut(egress) else {
             return;
         };
-        sending.users -= 1;
-        if sending.users == 0 {
-            crew.tell_all(&Message::NoOutput(sending.id));
-            self.free.push(sending.id);
-            self.ways.remove(way);
+        entry.users -= 1;
+        if entry.users == 0 {
+            workers.send_all(&Message::RemoveOutput(entry.id));
+            self.free.push(entry.id);
+            self.egresses.remove(egress);
         }
     }
 
-    /// Opens and closes as the interfaces are now.
-    pub(super) fn update(&mut self, links: &Links, crew: &mut Crew) {
-        for (way, sending) in &mut self.ways {
-            if sending.is_as_it_was(way, links) {
+    /// Opens and closes sockets according to the state of the interfaces.
+    pub(super) fn update(&mut self, links: &Links, workers: &mut WorkerPool) {
+        for (egress, entry) in &mut self.egresses {
+            if entry.is_current(egress, links) {
                 continue;
             }
-            let state = way.open(links, crew.len());
-            match (&sending.state, &state) {
+            let state = egress.open(links, workers.len());
+            match (&entry.state, &state) {
                 (Err(old), Err(new)) if old == new => continue,
-                (Err(_), Ok(_)) => tracing::info!("{}: up", way.interface),
-                (Ok(_), Ok(_)) => tracing::debug!("{}: has changed", way.interface),
-                (_, Err(down)) => tracing::warn!("{}: {down}", way.interface),
+                (Err(_), Ok(_)) => tracing::info!("{}: up", egress.interface),
+                (Ok(_), Ok(_)) => {
+                    tracing::debug!("{}: reopened, as the interface has changed", egress.interface)
+                }
+                (_, Err(down)) => tracing::warn!("{}: {down}", egress.interface),
             }
-            sending.state = state;
-            sending.tell(way, crew);
+            entry.state = state;
+            entry.send(egress, workers);
         }
     }
 
-    /// Whether some way is down.
+    /// Returns true if a socket is not open.
     pub(super) fn incomplete(&self) -> bool {
-        self.ways.values().any(|sending| sending.state.is_err())
+        self.egresses.values().any(|entry| entry.state.is_err())
     }
 
-    /// Tells a worker that has just been born.
-    pub(super) fn brief(&self, number: usize, crew: &mut Crew) {
+    /// Sends all outputs to a worker that has just been started.
+    pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
         use std::os::fd::AsFd;
-        for (way, sending) in &self.ways {
-            if let Ok(open) = &sending.state
+        for (egress, entry) in &self.egresses {
+            if let Ok(open) = &entry.state
                 && let Some(socket) = open.sockets.get(number)
             {
-                crew.tell(number, &sending.message(way), Some(socket.as_fd()));
+                workers.send(number, &entry.message(egress), Some(socket.as_fd()));
             }
         }
     }
 
-    /// Why nothing can be sent.
-    pub(super) fn missing(&self, way: &Way) -> Option<&Down> {
-        self.ways.get(way)?.state.as_ref().err()
+    /// Returns the reason why nothing can be sent.
+    pub(super) fn missing(&self, egress: &Egress) -> Option<&DownReason> {
+        self.egresses.get(egress)?.state.as_ref().err()
     }
 }
 
-impl Sending {
-    /// Whether what is open would be opened like that again.
-    fn is_as_it_was(&self, way: &Way, links: &Links) -> bool {
-        let (Ok(open), Some(link)) = (&self.state, links.get(&way.interface)) else {
+impl EgressState {
+    /// Returns true if the properties that the sockets depend on are unchanged.
+    fn is_current(&self, egress: &Egress, links: &Links) -> bool {
+        let (Ok(open), Some(link)) = (&self.state, links.get(&egress.interface)) else {
             return false;
         };
-        link.up && link.carrier && open.from == Origin::of(link, way.family())
+        link.up && link.carrier && open.from == LinkConfig::of(link, egress.family())
     }
 
-    fn message(&self, way: &Way) -> Message {
+    fn message(&self, egress: &Egress) -> Message {
         Message::Output(messages::Output {
             id: self.id,
-            v6: way.v6,
-            multicast: way.is_multicast(),
+            v6: egress.v6,
+            multicast: egress.is_multicast(),
         })
     }
 
-    fn tell(&self, way: &Way, crew: &mut Crew) {
+    fn send(&self, egress: &Egress, workers: &mut WorkerPool) {
         match &self.state {
-            Ok(open) => crew.tell_each(&self.message(way), &open.sockets),
-            Err(_) => crew.tell_all(&Message::NoOutput(self.id)),
+            Ok(open) => workers.send_each(&self.message(egress), &open.sockets),
+            Err(_) => workers.send_all(&Message::RemoveOutput(self.id)),
         }
     }
 }
 
-impl fmt::Display for Down {
+impl fmt::Display for DownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoInterface => f.write_str("no such interface"),
@@ -265,11 +267,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_is_everybodys_is_one_to_send_to() {
+    fn broadcast_address_is_a_valid_destination() {
         let rule: Rule = "a 239.1.1.1:5001 -> lo 127.255.255.255:5001".parse().unwrap();
-        let way = Way::of(&rule.outputs[0], &rule.input);
+        let egress = Egress::of(&rule.outputs[0], &rule.input);
         let (_, links) = LinkWatch::start().unwrap();
-        let open = way.open(&links, 1);
+        let open = egress.open(&links, 1);
         assert!(open.is_ok(), "{:?}", open.err());
     }
 }

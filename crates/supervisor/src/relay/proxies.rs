@@ -1,135 +1,170 @@
-//! The ears and the voice of proxies: what hosts on a link say of groups, and what we ask them.
+//! IGMP/MLD queriers of `--proxy`: opens their packet sockets, and makes rules of the memberships that they report.
+//!
+//! The supervisor reads nothing from the sockets. A sandboxed worker does, parses what arrives, sends queries, and reports
+//! the source filter of each group. A compromised worker can report memberships that no host has, but only of routable groups
+//! and of as many as a host could report (see [`Memberships`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use pontoon_relay::Rule;
-use pontoon_relay::membership::{Querier, message};
-use pontoon_relay::proxy::{Proxy, Wanted};
+use pontoon_relay::counters::WorkerStats;
+use pontoon_relay::membership::Memberships;
+use pontoon_relay::proxy::{Member, Proxy};
+use pontoon_relay_worker::messages::{self, Message};
 use pontoon_sys::{Family, filter, packet};
+use rustix::event::PollFd;
 
+use super::counter_rows;
 use super::links::{Link, Links};
-use super::rows;
+use super::worker_pool::{SpawnConfig, Task, WorkerPool};
+use crate::error::Error;
 
-/// All proxies.
+/// All proxies, and the worker that runs their queriers.
 #[derive(Debug)]
 pub(super) struct Proxies {
-    begin: Instant,
-    proxies: Vec<Proxying>,
+    proxies: Vec<ProxyState>,
+    /// One worker, or none without proxies.
+    workers: WorkerPool,
+    next_id: u32,
 }
 
 #[derive(Debug)]
-struct Proxying {
+struct ProxyState {
     proxy: Proxy,
-    /// By interface and whether it is IPv6.
-    ears: BTreeMap<(String, bool), Ear>,
-    /// Interfaces that are not there, which has been said.
+    /// By downstream interface and whether the family is IPv6.
+    queriers: BTreeMap<(String, bool), Querier>,
+    /// Interfaces that do not exist, for which a warning has been logged.
     missing: BTreeSet<String>,
 }
 
-/// A place to hear and to ask at.
+/// A querier that the worker runs.
 #[derive(Debug)]
-struct Ear {
-    index: u32,
-    /// Where queries come from; while there is nothing, hosts are only heard.
-    own: Option<IpAddr>,
+struct Querier {
+    id: u32,
+    /// Index of the interface.
+    interface: u32,
+    /// Source address of queries, or the last one if the interface has none now.
+    address: IpAddr,
+    has_address: bool,
+    /// The worker has a duplicate. This one is for its successor.
     socket: OwnedFd,
-    querier: Querier,
+    memberships: Memberships,
 }
 
-/// Bytes of the longest message on a link.
-const LONGEST: usize = 9000;
-
-/// Messages of one look, so that a flood leaves time for everything else.
-const BATCH: usize = 64;
+/// Number of the only worker.
+const WORKER: usize = 0;
 
 impl Proxies {
-    /// Several with one upstream are one, as what they want would be rules with one input.
-    pub(super) fn new(proxies: &[Proxy]) -> Self {
-        let proxying = |proxy| Proxying {
+    /// Merges proxies that have the same upstream interface, as they would make rules with the same input, and starts the
+    /// worker.
+    ///
+    /// # Errors
+    /// The worker could not be started.
+    pub(super) fn new(proxies: &[Proxy], spawn_config: SpawnConfig) -> Result<Self, Error> {
+        let state = |proxy| ProxyState {
             proxy,
-            ears: BTreeMap::new(),
+            queriers: BTreeMap::new(),
             missing: BTreeSet::new(),
         };
-        Self {
-            begin: Instant::now(),
-            proxies: Proxy::merge(proxies).into_iter().map(proxying).collect(),
-        }
+        let workers = u8::from(!proxies.is_empty());
+        Ok(Self {
+            proxies: Proxy::merge(proxies).into_iter().map(state).collect(),
+            workers: WorkerPool::new(Task::Query, workers, spawn_config)?,
+            next_id: 0,
+        })
     }
 
-    /// Opens and closes as the interfaces are now.
+    /// Opens and closes queriers according to the state of the interfaces.
     pub(super) fn update(&mut self, links: &Links) {
-        let now = self.now();
-        for proxying in &mut self.proxies {
-            proxying.update(links, now);
+        for state in &mut self.proxies {
+            state.update(links, &mut self.workers, &mut self.next_id);
         }
     }
 
-    /// Readable when somebody has said something.
-    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ears().map(|ear| ear.socket.as_fd())
+    /// Returns the descriptors to poll.
+    pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.workers.poll_fds()
     }
 
-    /// When to turn next.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
-        self.ears().map(|ear| self.begin + ear.querier.next_tick()).min()
+    /// Returns the time at which [`Proxies::manage_worker`] is due even if no descriptor is ready.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.workers.next_deadline()
     }
 
-    /// Takes in what was said, asks what is due, and says what that leads to, and how much of it so many rows of the
-    /// counters are not enough for.
-    pub(super) fn turn(&mut self, rows: usize) -> (Vec<Rule>, usize) {
-        let now = self.now();
-        for ((name, _), ear) in self.proxies.iter_mut().flat_map(|proxying| &mut proxying.ears) {
-            if let Err(error) = ear.turn(now) {
-                tracing::debug!(%error, "{name}: asking for groups");
+    /// Takes in the memberships that the worker has reported, and restarts the worker if it has exited.
+    pub(super) fn manage_worker(&mut self) {
+        self.workers.flush();
+        self.workers.reap();
+        for member in self.workers.members() {
+            // The querier may have been removed while the report was in the socket's buffer.
+            let querier = self.queriers_mut().find(|querier| querier.id == member.querier);
+            let result = querier.map(|querier| querier.memberships.set(member.group, member.filter));
+            if let Some(Err(error)) = result {
+                self.workers.kill(WORKER, &error.to_string());
+                break;
             }
         }
-        // Where it is too much, it is cut off where the most is wanted: others are not to have less for that.
-        let mut most = usize::MAX;
+        for number in self.workers.start_due() {
+            for querier in self.proxies.iter().flat_map(|state| state.queriers.values()) {
+                querier.start(number, &mut self.workers);
+            }
+        }
+    }
+
+    /// Returns process id, restarts and totals of the worker.
+    pub(super) fn stats(&self) -> Option<WorkerStats> {
+        self.workers.stats().pop()
+    }
+
+    /// Returns the rules that follow from the memberships and need at most so many rows of counters, and the number of
+    /// memberships that are left out for lack of rows.
+    pub(super) fn rules(&self, rows: usize) -> (Vec<Rule>, usize) {
+        // The longest list of memberships is cut first, so that an interface with many does not take the rows of others.
+        let mut limit = usize::MAX;
         loop {
-            let (rules, longest, left_out) = self.rules(now, most);
-            if most == 0 || rows::needed(&rules) <= rows {
+            let (rules, longest, left_out) = self.rules_within(limit);
+            if limit == 0 || counter_rows::needed(&rules) <= rows {
                 return (rules, left_out);
             }
-            most = longest.min(most) / 2;
+            limit = longest.min(limit) / 2;
         }
     }
 
-    /// What leads to at most so many wishes of each interface and family; how many the longest list has, and how many are
-    /// not among them.
-    fn rules(&self, now: Duration, most: usize) -> (Vec<Rule>, usize, usize) {
+    /// Returns the rules that follow from the first `limit` memberships of each querier, the length of the longest list of
+    /// memberships, and the number of memberships beyond the limit.
+    fn rules_within(&self, limit: usize) -> (Vec<Rule>, usize, usize) {
         let (mut rules, mut longest, mut left_out) = (Vec::new(), 0, 0);
-        for Proxying { proxy, ears, .. } in &self.proxies {
-            let mut wanted = Vec::new();
-            for ((name, _), ear) in ears {
-                let wishes: Vec<_> = ear.querier.wanted(now).collect();
-                longest = longest.max(wishes.len());
-                left_out += wishes.len().saturating_sub(most);
-                wanted.extend(wishes.into_iter().take(most).map(|(group, from)| Wanted {
-                    behind: name.clone(),
+        for ProxyState { proxy, queriers, .. } in &self.proxies {
+            let mut members = Vec::new();
+            for ((interface, _), querier) in queriers {
+                let memberships: Vec<_> = querier.memberships.iter().collect();
+                longest = longest.max(memberships.len());
+                left_out += memberships.len().saturating_sub(limit);
+                let within = memberships.into_iter().take(limit);
+                members.extend(within.map(|(group, source)| Member {
+                    interface: interface.clone(),
                     group,
-                    from,
+                    source,
                 }));
             }
-            rules.extend(proxy.rules(&wanted));
+            rules.extend(proxy.rules(&members));
         }
         (rules, longest, left_out)
     }
 
-    fn ears(&self) -> impl Iterator<Item = &Ear> {
-        self.proxies.iter().flat_map(|proxying| proxying.ears.values())
-    }
-
-    fn now(&self) -> Duration {
-        self.begin.elapsed()
+    fn queriers_mut(&mut self) -> impl Iterator<Item = &mut Querier> {
+        self.proxies
+            .iter_mut()
+            .flat_map(|state| state.queriers.values_mut())
     }
 }
 
-impl Proxying {
-    fn update(&mut self, links: &Links, now: Duration) {
+impl ProxyState {
+    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32) {
         for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
             if links.get(name).is_some() {
                 self.missing.remove(name);
@@ -141,88 +176,94 @@ impl Proxying {
             for family in [Family::V4, Family::V6] {
                 let key = (name.clone(), family == Family::V6);
                 let link = links.get(name).filter(|link| link.up);
-                let own = link.and_then(|link| own_address(link, family));
-                if let Some(ear) = self.ears.get_mut(&key)
-                    && link.is_some_and(|link| link.index == ear.index)
+                let address = link.and_then(|link| query_address(link, family));
+                if let Some(querier) = self.queriers.get_mut(&key)
+                    && link.is_some_and(|link| link.index == querier.interface)
                 {
-                    ear.ask_from(own, now);
+                    querier.set_address(address, workers);
                     continue;
                 }
-                self.ears.remove(&key);
-                let found = link.map(|link| link.index).zip(own);
-                match found.map(|(index, own)| Ear::open(index, own, now)) {
-                    None => {}
-                    Some(Ok(ear)) => {
-                        self.ears.insert(key, ear);
+                if let Some(querier) = self.queriers.remove(&key) {
+                    workers.send(WORKER, &Message::RemoveQuerier(querier.id), None);
+                }
+                let (Some(link), Some(address)) = (link, address) else {
+                    continue;
+                };
+                *next_id += 1;
+                match Querier::open(*next_id, link.index, address) {
+                    Ok(querier) => {
+                        querier.start(WORKER, workers);
+                        self.queriers.insert(key, querier);
                     }
-                    Some(Err(error)) => tracing::warn!(%error, "{name}: cannot hear who wants groups"),
+                    Err(error) => tracing::warn!(%error, "{name}: cannot receive membership reports"),
                 }
             }
         }
     }
 }
 
-/// Queries of MLD come from the link's own address (RFC 3810 section 5).
-fn own_address(link: &Link, family: Family) -> Option<IpAddr> {
-    let mut addresses = link.addresses(family).map(|own| own.address);
+/// Returns the source address of queries. Those of MLD come from the link-local address (RFC 3810 section 5).
+fn query_address(link: &Link, family: Family) -> Option<IpAddr> {
+    let mut addresses = link.addresses(family).map(|local| local.address);
     addresses.find(|address| match address {
         IpAddr::V4(_) => true,
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     })
 }
 
-impl Ear {
-    fn open(index: u32, own: IpAddr, now: Duration) -> io::Result<Self> {
-        let family = Family::of(own);
-        let socket = packet::plain(index, family, |socket| match family {
+impl Querier {
+    /// Opens a packet socket that receives the IGMP or MLD messages of an interface.
+    fn open(id: u32, interface: u32, address: IpAddr) -> io::Result<Self> {
+        let family = Family::of(address);
+        let socket = packet::open_without_ring(interface, family, |socket| match family {
             Family::V4 => filter::attach(socket, IGMP),
             Family::V6 => filter::attach(socket, MLD),
         })?;
-        packet::all_groups(&socket, index, true)?;
+        packet::all_groups(&socket, interface, true)?;
         Ok(Self {
-            index,
-            own: Some(own),
+            id,
+            interface,
+            address,
+            has_address: true,
             socket,
-            querier: Querier::new(own, now),
+            memberships: Memberships::new(address.is_ipv6()),
         })
     }
 
-    /// Hosts that have been heard are not to be forgotten because an address of ours is another one.
-    fn ask_from(&mut self, own: Option<IpAddr>, now: Duration) {
-        if let Some(address) = own
-            && self.own != own
-        {
-            self.querier.set_own(address, now);
+    /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker's
+    /// first step is a general query, so the hosts confirm them or they expire.
+    fn start(&self, number: usize, workers: &mut WorkerPool) {
+        let querier = messages::Querier {
+            id: self.id,
+            interface: self.interface,
+            address: self.address,
+        };
+        workers.send(number, &Message::Querier(querier), Some(self.socket.as_fd()));
+        if !self.has_address {
+            workers.send(number, &Message::QuerierAddress(self.id, None), None);
         }
-        self.own = own;
+        for (group, filter) in self.memberships.groups() {
+            let member = messages::Member {
+                querier: self.id,
+                group,
+                filter: filter.clone(),
+            };
+            workers.send(number, &Message::Member(member), None);
+        }
     }
 
-    fn turn(&mut self, now: Duration) -> io::Result<()> {
-        let mut buffer = [0; LONGEST];
-        for _ in 0..BATCH {
-            match rustix::net::recv(&self.socket, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT) {
-                Ok((len, _)) => {
-                    if let Some(heard) = buffer.get(..len).and_then(message::parse) {
-                        self.querier.hear(heard, now);
-                    }
-                }
-                Err(rustix::io::Errno::AGAIN) => break,
-                // The interface has gone down, say, which is about to be told.
-                Err(error) => return Err(error.into()),
-            }
+    /// Changes the source address of queries. Memberships are kept, as the hosts have not changed.
+    fn set_address(&mut self, address: Option<IpAddr>, workers: &mut WorkerPool) {
+        if address == self.has_address.then_some(self.address) {
+            return;
         }
-        for query in self.querier.tick(now) {
-            if let Some(own) = self.own
-                && let Some((bytes, to)) = query.packet(own)
-            {
-                packet::send_to_group(&self.socket, self.index, to, &bytes)?;
-            }
-        }
-        Ok(())
+        self.has_address = address.is_some();
+        self.address = address.unwrap_or(self.address);
+        workers.send(WORKER, &Message::QuerierAddress(self.id, address), None);
     }
 }
 
-/// Protocol 2.
+/// Filter for IGMP: IP protocol 2.
 const IGMP: [(u16, u8, u8, u32); 4] = [
     (0x30, 0, 0, 9),
     (0x15, 0, 1, 2),
@@ -230,7 +271,7 @@ const IGMP: [(u16, u8, u8, u32); 4] = [
     (0x06, 0, 0, 0),
 ];
 
-/// Hop-by-hop options, and ICMPv6 behind them.
+/// Filter for MLD: hop-by-hop options, and ICMPv6 behind them.
 const MLD: [(u16, u8, u8, u32); 6] = [
     (0x30, 0, 0, 6),
     (0x15, 0, 3, 0),

@@ -1,88 +1,102 @@
-//! What a relay has, and how it changes.
+//! State of a relay: rules, sockets, workers, counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
+use pontoon_relay::proxy::Proxy;
 use pontoon_relay::rule::Input;
-use pontoon_relay::rules::{Change, Refused, Rules};
-use pontoon_relay_worker::messages::{Entry, MAX_LEN, Message};
+use pontoon_relay::rules::{Change, ChangeError, Rules};
+use pontoon_relay_worker::messages::{MAX_LEN, Message, RuleEntry};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
 use rustc_hash::FxHashMap;
 use rustix::event::PollFd;
 
-use super::claims::{Claim, Claims};
-use super::crew::{Birth, Crew};
-use super::inputs::{Door, Engine, Inputs};
+use super::counter_rows::{self, FreeRows};
+use super::inputs::{Ingress, Inputs, ReceiveMode};
 use super::links::{self, Links};
-use super::outputs::{Outputs, Way};
-use super::rows::{self, Rows};
+use super::memberships::{Membership, Memberships};
+use super::outputs::{Egress, Outputs};
+use super::proxies::Proxies;
+use super::worker_pool::{SpawnConfig, Task, WorkerPool};
 use crate::error::{Error, reason};
 use crate::netlink::Netlink;
 
 /// A running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// Rules that somebody wants.
-    own: Rules,
-    /// Rules that follow from the kernel's routes and from what hosts behind proxies want.
-    mirrored: Vec<Rule>,
-    /// Both: of two with one input that which somebody wants.
+    /// Rules of the command line, the configuration file and the control socket.
+    configured: Rules,
+    /// Rules derived from the kernel's routes and from the memberships of hosts behind proxies.
+    derived: Vec<Rule>,
+    /// The union of both. Of two with the same input, the configured one.
     rules: Rules,
-    /// What others want and there is no room for.
+    /// The number of derived rules for which there are no rows of counters.
     left_out: usize,
-    /// Whether it has been said that a sender's address is not kept.
-    warned: bool,
-    /// What each rule has, by its input.
-    installed: FxHashMap<Input, Entry>,
+    /// A warning about source-specific receivers has been logged.
+    source_warning_logged: bool,
+    /// Installed rules by input, with their rows and outputs.
+    installed: FxHashMap<Input, RuleEntry>,
     links: Links,
     inputs: Inputs,
     outputs: Outputs,
-    claims: Claims,
-    rows: Rows,
-    crew: Crew,
-    begin: Instant,
+    memberships: Memberships,
+    free_rows: FreeRows,
+    workers: WorkerPool,
+    proxies: Proxies,
+    /// Rules that follow from the kernel's multicast routes.
+    kernel_rules: Vec<Rule>,
+    started: Instant,
 }
 
 impl Relay {
-    /// Starts workers, which have no rules yet.
+    /// Starts the workers, without rules.
     ///
     /// # Errors
-    /// No memory for them; one that cannot start.
-    pub(super) fn start(links: Links, workers: u8, birth: Birth) -> Result<Self, Error> {
+    /// Out of memory or descriptors; a worker could not be started.
+    pub(super) fn start(
+        links: Links,
+        workers: u8,
+        proxies: &[Proxy],
+        spawn_config: SpawnConfig,
+    ) -> Result<Self, Error> {
+        let mut proxies = Proxies::new(proxies, spawn_config)?;
+        proxies.update(&links);
         Ok(Self {
-            own: Rules::default(),
-            mirrored: Vec::new(),
+            configured: Rules::default(),
+            derived: Vec::new(),
             rules: Rules::default(),
             left_out: 0,
-            warned: false,
+            source_warning_logged: false,
             installed: FxHashMap::default(),
             links,
-            inputs: Inputs::new(engine(&birth.disabled)),
+            inputs: Inputs::new(receive_mode(&spawn_config.disabled)),
             outputs: Outputs::default(),
-            claims: Claims::default(),
-            rows: Rows::new(),
-            crew: Crew::new(workers, birth)?,
-            begin: Instant::now(),
+            memberships: Memberships::default(),
+            free_rows: FreeRows::new(),
+            workers: WorkerPool::new(Task::Forward, workers, spawn_config)?,
+            proxies,
+            kernel_rules: Vec::new(),
+            started: Instant::now(),
         })
     }
 
-    /// The rules.
+    /// Returns all rules.
     pub(super) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// What a rule waits for: interfaces, and what is wrong with each.
+    /// Returns the interfaces that a rule waits for, each with the reason.
     pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
         let input = self.inputs.missing(&rule.input).map(ToOwned::to_owned);
-        let claim = Claim::of(&rule.input, self.inputs.engine());
-        let claim = claim.and_then(|claim| self.claims.missing(&claim));
-        let input = [input, claim].into_iter().flatten();
+        let membership = Membership::of(&rule.input, self.inputs.mode());
+        let membership = membership.and_then(|membership| self.memberships.missing(&membership));
+        let input = [input, membership].into_iter().flatten();
         let input = input.map(|why| format!("{}: {why}", rule.input.interface));
         let outputs = rule.outputs.iter().filter_map(|output| {
-            let why = self.outputs.missing(&Way::of(output, &rule.input))?;
+            let why = self.outputs.missing(&Egress::of(output, &rule.input))?;
             Some(format!("{}: {why}", output.interface))
         });
         let mut waits: Vec<String> = input.chain(outputs).collect();
@@ -91,75 +105,89 @@ impl Relay {
         waits
     }
 
-    /// The interfaces.
+    /// Returns the interfaces.
     pub(super) fn links(&self) -> &Links {
         &self.links
     }
 
-    /// Puts other rules in the place of those that somebody wanted, all at once. Those that stay are not touched.
+    /// Replaces the configured rules. Rules in both sets are not interrupted.
     ///
     /// # Errors
-    /// One cannot be, or there is no room for so many; nothing changes.
-    pub(super) fn replace(&mut self, own: Rules) -> Result<(), Error> {
-        // What others want is in nobody's way.
-        let mirrored = rows::fit(&self.mirrored, room_beside(&own)).to_vec();
-        self.set_rules(own.union(&mirrored))?;
-        self.mirrored = mirrored;
-        self.own = own;
+    /// A rule is not possible, or there are too many; nothing changes.
+    pub(super) fn replace(&mut self, configured: Rules) -> Result<(), Error> {
+        // Derived rules make room for configured ones.
+        let derived = counter_rows::fit(&self.derived, capacity_beside(&configured)).to_vec();
+        self.set_rules(configured.union(&derived))?;
+        self.derived = derived;
+        self.configured = configured;
         Ok(())
     }
 
-    /// Rows for rules that follow from what others want.
-    pub(super) fn room(&self) -> usize {
-        room_beside(&self.own)
-    }
-
-    /// Removes some of those and adds others. Says what there was before.
+    /// Removes some of the configured rules and adds others. Returns all rules as they were before.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Relay::replace`].
     pub(super) fn change(&mut self, change: &Change) -> Result<Rules, Error> {
-        let own = self.own.changed(change);
-        let own = own.map_err(|refused| self.explain(&refused))?;
+        let configured = self.configured.changed(change);
+        let configured = configured.map_err(|refused| self.explain(&refused))?;
         let before = self.rules.clone();
-        self.replace(own)?;
+        self.replace(configured)?;
         Ok(before)
     }
 
-    fn explain(&self, refused: &Refused) -> Error {
-        let what = match refused {
-            Refused::Unknown(input) if self.mirrored.iter().any(|rule| rule.input == *input) => {
+    fn explain(&self, refused: &ChangeError) -> Error {
+        let message = match refused {
+            ChangeError::Unknown(input) if self.derived.iter().any(|rule| rule.input == *input) => {
                 format!(
-                    "'{input}' is what hosts behind a proxy want, or a route of the kernel's: it goes with that"
+                    "'{input}' is derived from group memberships or the kernel's routes and cannot be removed"
                 )
             }
-            Refused::Unknown(_) | Refused::Conflict(_) => refused.to_string(),
+            ChangeError::Unknown(_) | ChangeError::Conflict(_) => refused.to_string(),
         };
-        Error::new(what)
+        Error::new(message)
     }
 
-    /// The same with rules that follow from what others want. There was no room for `left_out` more.
+    /// Sets the rules that follow from the kernel's multicast routes, for the next [`Relay::update_derived_rules`].
+    pub(super) fn set_kernel_rules(&mut self, rules: Vec<Rule>) {
+        self.kernel_rules = rules;
+    }
+
+    /// Derives rules from the kernel's multicast routes and from the memberships that queriers have reported, as many as
+    /// there are rows of counters for.
+    pub(super) fn update_derived_rules(&mut self) {
+        let capacity = capacity_beside(&self.configured);
+        let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
+        let rows = capacity - counter_rows::needed(kernel_rules);
+        let (mut rules, mut left_out) = self.proxies.rules(rows);
+        rules.extend_from_slice(kernel_rules);
+        left_out += self.kernel_rules.len() - kernel_rules.len();
+        if let Err(error) = self.set_derived_rules(rules, left_out) {
+            tracing::error!("{error}; rules unchanged");
+        }
+    }
+
+    /// Replaces the derived rules. There were no rows of counters for `left_out` more.
     ///
     /// # Errors
-    /// The same.
-    pub(super) fn mirror(&mut self, mirrored: Vec<Rule>, left_out: usize) -> Result<(), Error> {
+    /// As [`Relay::replace`].
+    fn set_derived_rules(&mut self, derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
         match (self.left_out, left_out) {
-            (0, 1..) => tracing::warn!("too much is wanted: {left_out} rules are left out"),
-            (1.., 0) => tracing::info!("there is room for all that is wanted again"),
+            (0, 1..) => tracing::warn!("too many rules: {left_out} derived rules are not installed"),
+            (1.., 0) => tracing::info!("all derived rules are installed again"),
             _ => {}
         }
         self.left_out = left_out;
-        if !self.warned && mirrored.iter().any(|rule| rule.input.from.is_some()) {
-            self.warned = true;
+        if !self.source_warning_logged && derived.iter().any(|rule| rule.input.from.is_some()) {
+            self.source_warning_logged = true;
             tracing::warn!(
-                "datagrams leave from an address of this host's: who wants them from one sender only does not get them"
+                "relayed datagrams carry this host's source address; source-specific (SSM) receivers will not get them"
             );
         }
-        if mirrored == self.mirrored {
+        if derived == self.derived {
             return Ok(());
         }
-        self.set_rules(self.own.union(&mirrored))?;
-        self.mirrored = mirrored;
+        self.set_rules(self.configured.union(&derived))?;
+        self.derived = derived;
         Ok(())
     }
 
@@ -174,150 +202,160 @@ impl Relay {
             .cloned()
             .collect();
         let wanted: FxHashMap<&Input, &Rule> = rules.iter().map(|rule| (&rule.input, rule)).collect();
-        let stays = |entry: &Entry| wanted.get(&entry.rule.input) == Some(&&entry.rule);
+        let stays = |entry: &RuleEntry| wanted.get(&entry.rule.input) == Some(&&entry.rule);
         let goes = self.installed.values().filter(|entry| !stays(entry));
         let freed: usize = goes.map(|entry| 1 + entry.outputs.len()).sum();
-        self.check(&added, freed)?;
-        let removed: Vec<Entry> = self
+        self.validate(&added, freed)?;
+        let removed: Vec<RuleEntry> = self
             .installed
             .extract_if(|_, entry| !stays(entry))
             .map(|(_, entry)| entry)
             .collect();
         drop(wanted);
 
-        let mut doors: Vec<Door> = removed.iter().map(|entry| Door::of(&entry.rule.input)).collect();
-        doors.extend(added.iter().map(|rule| Door::of(&rule.input)));
-        doors.sort_unstable();
-        doors.dedup();
+        let mut ingresses: Vec<Ingress> = removed
+            .iter()
+            .map(|entry| Ingress::of(&entry.rule.input))
+            .collect();
+        ingresses.extend(added.iter().map(|rule| Ingress::of(&rule.input)));
+        ingresses.sort_unstable();
+        ingresses.dedup();
 
-        // What comes is there before what goes is gone, so that what both need stays.
+        // New sockets are opened before old ones are closed, so sockets that both sets need stay open.
         for entry in &removed {
-            self.crew.tell_all(&Message::NoRule(entry.row));
-            // They are the last ones to be taken again.
+            self.workers.send_all(&Message::RemoveRule(entry.row));
+            // They are reused last, as a worker may still count in them.
             let outputs = entry.outputs.iter().map(|(row, _)| *row);
             outputs
                 .chain([entry.row])
-                .for_each(|row| self.rows.give_back(row));
+                .for_each(|row| self.free_rows.free(row));
         }
         for rule in added {
             self.install(rule);
         }
-        self.crew.tell_all(&Message::Commit);
+        self.workers.send_all(&Message::Commit);
         for entry in removed {
-            self.let_go(entry);
+            self.release(entry);
         }
         self.rules = rules;
-        for door in &doors {
-            self.update_door(door);
+        for ingress in &ingresses {
+            self.update_ingress(ingress);
         }
-        for door in self.inputs.outdated(&self.links) {
-            self.update_door(&door);
+        for ingress in self.inputs.outdated(&self.links) {
+            self.update_ingress(&ingress);
         }
         Ok(())
     }
 
-    /// Adapts to interfaces that have changed.
+    /// Adapts to changed interfaces.
     pub(super) fn set_links(&mut self, links: Links) {
         self.links = links;
+        self.proxies.update(&self.links);
         self.update();
     }
 
-    /// Tries again what could not be opened.
+    /// Retries what could not be opened.
     pub(super) fn retry(&mut self) {
         if self.incomplete() {
             self.update();
         }
     }
 
-    /// Something has come to a ring that nothing had come to for a while.
-    pub(super) fn packets_come(&mut self) {
-        self.inputs.packets_come();
+    /// Starts checks of rings, as SIGIO has reported a packet at one of them.
+    pub(super) fn on_packet_signal(&mut self) {
+        self.inputs.on_packet_signal();
     }
 
-    /// Opens rings anew that the kernel has stopped.
-    pub(super) fn look_at_rings(&mut self) {
-        for door in self.inputs.close_stuck(&mut self.crew) {
-            self.update_door(&door);
+    /// Reopens rings that the kernel has stopped.
+    pub(super) fn check_rings(&mut self) {
+        for ingress in self.inputs.close_stalled(&mut self.workers) {
+            self.update_ingress(&ingress);
         }
     }
 
-    /// Closes what nobody has any more.
+    /// Closes a ring whose delay has passed.
     pub(super) fn close_due(&mut self) {
         self.inputs.close_due();
     }
 
-    /// Whether something that a rule needs is not open.
+    /// Returns true if something that a rule needs is not open.
     pub(super) fn incomplete(&self) -> bool {
-        self.inputs.incomplete() || self.outputs.incomplete() || self.claims.incomplete()
+        self.inputs.incomplete() || self.outputs.incomplete() || self.memberships.incomplete()
     }
 
-    /// What to poll for the workers.
+    /// Returns the descriptors of the workers to poll.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.crew.poll_fds()
+        self.workers.poll_fds().chain(self.proxies.poll_fds())
     }
 
-    /// When there is something to do, whatever happens.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
-        [self.crew.next_turn(), self.inputs.next_turn()]
-            .into_iter()
-            .flatten()
-            .min()
+    /// Returns the time of the next event that no descriptor announces.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        [
+            self.workers.next_deadline(),
+            self.proxies.next_deadline(),
+            self.inputs.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
-    /// Buries the dead, tells whoever takes their place everything, and the others what waits for them.
-    pub(super) fn look_after_workers(&mut self) {
-        self.crew.go_on();
-        self.crew.reap();
-        for number in self.crew.start_due() {
-            self.outputs.brief(number, &mut self.crew);
+    /// Restarts workers that have exited, sends them the whole state, and sends queued messages to the others.
+    pub(super) fn manage_workers(&mut self) {
+        self.proxies.manage_worker();
+        self.workers.flush();
+        self.workers.reap();
+        for number in self.workers.start_due() {
+            self.outputs.restore_worker(number, &mut self.workers);
             for entry in self.installed.values() {
-                self.crew
-                    .tell(number, &Message::Rule(Box::new(entry.clone())), None);
+                self.workers
+                    .send(number, &Message::Rule(Box::new(entry.clone())), None);
             }
-            self.crew.tell(number, &Message::Commit, None);
-            self.inputs.brief(number, &mut self.crew);
+            self.workers.send(number, &Message::Commit, None);
+            self.inputs.restore_worker(number, &mut self.workers);
         }
     }
 
-    /// Everything that was counted.
+    /// Returns all counters.
     pub(super) fn stats(&mut self) -> Stats {
-        let interfaces = self.inputs.stats(&self.crew);
+        let interfaces = self.inputs.stats(&self.workers);
         let rules = self.rules.iter().filter_map(|rule| {
             let entry = self.installed.get(&rule.input)?;
             let mut stats = RuleStats {
                 rule: rule.to_string(),
                 ..RuleStats::default()
             };
-            self.crew.read(entry.row).for_each(|row| stats.add(&row));
+            self.workers.read(entry.row).for_each(|row| stats.add(&row));
             for (output, (row, _)) in rule.outputs.iter().zip(&entry.outputs) {
                 let mut of_output = OutputStats {
                     output: output.to_string(),
-                    state: match self.outputs.missing(&Way::of(output, &rule.input)) {
+                    state: match self.outputs.missing(&Egress::of(output, &rule.input)) {
                         None => "up".to_owned(),
                         Some(down) => down.to_string(),
                     },
                     ..OutputStats::default()
                 };
-                self.crew.read(*row).for_each(|row| of_output.add(&row));
+                self.workers.read(*row).for_each(|row| of_output.add(&row));
                 stats.outputs.push(of_output);
             }
             Some(stats)
         });
         let rules = rules.collect();
         Stats {
-            time_ms: u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX),
+            time_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             interfaces,
             devices: self.devices(),
             softnet_dropped: softnet_dropped(),
             rules,
             left_out: self.left_out as u64,
-            workers: self.crew.stats(),
+            workers: self.workers.stats(),
+            querier: self.proxies.stats(),
         }
     }
 
-    /// What the kernel has counted for the interfaces that rules name.
+    /// Returns the kernel's counters of the interfaces that rules name.
     fn devices(&self) -> Vec<DeviceStats> {
-        let counted = Netlink::open().and_then(|mut query| links::counted(&mut query));
+        let counted = Netlink::open().and_then(|mut query| links::read_device_stats(&mut query));
         let mut counted = counted.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read the counters of interfaces");
             BTreeMap::new()
@@ -333,28 +371,31 @@ impl Relay {
             .collect()
     }
 
-    /// Refuses what cannot be, and what there is no room for, before anything has changed.
-    fn check(&self, added: &[Rule], freed: usize) -> Result<(), Error> {
+    /// Checks that rules can be installed, before anything is changed.
+    fn validate(&self, added: &[Rule], freed: usize) -> Result<(), Error> {
         let needs_ring = |rule: &&Rule| {
             let input = &rule.input;
             input.port.is_none() || input.to.prefix_len() < input.to.max_prefix_len()
         };
-        if self.inputs.engine() == Engine::Socket
+        if self.inputs.mode() == ReceiveMode::Socket
             && let Some(rule) = added.iter().find(needs_ring)
         {
-            let what = format!(
+            let message = format!(
                 "'{}': without packet rings a rule has one group and one port",
                 rule.input
             );
-            return Err(Error::new(what).advise("CAP_NET_RAW"));
+            return Err(Error::new(message).advise("CAP_NET_RAW"));
         }
-        let doors: BTreeSet<Door> = added.iter().map(|rule| Door::of(&rule.input)).collect();
-        let new = doors.iter().filter(|door| !self.inputs.has(door)).count();
+        let ingresses: BTreeSet<Ingress> = added.iter().map(|rule| Ingress::of(&rule.input)).collect();
+        let new = ingresses
+            .iter()
+            .filter(|ingress| !self.inputs.has(ingress))
+            .count();
         let rows: usize = added.iter().map(|rule| 1 + rule.outputs.len()).sum();
-        if rows + new > self.rows.left() + freed {
+        if rows + new > self.free_rows.available() + freed {
             return Err(Error::new("too many rules and outputs"));
         }
-        // Each output's two numbers are at most this long in a message.
+        // Upper bound of the bytes of each output's two numbers in a message.
         let long = |rule: &&Rule| rule.to_string().len() + 64 + 24 * rule.outputs.len() > MAX_LEN;
         match added.iter().find(long) {
             Some(rule) => Err(Error::new(format!("'{}' has too many outputs", rule.input))),
@@ -362,103 +403,103 @@ impl Relay {
         }
     }
 
-    /// Opens what a rule needs and tells the workers. The rows are there: there was room.
+    /// Opens what a rule needs and sends it to the workers. [`Relay::validate`] has made sure of the rows.
     fn install(&mut self, rule: Rule) {
-        let door = Door::of(&rule.input);
-        if !self.inputs.has(&door) {
+        let ingress = Ingress::of(&rule.input);
+        if !self.inputs.has(&ingress) {
             let row = self.take_row();
-            self.inputs.add(door.clone(), row);
+            self.inputs.add(ingress.clone(), row);
         }
-        if let Some(claim) = Claim::of(&rule.input, self.inputs.engine()) {
-            self.claims.acquire(claim, &self.links);
+        if let Some(membership) = Membership::of(&rule.input, self.inputs.mode()) {
+            self.memberships.acquire(membership, &self.links);
         }
         let row = self.take_row();
         let outputs = rule
             .outputs
             .iter()
             .map(|output| {
-                let way = Way::of(output, &rule.input);
-                let id = self.outputs.acquire(&way, &self.links, &mut self.crew);
+                let egress = Egress::of(output, &rule.input);
+                let id = self.outputs.acquire(&egress, &self.links, &mut self.workers);
                 (self.take_row(), id)
             })
             .collect();
-        let entry = Entry {
-            table: self.inputs.table(&door).unwrap_or_default(),
+        let entry = RuleEntry {
+            table: self.inputs.table(&ingress).unwrap_or_default(),
             row,
             outputs,
             rule,
         };
-        self.crew.tell_all(&Message::Rule(Box::new(entry.clone())));
+        self.workers.send_all(&Message::Rule(Box::new(entry.clone())));
         self.installed.insert(entry.rule.input.clone(), entry);
     }
 
-    /// Closes what no other rule needs. The workers know by now.
-    fn let_go(&mut self, entry: Entry) {
-        if let Some(claim) = Claim::of(&entry.rule.input, self.inputs.engine()) {
-            self.claims.release(&claim);
+    /// Closes what no other rule needs, after the workers have been sent the removal.
+    fn release(&mut self, entry: RuleEntry) {
+        if let Some(membership) = Membership::of(&entry.rule.input, self.inputs.mode()) {
+            self.memberships.release(&membership);
         }
         for output in &entry.rule.outputs {
             self.outputs
-                .release(&Way::of(output, &entry.rule.input), &mut self.crew);
+                .release(&Egress::of(output, &entry.rule.input), &mut self.workers);
         }
     }
 
     fn take_row(&mut self) -> u32 {
-        let row = self.rows.take().unwrap_or(u32::MAX);
-        self.crew.clear(row);
+        let row = self.free_rows.allocate().unwrap_or(u32::MAX);
+        self.workers.clear(row);
         row
     }
 
     fn update(&mut self) {
-        self.claims.update(&self.links);
-        self.outputs.update(&self.links, &mut self.crew);
-        for door in self.inputs.doors() {
-            self.update_door(&door);
+        self.memberships.update(&self.links);
+        self.outputs.update(&self.links, &mut self.workers);
+        for ingress in self.inputs.ingresses() {
+            self.update_ingress(&ingress);
         }
     }
 
-    fn update_door(&mut self, door: &Door) {
-        let of_door = || {
+    fn update_ingress(&mut self, ingress: &Ingress) {
+        let of_ingress = || {
             self.rules
                 .iter()
                 .map(|rule| &rule.input)
-                .filter(|input| door.is_of(input))
+                .filter(|input| ingress.receives(input))
         };
-        if of_door().next().is_none() {
-            if let Some(row) = self.inputs.remove(door, &mut self.crew) {
-                self.rows.give_back(row);
+        if of_ingress().next().is_none() {
+            if let Some(row) = self.inputs.remove(ingress, &mut self.workers) {
+                self.free_rows.free(row);
             }
             return;
         }
-        let of_door: Vec<&Input> = of_door().collect();
+        let of_ingress: Vec<&Input> = of_ingress().collect();
         self.inputs
-            .update(door, of_door.into_iter(), &self.links, &mut self.crew);
+            .update(ingress, of_ingress.into_iter(), &self.links, &mut self.workers);
     }
 }
 
-fn room_beside(own: &Rules) -> usize {
-    Rows::ALL.saturating_sub(rows::needed(own.iter()))
+fn capacity_beside(configured: &Rules) -> usize {
+    FreeRows::ALL.saturating_sub(counter_rows::needed(configured.iter()))
 }
 
-/// The sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
+/// Returns the sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
 fn softnet_dropped() -> u64 {
     let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let of_cpu = |line: &str| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok();
     text.lines().filter_map(of_cpu).sum()
 }
 
-/// Packet rings, where the kernel lets us.
-fn engine(disabled: &Disabled) -> Engine {
+/// Returns packet rings if the kernel permits them.
+fn receive_mode(disabled: &Disabled) -> ReceiveMode {
     let why = if disabled.packet {
         "switched off".to_owned()
     } else {
         match packet::open(Size::new(1, 1500)) {
-            Ok(_) => return Engine::Ring,
+            Ok(_) => return ReceiveMode::Ring,
             Err(error) => reason(&error),
         }
     };
-    tracing::info!("no packet rings ({why}): UDP sockets take their place");
-    Engine::Socket
+    tracing::info!("no packet rings ({why}): using UDP sockets");
+    ReceiveMode::Socket
 }
 
 #[cfg(test)]

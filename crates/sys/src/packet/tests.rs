@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A ring on the loopback interface that sees only UDP to `port`; none where the machine does not let us.
+/// A ring on the loopback interface that receives only UDP to `port`; `None` without CAP_NET_RAW.
 fn on_loopback(size: Size, port: u16) -> Option<OwnedFd> {
     let socket = match open(size) {
         Ok(socket) => socket,
@@ -25,11 +25,11 @@ fn on_loopback(size: Size, port: u16) -> Option<OwnedFd> {
     crate::filter::attach(&socket, program).unwrap();
     let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap();
     bind(&socket, index.trim().parse().unwrap(), Family::V4).unwrap();
-    group(std::slice::from_ref(&socket), Spread::One, true).unwrap();
+    group(std::slice::from_ref(&socket), Fanout::One, true).unwrap();
     Some(socket)
 }
 
-/// A socket that sends, the one that receives, and the ring that sees what goes from one to the other.
+/// A sending and a receiving socket, and a ring that receives the packets between them.
 fn between(size: Size) -> Option<(UdpSocket, UdpSocket, OwnedFd)> {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = receiver.local_addr().unwrap();
@@ -50,13 +50,13 @@ fn wait_for(ring: &Ring, ahead: u32) -> Packet<'_> {
     }
 }
 
-/// UDP's payload in an IPv4 packet without options.
+/// The UDP payload of an IPv4 packet without options.
 fn payload(packet: &Packet<'_>) -> Vec<u8> {
     packet.bytes[28..].to_vec()
 }
 
 #[test]
-fn sizes_are_what_the_kernel_takes() {
+fn sizes_are_those_that_the_kernel_accepts() {
     assert_eq!(Size::new(100, 1514).parts(), [128, 2048]);
     assert_eq!(Size::new(100, 9014).parts(), [100, 16384]);
     assert_eq!(Size::new(1, 65550).parts(), [4, 16384]);
@@ -68,14 +68,14 @@ fn sizes_are_what_the_kernel_takes() {
 }
 
 #[test]
-fn packets_come_in_order_and_slots_come_back() {
+fn packets_arrive_in_order_and_slots_are_reused() {
     let size = Size::new(32, 1514);
     let Some((sender, _receiver, socket)) = between(size) else {
         return;
     };
     let mut ring = Ring::map(&socket, size, 7).unwrap();
     assert!(ring.packet(0).is_none());
-    // We were told 7, and the kernel begins at 0.
+    // The position is 7, and the kernel begins at 0.
     sender.send(&[0; 3]).unwrap();
     ring.find();
     assert_eq!(ring.position(), 0);
@@ -92,7 +92,7 @@ fn packets_come_in_order_and_slots_come_back() {
 }
 
 #[test]
-fn a_full_ring_drops_and_says_so() {
+fn full_ring_drops_and_counts() {
     let size = Size::new(32, 1514);
     let Some((sender, _receiver, socket)) = between(size) else {
         return;
@@ -106,7 +106,7 @@ fn a_full_ring_drops_and_says_so() {
 }
 
 #[test]
-fn what_is_long_is_kept_whole() {
+fn long_packet_is_kept_beside_the_ring() {
     let size = Size::new(32, 1514);
     let Some((sender, _receiver, socket)) = between(size) else {
         return;
@@ -120,7 +120,7 @@ fn what_is_long_is_kept_whole() {
     assert!(!wait_for(&ring, 0).kept);
     let mut buffer = vec![0; 1 << 16];
     // The header, Ethernet, IP and UDP.
-    assert_eq!(take_long(&socket, &mut buffer), Ok(10 + 14 + 28 + 30_000));
+    assert_eq!(receive_long(&socket, &mut buffer), Ok(10 + 14 + 28 + 30_000));
     assert_eq!(&buffer[10 + 14 + 28..][..30_000], long);
-    assert_eq!(take_long(&socket, &mut buffer), Err(Errno::AGAIN));
+    assert_eq!(receive_long(&socket, &mut buffer), Err(Errno::AGAIN));
 }

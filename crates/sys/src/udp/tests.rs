@@ -5,7 +5,7 @@ use vm_memory::VolatileSlice;
 use super::*;
 use crate::message::{self, Take};
 
-/// Two sockets on loopback, the second connected to the first; `None`, with a line, where there is no such loopback.
+/// Two sockets on loopback, the second connected to the first; `None`, with a line, if there is no loopback of the family.
 fn pair(family: Family) -> Option<(UdpSocket, UdpSocket)> {
     let Ok(server) = UdpSocket::bind((family.loopback(), 0)) else {
         crate::skipped("udp", family);
@@ -16,26 +16,26 @@ fn pair(family: Family) -> Option<(UdpSocket, UdpSocket)> {
     Some((server, client))
 }
 
-fn receive(socket: &UdpSocket) -> (usize, Beside) {
+fn receive(socket: &UdpSocket) -> (usize, Ancillary) {
     let mut bytes = vec![0; 65536];
     let mut control = [0; CONTROL];
     let into = [VolatileSlice::from(&mut bytes[..])];
     let got = message::receive(socket, &into, &mut control, Take::Next).unwrap();
-    (got.len, Beside::decode(&control[..got.control_len]))
+    (got.len, Ancillary::decode(&control[..got.control_len]))
 }
 
 #[test]
-fn properties_travel_beside() {
+fn ancillary_data_has_the_properties_of_the_datagram() {
     for family in [Family::V4, Family::V6] {
         let Some((server, client)) = pair(family) else {
             continue;
         };
-        tell_all(&server, family).unwrap();
-        tell_destination(&server, family).unwrap();
+        enable_recv_info(&server, family).unwrap();
+        enable_pktinfo(&server, family).unwrap();
         set_hop_limit(&client, family, 7).unwrap();
         set_traffic_class(&client, family, 0xb8).unwrap();
         client.send(b"x").unwrap();
-        let expected = Beside {
+        let expected = Ancillary {
             stride: None,
             hop_limit: Some(7),
             traffic_class: Some(0xb8),
@@ -48,16 +48,16 @@ fn properties_travel_beside() {
 }
 
 #[test]
-fn a_group_is_no_address_to_answer_from() {
+fn group_is_not_a_local_address() {
     let group: IpAddr = "ff02::1".parse().unwrap();
     let mut control = SendControl::new();
     push_source(&mut control, group);
-    let beside = Beside::decode(control.bytes());
+    let beside = Ancillary::decode(control.bytes());
     assert_eq!((beside.to, beside.destination), (None, Some(group)));
 }
 
 #[test]
-fn segments_come_back_coalesced() {
+fn segments_are_received_coalesced() {
     assert_eq!(
         offloads(),
         Ok((true, true)),
@@ -79,7 +79,7 @@ fn segments_come_back_coalesced() {
 }
 
 #[test]
-fn segments_arrive_one_by_one_at_a_plain_socket() {
+fn segments_are_received_one_by_one_without_udp_gro() {
     let (server, client) = pair(Family::V4).unwrap();
     let mut control = SendControl::new();
     push_segment(&mut control, 1000);
@@ -96,7 +96,7 @@ fn segments_arrive_one_by_one_at_a_plain_socket() {
 }
 
 #[test]
-fn answers_from_the_address_that_was_asked() {
+fn source_address_is_set_by_ancillary_data() {
     let server = UdpSocket::bind("0.0.0.0:0").unwrap();
     let port = server.local_addr().unwrap().port();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();

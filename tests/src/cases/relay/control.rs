@@ -422,10 +422,10 @@ fn refuses(context: &Context) -> Result<()> {
         (
             ["add", &good, "left 239.1.1.1 -> right *:*"],
             2,
-            "is not ADDRESS:PORT",
+            "invalid endpoint",
         ),
         (["remove", &first, &onward(at(7), at(8))], 1, "no rule for"),
-        (["remove", &first, "left 239.1.1.1"], 1, "is not ADDRESS:PORT"),
+        (["remove", &first, "left 239.1.1.1"], 1, "invalid endpoint"),
     ] {
         let said = ctl(context, &words, status)?;
         ensure!(said.contains(wanted), "{words:?}: {said}");

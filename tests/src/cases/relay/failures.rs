@@ -263,10 +263,10 @@ fn malformed(context: &Context) -> Result<()> {
     )?;
     let cases: [(&[&str], &str); 4] = [
         (&["--rule", "eth0 239.1.1.1:5001 eth1"], "no '->'"),
-        (&["--rule", "eth0 239.1.1.1:0 -> eth1 *:*"], "'0' is no port"),
+        (&["--rule", "eth0 239.1.1.1:0 -> eth1 *:*"], "invalid port '0'"),
         (
             &["--config", file],
-            "/mnt/relay.toml: line 3: '239.1.1.300' is no address",
+            "/mnt/relay.toml: line 3: invalid address '239.1.1.300'",
         ),
         (&[], "required"),
     ];

@@ -204,7 +204,8 @@ fn stopped(context: &Context) -> Result<()> {
             send(20, whole)?;
             Ok(receiver.next(Duration::from_millis(100))?.is_some())
         })?;
-        receiver.expect_silence()?;
+        // On a busy machine the ring may be open again before the first datagram arrives, and several have been sent.
+        while receiver.next(Duration::from_millis(300))?.is_some() {}
         let stats = relay.stats()?;
         stats.add_up()?;
         stats.expect("/interfaces/0/reopened", round)?;

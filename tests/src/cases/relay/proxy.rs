@@ -1,19 +1,29 @@
-//! Hosts that want groups, and nobody but the relay who hears them.
+//! `pontoon relay --proxy`: groups that hosts behind downstream interfaces join.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
 use super::world::{Relay, Row};
 use super::{group, usual};
 use crate::case::{Case, Context, Family};
-use crate::process::wait_until;
+use crate::process::{Process, wait_until};
+use crate::strace::Strace;
 
 pub(super) fn cases() -> Vec<Case> {
     let proxied = Case::both("relay.proxy", 60, proxy);
     let asked = Case::both("relay.proxy-asks", 60, asks);
-    proxied.into_iter().chain(asked).collect()
+    let reads = Case::both(
+        "relay.proxy-supervisor-reads-no-packet",
+        60,
+        supervisor_reads_no_packet,
+    );
+    let restarted = Case::both("relay.proxy-restores-memberships", 60, restores_memberships);
+    [proxied, asked, reads, restarted].into_iter().flatten().collect()
 }
 
 /// A wish makes a rule, and the end of the last wish ends it.
@@ -68,6 +78,94 @@ fn asks(context: &Context, family: Family) -> Result<()> {
     let sender = Sender::new(row.sender(), wanted, 8)?;
     sender.send(0..100, usual)?;
     receiver.expect(0..100, usual)
+}
+
+/// The supervisor holds the packet sockets that IGMP and MLD messages arrive at, and never reads from them.
+fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let wanted = group(family, 1);
+    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let supervisor = relay.supervisor();
+    let calls = "trace=read,readv,pread64,preadv,preadv2,recvfrom,recvmsg,recvmmsg,mmap,splice";
+    let strace = Strace::attach(supervisor, &["-y", "-e", calls], Path::new("/mnt/reads"))?;
+    let mut sockets = packet_sockets(supervisor)?;
+    let receiver = Receiver::new(row.receiver(), wanted)?;
+    relay.stats_when("there is a rule", |stats| {
+        stats.text("/rules/0/rule").contains(&wanted.ip().to_string())
+    })?;
+    drop(receiver);
+    relay.stats_when("the rule is gone", |stats| stats.text("/rules/0/rule").is_empty())?;
+    sockets.extend(packet_sockets(supervisor)?);
+    let written = strace.finish()?;
+    ensure!(!sockets.is_empty(), "the supervisor holds no packet socket");
+    for line in written.lines() {
+        let read = sockets
+            .iter()
+            .find(|inode| line.contains(&format!("<socket:[{inode}]>")));
+        ensure!(read.is_none(), "the supervisor reads a packet socket: {line}");
+    }
+    // Reports of the worker arrive by recvmsg(2), so the trace is not empty.
+    ensure!(
+        written.contains("recvmsg("),
+        "strace has seen no report:\n{written}"
+    );
+    Ok(())
+}
+
+/// Inodes of the packet sockets that a process has open.
+fn packet_sockets(process: Process) -> Result<BTreeSet<String>> {
+    let proc = format!("/proc/{}", process.id());
+    let table = std::fs::read_to_string(format!("{proc}/net/packet"))?;
+    let lines = table.lines().skip(1);
+    let all: BTreeSet<&str> = lines.filter_map(|line| line.split_whitespace().last()).collect();
+    let mut own = BTreeSet::new();
+    for entry in std::fs::read_dir(format!("{proc}/fd"))? {
+        let target = std::fs::read_link(entry?.path()).unwrap_or_default();
+        let target = target.to_string_lossy().into_owned();
+        let inode = target
+            .strip_prefix("socket:[")
+            .and_then(|rest| rest.strip_suffix(']'));
+        own.extend(inode.filter(|inode| all.contains(inode)).map(str::to_owned));
+    }
+    Ok(own)
+}
+
+/// When the querier's process is killed, the rules stay, and its successor sends a general query and handles a leave.
+fn restores_memberships(context: &Context, family: Family) -> Result<()> {
+    let row = Row::new(1)?;
+    let wanted = group(family, 1);
+    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let sender = Sender::new(row.sender(), wanted, 8)?;
+    let receiver = Receiver::new(row.receiver(), wanted)?;
+    let is_wanted = |rule: &str| rule.contains(&wanted.ip().to_string());
+    relay.stats_when("there is a rule", |stats| is_wanted(stats.text("/rules/0/rule")))?;
+    let queries = mld_queries(&row)?;
+    let before = relay.stats()?.number("/querier/pid");
+    Process::of(u32::try_from(before)?).signal(Signal::KILL)?;
+    let stats = relay.stats_when("the querier has a successor", |stats| {
+        stats.number("/querier/restarts") == 1 && ![0, before].contains(&stats.number("/querier/pid"))
+    })?;
+    ensure!(is_wanted(stats.text("/rules/0/rule")), "the rule is gone");
+    sender.send(0..100, usual)?;
+    receiver.expect(0..100, usual)?;
+    if family == Family::V6 {
+        wait_until("a general query has arrived", Duration::from_secs(5), || {
+            Ok(mld_queries(&row)? > queries)
+        })?;
+    }
+    drop(receiver);
+    relay.stats_when("the rule is gone", |stats| stats.text("/rules/0/rule").is_empty())?;
+    joined(&row, &wanted.ip().to_string(), false)
+}
+
+/// MLD queries that the receiver's kernel has received.
+fn mld_queries(row: &Row) -> Result<u64> {
+    let counters = row
+        .receiver()
+        .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp6")?))?;
+    let mut words = counters.split_whitespace();
+    words.find(|word| *word == "Icmp6InGroupMembQueries");
+    Ok(words.next().context("no such counter")?.parse()?)
 }
 
 /// How long a host tells of what it wants of its own accord: Linux twice within a second each (RFC 3376 section 8.11,

@@ -131,10 +131,14 @@ fn overload(context: &Context, family: Family) -> Result<()> {
 fn nothing(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
-    let pid = worker(&mut relay)?.as_raw_nonzero();
-    sandbox::given_up(pid.get().unsigned_abs())?;
-    relay.stats()?.expect("/workers/0/sandbox_refused", 0)
+    let options = ["--rule", &rule, "--proxy", "left -> right"];
+    let mut relay = Relay::start(context, row.relay(0), options)?;
+    for process in ["workers/0", "querier"] {
+        let pid = relay.stats()?.number(&format!("/{process}/pid"));
+        sandbox::given_up(u32::try_from(pid)?)?;
+        relay.stats()?.expect(&format!("/{process}/sandbox_refused"), 0)?;
+    }
+    Ok(())
 }
 
 /// Whoever takes a worker over can open nothing, not even what an engine may. It is counted, and the worker goes on.

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::case::{Context, Family};
 use crate::network::{Namespace, add_address, ip, join};
-use crate::process::wait_until;
+use crate::process::{Process, wait_until};
 
 /// A row of namespaces.
 pub(super) struct Row(Vec<Namespace>);
@@ -171,6 +171,11 @@ impl Relay {
             Ok(done(&last))
         })?;
         Ok(last)
+    }
+
+    /// Its supervisor.
+    pub(super) fn supervisor(&self) -> Process {
+        Process::of(self.child.id())
     }
 
     /// The ids of its workers.

@@ -1,4 +1,4 @@
-//! UDP sockets of a door, which need no privilege.
+//! UDP sockets of an ingress, which need no privilege.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,66 +9,66 @@ use pontoon_relay::rule::Input;
 use pontoon_sys::{Family, bind, udp};
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
-use super::receiving::{Lacking, receive_no_more};
-use super::{Door, endpoint};
+use super::receiver::{Failures, receive_no_more};
+use super::{Ingress, endpoint};
 use crate::error::reason;
 use crate::relay::links::Link;
 
-/// By where datagrams are sent to, all of them the first worker's: of a group each socket would get a copy. One for every
-/// address would take what is sent to other programs.
+/// Sockets by destination, all of them for the first worker: each socket that has joined a group would receive a copy. One
+/// socket bound to any address would receive datagrams for other programs.
 #[derive(Debug, Default)]
 pub(super) struct Sockets(BTreeMap<SocketAddr, (u32, OwnedFd)>);
 
-/// Bytes that may wait in a UDP socket.
+/// Receive buffer of a UDP socket.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
 impl Sockets {
-    /// Number, address and socket of each.
+    /// Returns number, address and socket of each.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SocketAddr, &OwnedFd)> {
         self.0.iter().map(|(at, (id, socket))| (*id, *at, socket))
     }
 
-    /// Datagrams that the kernel has dropped.
+    /// Returns the datagrams that the kernel has dropped.
     pub(super) fn dropped(&self) -> u64 {
         self.0.values().map(|(_, socket)| dropped(socket)).sum()
     }
 
-    /// Opens sockets for what rules want, and closes those that none wants, of which `gone` counts what they had dropped.
-    /// `tell` gets number, address and socket of what came, and the number of what went. Says which could not be opened:
-    /// somebody else may have a port for now.
+    /// Opens sockets for destinations of the rules, and closes those that no rule needs, adding their drops to `closed_drops`.
+    /// `send` is called with number, address and socket of each new one, and with the number of each that was closed. Returns
+    /// the destinations whose socket could not be opened, as another program has the port, say.
     pub(super) fn adapt<'a>(
         &mut self,
-        door: &Door,
+        ingress: &Ingress,
         link: &Link,
         rules: impl Iterator<Item = &'a Input> + Clone,
         gone: &mut u64,
         next_id: &mut u32,
-        mut tell: impl FnMut(u32, Option<(SocketAddr, &OwnedFd)>),
-    ) -> Lacking {
+        mut send: impl FnMut(u32, Option<(SocketAddr, &OwnedFd)>),
+    ) -> Failures {
         let wanted: BTreeSet<SocketAddr> = rules.filter_map(endpoint).collect();
         let unwanted = self.0.extract_if(.., |at, _| !wanted.contains(at));
         for (_, (id, socket)) in unwanted {
             receive_no_more(&socket);
-            tell(id, None);
+            send(id, None);
             *gone += dropped(&socket);
         }
-        let mut lacking = Lacking::new();
+        let mut failures = Failures::new();
         for at in wanted {
             if self.0.contains_key(&at) {
                 continue;
             }
-            match open(door.family(), link, at) {
+            match open(ingress.family(), link, at) {
                 Ok(socket) => {
                     *next_id += 1;
-                    tell(*next_id, Some((at, &socket)));
+                    send(*next_id, Some((at, &socket)));
                     self.0.insert(at, (*next_id, socket));
                 }
                 Err(error) => {
-                    lacking.insert(Some(at), format!("{at}: {}", reason(&error)));
+                    failures.insert(Some(at), format!("{at}: {}", reason(&error)));
                 }
             }
         }
-        lacking
+        failures
     }
 }
 
@@ -86,8 +86,8 @@ fn open(family: Family, link: &Link, at: SocketAddr) -> io::Result<OwnedFd> {
     bind::to_device(&socket, &link.name)?;
     sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER))?;
-    udp::tell_all(&socket, family)?;
-    udp::tell_destination(&socket, family)?;
+    udp::enable_recv_info(&socket, family)?;
+    udp::enable_pktinfo(&socket, family)?;
     if let Err(error) = udp::coalesce(&socket) {
         tracing::debug!(%error, "no UDP_GRO");
     }

@@ -8,14 +8,14 @@ use pontoon_sys::packet::Size;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
 use super::packet_ring::PacketRing;
-use super::receiving::{Open, What};
+use super::receiver::{Open, Source};
 use super::*;
-use crate::relay::crew::Birth;
 use crate::relay::links::{Link, LinkWatch};
+use crate::relay::worker_pool::{SpawnConfig, Task};
 
-/// Doors of that engine, of nobody's who would be told.
-fn inputs(engine: Engine) -> (Inputs, Links, Crew) {
-    let birth = Birth {
+/// Inputs of that mode, without workers.
+fn inputs(engine: ReceiveMode) -> (Inputs, Links, WorkerPool) {
+    let spawn_config = SpawnConfig {
         settings: Settings {
             max_delay: std::time::Duration::ZERO,
             segment: false,
@@ -24,7 +24,11 @@ fn inputs(engine: Engine) -> (Inputs, Links, Crew) {
         disabled: Disabled::default(),
     };
     let (_, links) = LinkWatch::start().unwrap();
-    (Inputs::new(engine), links, Crew::new(0, birth).unwrap())
+    (
+        Inputs::new(engine),
+        links,
+        WorkerPool::new(Task::Forward, 0, spawn_config).unwrap(),
+    )
 }
 
 fn input(port: u16) -> Input {
@@ -32,7 +36,7 @@ fn input(port: u16) -> Input {
     rule.input
 }
 
-/// A port that nobody else can have.
+/// A port that is in use.
 fn held() -> (UdpSocket, u16) {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -40,42 +44,42 @@ fn held() -> (UdpSocket, u16) {
 }
 
 #[test]
-fn a_port_that_somebody_holds_is_opened_when_it_is_free() {
-    let (mut inputs, links, mut crew) = inputs(Engine::Socket);
+fn port_in_use_is_opened_when_it_is_free() {
+    let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
     let mut holders = [held(), held()];
     holders.sort_unstable_by_key(|(_, port)| *port);
     let [(holder, port), (other, free)] = holders;
     drop(other);
     let wanted = [input(port), input(free)];
-    let door = Door::of(&wanted[0]);
-    inputs.add(door.clone(), 0);
+    let ingress = Ingress::of(&wanted[0]);
+    inputs.add(ingress.clone(), 0);
 
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     let why = format!("239.1.1.1:{port}: address already in use");
     assert_eq!(inputs.missing(&wanted[0]), Some(&*why));
     assert_eq!(inputs.missing(&wanted[1]), None, "the one behind it is open");
     assert!(inputs.incomplete());
-    assert_eq!(inputs.stats(&crew)[0].state, format!("UDP sockets; {why}"));
+    assert_eq!(inputs.stats(&workers)[0].state, format!("UDP sockets; {why}"));
 
     drop(holder);
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     assert_eq!(inputs.missing(&wanted[0]), None);
     assert!(!inputs.incomplete());
-    assert_eq!(inputs.stats(&crew)[0].state, "UDP sockets");
+    assert_eq!(inputs.stats(&workers)[0].state, "UDP sockets");
 }
 
-fn born(link: &Link) -> Born {
-    Born {
+fn params(link: &Link) -> RingParams {
+    RingParams {
         index: link.index,
         mtu: link.mtu,
-        whole: true,
+        defragment: true,
     }
 }
 
-/// What another program of this host has is another address's.
+/// Another program of this host has the same port at another address.
 #[test]
-fn a_socket_takes_what_its_rule_does_and_no_more() {
-    let (mut inputs, links, mut crew) = inputs(Engine::Socket);
+fn socket_receives_only_the_address_of_its_rule() {
+    let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
     let (other, port) = {
         let socket = socket_with(Family::V4.domain(), SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
         sockopt::set_socket_reuseaddr(&socket, true).unwrap();
@@ -85,9 +89,9 @@ fn a_socket_takes_what_its_rule_does_and_no_more() {
         (socket, port)
     };
     let wanted = [input(port)];
-    let door = Door::of(&wanted[0]);
-    inputs.add(door.clone(), 0);
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    let ingress = Ingress::of(&wanted[0]);
+    inputs.add(ingress.clone(), 0);
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     assert_eq!(inputs.missing(&wanted[0]), None);
     other
         .set_read_timeout(Some(std::time::Duration::from_secs(5)))
@@ -97,38 +101,38 @@ fn a_socket_takes_what_its_rule_does_and_no_more() {
     assert_eq!(other.recv(&mut [0; 8]).unwrap(), 5);
 }
 
-/// No ring is at hand without privilege: to take a filter, any socket does, and what is no socket refuses it.
+/// A ring cannot be opened without privilege. Any socket accepts a filter, and a descriptor that is not a socket refuses it.
 fn ring(links: &Links, socket: OwnedFd) -> Open {
     Open {
-        born: links.get("lo").map(born).unwrap(),
-        what: What::Ring(PacketRing::of(1, Size::new(1, 1500), vec![socket])),
+        params: links.get("lo").map(params).unwrap(),
+        source: Source::Ring(PacketRing::of(1, Size::new(1, 1500), vec![socket])),
     }
 }
 
 #[test]
-fn a_ring_whose_filter_was_refused_is_given_it_again() {
-    let (mut inputs, links, mut crew) = inputs(Engine::Ring);
+fn refused_filter_is_attached_again() {
+    let (mut inputs, links, mut workers) = inputs(ReceiveMode::Ring);
     let wanted = [input(5000)];
-    let door = Door::of(&wanted[0]);
-    inputs.add(door.clone(), 0);
+    let ingress = Ingress::of(&wanted[0]);
+    inputs.add(ingress.clone(), 0);
     let no_socket = std::fs::File::open("/dev/null").unwrap();
-    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(&links, no_socket.into()));
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    inputs.ingresses.get_mut(&ingress).unwrap().state = Ok(ring(&links, no_socket.into()));
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     let why = inputs.missing(&wanted[0]).unwrap();
     assert!(why.starts_with("cannot adapt to the rules: "), "{why}");
     assert!(inputs.incomplete());
 
-    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(&links, held().0.into()));
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    inputs.ingresses.get_mut(&ingress).unwrap().state = Ok(ring(&links, held().0.into()));
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     assert_eq!(inputs.missing(&wanted[0]), None);
     assert!(!inputs.incomplete());
 }
 
-/// Beside more rules than a filter has room for, a range changes no filter. A socket that is no packet socket refuses
-/// what it is asked for then.
+/// With more rules than a filter has room for, a range does not change the filter. A socket other than a packet socket
+/// refuses PACKET_MR_ALLMULTI.
 #[test]
-fn for_a_range_every_group_is_asked_for_whatever_the_filter() {
-    let (mut inputs, links, mut crew) = inputs(Engine::Ring);
+fn range_of_groups_requests_all_groups_whatever_the_filter() {
+    let (mut inputs, links, mut workers) = inputs(ReceiveMode::Ring);
     let input = |group: String| {
         format!("lo {group}:* -> a *:*")
             .parse()
@@ -137,15 +141,15 @@ fn for_a_range_every_group_is_asked_for_whatever_the_filter() {
     let mut wanted: Vec<Input> = (0..250)
         .map(|last| input(format!("239.1.1.{last}")).unwrap())
         .collect();
-    let door = Door::of(&wanted[0]);
-    inputs.add(door.clone(), 0);
-    inputs.doors.get_mut(&door).unwrap().state = Ok(ring(&links, held().0.into()));
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    let ingress = Ingress::of(&wanted[0]);
+    inputs.add(ingress.clone(), 0);
+    inputs.ingresses.get_mut(&ingress).unwrap().state = Ok(ring(&links, held().0.into()));
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     assert_eq!(inputs.missing(&wanted[0]), None);
     wanted.push(input("239.1.1.0/25".to_owned()).unwrap());
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     assert!(inputs.missing(&wanted[0]).is_some());
     wanted.pop();
-    inputs.update(&door, wanted.iter(), &links, &mut crew);
+    inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     assert_eq!(inputs.missing(&wanted[0]), None);
 }

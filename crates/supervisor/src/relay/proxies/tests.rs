@@ -1,76 +1,98 @@
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use pontoon_relay::membership::message::{Heard, Record, Wish};
+use pontoon_relay::membership::SourceFilter;
+use pontoon_relay_worker::messages::Settings;
+use pontoon_sys::disabled::Disabled;
 
+use super::super::counter_rows::FreeRows;
+use super::super::links::LinkWatch;
 use super::*;
 
-/// A proxy whose ears hear nothing by themselves.
+/// Proxies without a worker, whose queriers have sockets that receive nothing.
 fn proxies(text: &str) -> Proxies {
     let proxy: Proxy = text.parse().unwrap();
-    let mut proxies = Proxies::new(std::slice::from_ref(&proxy));
-    for name in proxy.downstream {
-        let own = IpAddr::from([10, 0, 0, 1]);
-        let ear = Ear {
-            index: 1,
-            own: Some(own),
+    let spawn_config = SpawnConfig {
+        settings: Settings {
+            max_delay: Duration::ZERO,
+            segment: false,
+        },
+        require_sandbox: false,
+        disabled: Disabled::default(),
+    };
+    let mut proxies = Proxies {
+        proxies: vec![ProxyState {
+            proxy: proxy.clone(),
+            queriers: BTreeMap::new(),
+            missing: BTreeSet::new(),
+        }],
+        workers: WorkerPool::new(Task::Query, 0, spawn_config).unwrap(),
+        next_id: 0,
+    };
+    for (id, name) in (1..).zip(proxy.downstream) {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let querier = Querier {
+            id,
+            interface: 1,
+            address,
+            has_address: true,
             socket: UnixStream::pair().unwrap().0.into(),
-            querier: Querier::new(own, Duration::ZERO),
+            memberships: Memberships::new(false),
         };
-        proxies.proxies[0].ears.insert((name, false), ear);
+        proxies.proxies[0].queriers.insert((name, false), querier);
     }
     proxies
 }
 
 impl Proxies {
-    fn hear(&mut self, behind: &str, group: [u8; 4], wish: Wish) {
-        let now = self.now();
-        let ear = self.proxies[0].ears.get_mut(&(behind.to_owned(), false)).unwrap();
-        let group = IpAddr::from(group);
-        ear.querier
-            .hear(Heard::Reports(vec![Record { group, wish }]), now);
+    fn set(&mut self, interface: &str, group: [u8; 4], filter: SourceFilter) {
+        let key = (interface.to_owned(), false);
+        let querier = self.proxies[0].queriers.get_mut(&key).unwrap();
+        querier.memberships.set(group.into(), filter).unwrap();
     }
 }
 
 #[test]
-fn one_who_wants_too_much_leaves_others_what_they_want() {
+fn interface_with_too_many_memberships_does_not_take_the_rows_of_others() {
     let mut proxies = proxies("up -> a, b");
     let sources: Vec<_> = (1..=4).map(|last| Ipv4Addr::new(10, 9, 9, last).into()).collect();
-    proxies.hear("a", [239, 9, 9, 9], Wish::FromAny);
-    for number in 0..4096_u16 {
+    proxies.set("a", [239, 9, 9, 9], SourceFilter::Any);
+    for number in 0..4095_u16 {
         let [high, low] = number.to_be_bytes();
-        let sources = sources.clone();
-        proxies.hear("a", [239, 1, high, low], Wish::From { sources, only: true });
+        let filter = SourceFilter::Sources(sources.clone());
+        proxies.set("a", [239, 1, high, low], filter);
     }
-    proxies.hear("b", [239, 9, 9, 8], Wish::FromAny);
-    let room = rows::Rows::ALL;
-    let (rules, left_out) = proxies.turn(room);
-    assert!(rows::needed(&rules) <= room && rows::needed(&rules) > room / 2);
+    proxies.set("b", [239, 9, 9, 8], SourceFilter::Any);
+    let rows = FreeRows::ALL;
+    let (rules, left_out) = proxies.rules(rows);
+    assert!(counter_rows::needed(&rules) <= rows && counter_rows::needed(&rules) > rows / 2);
     assert_eq!(rules.len() + left_out, 4095 * 4 + 2);
     let shown: Vec<_> = rules.iter().map(ToString::to_string).collect();
     for one in ["up 239.9.9.9:* -> a *:*", "up 239.9.9.8:* -> b *:*"] {
         assert!(shown.iter().any(|rule| rule == one), "{one}");
     }
-    assert_eq!(proxies.turn(3), (Vec::new(), 4095 * 4 + 2));
+    assert_eq!(proxies.rules(3), (Vec::new(), 4095 * 4 + 2));
 }
 
 #[test]
-fn hosts_are_remembered_when_an_address_changes() {
+fn memberships_are_kept_when_the_query_address_changes() {
     let mut proxies = proxies("up -> a");
-    proxies.hear("a", [239, 1, 1, 1], Wish::FromAny);
-    let now = proxies.now();
-    let ear = proxies.proxies[0].ears.values_mut().next().unwrap();
-    for own in [None, Some(IpAddr::from([10, 0, 0, 2]))] {
-        ear.ask_from(own, now);
+    proxies.set("a", [239, 1, 1, 1], SourceFilter::Any);
+    let querier = proxies.proxies[0].queriers.values_mut().next().unwrap();
+    for address in [None, Some(IpAddr::from([10, 0, 0, 2]))] {
+        querier.set_address(address, &mut proxies.workers);
+        assert_eq!(querier.has_address, address.is_some());
     }
-    assert_eq!(ear.querier.next_tick(), now, "they are asked");
-    assert_eq!(proxies.turn(rows::Rows::ALL).0.len(), 1);
+    assert_eq!(querier.address, IpAddr::from([10, 0, 0, 2]));
+    assert_eq!(proxies.rules(FreeRows::ALL).0.len(), 1);
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_missed_once() {
-    let mut proxies = Proxies::new(&["lo -> nowhere".parse().unwrap()]);
-    let (_, mut links) = super::super::links::LinkWatch::start().unwrap();
+fn missing_interface_is_noted_until_it_appears() {
+    let mut proxies = proxies("lo -> nowhere");
+    proxies.proxies[0].queriers.clear();
+    let (_, mut links) = LinkWatch::start().unwrap();
     proxies.update(&links);
     assert_eq!(proxies.proxies[0].missing, BTreeSet::from(["nowhere".to_owned()]));
     links.add("nowhere", 0);

@@ -4,9 +4,9 @@ use pontoon_relay_worker::messages::Settings;
 
 use super::*;
 
-/// A relay of no workers, on interfaces that are not there.
+/// A relay without workers, for interfaces that do not exist.
 fn relay() -> Relay {
-    let birth = Birth {
+    let spawn_config = SpawnConfig {
         settings: Settings {
             max_delay: Duration::ZERO,
             segment: false,
@@ -14,12 +14,12 @@ fn relay() -> Relay {
         require_sandbox: false,
         disabled: Disabled::default(),
     };
-    let mut relay = Relay::start(Links::default(), 0, birth).unwrap();
-    relay.inputs = Inputs::new(Engine::Ring);
+    let mut relay = Relay::start(Links::default(), 0, &[], spawn_config).unwrap();
+    relay.inputs = Inputs::new(ReceiveMode::Ring);
     relay
 }
 
-/// One rule for each of so many groups and ports.
+/// Rules for `count` ports of a group.
 fn many(count: u16, to: &str) -> Vec<Rule> {
     let rule = |port: u16| format!("a 239.1.1.1:{port} -> b {to}:{port}, c *:*").parse();
     (1..=count).map(|port| rule(port).unwrap()).collect()
@@ -30,42 +30,44 @@ fn rules(of: &[Rule]) -> Rules {
 }
 
 #[test]
-fn all_rules_can_be_changed_at_once() {
+fn all_rules_can_be_replaced_at_once() {
     let mut relay = relay();
     relay.replace(rules(&many(8000, "239.2.2.2"))).unwrap();
     relay.replace(rules(&many(8000, "239.3.3.3"))).unwrap();
     assert_eq!(relay.rules(), &rules(&many(8000, "239.3.3.3")));
     relay.replace(Rules::default()).unwrap();
-    assert_eq!(relay.rows.left(), Rows::ALL);
+    assert_eq!(relay.free_rows.available(), FreeRows::ALL);
     let too_many = relay.replace(rules(&many(12_000, "239.2.2.2")));
     assert!(too_many.is_err());
 }
 
 #[test]
-fn what_others_want_is_in_nobodys_way() {
+fn derived_rules_make_room_for_configured_ones() {
     let mut relay = relay();
     let wanted = many(20_000, "239.2.2.2");
-    let fits = rows::fit(&wanted, relay.room());
-    assert_eq!(rows::needed(fits), Rows::ALL / 4 * 4);
-    relay.mirror(fits.to_vec(), 20_000 - fits.len()).unwrap();
+    let fits = counter_rows::fit(&wanted, capacity_beside(&relay.configured));
+    assert_eq!(counter_rows::needed(fits), FreeRows::ALL / 4 * 4);
+    relay
+        .set_derived_rules(fits.to_vec(), 20_000 - fits.len())
+        .unwrap();
     assert_eq!(relay.stats().left_out, 20_000 - fits.len() as u64);
-    let own = rules(&many(10, "239.3.3.3"));
-    relay.replace(own.clone()).unwrap();
-    assert!(own.without(relay.rules()).next().is_none());
-    relay.mirror(Vec::new(), 0).unwrap();
+    let configured = rules(&many(10, "239.3.3.3"));
+    relay.replace(configured.clone()).unwrap();
+    assert!(configured.without(relay.rules()).next().is_none());
+    relay.set_derived_rules(Vec::new(), 0).unwrap();
     assert_eq!(relay.stats().left_out, 0);
-    assert_eq!(relay.rules(), &own);
+    assert_eq!(relay.rules(), &configured);
 }
 
 #[test]
-fn what_is_not_somebodys_own_cannot_be_removed() {
+fn derived_rules_cannot_be_removed() {
     let mut relay = relay();
-    relay.mirror(many(1, "239.2.2.2"), 0).unwrap();
+    relay.set_derived_rules(many(1, "239.2.2.2"), 0).unwrap();
     let change = |input| Change::parse(&[input], &[]).unwrap();
     for (input, why) in [
         (
             "a 239.1.1.1:1",
-            "'a 239.1.1.1:1' is what hosts behind a proxy want, or a route of the kernel's: it goes with that",
+            "'a 239.1.1.1:1' is derived from group memberships or the kernel's routes and cannot be removed",
         ),
         ("a 239.1.1.1:2", "no rule for 'a 239.1.1.1:2'"),
     ] {

@@ -1,4 +1,4 @@
-//! What a worker knows, and one batch of its work.
+//! Forwards batches of packets according to the rules.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -6,55 +6,55 @@ use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
-use pontoon_relay::counters::{Interface, OF_WORKER, OfRule, OfWorker};
-use pontoon_relay::datagram::Refused;
+use pontoon_relay::counters::{InterfaceCounter, RuleCounter, WORKER_ROW, WorkerCounter};
+use pontoon_relay::datagram::DatagramError;
 use pontoon_relay::gather::{Burst, MAX_DATAGRAMS};
 use pontoon_relay::rule;
 use pontoon_relay::{Datagram, Gather, Table};
 use rustc_hash::FxHasher;
 
 use crate::counters::Counters;
-use crate::input::{Arrival, Dropped, Input, Piece};
-use crate::messages::Entry;
-use crate::sender::{Outcome, Outgoing, Sender};
+use crate::input::{DropReason, Input, PayloadRef, RxPacket};
+use crate::messages::RuleEntry;
+use crate::sender::{Outcome, Sender, TxBurst};
 
 #[cfg(test)]
 mod tests;
 
-/// Rules, outputs and counters.
+/// Rules, outputs and counters of a worker.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct Forwarder {
     counters: Counters,
     senders: Vec<Option<Sender>>,
-    /// By row.
-    rules: BTreeMap<u32, Entry>,
-    tables: BTreeMap<u32, Table<Found>>,
-    gather: Gather<Kind, Piece>,
-    /// System calls refused that are counted already.
+    /// Rules by their row of counters.
+    rules: BTreeMap<u32, RuleEntry>,
+    tables: BTreeMap<u32, Table<RuleMatch>>,
+    gather: Gather<BurstKey, PayloadRef>,
+    /// Refused system calls that are in the counters already.
     refusals: u64,
 }
 
-/// What the table leads to.
+/// Result of a table lookup.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct RuleMatch {
     row: u32,
-    /// Some output keeps address or port.
+    /// Some output keeps the address or the port.
     keeps: bool,
 }
 
-/// What datagrams of one send have in common.
+/// Properties that datagrams of one send have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Kind {
+struct BurstKey {
     row: u32,
     hops: u8,
     class: u8,
-    /// Where they were sent to, where some output keeps any of it.
+    /// Original destination, if some output keeps part of it.
     to: Option<SocketAddr>,
 }
 
-/// What came of a batch, for the counters of its input.
+/// Counts of a batch, for the row of its input.
 #[derive(Debug, Default)]
-struct Tally {
+struct BatchCounts {
     packets: u64,
     datagrams: u64,
     matched: u64,
@@ -65,35 +65,36 @@ struct Tally {
     cut: u64,
 }
 
-/// Packets that a batch is expected to have.
-const BATCH: usize = 1024;
+/// Packets for which memory is allocated.
+const MAX_BATCH: usize = 1024;
 
-impl Work {
+impl Forwarder {
     pub(crate) fn new(counters: Counters) -> Self {
         Self {
             counters,
             senders: Vec::new(),
             rules: BTreeMap::new(),
             tables: BTreeMap::new(),
-            gather: Gather::new(BATCH),
+            gather: Gather::new(MAX_BATCH),
             refusals: 0,
         }
     }
 
-    /// Counts system calls that were refused, of which there are `refusals` in this process.
-    pub(crate) fn note_refusals(&mut self, refusals: u64) {
+    /// Counts system calls that were refused; `refusals` is their number since this process started.
+    pub(crate) fn count_refusals(&mut self, refusals: u64) {
         let more = refusals - self.refusals;
-        self.counters.add(OF_WORKER, OfWorker::Refusals as usize, more);
+        self.counters
+            .add(WORKER_ROW, WorkerCounter::Refusals as usize, more);
         self.refusals = refusals;
     }
 
-    /// Where the predecessor that counted in this row has left its ring.
+    /// Returns the ring position that the predecessor of this process has left in a row.
     pub(crate) fn position(&self, row: u32) -> u32 {
-        let position = self.counters.read(row)[Interface::Position as usize];
+        let position = self.counters.read(row)[InterfaceCounter::Position as usize];
         u32::try_from(position).unwrap_or_default()
     }
 
-    /// Puts a sender in its place, or nothing.
+    /// Sets or removes the socket of an output.
     pub(crate) fn set_sender(&mut self, id: u32, sender: Option<Sender>) {
         let id = id as usize;
         if self.senders.len() <= id {
@@ -102,8 +103,8 @@ impl Work {
         self.senders[id] = sender;
     }
 
-    /// Takes the rules of these rows away and adds others.
-    pub(crate) fn change(&mut self, removed: &[u32], added: Vec<Entry>) {
+    /// Removes the rules of these rows and adds others.
+    pub(crate) fn change(&mut self, removed: &[u32], added: Vec<RuleEntry>) {
         let mut tables: Vec<u32> = added.iter().map(|entry| entry.table).collect();
         tables.extend(
             removed
@@ -116,23 +117,23 @@ impl Work {
         tables.dedup();
         for table in tables {
             let of_table = self.rules.values().filter(|entry| entry.table == table);
-            let inputs = of_table.map(|entry| (&entry.rule.input, Found::of(entry)));
+            let inputs = of_table.map(|entry| (&entry.rule.input, RuleMatch::of(entry)));
             self.tables.insert(table, Table::new(inputs));
         }
     }
 
-    /// Takes what an input has, as much as one batch may, and sends it on. Says how many packets that were.
-    pub(crate) fn batch(&mut self, input: &mut Input, table: u32, row: u32) -> u64 {
-        let mut tally = Tally::default();
+    /// Forwards the packets of an input, at most one batch. Returns the number of packets.
+    pub(crate) fn forward_batch(&mut self, input: &mut Input, table: u32, row: u32) -> u64 {
+        let mut counts = BatchCounts::default();
         self.gather.clear();
-        while let Some(arrival) = input.take() {
-            tally.packets += 1;
-            match arrival.content {
-                Ok(_) => self.place(&arrival, table, &mut tally),
-                Err(dropped) => tally.dropped(dropped),
+        while let Some(packet) = input.take() {
+            counts.packets += 1;
+            match packet.content {
+                Ok(_) => self.classify(&packet, table, &mut counts),
+                Err(drop_reason) => counts.count_drop(drop_reason),
             }
         }
-        if tally.packets == 0 {
+        if counts.packets == 0 {
             return 0;
         }
         for burst in self.gather.bursts() {
@@ -142,38 +143,40 @@ impl Work {
         }
         input.release();
         self.counters
-            .set(row, Interface::Position as usize, input.position().into());
-        tally.count(&self.counters, row);
-        tally.packets
+            .set(row, InterfaceCounter::Position as usize, input.position().into());
+        counts.count(&self.counters, row);
+        counts.packets
     }
 
-    /// Finds the rule, and puts what arrived with others of its kind.
-    fn place(&mut self, arrival: &Arrival, table: u32, tally: &mut Tally) {
-        let Ok((datagram, size)) = &arrival.content else {
+    /// Looks up the rule of a packet and adds the packet to a burst.
+    fn classify(&mut self, packet: &RxPacket, table: u32, counts: &mut BatchCounts) {
+        let Ok((datagram, size)) = &packet.content else {
             return;
         };
         let bytes = datagram.payload.len();
         let datagrams = size.map_or(1, |size| bytes.div_ceil(size)) as u64;
-        tally.datagrams += datagrams;
+        counts.datagrams += datagrams;
         let found = self
             .tables
             .get(&table)
             .and_then(|table| table.find(datagram.from, datagram.to, datagram.to_port));
         let Some(found) = found else {
-            tally.unmatched += datagrams;
+            counts.unmatched += datagrams;
             return;
         };
-        tally.matched += datagrams;
-        let kind = Kind {
+        counts.matched += datagrams;
+        let burst_key = BurstKey {
             row: found.row,
             hops: datagram.hops,
             class: datagram.class,
             to: found.keeps.then(|| (datagram.to, datagram.to_port).into()),
         };
-        let piece = Piece::new(arrival.place, datagram.payload.clone());
+        let piece = PayloadRef::new(packet.location, datagram.payload.clone());
         match size {
-            None => self.gather.push(kind, flow(datagram), bytes, piece),
-            Some(size) => self.gather.push_whole(kind, flow(datagram), bytes, *size, piece),
+            None => self.gather.push(burst_key, flow(datagram), bytes, piece),
+            Some(size) => self
+                .gather
+                .push_coalesced(burst_key, flow(datagram), bytes, *size, piece),
         }
     }
 }
@@ -188,28 +191,28 @@ fn flow(datagram: &Datagram) -> usize {
 }
 
 fn send(
-    entry: &Entry,
-    burst: &Burst<'_, Kind, Piece>,
+    entry: &RuleEntry,
+    burst: &Burst<'_, BurstKey, PayloadRef>,
     input: &Input,
     senders: &mut [Option<Sender>],
     counters: &Counters,
 ) {
     let parts: ArrayVec<_, MAX_DATAGRAMS> = burst
-        .places()
+        .locations()
         .map(|piece| IoSlice::new(input.bytes(piece)))
         .collect();
     let (datagrams, bytes) = (burst.datagrams as u64, burst.bytes as u64);
-    counters.add(entry.row, OfRule::Datagrams as usize, datagrams);
-    counters.add(entry.row, OfRule::Bytes as usize, bytes);
-    let worker = |number: OfWorker, value| counters.add(OF_WORKER, number as usize, value);
-    worker(OfWorker::Datagrams, datagrams);
-    worker(OfWorker::Bytes, bytes);
+    counters.add(entry.row, RuleCounter::Datagrams as usize, datagrams);
+    counters.add(entry.row, RuleCounter::Bytes as usize, bytes);
+    let worker = |number: WorkerCounter, value| counters.add(WORKER_ROW, number as usize, value);
+    worker(WorkerCounter::Datagrams, datagrams);
+    worker(WorkerCounter::Bytes, bytes);
     for (output, (row, id)) in entry.rule.outputs.iter().zip(&entry.outputs) {
         let sender = senders.get_mut(*id as usize).and_then(Option::as_mut);
         let outcome = match (output.hops.leaving(burst.key.hops), sender) {
             (None, _) => Outcome::expired(datagrams),
             (Some(_), None) => Outcome::down(datagrams),
-            (Some(hops), Some(sender)) => sender.send(&Outgoing {
+            (Some(hops), Some(sender)) => sender.send(&TxBurst {
                 parts: &parts,
                 size: burst.size,
                 datagrams: burst.datagrams,
@@ -219,13 +222,13 @@ fn send(
             }),
         };
         outcome.count(counters, *row);
-        worker(OfWorker::Sent, outcome.sent);
-        worker(OfWorker::SentBytes, outcome.bytes);
-        worker(OfWorker::Lost, datagrams - outcome.sent);
+        worker(WorkerCounter::Sent, outcome.sent);
+        worker(WorkerCounter::SentBytes, outcome.bytes);
+        worker(WorkerCounter::Lost, datagrams - outcome.sent);
     }
 }
 
-/// Where to send, unless the socket is connected.
+/// Returns the destination, unless the socket is connected.
 fn destination(output: &rule::Output, original: Option<SocketAddr>) -> Option<SocketAddr> {
     let original = original.filter(|_| output.keeps())?;
     let address: IpAddr = output.to.unwrap_or(original.ip());
@@ -233,8 +236,8 @@ fn destination(output: &rule::Output, original: Option<SocketAddr>) -> Option<So
     Some((address, port).into())
 }
 
-impl Found {
-    fn of(entry: &Entry) -> Self {
+impl RuleMatch {
+    fn of(entry: &RuleEntry) -> Self {
         Self {
             row: entry.row,
             keeps: entry.rule.outputs.iter().any(rule::Output::keeps),
@@ -242,13 +245,13 @@ impl Found {
     }
 }
 
-impl Tally {
-    fn dropped(&mut self, dropped: Dropped) {
-        let (number, datagrams) = match dropped {
-            Dropped::Refused(Refused::Malformed) => (&mut self.malformed, 1),
-            Dropped::Refused(Refused::Checksum) => (&mut self.checksum, 1),
-            Dropped::Refused(Refused::Fragment) => (&mut self.fragment, 1),
-            Dropped::Cut(datagrams) => (&mut self.cut, datagrams),
+impl BatchCounts {
+    fn count_drop(&mut self, drop_reason: DropReason) {
+        let (number, datagrams) = match drop_reason {
+            DropReason::Refused(DatagramError::Malformed) => (&mut self.malformed, 1),
+            DropReason::Refused(DatagramError::Checksum) => (&mut self.checksum, 1),
+            DropReason::Refused(DatagramError::Fragment) => (&mut self.fragment, 1),
+            DropReason::Cut(datagrams) => (&mut self.cut, datagrams),
         };
         *number += datagrams;
         self.datagrams += datagrams;
@@ -256,18 +259,18 @@ impl Tally {
 
     fn count(&self, counters: &Counters, row: u32) {
         for (number, value) in [
-            (Interface::Packets, self.packets),
-            (Interface::Datagrams, self.datagrams),
-            (Interface::Matched, self.matched),
-            (Interface::Unmatched, self.unmatched),
-            (Interface::Malformed, self.malformed),
-            (Interface::Checksum, self.checksum),
-            (Interface::Fragment, self.fragment),
-            (Interface::Cut, self.cut),
+            (InterfaceCounter::Packets, self.packets),
+            (InterfaceCounter::Datagrams, self.datagrams),
+            (InterfaceCounter::Matched, self.matched),
+            (InterfaceCounter::Unmatched, self.unmatched),
+            (InterfaceCounter::Malformed, self.malformed),
+            (InterfaceCounter::Checksum, self.checksum),
+            (InterfaceCounter::Fragment, self.fragment),
+            (InterfaceCounter::Cut, self.cut),
         ] {
             counters.add(row, number as usize, value);
         }
-        counters.add(OF_WORKER, OfWorker::Batches as usize, 1);
-        counters.add(OF_WORKER, OfWorker::Packets as usize, self.packets);
+        counters.add(WORKER_ROW, WorkerCounter::Batches as usize, 1);
+        counters.add(WORKER_ROW, WorkerCounter::Packets as usize, self.packets);
     }
 }

@@ -8,9 +8,9 @@ use pontoon_sys::{Family, udp};
 use super::*;
 use crate::input::SocketInput;
 
-/// A worker on the loopback interface: what comes to its port goes to two receivers.
+/// A forwarder on the loopback interface that sends what arrives at its port to two receivers.
 struct World {
-    work: Work,
+    forwarder: Forwarder,
     input: Input,
     client: UdpSocket,
     receivers: [UdpSocket; 2],
@@ -28,21 +28,21 @@ fn loopback() -> UdpSocket {
 }
 
 fn world() -> World {
-    let (client, door) = (loopback(), loopback());
-    let port = door.local_addr().unwrap().port();
-    client.connect(door.local_addr().unwrap()).unwrap();
-    udp::tell_all(&door, Family::V4).unwrap();
-    udp::tell_destination(&door, Family::V4).unwrap();
-    let mut work = Work::new(Counters::map(Counters::create().unwrap()).unwrap());
+    let (client, ingress) = (loopback(), loopback());
+    let port = ingress.local_addr().unwrap().port();
+    client.connect(ingress.local_addr().unwrap()).unwrap();
+    udp::enable_recv_info(&ingress, Family::V4).unwrap();
+    udp::enable_pktinfo(&ingress, Family::V4).unwrap();
+    let mut forwarder = Forwarder::new(Counters::map(Counters::create().unwrap()).unwrap());
     let receivers = [loopback(), loopback()];
     for (id, receiver) in (0..).zip(&receivers) {
         let socket = loopback();
         socket.connect(receiver.local_addr().unwrap()).unwrap();
-        work.set_sender(id, Some(Sender::new(socket.into(), Family::V4, false, true)));
+        forwarder.set_sender(id, Some(Sender::new(socket.into(), Family::V4, false, true)));
     }
     World {
-        work,
-        input: Input::Socket(SocketInput::new(door.into(), port)),
+        forwarder,
+        input: Input::Socket(SocketInput::new(ingress.into(), port)),
         client,
         receivers,
     }
@@ -50,13 +50,13 @@ fn world() -> World {
 
 impl World {
     /// A rule for this port, with both outputs.
-    fn entry(&self, row: u32) -> Entry {
+    fn entry(&self, row: u32) -> RuleEntry {
         let port = self.client.peer_addr().unwrap().port();
         let [a, b] = [0, 1].map(|index: usize| self.receivers[index].local_addr().unwrap());
         let rule: Rule = format!("lo 127.0.0.1:{port} -> lo {a}, lo {b} ttl 1")
             .parse()
             .unwrap();
-        Entry {
+        RuleEntry {
             table: TABLE,
             row,
             outputs: OF_OUTPUTS.into_iter().zip(0..).collect(),
@@ -64,45 +64,45 @@ impl World {
         }
     }
 
-    fn batch(&mut self) -> u64 {
-        self.work.batch(&mut self.input, TABLE, OF_INTERFACE)
+    fn forward_batch(&mut self) -> u64 {
+        self.forwarder.forward_batch(&mut self.input, TABLE, OF_INTERFACE)
     }
 
     fn interface(&self) -> InterfaceStats {
         let mut stats = InterfaceStats::default();
-        stats.add(&self.work.counters.read(OF_INTERFACE));
+        stats.add(&self.forwarder.counters.read(OF_INTERFACE));
         stats
     }
 
     fn rule(&self) -> RuleStats {
         let mut stats = RuleStats::default();
-        stats.add(&self.work.counters.read(OF_RULE));
+        stats.add(&self.forwarder.counters.read(OF_RULE));
         stats
     }
 
     fn worker(&self) -> WorkerStats {
         let mut stats = WorkerStats::default();
-        stats.add(&self.work.counters.read(OF_WORKER));
+        stats.add(&self.forwarder.counters.read(WORKER_ROW));
         stats
     }
 
     fn output(&self, index: usize) -> OutputStats {
         let mut stats = OutputStats::default();
-        stats.add(&self.work.counters.read(OF_OUTPUTS[index]));
+        stats.add(&self.forwarder.counters.read(OF_OUTPUTS[index]));
         stats
     }
 }
 
 #[test]
-fn one_batch_is_one_send_for_each_output() {
+fn batch_is_one_send_for_each_output() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
-    world.work.change(&[], vec![entry]);
+    world.forwarder.change(&[], vec![entry]);
     for number in 0..10_u8 {
         world.client.send(&[number; 100]).unwrap();
     }
-    assert_eq!(world.batch(), 10);
-    assert_eq!(world.batch(), 0);
+    assert_eq!(world.forward_batch(), 10);
+    assert_eq!(world.forward_batch(), 0);
     let mut buffer = [0; 200];
     for receiver in &world.receivers {
         for number in 0..10_u8 {
@@ -133,60 +133,63 @@ fn one_batch_is_one_send_for_each_output() {
 }
 
 #[test]
-fn what_no_rule_wants_is_counted() {
+fn counts_unmatched_datagrams() {
     let mut world = world();
     world.client.send(b"early").unwrap();
-    assert_eq!(world.batch(), 1);
+    assert_eq!(world.forward_batch(), 1);
     assert_eq!((world.interface().unmatched, world.interface().matched), (1, 0));
     let entry = world.entry(OF_RULE);
-    world.work.change(&[], vec![entry]);
+    world.forwarder.change(&[], vec![entry]);
     world.client.send(b"now").unwrap();
-    world.batch();
-    world.work.change(&[OF_RULE], Vec::new());
+    world.forward_batch();
+    world.forwarder.change(&[OF_RULE], Vec::new());
     world.client.send(b"late").unwrap();
-    world.batch();
+    world.forward_batch();
     assert_eq!((world.interface().unmatched, world.interface().matched), (2, 1));
     assert_eq!(world.rule().datagrams, 1);
 }
 
 #[test]
-fn an_output_without_a_socket_loses_its_own() {
+fn output_without_a_socket_counts_its_datagrams_as_down() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
-    world.work.change(&[], vec![entry]);
-    world.work.set_sender(0, None);
+    world.forwarder.change(&[], vec![entry]);
+    world.forwarder.set_sender(0, None);
     world.client.send(b"one").unwrap();
-    world.batch();
+    world.forward_batch();
     assert_eq!((world.output(0).down, world.output(0).sent), (1, 0));
     assert_eq!((world.output(1).down, world.output(1).sent), (0, 1));
     assert_eq!((world.worker().lost, world.worker().sent), (1, 1));
 }
 
 #[test]
-fn a_ttl_that_ends_here_is_counted() {
+fn counts_expired_ttl() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
-    world.work.change(&[], vec![entry]);
+    world.forwarder.change(&[], vec![entry]);
     world.client.set_ttl(1).unwrap();
     world.client.send(b"one").unwrap();
-    world.batch();
+    world.forward_batch();
     assert_eq!((world.output(0).expired, world.output(0).sent), (1, 0));
-    // The other one sets its own.
+    // The other output sets the TTL.
     assert_eq!((world.output(1).expired, world.output(1).sent), (0, 1));
 }
 
 #[test]
-fn a_rule_changes_at_once() {
+fn rule_change_takes_effect_at_once() {
     let mut world = world();
     let entry = world.entry(OF_RULE);
-    world.work.change(&[], vec![entry]);
+    world.forwarder.change(&[], vec![entry]);
     let mut other = world.entry(9);
     other.rule.outputs.truncate(1);
     other.outputs.truncate(1);
-    world.work.change(&[OF_RULE], vec![other]);
+    world.forwarder.change(&[OF_RULE], vec![other]);
     world.client.send(b"one").unwrap();
-    world.batch();
+    world.forward_batch();
     assert_eq!(world.rule().datagrams, 0);
-    assert_eq!(world.work.counters.read(9)[OfRule::Datagrams as usize], 1);
+    assert_eq!(
+        world.forwarder.counters.read(9)[RuleCounter::Datagrams as usize],
+        1
+    );
     assert_eq!((world.output(0).sent, world.output(1).sent), (1, 0));
 }

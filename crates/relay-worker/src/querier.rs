@@ -1,0 +1,211 @@
+//! IGMP/MLD querier sockets of `pontoon relay --proxy`: receive reports of hosts, send queries.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use pontoon_relay::membership::message::{self, Query};
+use pontoon_relay::membership::{Querier, SourceFilter};
+use pontoon_sys::{packet, seqpacket};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use tracing::debug;
+
+use crate::messages::{Member, Message};
+
+/// A packet socket on one interface for one family, with the state of the querier there.
+#[derive(Debug)]
+pub(crate) struct QuerierSocket {
+    interface: u32,
+    /// Source address of queries. Without one, reports are received and no query is sent.
+    address: Option<IpAddr>,
+    socket: OwnedFd,
+    querier: Querier,
+    /// Time of the next tick. It is kept because computing it walks over all memberships.
+    due: Duration,
+}
+
+/// Bytes of the longest message that is parsed.
+const MAX_MESSAGE: usize = 9000;
+
+/// Messages that are received before other sockets have their turn.
+const MAX_BATCH: usize = 64;
+
+impl QuerierSocket {
+    pub(crate) fn new(interface: u32, address: IpAddr, socket: OwnedFd, now: Duration) -> Self {
+        Self {
+            interface,
+            address: Some(address),
+            socket,
+            querier: Querier::new(address, now),
+            due: now,
+        }
+    }
+
+    /// Changes the source address of queries. Memberships are kept.
+    pub(crate) fn set_address(&mut self, address: Option<IpAddr>, now: Duration) {
+        if let Some(address) = address {
+            self.querier.set_address(address, now);
+            self.due = now;
+        }
+        self.address = address;
+    }
+
+    /// Restores a membership that a predecessor of this process has reported.
+    pub(crate) fn restore(&mut self, group: IpAddr, filter: SourceFilter, now: Duration) {
+        self.querier.restore(group, filter, now);
+    }
+
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.socket, PollFlags::IN)
+    }
+
+    /// Returns the time at which [`QuerierSocket::run`] is due even if nothing is received.
+    pub(crate) fn due(&self) -> Duration {
+        self.due
+    }
+
+    /// Receives messages, removes expired memberships and sends the queries that are due.
+    pub(crate) fn run(&mut self, now: Duration) {
+        if !self.receive(now) && now < self.due {
+            return;
+        }
+        for query in self.querier.tick(now) {
+            if let Err(error) = self.send(&query) {
+                debug!(%error, "cannot send a query");
+            }
+        }
+        self.due = self.querier.next_tick();
+    }
+
+    /// Reports changed memberships to the supervisor. Returns false if some are left, as the control socket is full.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn report(&mut self, id: u32, control: &OwnedFd) -> io::Result<bool> {
+        while let Some((group, filter)) = self.querier.next_change() {
+            let message = Message::Member(Member {
+                querier: id,
+                group,
+                filter,
+            });
+            match seqpacket::send(control, &message.encode(), &[]) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.querier.retry_change(group);
+                    return Ok(false);
+                }
+                // The end of the supervisor is noticed at the next receive.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Receives at most one batch. Returns true if there was a message.
+    fn receive(&mut self, now: Duration) -> bool {
+        let mut buffer = [0; MAX_MESSAGE];
+        for count in 0..MAX_BATCH {
+            match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((len, _)) => {
+                    if let Some(message) = buffer.get(..len).and_then(message::parse) {
+                        self.querier.handle(message, now);
+                    }
+                }
+                Err(error) => {
+                    // The interface has gone down, say; the supervisor will remove this querier.
+                    if error != Errno::AGAIN {
+                        debug!(%error, "cannot receive reports");
+                    }
+                    return count > 0;
+                }
+            }
+        }
+        true
+    }
+
+    fn send(&self, query: &Query) -> io::Result<()> {
+        let packet = self.address.and_then(|address| query.packet(address));
+        match packet {
+            Some((bytes, to)) => packet::send_to_group(&self.socket, self.interface, to, &bytes),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    /// An IGMPv2 membership report (RFC 2236 section 2) for 239.1.1.`last`, from 10.0.0.7.
+    fn report(last: u8) -> Vec<u8> {
+        let mut message = [0x16, 0, 0, 0, 239, 1, 1, last];
+        let sum = pontoon_wire::checksum::Sum::new().add(&message).finish();
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut packet = vec![0x45, 0xc0, 0, 28, 0, 0, 0, 0, 1, 2, 0, 0];
+        packet.extend([10, 0, 0, 7, 239, 1, 1, last]);
+        packet.extend(message);
+        packet
+    }
+
+    fn received(control: &OwnedFd) -> Option<Message> {
+        let mut buffer = [0; crate::messages::MAX_LEN];
+        let message = seqpacket::receive(control, &mut buffer).ok()??;
+        Some(Message::decode(&buffer[..message.len]).unwrap())
+    }
+
+    fn member(last: u8, filter: SourceFilter) -> Message {
+        Message::Member(Member {
+            querier: 7,
+            group: [239, 1, 1, last].into(),
+            filter,
+        })
+    }
+
+    #[test]
+    fn reports_new_and_expired_memberships_once() {
+        let (host, socket) = UnixDatagram::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        let own = [10, 0, 0, 1].into();
+        let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
+        querier.restore([239, 1, 1, 9].into(), SourceFilter::Any, Duration::ZERO);
+        for _ in 0..2 {
+            host.send(&report(1)).unwrap();
+            querier.run(Duration::from_secs(1));
+        }
+        assert!(querier.report(7, &ours).unwrap());
+        assert_eq!(received(&theirs), Some(member(1, SourceFilter::Any)));
+        assert_eq!(received(&theirs), None);
+        // Nothing more is received, so both memberships expire.
+        querier.run(Duration::from_secs(300));
+        assert!(querier.report(7, &ours).unwrap());
+        for last in [1, 9] {
+            let gone = SourceFilter::Sources(Vec::new());
+            assert_eq!(received(&theirs), Some(member(last, gone)));
+        }
+    }
+
+    #[test]
+    fn reports_that_do_not_fit_the_control_socket_are_sent_later() {
+        let (host, socket) = UnixDatagram::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        for end in [&ours, &theirs] {
+            rustix::io::ioctl_fionbio(end, true).unwrap();
+        }
+        while seqpacket::send(&ours, b"commit", &[]).is_ok() {}
+        let own = [10, 0, 0, 1].into();
+        let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
+        host.send(&report(1)).unwrap();
+        querier.run(Duration::ZERO);
+        assert!(!querier.report(7, &ours).unwrap());
+        while received(&theirs).is_some() {}
+        assert!(querier.report(7, &ours).unwrap());
+        assert_eq!(received(&theirs), Some(member(1, SourceFilter::Any)));
+    }
+}

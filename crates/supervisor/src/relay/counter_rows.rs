@@ -1,0 +1,49 @@
+//! Allocation of rows of counters.
+
+use std::collections::VecDeque;
+
+use pontoon_relay::Rule;
+use pontoon_relay::counters::WORKER_ROW;
+use pontoon_relay_worker::Counters;
+
+/// Free rows, in the order in which they were freed. A worker that has not removed a rule yet counts in its row, so a row is
+/// reused as late as possible.
+#[derive(Debug)]
+pub(super) struct FreeRows(VecDeque<u32>);
+
+/// Returns the most rows that rules take: one each, one for each output, and perhaps one for a new ingress.
+pub(super) fn needed<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> usize {
+    rules.into_iter().map(|rule| 2 + rule.outputs.len()).sum()
+}
+
+/// Returns the first rules that fit into so many rows.
+pub(super) fn fit(rules: &[Rule], mut rows: usize) -> &[Rule] {
+    let fits = rules.iter().take_while(|rule| {
+        let left = rows.checked_sub(needed([*rule]));
+        rows = left.unwrap_or_default();
+        left.is_some()
+    });
+    &rules[..fits.count()]
+}
+
+impl FreeRows {
+    /// The number of rows that can be allocated.
+    pub(super) const ALL: usize = (Counters::ROWS - WORKER_ROW - 1) as usize;
+
+    pub(super) fn new() -> Self {
+        Self((WORKER_ROW + 1..Counters::ROWS).collect())
+    }
+
+    /// Allocates a row; `None` if there is none.
+    pub(super) fn allocate(&mut self) -> Option<u32> {
+        self.0.pop_front()
+    }
+
+    pub(super) fn free(&mut self, row: u32) {
+        self.0.push_back(row);
+    }
+
+    pub(super) fn available(&self) -> usize {
+        self.0.len()
+    }
+}

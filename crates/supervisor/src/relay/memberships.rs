@@ -1,0 +1,190 @@
+//! Sockets that the host's own IP needs for rules: memberships of their groups, without whose report routers and switches
+//! forward nothing to this host (RFC 3376, RFC 3810), and sinks for what a ring has received, which IP delivers, too.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+
+use ipnet::IpNet;
+use pontoon_relay::rule::Input;
+use pontoon_sys::{Family, bind, filter, multicast, udp};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
+
+use super::inputs::ReceiveMode;
+use super::links::Links;
+use crate::error::reason;
+
+/// A group to join or an address to bind for a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Membership {
+    interface: String,
+    /// A group, or an address of this host.
+    to: IpAddr,
+    /// The only sender for which the group is joined.
+    from: Option<IpAddr>,
+    /// Port of the socket that discards what the host's own IP delivers.
+    sink: Option<NonZeroU16>,
+}
+
+/// Memberships, each with a socket of its own: closing it leaves the group, and limits per socket do not apply.
+#[derive(Debug, Default)]
+pub(super) struct Memberships(BTreeMap<Membership, Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    /// The number of rules that need it.
+    users: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting,
+    /// Open on the interface of this index and MTU.
+    Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
+    /// Not open, for this reason.
+    Failed(Errno),
+}
+
+/// Minimum MTU of a link with IPv6.
+const IPV6_MIN_MTU: u32 = 1280;
+
+impl Membership {
+    /// Returns what a rule needs; nothing for a range of groups, which cannot be joined.
+    ///
+    /// What a ring has received goes on to the host's own IP, which looks up a route for each packet of a joined group and finds
+    /// no receiver. That costs more than the ring. So the membership's socket is bound to group and port: IPv4 finds it before
+    /// the route lookup (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and its filter drops everything. Without a socket for a
+    /// unicast address the host would answer with ICMP port unreachable (RFC 1122 section 4.1.3.1).
+    pub(super) fn of(input: &Input, engine: ReceiveMode) -> Option<Self> {
+        let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
+        let to = single(input.to)?;
+        let ends_here = engine == ReceiveMode::Ring && (to.is_ipv4() || !to.is_multicast());
+        let sink = input.port.filter(|_| ends_here);
+        (to.is_multicast() || sink.is_some()).then(|| Self {
+            interface: input.interface.clone(),
+            to,
+            from: input.from.and_then(single).filter(|_| to.is_multicast()),
+            sink,
+        })
+    }
+
+    /// Returns true if a membership persists over a change of the interface's MTU. Below the minimum MTU of IPv6 (RFC 8200
+    /// section 5) the kernel disables IPv6 on the interface and drops its memberships.
+    fn survives_mtu_change(&self, before: u32, now: u32) -> bool {
+        !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= IPV6_MIN_MTU)
+    }
+
+    fn log_failure(&self, error: Errno) {
+        let Self { interface, to, .. } = self;
+        if to.is_multicast() {
+            tracing::warn!(%error, "{interface}: cannot join {to}");
+        } else {
+            // Another program has the port, say; then senders may receive ICMP port unreachable.
+            tracing::debug!(%error, "{interface}: no sink at {to}");
+        }
+    }
+}
+
+impl Memberships {
+    /// Adds a rule that needs the membership.
+    pub(super) fn acquire(&mut self, membership: Membership, links: &Links) {
+        let entry = self.0.entry(membership.clone()).or_insert(Entry {
+            users: 0,
+            state: State::Waiting,
+        });
+        entry.users += 1;
+        entry.update(&membership, links);
+    }
+
+    /// Removes a rule that needed the membership.
+    pub(super) fn release(&mut self, membership: &Membership) {
+        if let Some(entry) = self.0.get_mut(membership) {
+            entry.users -= 1;
+            if entry.users == 0 {
+                self.0.remove(membership);
+            }
+        }
+    }
+
+    /// Returns true if a group is not joined although its interface exists.
+    pub(super) fn incomplete(&self) -> bool {
+        let fails = |(membership, entry): (&Membership, &Entry)| {
+            membership.to.is_multicast() && matches!(entry.state, State::Failed(_))
+        };
+        self.0.iter().any(fails)
+    }
+
+    /// Returns the reason why a group is not joined. A port that is in use is not retried.
+    pub(super) fn missing(&self, membership: &Membership) -> Option<String> {
+        match self.0.get(membership)?.state {
+            State::Failed(error) if membership.to.is_multicast() => Some(format!(
+                "cannot join {}: {}",
+                membership.to,
+                reason(&error.into())
+            )),
+            State::Failed(_) | State::Held(..) | State::Waiting => None,
+        }
+    }
+
+    /// Opens and closes sockets according to the state of the interfaces.
+    pub(super) fn update(&mut self, links: &Links) {
+        for (membership, entry) in &mut self.0 {
+            entry.update(membership, links);
+        }
+    }
+}
+
+impl Entry {
+    fn update(&mut self, membership: &Membership, links: &Links) {
+        let Some(link) = links.get(&membership.interface) else {
+            self.state = State::Waiting;
+            return;
+        };
+        if matches!(self.state, State::Held(index, mtu, _) if index == link.index && membership.survives_mtu_change(mtu, link.mtu))
+        {
+            return;
+        }
+        self.state = match (open(membership, link.index), &self.state) {
+            (Ok(socket), _) => State::Held(link.index, link.mtu, socket),
+            (Err(error), State::Failed(before)) if *before == error => return,
+            (Err(error), _) => {
+                membership.log_failure(error);
+                State::Failed(error)
+            }
+        };
+    }
+}
+
+fn open(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
+    let domain = Family::of(membership.to).domain();
+    let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    filter::refuse_all(&socket)?;
+    let multicast = membership.to.is_multicast();
+    if multicast {
+        multicast::join(&socket, index, membership.to, membership.from)?;
+        // Other programs may be bound to the same group and port. For unicast, only the last socket would receive.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    match membership.sink.map(|port| bind_sink(&socket, membership, port)) {
+        // The group is joined even without a sink.
+        Some(Err(error)) if multicast => {
+            tracing::debug!(%error, "{}: no sink at {}", membership.interface, membership.to);
+        }
+        Some(Err(error)) => return Err(error),
+        Some(Ok(())) | None => {}
+    }
+    Ok(socket)
+}
+
+fn bind_sink(socket: &OwnedFd, membership: &Membership, port: NonZeroU16) -> Result<(), Errno> {
+    // The kernel splits a packet of several datagrams unless the receiver coalesces.
+    udp::coalesce(socket)?;
+    bind::to_device(socket, &membership.interface)?;
+    rustix::net::bind(socket, &SocketAddr::new(membership.to, port.get()))
+}
+
+#[cfg(test)]
+mod tests;

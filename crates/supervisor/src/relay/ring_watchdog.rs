@@ -1,0 +1,163 @@
+//! Detects rings that the kernel has stopped for good.
+//!
+//! The kernel marks a slot as used before it writes a packet's `virtio_net_hdr`. If the header cannot express the packet's
+//! segmentation type, the packet is dropped and the mark stays (`tpacket_rcv`, Linux net/packet/af_packet.c): every later
+//! packet finds the slot used and is dropped, though the ring is empty. Such a packet comes from a program that writes frames
+//! to a tap which are to be cut into IP fragments (UFO), and before Linux 6.2 it is any UDP packet that is to be segmented.
+//! Only a new ring helps.
+//!
+//! poll(2) does not report dropped packets, but SIGIO does. It is enabled while a ring is idle. After a packet has arrived,
+//! the kernel's counters are checked four times a second until the ring is idle again. So an idle relay sleeps, and a busy one
+//! has no cost for each packet.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use pontoon_sys::packet;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Checks the rings of an ingress, one for each worker.
+#[derive(Debug)]
+pub(super) struct RingWatchdog {
+    /// Time of the next check; `None` until SIGIO.
+    due: Option<Instant>,
+    /// Counters since the last check, and the worker's position at that time.
+    rings: Vec<RingCounts>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct RingCounts {
+    packets: u64,
+    dropped: u64,
+    position: u64,
+}
+
+/// Time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+impl RingWatchdog {
+    /// Waits for the first packet.
+    pub(super) fn new(sockets: &[OwnedFd], now: Instant) -> Self {
+        let mut watchdog = Self {
+            due: None,
+            rings: vec![RingCounts::default(); sockets.len()],
+        };
+        watchdog.wait_for_signal(sockets, now);
+        watchdog
+    }
+
+    /// Adds what the kernel has counted for a ring since its counters were read last.
+    pub(super) fn count(&mut self, ring: usize, packets: u32, dropped: u32) {
+        if let Some(counts) = self.rings.get_mut(ring) {
+            counts.packets += u64::from(packets);
+            counts.dropped += u64::from(dropped);
+        }
+    }
+
+    /// Returns the time of the next check.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Starts checks, as a packet may have arrived at one of these rings.
+    pub(super) fn wake(&mut self, sockets: &[OwnedFd], now: Instant) {
+        if self.due.is_none() {
+            self.due = Some(now + CHECK_INTERVAL);
+            set_signals(sockets, false);
+        }
+    }
+
+    /// Returns true if a ring is stopped, after the kernel's counters were added. `positions` are those of the workers.
+    pub(super) fn check(
+        &mut self,
+        sockets: &[OwnedFd],
+        positions: impl IntoIterator<Item = u64>,
+        now: Instant,
+    ) -> bool {
+        let mut stopped = false;
+        let received = self.rings.iter().any(|counts| counts.packets > 0);
+        for ((counts, socket), position) in self.rings.iter_mut().zip(sockets).zip(positions) {
+            stopped |= counts.is_stalled(position, || is_empty(socket));
+            *counts = RingCounts {
+                position,
+                ..RingCounts::default()
+            };
+        }
+        if received {
+            self.due = Some(now + CHECK_INTERVAL);
+        } else {
+            self.wait_for_signal(sockets, now);
+        }
+        stopped
+    }
+
+    fn wait_for_signal(&mut self, sockets: &[OwnedFd], now: Instant) {
+        // Without signals the checks go on.
+        self.due = (!set_signals(sockets, true)).then_some(now + CHECK_INTERVAL);
+    }
+}
+
+impl RingCounts {
+    /// Returns true if every packet was dropped, although the ring has none that the worker could have received.
+    fn is_stalled(&self, position: u64, is_empty: impl FnOnce() -> bool) -> bool {
+        self.packets > 0 && self.dropped == self.packets && self.position == position && is_empty()
+    }
+}
+
+/// Returns true if the latest packet has been received.
+fn is_empty(socket: &OwnedFd) -> bool {
+    poll(
+        &mut [PollFd::new(socket, PollFlags::IN)],
+        Some(&Timespec::default()),
+    ) == Ok(0)
+}
+
+fn set_signals(sockets: &[OwnedFd], on: bool) -> bool {
+    let asked: std::io::Result<()> = sockets
+        .iter()
+        .try_for_each(|socket| packet::set_sigio(socket, on));
+    if let Err(error) = &asked {
+        tracing::debug!(%error, "cannot enable SIGIO");
+    }
+    asked.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(packets: u64, dropped: u64) -> RingCounts {
+        RingCounts {
+            packets,
+            dropped,
+            position: 7,
+        }
+    }
+
+    #[test]
+    fn empty_ring_that_drops_every_packet_is_stopped() {
+        assert!(counts(3, 3).is_stalled(7, || true));
+        // Nothing has arrived; not all was dropped; the worker has received something; packets are left in the ring.
+        assert!(!counts(0, 0).is_stalled(7, || true));
+        assert!(!counts(3, 2).is_stalled(7, || true));
+        assert!(!counts(3, 3).is_stalled(8, || true));
+        assert!(!counts(3, 3).is_stalled(7, || false));
+    }
+
+    #[test]
+    fn checks_end_when_the_ring_is_idle() {
+        // In place of a ring: a socket that is never readable and raises no signal in a test.
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let sockets = [OwnedFd::from(socket)];
+        let now = Instant::now();
+        let mut watchdog = RingWatchdog::new(&sockets, now);
+        assert_eq!(watchdog.due(), None);
+        watchdog.wake(&sockets, now);
+        assert_eq!(watchdog.due(), Some(now + CHECK_INTERVAL));
+        watchdog.count(0, 2, 2);
+        assert!(watchdog.check(&sockets, [0], now + CHECK_INTERVAL));
+        assert_eq!(watchdog.due(), Some(now + 2 * CHECK_INTERVAL));
+        assert!(!watchdog.check(&sockets, [0], now + 2 * CHECK_INTERVAL));
+        assert_eq!(watchdog.due(), None);
+    }
+}
