@@ -30,7 +30,7 @@ fn main() {
     let image = target.join("x86_64-unknown-none/release/pontoon-microvm-guest");
     println!("cargo::rustc-env=GUEST_IMAGE={}", image.display());
     for source in [
-        "src/contract.rs",
+        "abi/src",
         "guest",
         "../../crates/guest/src",
         "../../crates/ring/src",

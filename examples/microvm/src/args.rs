@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
-use crate::contract::{Link, Task};
 use crate::outcome::Outcome;
+use pontoon_microvm_abi::{Link, Task};
 
 /// A small virtual machine with Pontoon inside.
 #[derive(Debug, Parser)]

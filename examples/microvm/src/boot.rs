@@ -5,7 +5,7 @@ use kvm_bindings::{kvm_regs, kvm_segment};
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use crate::contract::{IMAGE, STACK};
+use pontoon_microvm_abi::{IMAGE, STACK};
 
 const GDT: u64 = 0x1000;
 const PML4: u64 = 0x2000;

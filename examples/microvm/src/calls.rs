@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use crate::contract::{PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
+use pontoon_microvm_abi::{PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
 /// Bytes of the longest frame.
 const FRAME: usize = 1514;

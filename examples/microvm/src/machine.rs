@@ -21,11 +21,13 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use crate::args::{Args, Hears, Io};
 use crate::boot;
 use crate::calls::Calls;
-use crate::contract::{DEVICE, IMAGE, Link, MEMORY, ORDER, Order, PORT_STAGE, REPORT, Report, Stage, VECTOR};
 use crate::outcome::Outcome;
 use crate::server;
 use crate::statistics::{Counters, Statistics};
 use crate::virtio::{QUEUE_NOTIFY, Virtio};
+use pontoon_microvm_abi::{
+    DEVICE, IMAGE, Link, MEMORY, ORDER, Order, PORT_STAGE, REPORT, Report, Stage, VECTOR,
+};
 
 /// The guest, as it lies in memory.
 const GUEST: &[u8] = include_bytes!(env!("GUEST_IMAGE"));
@@ -40,11 +42,16 @@ const REGISTERS: u64 = 0x1000;
 /// Where messages are interrupts (Intel SDM volume 3, section 11.11.1): of the only CPU.
 const MESSAGES: u32 = 0xfee0_0000;
 
-// SAFETY: numbers without padding between them.
-unsafe impl ByteValued for Order {}
+/// A structure in the guest's memory: [`ByteValued`] cannot be implemented for types of another crate.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Shared<T>(T);
 
-// SAFETY: numbers and bytes without padding between them, of which any value is one.
-unsafe impl ByteValued for Report {}
+// SAFETY: integers without padding between them.
+unsafe impl ByteValued for Shared<Order> {}
+
+// SAFETY: integers and bytes without padding between them, for which all bit patterns are valid.
+unsafe impl ByteValued for Shared<Report> {}
 
 /// KVM, if it is there.
 ///
@@ -71,7 +78,7 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     boot::prepare(&memory, &vcpu)?;
     memory.write_slice(GUEST, GuestAddress(IMAGE))?;
     let order = order(args, server::start()?, vcpu.get_tsc_khz()?);
-    memory.write_obj(order, GuestAddress(ORDER))?;
+    memory.write_obj(Shared(order), GuestAddress(ORDER))?;
 
     let deadline = args.deadline();
     thread::spawn(move || {
@@ -278,7 +285,7 @@ fn value(bytes: &[u8]) -> u32 {
 
 /// Reads the guest's report.
 fn conclude(stage: u32, memory: &GuestMemoryMmap, before: Counts, now: Counts) -> Result<Outcome> {
-    let report: Report = memory.read_obj(GuestAddress(REPORT))?;
+    let Shared(report): Shared<Report> = memory.read_obj(GuestAddress(REPORT))?;
     if stage != Stage::End as u32 {
         let text = CStr::from_bytes_until_nul(&report.error).unwrap_or(c"at length");
         bail!("the guest failed: {}", text.to_string_lossy());

@@ -13,8 +13,6 @@ use clap::Parser;
 mod args;
 mod boot;
 mod calls;
-#[allow(dead_code, reason = "some of it is the guest's")]
-mod contract;
 mod machine;
 mod outcome;
 mod server;

@@ -5,9 +5,9 @@ use core::time::Duration;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use crate::contract::{Order, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 use crate::tasks::{Net, Traffic};
 use crate::{machine, memory};
+use pontoon_microvm_abi::{Order, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
 /// Bytes of the longest frame.
 const FRAME: usize = 1514;

@@ -3,8 +3,8 @@
 use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
 
-use crate::contract::VECTOR;
 use crate::memory::store;
+use pontoon_microvm_abi::VECTOR;
 
 /// The timer's interrupt.
 const TIMER: u8 = VECTOR + 1;

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use pontoon_guest::{Gone, Platform, Ring};
 
-use crate::contract::DEVICE;
 use crate::{interrupts, memory};
+use pontoon_microvm_abi::DEVICE;
 
 /// A machine with a virtio device.
 #[derive(Debug)]

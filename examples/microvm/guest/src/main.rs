@@ -4,9 +4,6 @@
 #![no_main]
 
 mod calls;
-#[path = "../../src/contract.rs"]
-#[allow(dead_code, reason = "some of it is the VMM's")]
-mod contract;
 mod interrupts;
 mod machine;
 mod memory;
@@ -14,7 +11,7 @@ mod report;
 mod tasks;
 mod virtio;
 
-use contract::{Link, ORDER, Order};
+use pontoon_microvm_abi::{Link, ORDER, Order};
 
 /// The entry, at the image's first byte.
 // SAFETY: no other symbol has this name; the section's place is the linker script's.

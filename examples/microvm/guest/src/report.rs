@@ -2,9 +2,9 @@
 
 use core::fmt::{self, Write};
 
-use crate::contract::{PORT_STAGE, REPORT, Report, Stage};
 use crate::memory;
 use crate::tasks::Failure;
+use pontoon_microvm_abi::{PORT_STAGE, REPORT, Report, Stage};
 
 /// What is measured begins, or is over.
 pub(crate) fn stage(stage: Stage) {

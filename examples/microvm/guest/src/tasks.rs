@@ -9,8 +9,8 @@ use smoltcp::socket::dhcpv4;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
 
-use crate::contract::{Order, Report, Stage, Task};
 use crate::report;
+use pontoon_microvm_abi::{Order, Report, Stage, Task};
 
 mod crr;
 mod datagrams;

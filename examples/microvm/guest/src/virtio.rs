@@ -7,10 +7,10 @@ use pontoon_guest::{Error, Interface, Map, Pacing, Phy, Platform};
 use pontoon_ring::memory::{Raw, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::contract::{DEVICE, MEMORY, Order, RINGS};
 use crate::machine::Machine;
 use crate::memory::{load, store};
 use crate::tasks::{Failure, Net, Traffic};
+use pontoon_microvm_abi::{DEVICE, MEMORY, Order, RINGS};
 
 /// Frames each way.
 const SIZE: usize = 256;

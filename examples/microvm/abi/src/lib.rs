@@ -1,54 +1,56 @@
-//! What the VMM and its guest know of each other. Both are compiled with this file.
+//! The interface between the VMM and its guest: addresses, I/O ports and structures in shared memory.
+
+#![no_std]
 
 /// Bytes of the guest's memory, from address 0.
-pub(crate) const MEMORY: u64 = 8 << 20;
+pub const MEMORY: u64 = 8 << 20;
 
 /// Where [`Order`] is when the guest starts.
-pub(crate) const ORDER: u64 = 0x8000;
+pub const ORDER: u64 = 0x8000;
 
 /// Where the guest leaves its [`Report`].
-pub(crate) const REPORT: u64 = 0x9000;
+pub const REPORT: u64 = 0x9000;
 
 /// A frame to be written by a call.
-pub(crate) const WRITTEN: u64 = 0xa000;
+pub const WRITTEN: u64 = 0xa000;
 
 /// A frame that was read by a call.
-pub(crate) const READ: u64 = 0xb000;
+pub const READ: u64 = 0xb000;
 
 /// Its length in bytes, 0 for none.
-pub(crate) const READ_LEN: u64 = 0xc000;
+pub const READ_LEN: u64 = 0xc000;
 
 /// Where the image is, which begins with its entry.
-pub(crate) const IMAGE: u64 = 0x20_0000;
+pub const IMAGE: u64 = 0x20_0000;
 
 /// Where the stack ends.
-pub(crate) const STACK: u64 = 0x40_0000;
+pub const STACK: u64 = 0x40_0000;
 
 /// Where the rings and their frames are.
-pub(crate) const RINGS: u64 = 0x40_0000;
+pub const RINGS: u64 = 0x40_0000;
 
 /// Registers of the virtio device (virtio 1.2, section 4.2.2).
-pub(crate) const DEVICE: u64 = 0xd000_0000;
+pub const DEVICE: u64 = 0xd000_0000;
 
 /// The interrupt that ends a sleep.
-pub(crate) const VECTOR: u8 = 0x40;
+pub const VECTOR: u8 = 0x40;
 
 /// I/O port: writes the frame in [`WRITTEN`] of so many bytes.
-pub(crate) const PORT_WRITE: u16 = 0x600;
+pub const PORT_WRITE: u16 = 0x600;
 
 /// I/O port: reads a frame into [`READ`].
-pub(crate) const PORT_READ: u16 = 0x604;
+pub const PORT_READ: u16 = 0x604;
 
 /// I/O port: waits for a frame for so many microseconds at most.
-pub(crate) const PORT_WAIT: u16 = 0x608;
+pub const PORT_WAIT: u16 = 0x608;
 
 /// I/O port: how far the guest is, a [`Stage`].
-pub(crate) const PORT_STAGE: u16 = 0x60c;
+pub const PORT_STAGE: u16 = 0x60c;
 
 /// How far the guest is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Stage {
+pub enum Stage {
     /// It has an address, and what is measured begins.
     Begin = 1,
     /// What is measured is over.
@@ -60,7 +62,7 @@ pub(crate) enum Stage {
 /// By what frames come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Link {
+pub enum Link {
     /// A call of the VMM for each.
     Calls = 0,
     /// A virtio device.
@@ -70,7 +72,7 @@ pub(crate) enum Link {
 /// What the guest does once it has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Task {
+pub enum Task {
     /// Pings the gateway, so many times.
     Ping = 0,
     /// Connects to the server, sends a byte, receives one and closes, so many times.
@@ -84,46 +86,46 @@ pub(crate) enum Task {
 /// What the guest is told.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Order {
+pub struct Order {
     /// A [`Link`].
-    pub(crate) link: u32,
+    pub link: u32,
     /// How it waits: 0 event, 1 hybrid, 2 poll.
-    pub(crate) pacing: u32,
+    pub pacing: u32,
     /// Whether it negotiates VIRTIO_F_EVENT_IDX.
-    pub(crate) event_idx: u32,
+    pub event_idx: u32,
     /// A [`Task`].
-    pub(crate) task: u32,
+    pub task: u32,
     /// How often.
-    pub(crate) count: u32,
+    pub count: u32,
     /// The server's TCP and UDP port, at the gateway's address.
-    pub(crate) port: u32,
+    pub port: u32,
     /// Kilohertz of the time stamp counter.
-    pub(crate) khz: u32,
+    pub khz: u32,
 }
 
 /// What the guest has to say.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Report {
+pub struct Report {
     /// Its IPv4 address, from DHCP.
-    pub(crate) address: [u8; 4],
+    pub address: [u8; 4],
     /// How often it did what it was to do.
-    pub(crate) done: u32,
+    pub done: u32,
     /// Frames that it sent meanwhile.
-    pub(crate) sent: u32,
+    pub sent: u32,
     /// Frames that it received meanwhile.
-    pub(crate) received: u32,
+    pub received: u32,
     /// Times that it rang the device meanwhile.
-    pub(crate) doorbells: u32,
+    pub doorbells: u32,
     /// Times that it slept meanwhile.
-    pub(crate) sleeps: u32,
+    pub sleeps: u32,
     /// Why it failed, in UTF-8.
-    pub(crate) error: [u8; 256],
+    pub error: [u8; 256],
 }
 
 impl Report {
     /// One that says nothing.
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             address: [0; 4],
             done: 0,
