@@ -10,10 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-#[path = "../../../guest/tests/guest/device.rs"]
-mod device;
-
-use device::Device;
+use pontoon_test_support::vhost_user_device::Device;
 
 const FRAMES: u16 = 2000;
 

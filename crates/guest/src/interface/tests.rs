@@ -8,8 +8,6 @@ use super::*;
 use crate::QueueError;
 use pontoon_ring::driver;
 
-#[path = "../../../ring/tests/ring/doorbell.rs"]
-mod doorbell;
 pub(crate) mod peer;
 mod threads;
 

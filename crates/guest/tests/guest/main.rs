@@ -9,10 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use pontoon_guest::{Attached, Error, Gone, Options, Pacing, Platform, QueueError, Ready, attach};
-
-mod device;
-
-use device::Device;
+use pontoon_test_support::vhost_user_device::Device;
 
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 

@@ -4,20 +4,18 @@
 // A test has no better answer to an error.
 #![allow(clippy::unwrap_used)]
 
-mod play;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::relay::play;
 use proptest::prelude::*;
 
 proptest! {
     #[test]
     fn stands_chance(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        play::play(&bytes);
+        play(&bytes);
     }
 }
 
 #[test]
 fn stands_the_corpus() {
-    replay::replay("relay", 20, play::play);
+    replay("relay", 20, play);
 }

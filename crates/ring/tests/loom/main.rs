@@ -4,8 +4,6 @@
 // A test has no better answer to an error.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../ring/doorbell.rs"]
-mod doorbell;
 mod memory;
 mod orderings;
 mod sleep;

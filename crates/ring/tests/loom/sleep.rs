@@ -7,8 +7,8 @@ use pontoon_ring::Features;
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 
-use crate::doorbell::Doorbell;
 use crate::memory::{LAYOUT, SIZE, buffer, memory};
+use pontoon_test_support::notifier::Notifier;
 
 const BY_EVENT: Features = Features {
     event_idx: true,
@@ -56,16 +56,16 @@ fn device_sleeps(features: Features) {
         let memory = memory();
         let mut driver = Driver::new(&memory, LAYOUT, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = Device::new(LAYOUT, features, State::default()).unwrap();
-        let kick = Arc::new(Doorbell::default());
+        let kick = Arc::new(Notifier::default());
 
-        let (theirs, bell) = (memory.clone(), kick.clone());
+        let (theirs, notifier) = (memory.clone(), kick.clone());
         let serving = thread::spawn(move || {
             let mut queue = device.attach(&theirs).unwrap();
             queue.suppress();
             for _ in 0..2 {
                 while queue.pop(|_| ()).unwrap().is_none() {
                     if queue.rearm().unwrap() == 0 {
-                        bell.wait();
+                        notifier.wait();
                         queue.poll().unwrap();
                     }
                     queue.suppress();
@@ -77,7 +77,7 @@ fn device_sleeps(features: Features) {
         for tag in 0..2 {
             queue.add(tag, &[Buffer::readable(buffer(0), 8)]).unwrap();
             if queue.publish() {
-                kick.ring();
+                kick.notify();
             }
         }
         serving.join().unwrap();
@@ -90,14 +90,14 @@ fn driver_sleeps(features: Features) {
         let memory = memory();
         let mut driver = Driver::new(&memory, LAYOUT, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = Device::new(LAYOUT, features, State::default()).unwrap();
-        let call = Arc::new(Doorbell::default());
+        let call = Arc::new(Notifier::default());
         let mut queue = driver.attach(&memory).unwrap();
         for tag in 0..2 {
             queue.add(tag, &[Buffer::writable(buffer(0), 8)]).unwrap();
         }
         let _ = queue.publish();
 
-        let (theirs, bell) = (memory.clone(), call.clone());
+        let (theirs, notifier) = (memory.clone(), call.clone());
         let serving = thread::spawn(move || {
             let mut queue = device.attach(&theirs).unwrap();
             assert_eq!(queue.poll(), Ok(2));
@@ -105,7 +105,7 @@ fn driver_sleeps(features: Features) {
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
                 if queue.publish() {
-                    bell.ring();
+                    notifier.notify();
                 }
             }
         });
@@ -133,7 +133,7 @@ fn both_sleep(features: Features) {
         let memory = memory();
         let mut driver = Driver::new(&memory, LAYOUT, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = Device::new(LAYOUT, features, State::default()).unwrap();
-        let (kick, call) = (Arc::new(Doorbell::default()), Arc::new(Doorbell::default()));
+        let (kick, call) = (Arc::new(Notifier::default()), Arc::new(Notifier::default()));
 
         let (theirs, woken, wake) = (memory.clone(), kick.clone(), call.clone());
         let serving = thread::spawn(move || {
@@ -145,7 +145,7 @@ fn both_sleep(features: Features) {
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
                 if queue.publish() {
-                    wake.ring();
+                    wake.notify();
                 }
             }
         });
@@ -154,7 +154,7 @@ fn both_sleep(features: Features) {
         for tag in 0..2 {
             queue.add(tag, &[Buffer::writable(buffer(0), 8)]).unwrap();
             if queue.publish() {
-                kick.ring();
+                kick.notify();
             }
             while queue.rearm().unwrap() == 0 {
                 call.wait();

@@ -3,9 +3,9 @@
 use pontoon_ring::Features;
 use proptest::prelude::*;
 
-use crate::cases::cases;
 use crate::shared::Shared;
 use crate::world::{BUFFER, BUFFERS, Shape, World};
+use pontoon_test_support::property::cases;
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -6,7 +6,7 @@ use pontoon_ring::device::{Device, State};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
 pub(crate) const ORIGIN: u64 = 0x2_0000;
 pub(crate) const SIZE: u16 = 8;
@@ -21,13 +21,13 @@ pub(crate) const INDIRECT: u16 = 4;
 
 /// A queue whose driver is the test.
 pub(crate) struct Forged {
-    pub(crate) memory: Model,
+    pub(crate) memory: ModelMemory,
     layout: Layout,
 }
 
 impl Forged {
     pub(crate) fn new() -> Self {
-        let memory = Model::new((END - ORIGIN) as usize);
+        let memory = ModelMemory::new((END - ORIGIN) as usize);
         memory.copy_in(0, &[0; (HEAP - ORIGIN) as usize]);
         Self {
             memory,
@@ -35,7 +35,7 @@ impl Forged {
         }
     }
 
-    pub(crate) fn window(&self) -> Window<Model> {
+    pub(crate) fn window(&self) -> Window<ModelMemory> {
         Window::new(self.memory.clone(), ORIGIN)
     }
 

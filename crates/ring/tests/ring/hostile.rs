@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use crate::cases::cases;
-use crate::replay::replay;
-use crate::{hostile_device, hostile_driver};
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::property::cases;
+use pontoon_test_support::ring::{hostile_device, hostile_driver};
 
 proptest! {
     #![proptest_config(cases(512))]

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use crate::cases::cases;
+use pontoon_test_support::property::cases;
 
 const SIZE: u16 = 16;
 const RINGS: u64 = 0x1000;

@@ -5,8 +5,8 @@ use pontoon_ring::device::{Chain, Error, spread};
 use pontoon_ring::memory::Area;
 use proptest::prelude::*;
 
-use crate::cases::cases;
 use crate::forge::{Forged, HEAP, NEXT, SIZE, WRITE};
+use pontoon_test_support::property::cases;
 
 /// A queue of receive buffers of these lengths, all offered.
 fn buffers(lens: &[u32]) -> Forged {

@@ -5,11 +5,11 @@ use pontoon_ring::memory::Window;
 use pontoon_ring::{Features, Layout};
 
 use crate::forge::{END, HEAP, ORIGIN};
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
 #[test]
 fn chains_that_a_driver_may_not_add() {
-    let memory = Window::new(Model::new(0x1000), ORIGIN);
+    let memory = Window::new(ModelMemory::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(2, ORIGIN);
     let features = Features {
         event_idx: false,

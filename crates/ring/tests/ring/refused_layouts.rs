@@ -6,11 +6,11 @@ use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout, LayoutError, Part};
 
 use crate::forge::ORIGIN;
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
 #[test]
 fn queues_that_cannot_be() {
-    let memory = Window::new(Model::new(0x1000), ORIGIN);
+    let memory = Window::new(ModelMemory::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(8, ORIGIN);
     let device = |layout| Device::new(layout, Features::default(), State::default());
     for size in [0, 3, 32_769] {
@@ -89,7 +89,7 @@ fn queues_that_cannot_be() {
         assert!(!error.to_string().is_empty());
     }
     // Aligned by its address, but not where this process has it.
-    let askew = Window::new(Model::new(0x1000).slice(8, 0xff0), ORIGIN);
+    let askew = Window::new(ModelMemory::new(0x1000).slice(8, 0xff0), ORIGIN);
     assert_eq!(
         device(layout).unwrap().attach(&askew).unwrap_err(),
         LayoutError::Misaligned {

@@ -5,12 +5,12 @@ use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
 use crate::forge::{HEAP, ORIGIN};
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
 /// What the device says in the used ring, after it was given chains 0 (room for 4 bytes) and 1 (for none).
 #[track_caller]
 fn said(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
-    let model = Model::new(0x1000);
+    let model = ModelMemory::new(0x1000);
     let memory = Window::new(model.clone(), ORIGIN);
     let layout = Layout::contiguous(4, ORIGIN);
     let mut driver = Driver::new(&memory, layout, Features::default(), [Slot::default(); 4]).unwrap();

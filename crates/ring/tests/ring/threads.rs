@@ -5,8 +5,8 @@ use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::doorbell::Doorbell;
 use crate::shared::{ORIGIN, Shared};
+use pontoon_test_support::notifier::Notifier;
 
 const SIZE: u16 = 16;
 const FRAME: u64 = 24;
@@ -31,7 +31,7 @@ fn converse(features: Features) {
     let frames = (ORIGIN + Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8);
     let shared = Shared::new((frames - ORIGIN) as usize + (FRAME * u64::from(SIZE)) as usize);
     let memory = shared.window();
-    let (kick, call) = (Doorbell::default(), Doorbell::default());
+    let (kick, call) = (Notifier::default(), Notifier::default());
     let driver = Driver::new(memory, layout, features, [Slot::default(); SIZE as usize]).unwrap();
     let device = Device::new(layout, features, State::default()).unwrap();
     std::thread::scope(|scope| {
@@ -45,8 +45,8 @@ fn ask(
     mut driver: Driver<[Slot; SIZE as usize]>,
     memory: Window<Raw<'_>>,
     frames: u64,
-    kick: &Doorbell,
-    call: &Doorbell,
+    kick: &Notifier,
+    call: &Notifier,
 ) {
     let mut queue = driver.attach(memory).unwrap();
     let mut free: Vec<u64> = (0..u64::from(SIZE) / 2)
@@ -75,7 +75,7 @@ fn ask(
             asked += 1;
         }
         if queue.publish() {
-            kick.ring();
+            kick.notify();
         }
         if queue.poll().unwrap() == 0 && queue.rearm().unwrap() == 0 {
             call.wait();
@@ -97,7 +97,7 @@ fn ask(
 }
 
 /// The device: returns what it has read, several times over.
-fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Doorbell, call: &Doorbell) {
+fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &Notifier) {
     let mut queue = device.attach(memory).unwrap();
     let mut served = 0;
     while served < CHAINS {
@@ -123,7 +123,7 @@ fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Doorbell, call: &Do
             served += 1;
         }
         if queue.publish() {
-            call.ring();
+            call.notify();
         }
         if served < CHAINS && queue.rearm().unwrap() == 0 {
             kick.wait();

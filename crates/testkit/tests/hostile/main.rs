@@ -4,17 +4,9 @@
 // A test has no better answer to an error.
 #![allow(clippy::unwrap_used)]
 
-mod engine;
-mod frame;
-mod guest;
-mod host;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-#[path = "../../../ring/tests/ring/script.rs"]
-mod script;
-
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::{engine, frame};
 use pontoon_testkit::rng::Rng;
-use replay::replay;
 
 /// Scripts of chance, a few dozen steps each: what the fuzzer builds upon.
 #[test]

@@ -1,7 +1,7 @@
 //! Frames arrive as they were sent, with what came with them.
 
 use pontoon_engine::link::{Refused, Room, Transmit as _};
-use pontoon_vhost_driver::Shape;
+use pontoon_vm_peer::vhost_user::TxLayout;
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 
@@ -19,13 +19,15 @@ const HEADERS: [u64; 3] = [ALL, ALL & !VERSION_1, ALL & !(VERSION_1 | MRG_RXBUF)
 
 #[test]
 fn frames_come_in_every_shape() {
-    let whole = Shape::WHOLE;
-    let pieces = Shape { piece: 1500, ..whole };
+    let whole = TxLayout::WHOLE;
+    let pieces = TxLayout { piece: 1500, ..whole };
     let shapes = [whole, pieces].into_iter().flat_map(|shape| {
-        [(false, false), (true, false), (false, true), (true, true)].map(|(header_apart, indirect)| Shape {
-            header_apart,
-            indirect,
-            ..shape
+        [(false, false), (true, false), (false, true), (true, true)].map(|(header_apart, indirect)| {
+            TxLayout {
+                header_apart,
+                indirect,
+                ..shape
+            }
         })
     });
     for (features, shape) in HEADERS

@@ -7,7 +7,7 @@ use std::thread;
 
 use pontoon_engine::link::{Refused, Transmit as _};
 use pontoon_ring::memory::{Area, Guest, Memory};
-use pontoon_vhost_driver::{Pair, Queue};
+use pontoon_vm_peer::vhost_user::{Queue, QueuePair};
 use pontoon_wire::vnet::Offload;
 use vhost::vhost_user::VhostUserFrontend as _;
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo};
@@ -15,11 +15,11 @@ use vm_memory::{GuestMemoryBackend as _, MmapRegion, VolatileMemory as _};
 
 use crate::device::{ALL, Device, How, OPTIONS, TSO, bytes};
 use crate::hostile::Raw;
-use crate::messages::{memory, message};
+use pontoon_test_support::vhost_user::messages::{memory, message};
 
 /// Frames go both ways.
 #[track_caller]
-pub(crate) fn carries(device: &mut Device, pair: &mut Pair) {
+pub(crate) fn carries(device: &mut Device, pair: &mut QueuePair) {
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(1000)).unwrap());
     pair.tx.flush().unwrap();
     assert_eq!(device.drain(), (vec![(Offload::NONE, bytes(1000))], 0));
@@ -69,7 +69,7 @@ fn a_queue_stops_where_it_says_and_goes_on_there() {
 #[test]
 fn a_queue_that_is_not_enabled_gets_nothing_and_drops_what_it_has() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
-    let enable = |device: &mut Device, machine: &mut pontoon_vhost_driver::Machine, enable| {
+    let enable = |device: &mut Device, machine: &mut pontoon_vm_peer::vhost_user::Machine, enable| {
         device.during(|| {
             for ring in 0..2 {
                 machine.frontend().set_vring_enable(ring, enable).unwrap();
@@ -146,7 +146,7 @@ fn the_front_end_says_the_mtu() {
         .write_all(&message(20, 1, &9000_u64.to_ne_bytes()))
         .unwrap();
     let options = OPTIONS;
-    let _guest = device.during(|| pontoon_vhost_driver::Machine::connect(socket, &options).unwrap());
+    let _guest = device.during(|| pontoon_vm_peer::vhost_user::Machine::connect(socket, &options).unwrap());
     assert_eq!(device.transmitter().limits().mtu, 9000);
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pontoon_engine::Frame;
 use pontoon_engine::link::{Refused, Room, Transmit as _};
-use pontoon_vhost_driver::{Machine, Options, Pair};
 use pontoon_vhost_user::{BURST, Backend, Burst, Ended, Receiver, Transmitter};
+use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 use rustix::event::Timespec;
 use rustix::event::epoll;
@@ -55,14 +55,14 @@ impl Device {
     }
 
     /// A device and a machine that are connected.
-    pub(crate) fn with(options: &Options) -> (Self, Machine, Vec<Pair>) {
+    pub(crate) fn with(options: &Options) -> (Self, Machine, Vec<QueuePair>) {
         let mut device = Self::new(options.pairs);
         let (machine, pairs) = device.meet(options);
         (device, machine, pairs)
     }
 
     /// With one pair of queues.
-    pub(crate) fn pair(features: u64, buffer: u32) -> (Self, Machine, Pair) {
+    pub(crate) fn pair(features: u64, buffer: u32) -> (Self, Machine, QueuePair) {
         let options = Options {
             features,
             buffer,
@@ -73,7 +73,7 @@ impl Device {
     }
 
     /// Connects another machine.
-    pub(crate) fn meet(&mut self, options: &Options) -> (Machine, Vec<Pair>) {
+    pub(crate) fn meet(&mut self, options: &Options) -> (Machine, Vec<QueuePair>) {
         let socket = self.accept();
         self.during(|| Machine::connect(socket, options).unwrap())
     }

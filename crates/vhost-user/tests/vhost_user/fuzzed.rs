@@ -1,9 +1,8 @@
 //! Hostile front-ends and guests by the property tester, and by the corpus that the fuzzer has gathered.
 
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::vhost_user::{front_end, guest};
 use proptest::prelude::*;
-
-use crate::replay::replay;
-use crate::{front_end, guest};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use pontoon_engine::link::{Refused, Transmit as _};
 use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Guest, Memory};
-use pontoon_vhost_driver::Machine;
 use pontoon_vhost_user::Ended;
+use pontoon_vm_peer::vhost_user::Machine;
 use pontoon_wire::vnet::Offload;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::ioctl_fionbio;
@@ -23,7 +23,7 @@ use vm_memory::GuestMemoryMmap;
 
 use crate::control::carries;
 use crate::device::{ALL, Device, How, OPTIONS, bytes};
-use crate::messages::{halves, memory, message, send, words};
+use pontoon_test_support::vhost_user::messages::{halves, memory, message, send, words};
 
 /// A driver that writes what it likes.
 pub(crate) struct Raw<'m> {

@@ -6,16 +6,9 @@
 mod carries;
 mod control;
 mod device;
-mod front_end;
 mod fuzzed;
-mod guest;
 mod hostile;
 mod in_process;
 mod library;
-mod messages;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-#[path = "../../../ring/tests/ring/script.rs"]
-mod script;
 mod threads;
 mod wakes;

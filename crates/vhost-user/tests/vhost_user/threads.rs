@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::link::{Refused, Transmit as _};
-use pontoon_vhost_driver::{Machine, Options, Pair};
 use pontoon_vhost_user::{BURST, Receiver, Transmitter};
+use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 use pontoon_wire::vnet::Offload;
 
 use crate::device::{Device, OPTIONS, TSO, Waiter, bytes, copy};
@@ -98,7 +98,7 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
     assert_eq!((receiver.faults(), transmitter.faults()), (0, 0));
 }
 
-fn exchange(mut pair: Pair) {
+fn exchange(mut pair: QueuePair) {
     let deadline = Instant::now() + Duration::from_secs(60);
     // Of every kind: many that are short, some that are cut by nobody and some that someone has to cut.
     let frame = |nth: usize| match nth % 10 {

@@ -4,11 +4,11 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use pontoon_engine::link::{Refused, Transmit as _};
-use pontoon_vhost_driver::{Machine, Options};
+use pontoon_vm_peer::vhost_user::{Machine, Options};
 use pontoon_wire::vnet::Offload;
 
 use crate::device::{ALL, Device, EVENT_IDX, How, OPTIONS, TSO, Waiter, bytes};
-use crate::messages::{message, send, words};
+use pontoon_test_support::vhost_user::messages::{message, send, words};
 
 /// With event indices a burst costs one notification, either way, however often it is published.
 #[test]

@@ -1,0 +1,16 @@
+//! How often a property is tried.
+
+use proptest::test_runner::Config;
+
+/// `cases` of a property; few in Miri, which is a thousand times slower and has no files.
+pub fn cases(cases: u32) -> Config {
+    if cfg!(miri) {
+        Config {
+            cases: 1.max(cases / 64),
+            failure_persistence: None,
+            ..Config::default()
+        }
+    } else {
+        Config::with_cases(cases)
+    }
+}
