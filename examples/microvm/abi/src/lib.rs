@@ -5,28 +5,28 @@
 /// Bytes of the guest's memory, from address 0.
 pub const MEMORY: u64 = 8 << 20;
 
-/// Where [`Order`] is when the guest starts.
+/// Address of the [`Order`], written before the guest starts.
 pub const ORDER: u64 = 0x8000;
 
-/// Where the guest leaves its [`Report`].
+/// Address of the guest's [`Report`].
 pub const REPORT: u64 = 0x9000;
 
-/// A frame to be written by a call.
+/// Address of a frame to be written with [`PORT_WRITE`].
 pub const WRITTEN: u64 = 0xa000;
 
-/// A frame that was read by a call.
+/// Address of a frame that was read with [`PORT_READ`].
 pub const READ: u64 = 0xb000;
 
-/// Its length in bytes, 0 for none.
+/// Address of its length in bytes; 0 if there was no frame.
 pub const READ_LEN: u64 = 0xc000;
 
-/// Where the image is, which begins with its entry.
+/// Address of the image, which begins with its entry point.
 pub const IMAGE: u64 = 0x20_0000;
 
-/// Where the stack ends.
+/// End of the stack.
 pub const STACK: u64 = 0x40_0000;
 
-/// Where the rings and their frames are.
+/// Address of the rings and their buffers.
 pub const RINGS: u64 = 0x40_0000;
 
 /// Registers of the virtio device (virtio 1.2, section 4.2.2).
@@ -35,67 +35,67 @@ pub const DEVICE: u64 = 0xd000_0000;
 /// The interrupt that ends a sleep.
 pub const VECTOR: u8 = 0x40;
 
-/// I/O port: writes the frame in [`WRITTEN`] of so many bytes.
+/// I/O port: writes the frame at [`WRITTEN`]; the value is its length.
 pub const PORT_WRITE: u16 = 0x600;
 
-/// I/O port: reads a frame into [`READ`].
+/// I/O port: reads a frame to [`READ`].
 pub const PORT_READ: u16 = 0x604;
 
-/// I/O port: waits for a frame for so many microseconds at most.
+/// I/O port: waits for a frame; the value is a timeout in microseconds.
 pub const PORT_WAIT: u16 = 0x608;
 
-/// I/O port: how far the guest is, a [`Stage`].
+/// I/O port: reports a [`Stage`].
 pub const PORT_STAGE: u16 = 0x60c;
 
-/// How far the guest is.
+/// The progress of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stage {
-    /// It has an address, and what is measured begins.
+    /// It has an address, and the measurement begins.
     Begin = 1,
-    /// What is measured is over.
+    /// The measurement ends.
     End = 2,
-    /// It failed: the report's text says how.
+    /// It failed; the reason is in the report.
     Failed = 3,
 }
 
-/// By what frames come and go.
+/// The network interface of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Link {
-    /// A call of the VMM for each.
+    /// A call of the VMM per frame.
     Calls = 0,
     /// A virtio device.
     Virtio = 1,
 }
 
-/// What the guest does once it has an address.
+/// The task of the guest, after it has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Task {
-    /// Pings the gateway, so many times.
+    /// Ping the gateway.
     Ping = 0,
-    /// Connects to the server, sends a byte, receives one and closes, so many times.
+    /// Connect to the server, send a byte, receive one and close.
     Crr = 1,
-    /// Sends the server so many datagrams.
+    /// Send datagrams to the server.
     Send = 2,
-    /// Receives so many datagrams from the server.
+    /// Receive datagrams from the server.
     Receive = 3,
 }
 
-/// What the guest is told.
+/// The guest's configuration.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Order {
     /// A [`Link`].
     pub link: u32,
-    /// How it waits: 0 event, 1 hybrid, 2 poll.
+    /// Pacing: 0 event, 1 hybrid, 2 poll.
     pub pacing: u32,
-    /// Whether it negotiates VIRTIO_F_EVENT_IDX.
+    /// 1 to negotiate VIRTIO_F_EVENT_IDX.
     pub event_idx: u32,
     /// A [`Task`].
     pub task: u32,
-    /// How often.
+    /// Number of repetitions.
     pub count: u32,
     /// The server's TCP and UDP port, at the gateway's address.
     pub port: u32,
@@ -103,28 +103,28 @@ pub struct Order {
     pub khz: u32,
 }
 
-/// What the guest has to say.
+/// The guest's result.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Report {
     /// Its IPv4 address, from DHCP.
     pub address: [u8; 4],
-    /// How often it did what it was to do.
+    /// Number of repetitions done.
     pub done: u32,
-    /// Frames that it sent meanwhile.
+    /// Frames sent during the task.
     pub sent: u32,
-    /// Frames that it received meanwhile.
+    /// Frames received during the task.
     pub received: u32,
-    /// Times that it rang the device meanwhile.
+    /// Notifications of the device during the task.
     pub doorbells: u32,
-    /// Times that it slept meanwhile.
+    /// Sleeps during the task.
     pub sleeps: u32,
-    /// Why it failed, in UTF-8.
+    /// Error message in UTF-8.
     pub error: [u8; 256],
 }
 
 impl Report {
-    /// One that says nothing.
+    /// Returns an empty report.
     pub const fn new() -> Self {
         Self {
             address: [0; 4],

@@ -1,4 +1,4 @@
-//! Frames by a call of the VMM for each, as in the days before shared memory.
+//! A network interface with a call of the VMM per frame, without shared memory.
 
 use core::time::Duration;
 
@@ -20,10 +20,10 @@ pub(crate) struct Calls {
     frame: [u8; FRAME],
 }
 
-/// A frame that was read.
+/// A received frame.
 pub(crate) struct Read<'c>(&'c [u8]);
 
-/// A frame to be written.
+/// A frame to be sent.
 pub(crate) struct Write<'c> {
     traffic: &'c mut Traffic,
 }

@@ -1,4 +1,4 @@
-//! What the guest library stands on.
+//! The platform of the guest library.
 
 use core::time::Duration;
 
@@ -22,7 +22,7 @@ impl Machine {
     }
 }
 
-/// The time since the counter began.
+/// Returns the time since the counter started.
 pub(crate) fn now(khz: u32) -> Duration {
     let ticks = u128::from(memory::ticks());
     Duration::from_nanos((ticks * 1_000_000 / u128::from(khz)) as u64)
