@@ -5,4 +5,4 @@
 use libfuzzer_sys::fuzz_target;
 use pontoon_test_support::engine;
 
-fuzz_target!(|script: &[u8]| engine::play(script));
+fuzz_target!(|script: &[u8]| engine::run(script));

@@ -5,4 +5,4 @@
 use libfuzzer_sys::fuzz_target;
 use pontoon_test_support::frame;
 
-fuzz_target!(|bytes: &[u8]| frame::play(bytes));
+fuzz_target!(|bytes: &[u8]| frame::run(bytes));

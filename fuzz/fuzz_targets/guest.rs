@@ -5,4 +5,4 @@
 use libfuzzer_sys::fuzz_target;
 use pontoon_test_support::guest;
 
-fuzz_target!(|script: &[u8]| guest::play(script));
+fuzz_target!(|script: &[u8]| guest::run(script));

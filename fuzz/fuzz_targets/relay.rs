@@ -5,4 +5,4 @@
 use libfuzzer_sys::fuzz_target;
 use pontoon_test_support::relay;
 
-fuzz_target!(|bytes: &[u8]| relay::play(bytes));
+fuzz_target!(|bytes: &[u8]| relay::run(bytes));

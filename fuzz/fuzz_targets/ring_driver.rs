@@ -5,4 +5,4 @@
 use libfuzzer_sys::fuzz_target;
 use pontoon_test_support::ring::hostile_device;
 
-fuzz_target!(|script: &[u8]| hostile_device::play(script));
+fuzz_target!(|script: &[u8]| hostile_device::run(script));

@@ -5,4 +5,4 @@
 use libfuzzer_sys::fuzz_target;
 use pontoon_test_support::vhost_user::front_end;
 
-fuzz_target!(|script: &[u8]| front_end::play(script));
+fuzz_target!(|script: &[u8]| front_end::run(script));

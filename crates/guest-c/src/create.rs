@@ -1,4 +1,4 @@
-//! Interfaces in memory handed over.
+//! Interfaces in memory provided by the caller.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
@@ -11,12 +11,12 @@ use pontoon_ring::{Features, Layout};
 use crate::frames::FOREVER;
 use crate::{Kind, Pontoon, SIZE, code};
 
-pub(crate) type Handed = Interface<Window<Raw<'static>>, Callbacks, SIZE>;
+pub(crate) type Created = Interface<Window<Raw<'static>>, Callbacks, SIZE>;
 
-/// Bytes of private memory: PONTOON_STORAGE.
+/// Size in bytes of an interface's private memory: PONTOON_STORAGE.
 const STORAGE: usize = 16_384;
 
-/// What its address is a multiple of, as is the shared memory's.
+/// Required alignment of the private and of the shared memory.
 const ALIGN: usize = 64;
 
 const _: () = assert!(size_of::<Pontoon>() <= STORAGE && align_of::<Pontoon>() <= ALIGN);
@@ -26,7 +26,7 @@ const _: () = assert!(size_of::<Pontoon>() <= STORAGE && align_of::<Pontoon>() <
 #[derive(Clone, Copy, Debug)]
 pub struct Platform {
     context: *mut c_void,
-    // SAFETY: all three may be called with the context, as `pontoon_create`'s caller promises.
+    // SAFETY: all three may be called with the context, as the caller of `pontoon_create` promises.
     now: Option<unsafe extern "C" fn(*mut c_void) -> u64>,
     notify: Option<unsafe extern "C" fn(*mut c_void, c_int)>,
     sleep: Option<unsafe extern "C" fn(*mut c_void, u64) -> c_int>,
@@ -54,18 +54,18 @@ pub struct Rings {
     used: u64,
 }
 
-/// Bytes to share with the device.
+/// Returns the bytes of memory to share with the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn pontoon_shared_bytes(frame: u16) -> usize {
     Map::<SIZE>::new(0, frame).bytes()
 }
 
-/// Makes an interface in memory handed over.
+/// Creates an interface in memory provided by the caller.
 ///
 /// # Safety
-/// Now `config` can be read, and `interface` and two of `rings` can be written. Until the interface is used for the last
-/// time, the configuration's two memories are there, of [`STORAGE`] and of [`pontoon_shared_bytes`] bytes, and nobody in
-/// this program accesses them but this library; and the platform's functions may be called with its context.
+/// `config` can be read, and `interface` and two elements at `rings` can be written. Until the last use of the
+/// interface, both memories of the configuration exist, of [`STORAGE`] and of [`pontoon_shared_bytes`] bytes, and this
+/// program accesses them only through this library; and the platform's functions may be called with its context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_create(
     interface: *mut *mut Pontoon,
@@ -75,16 +75,16 @@ pub unsafe extern "C" fn pontoon_create(
     if interface.is_null() || config.is_null() || rings.is_null() {
         return code::INVALID;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     let config = unsafe { config.read() };
     let map = Map::<SIZE>::new(config.address, config.frame);
-    // SAFETY: as the caller promises.
-    match unsafe { make(config, map) } {
-        // SAFETY: all can be written, as the caller promises.
-        Ok(made) => unsafe {
+    // SAFETY: the caller's promise.
+    match unsafe { create(config, map) } {
+        // SAFETY: the caller promises that all can be written.
+        Ok(pontoon) => unsafe {
             rings.write(map.receive().into());
             rings.add(1).write(map.transmit().into());
-            interface.write(made.as_ptr());
+            interface.write(pontoon.as_ptr());
             0
         },
         Err(code) => code,
@@ -92,8 +92,8 @@ pub unsafe extern "C" fn pontoon_create(
 }
 
 /// # Safety
-/// As [`pontoon_create`] of the configuration.
-unsafe fn make(config: Config, map: Map<SIZE>) -> Result<NonNull<Pontoon>, c_int> {
+/// Those of [`pontoon_create`] for the configuration.
+unsafe fn create(config: Config, map: Map<SIZE>) -> Result<NonNull<Pontoon>, c_int> {
     let pacing = code::pacing(config.pacing).ok_or(code::INVALID)?;
     let callbacks = Callbacks::new(config.platform).ok_or(code::INVALID)?;
     let [storage, shared] = [config.storage, config.shared].map(aligned);
@@ -102,14 +102,15 @@ unsafe fn make(config: Config, map: Map<SIZE>) -> Result<NonNull<Pontoon>, c_int
         event_idx: config.event_idx != 0,
         indirect: false,
     };
-    // SAFETY: as the caller promises for as long as the interface is used, which is how long the `Raw` is used.
+    // SAFETY: the caller promises that the memory exists as long as the interface is used, and the `Raw` is not used
+    // longer.
     let memory = Window::new(unsafe { Raw::new(shared, map.bytes()) }, config.address);
-    let handed = Handed::new(memory, map, features, callbacks, pacing).map_err(code::of)?;
-    let made = storage.cast::<Pontoon>();
-    // SAFETY: the storage is large enough, as was checked when this was compiled, aligned, and as the caller promises it
-    // can be written.
-    unsafe { made.write(Pontoon(Kind::Handed(handed))) };
-    Ok(made)
+    let interface = Created::new(memory, map, features, callbacks, pacing).map_err(code::of)?;
+    let pontoon = storage.cast::<Pontoon>();
+    // SAFETY: the storage is large enough (checked at compile time) and aligned, and the caller promises that it can be
+    // written.
+    unsafe { pontoon.write(Pontoon(Kind::Created(interface))) };
+    Ok(pontoon)
 }
 
 fn aligned(memory: *mut c_void) -> Option<NonNull<u8>> {
@@ -126,11 +127,11 @@ impl From<Layout> for Rings {
     }
 }
 
-/// A platform that has all its functions.
+/// A platform with all its functions.
 #[derive(Debug)]
 pub(crate) struct Callbacks {
     context: *mut c_void,
-    // SAFETY: all three may be called with the context, as `pontoon_create`'s caller promises.
+    // SAFETY: all three may be called with the context, as the caller of `pontoon_create` promises.
     now: unsafe extern "C" fn(*mut c_void) -> u64,
     notify: unsafe extern "C" fn(*mut c_void, c_int),
     sleep: unsafe extern "C" fn(*mut c_void, u64) -> c_int,
@@ -149,7 +150,7 @@ impl Callbacks {
 
 impl pontoon_guest::Platform for Callbacks {
     fn now(&mut self) -> Duration {
-        // SAFETY: `pontoon_create`'s caller promised that function and context may be used.
+        // SAFETY: the caller of `pontoon_create` promised that function and context may be used.
         Duration::from_nanos(unsafe { (self.now)(self.context) })
     }
 

@@ -1,7 +1,7 @@
-//! The available ring and the used ring: the same shape, and each written by one side only.
+//! The available ring and the used ring: the same structure, each written by one side only.
 //!
-//! Flags, index, a slot for each entry, and behind the slots the number of the *peer's* entry that the writing side
-//! wants to be notified of (2.7.6, 2.7.8).
+//! A ring has flags, an index, a slot for each entry and, behind the slots, the event index: the peer's entry for which
+//! the writing side requests a notification (2.7.6, 2.7.8).
 
 use core::sync::atomic::Ordering;
 
@@ -9,15 +9,15 @@ use crate::index::{Index, Size};
 use crate::layout::{Layout, LayoutError, Part};
 use crate::memory::{Area, Memory};
 
-/// One of the two rings.
+/// The available ring or the used ring.
 #[derive(Clone, Debug)]
-pub(crate) struct Half<A> {
+pub(crate) struct RingPart<A> {
     area: A,
     size: Size,
     event_at: usize,
 }
 
-impl<A: Area> Half<A> {
+impl<A: Area> RingPart<A> {
     pub(crate) fn available(memory: &impl Memory<Area = A>, layout: &Layout) -> Result<Self, LayoutError> {
         Self::new(memory, layout, Part::Available, layout.available)
     }
@@ -39,7 +39,7 @@ impl<A: Area> Half<A> {
         })
     }
 
-    /// Flags: bit 0 asks the peer not to notify.
+    /// Returns the flags; bit 0 suppresses notifications.
     pub(crate) fn flags(&self) -> u16 {
         u16::from_le(self.area.load_u16(FLAGS, Ordering::Relaxed))
     }
@@ -48,15 +48,15 @@ impl<A: Area> Half<A> {
         self.area.store_u16(FLAGS, flags.to_le(), Ordering::Relaxed);
     }
 
-    /// How far the writing side has got.
+    /// Returns the index of the writing side.
     ///
-    /// Acquire: the entries before it, the descriptors that these name and the bytes in their buffers are read after it
-    /// (2.7.13.3: the other side made them visible before the index).
+    /// Acquire: the entries before the index, their descriptors and the bytes in their buffers are read after it
+    /// (2.7.13.3: the writing side made them visible first).
     pub(crate) fn index(&self) -> Index {
         Index::new(u16::from_le(self.area.load_u16(INDEX, Ordering::Acquire)))
     }
 
-    /// Makes all entries before `index` visible.
+    /// Stores the index, which makes all entries before it visible.
     ///
     /// Release: entries, descriptors and buffers are written before it (2.7.13.3.1 for the driver; 2.7.8.2 for the
     /// device, whose `len` and data come first).
@@ -64,7 +64,7 @@ impl<A: Area> Half<A> {
         self.area.store_u16(INDEX, index.get().to_le(), Ordering::Release);
     }
 
-    /// Which of the peer's entries the writing side wants to be notified of.
+    /// Returns the event index: the peer's entry for which the writing side requests a notification.
     pub(crate) fn event(&self) -> Index {
         Index::new(u16::from_le(self.area.load_u16(self.event_at, Ordering::Relaxed)))
     }
@@ -74,7 +74,7 @@ impl<A: Area> Half<A> {
             .store_u16(self.event_at, event.get().to_le(), Ordering::Relaxed);
     }
 
-    /// The available ring's entry: head of a chain. Relaxed, as are all entries: the index orders them.
+    /// Returns an entry of the available ring: the head of a chain. Relaxed, as are all entries: the index orders them.
     pub(crate) fn head(&self, entry: Index) -> u16 {
         u16::from_le(self.area.load_u16(self.slot(entry, 2), Ordering::Relaxed))
     }
@@ -84,7 +84,7 @@ impl<A: Area> Half<A> {
             .store_u16(self.slot(entry, 2), head.to_le(), Ordering::Relaxed);
     }
 
-    /// The used ring's entry: head of a chain, and how many bytes of it were written.
+    /// Returns an entry of the used ring: the head of a chain, and the number of bytes written to it.
     pub(crate) fn element(&self, entry: Index) -> (u32, u32) {
         let at = self.slot(entry, 8);
         (
@@ -104,7 +104,8 @@ impl<A: Area> Half<A> {
     }
 }
 
-/// Finds a part of a queue in memory: all of it in one piece, aligned at both addresses that it has.
+/// Looks up a part of a queue in memory. It must be contiguous, and aligned both as a guest address and in this
+/// process.
 pub(crate) fn map<M: Memory>(memory: &M, part: Part, addr: u64, size: u16) -> Result<M::Area, LayoutError> {
     let len = part.bytes(size);
     let area = memory

@@ -1,10 +1,9 @@
-//! The committed corpus of a target, for the ordinary tests of the crates under `crates`, each of which has this file as a
-//! module.
+//! Replay of the committed fuzzing corpus in ordinary tests.
 
 use std::path::Path;
 
-/// Plays every input, of which there are more than `least`.
-pub fn replay(target: &str, least: usize, play: fn(&[u8])) {
+/// Runs every input of a target's corpus; fails if there are not more than `least`.
+pub fn replay(target: &str, least: usize, run: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
         .join(target);
@@ -12,6 +11,6 @@ pub fn replay(target: &str, least: usize, play: fn(&[u8])) {
     assert!(inputs.len() > least, "{} inputs", inputs.len());
     for input in inputs {
         let path = input.expect("an entry").path();
-        play(&std::fs::read(path).expect("an input"));
+        run(&std::fs::read(path).expect("an input"));
     }
 }

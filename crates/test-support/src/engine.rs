@@ -1,7 +1,7 @@
-//! A whole engine, to which frames, host events and time happen in the order that the script says.
+//! A whole engine to which a script delivers frames, socket events and time.
 //!
-//! Whatever they are: no handler panics, every frame to the guest is well formed, no limit is passed, and when all is
-//! over nothing is left but what has no end of its own.
+//! Checked after every step: no handler panics, every frame to the guest is well formed, and no limit is exceeded. At
+//! the end only state without a timeout is left.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -25,26 +25,26 @@ mod host;
 use guest::Guest;
 use host::Hostile;
 
-/// Flows at one time.
+/// Limit of flows.
 const FLOWS: u32 = 12;
 
 /// Spilled bytes that one worker may hold.
 const POOL: usize = 32 << 20;
 
-/// Rounds over ready flows that are no accident.
+/// Rounds over ready flows after which the engine counts as looping.
 const MOST_ROUNDS: u32 = 10_000;
 
-/// Plays a script. Panics if the engine lets itself be led astray.
-pub fn play(script: &[u8]) {
-    let mut play = Play::new(Script(script));
-    while let Some(step) = play.host.script.next() {
-        play.step(step);
-        play.judge();
+/// Runs a script. Panics if the engine misbehaves.
+pub fn run(script: &[u8]) {
+    let mut runner = Runner::new(Script(script));
+    while let Some(step) = runner.host.script.next() {
+        runner.step(step);
+        runner.check();
     }
-    play.end();
+    runner.end();
 }
 
-struct Play<'s> {
+struct Runner<'s> {
     engine: Engine<Hostile<'s>>,
     host: Hostile<'s>,
     link: SimLink,
@@ -53,7 +53,7 @@ struct Play<'s> {
     burst: Vec<(Offload, Vec<u8>)>,
 }
 
-impl<'s> Play<'s> {
+impl<'s> Runner<'s> {
     fn new(script: Script<'s>) -> Self {
         let mut host = Hostile::new(script);
         let options = host.script.byte();
@@ -82,7 +82,7 @@ impl<'s> Play<'s> {
             depth: 1024,
             pause: Duration::from_millis(1),
         };
-        let mut play = Self {
+        let mut runner = Self {
             engine: Engine::new(config, WorkerId(0), [7; 32], START),
             link: SimLink::new(plan, Rng::new(host.script.u16().into())),
             host,
@@ -90,17 +90,19 @@ impl<'s> Play<'s> {
             now: START,
             burst: Vec::new(),
         };
-        play.link.tick(START);
-        let opened = play.engine.open_published(&mut play.link, &mut play.host, START);
+        runner.link.tick(START);
+        let opened = runner
+            .engine
+            .open_published(&mut runner.link, &mut runner.host, START);
         assert_eq!(opened, Ok(()));
-        play
+        runner
     }
 
     fn step(&mut self, step: u8) {
         self.link.tick(self.now);
         match step % 16 {
             0..=6 => {
-                let frame = self.guest.speak(&mut self.host.script);
+                let frame = self.guest.next_frame(&mut self.host.script);
                 let offload = self.offload();
                 self.burst.push((offload, frame));
                 // Most frames come alone.
@@ -133,7 +135,7 @@ impl<'s> Play<'s> {
         }
     }
 
-    /// Mostly none; otherwise whatever a guest can say.
+    /// Returns offload metadata: usually none, otherwise any that a guest can send.
     fn offload(&mut self) -> Offload {
         if self.host.script.byte() & 7 != 7 {
             return Offload::NONE;
@@ -211,15 +213,15 @@ impl<'s> Play<'s> {
         for (offload, frame) in self.link.take() {
             let (_, packet) = Packet::parse(offload, &frame)
                 .unwrap_or_else(|error| panic!("{error} in {frame:02x?}, {offload:?}"));
-            self.guest.hear(packet);
+            self.guest.receive(packet);
         }
     }
 
-    fn judge(&self) {
+    fn check(&self) {
         assert_eq!(self.engine.counters().panics, 0, "a handler panicked");
         assert_eq!(self.link.wrong(), [""; 0]);
         assert!(self.engine.pool_in_use() <= POOL);
-        // Those of published UDP ports are there from the start, and DNS queries have a limit of their own.
+        // Flows of published UDP ports exist from the start, and DNS queries have their own limit.
         let flows = self.engine.flows();
         assert!(flows <= FLOWS as usize + 1 + self.queries(), "{flows} flows");
         assert!(
@@ -229,16 +231,16 @@ impl<'s> Play<'s> {
         );
     }
 
-    /// Queries that may wait: each has been counted, and none waits longer than a few seconds.
+    /// Returns the most queries that may be pending: each was counted, and none is kept longer than a few seconds.
     fn queries(&self) -> usize {
         usize::try_from(self.engine.counters().dns_queries).unwrap()
     }
 
-    /// Some time later, all is over but connections that stand and the published UDP port.
+    /// Lets time pass, after which only established connections and the published UDP port may be left.
     fn end(mut self) {
         self.frames();
         self.pass(Duration::from_secs(2 * 60 * 60));
-        self.judge();
+        self.check();
         let left = self.engine.flows();
         assert!(left <= FLOWS as usize + 1, "{left} flows in the end");
     }

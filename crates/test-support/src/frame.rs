@@ -1,10 +1,10 @@
-//! Whatever a frame says of itself, what the parser says of it lies within it.
+//! Offsets and lengths that the parser returns lie within the frame.
 
 use pontoon_wire::frame::{self, Body, HEAD, Transport};
 use pontoon_wire::vnet;
 
-/// Parses a frame, with its offload metadata in front.
-pub fn play(bytes: &[u8]) {
+/// Parses a frame with its `virtio_net_hdr` in front.
+pub fn run(bytes: &[u8]) {
     let Ok((_, frame)) = vnet::parse(bytes) else {
         return;
     };

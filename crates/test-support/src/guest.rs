@@ -1,4 +1,4 @@
-//! An interface whose device writes what it likes, when it likes.
+//! An interface with a hostile device.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use pontoon_guest::{Error, Gone, Interface, Map, Pacing, Platform, QueueError, R
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::ring::racy::RacyMemory;
 use crate::ring::model::ModelMemory;
+use crate::ring::racy::RacyMemory;
 use crate::script::Script;
 
 const ORIGIN: u64 = 0x4000;
@@ -16,8 +16,8 @@ const MAP: Map<8> = Map::new(ORIGIN, 100);
 
 type Net = Interface<Window<RacyMemory>, Host, 8>;
 
-/// Plays a script. Panics if the interface lets itself be led astray.
-pub fn play(script: &[u8]) {
+/// Runs a script. Panics if the interface misbehaves.
+pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let options = script.byte();
     let memory = ModelMemory::new(MAP.bytes());
@@ -25,17 +25,17 @@ pub fn play(script: &[u8]) {
         0 => 0,
         _ => 1 + u64::from(script.u32()),
     };
-    let mut play = Play {
+    let mut runner = Runner {
         net: open(&memory, options, seed),
         memory,
         broken: None,
     };
     while let Some(step) = script.next() {
-        if play.broken.is_some() && step == u8::MAX {
-            play.net = open(&play.memory, options, seed);
-            play.broken = None;
+        if runner.broken.is_some() && step == u8::MAX {
+            runner.net = open(&runner.memory, options, seed);
+            runner.broken = None;
         }
-        play.step(step, &mut script);
+        runner.step(step, &mut script);
     }
 }
 
@@ -49,7 +49,7 @@ fn open(memory: &ModelMemory, options: u8, seed: u64) -> Net {
     Net::new(window, MAP, features, Host::default(), pacing).unwrap()
 }
 
-/// A clock that moves by a microsecond whenever it is looked at, and no sleep.
+/// A clock that advances by a microsecond at each reading; sleep returns at once.
 #[derive(Debug, Default)]
 struct Host(Duration);
 
@@ -66,21 +66,21 @@ impl Platform for Host {
     }
 }
 
-struct Play {
+struct Runner {
     memory: ModelMemory,
     net: Net,
-    /// How the receive ring was broken.
+    /// The error of the receive ring.
     broken: Option<Error>,
 }
 
-impl Play {
+impl Runner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..=3 => self.queue(script.below(MAP.frame() + 10)),
             4 => assert_eq!(self.net.flush(), Ok(())),
             5..=7 => self.read(script.below(MAP.frame() + 10)),
             8 => self.poll(),
-            9 => drop(self.net.has_room()),
+            9 => drop(self.net.poll_room()),
             10..=12 => self.give_back(script),
             13 => self.forge(script),
             _ => {
@@ -119,7 +119,7 @@ impl Play {
         }
     }
 
-    /// Returns chains from an available ring, as a device would; the length is whatever the script says.
+    /// Returns chains of an available ring, as a device would, with a length from the script.
     fn give_back(&mut self, script: &mut Script<'_>) {
         let [available, used] = self.ring(script);
         let index = self.memory.load_u16(used + 2, Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl Play {
             .store_u16(used + 2, index.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Returns what nobody may have sent.
+    /// Writes any element to a used ring.
     fn forge(&mut self, script: &mut Script<'_>) {
         let [_, used] = self.ring(script);
         let slot = script.below(8);
@@ -145,7 +145,7 @@ impl Play {
             .store_u32(used + 8 + 8 * slot, script.u32() >> (script.byte() & 31));
     }
 
-    /// Where the available ring and the used ring of one of the queues begin.
+    /// Returns the offsets of the available and the used ring of one of the queues.
     fn ring(&self, script: &mut Script<'_>) -> [usize; 2] {
         let Layout { available, used, .. } = [MAP.receive(), MAP.transmit()][script.below(2)];
         [available, used].map(|addr| (addr - ORIGIN) as usize)

@@ -1,9 +1,9 @@
 //! Code shared by the tests of several crates and by the fuzz targets.
 //!
-//! A module that names types of another crate must not be used by that crate's unit tests, for which those are other
-//! types: integration tests and fuzz targets use it.
+//! A module that names types of another crate must not be used by that crate's own unit tests, which are built with a
+//! second copy of those types. Integration tests and fuzz targets may use it.
 
-// An unexpected error in a test is a failure of that test.
+// An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
 pub mod corpus;

@@ -1,12 +1,12 @@
-//! Tests that need a network of their own.
+//! Tests in a network namespace.
 
 use std::io::Write;
 use std::process::Command;
 
 const INSIDE: &str = "PONTOON_TEST_INSIDE";
 
-/// Runs `test`, which is the test of that full name, by running this program once more in a network namespace of its
-/// own, where the caller is root. Where that cannot be, says so and why.
+/// Runs the test function `test`, whose full name is `name`, by starting this program again in a new network namespace,
+/// as root there. Prints why if the test cannot run.
 pub fn run(name: &str, test: fn()) {
     if std::env::var_os(INSIDE).is_some() {
         return test();
@@ -32,13 +32,16 @@ pub fn run(name: &str, test: fn()) {
         .env(INSIDE, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    // For whoever asks the harness to show what passing tests say.
-    eprint!("{said}");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}"
+    );
+    // Shown with `--nocapture`.
+    eprint!("{printed}");
 }
 
-/// Says past the test harness, which keeps what passing tests print to itself, that a test was not run.
+/// Reports a skipped test on standard error, which the test harness does not capture.
 pub fn skipped(name: &str, why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {name}: {why}\n").as_bytes());
 }
@@ -54,7 +57,7 @@ pub fn ip(arguments: &str) {
     );
 }
 
-/// Sets a kernel parameter of this namespace.
+/// Sets a kernel parameter of the current namespace.
 #[track_caller]
 pub fn sysctl(path: &str, value: &str) {
     std::fs::write(format!("/proc/sys/{path}"), value).unwrap();

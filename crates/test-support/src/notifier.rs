@@ -1,4 +1,4 @@
-//! What an eventfd is to a process.
+//! A stand-in for an eventfd.
 
 use std::time::Duration;
 
@@ -7,27 +7,32 @@ use loom::sync::{Condvar, Mutex};
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex};
 
-/// Rung any number of times, it wakes once.
+/// A notification flag: any number of notifications end one wait.
 #[derive(Default)]
 pub struct Notifier {
-    rung: Mutex<bool>,
-    bell: Condvar,
+    notified: Mutex<bool>,
+    condvar: Condvar,
 }
 
 impl Notifier {
+    /// Wakes the waiting thread, or lets its next wait return at once.
     pub fn notify(&self) {
-        *self.rung.lock().unwrap() = true;
-        self.bell.notify_one();
+        *self.notified.lock().unwrap() = true;
+        self.condvar.notify_one();
     }
 
+    /// Waits for a notification. Panics after 60 seconds.
     pub fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            // loom knows no time: there nobody is left to run, which it reports.
-            let (guard, timeout) = self.bell.wait_timeout(rung, Duration::from_secs(60)).unwrap();
+        let mut notified = self.notified.lock().unwrap();
+        while !*notified {
+            // loom has no time: it reports a lost notification as a deadlock instead.
+            let (guard, timeout) = self
+                .condvar
+                .wait_timeout(notified, Duration::from_secs(60))
+                .unwrap();
             assert!(!timeout.timed_out(), "a notification was lost");
-            rung = guard;
+            notified = guard;
         }
-        *rung = false;
+        *notified = false;
     }
 }

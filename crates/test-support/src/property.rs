@@ -1,8 +1,8 @@
-//! How often a property is tried.
+//! Number of cases of a property test.
 
 use proptest::test_runner::Config;
 
-/// `cases` of a property; few in Miri, which is a thousand times slower and has no files.
+/// Returns a configuration with `cases` cases; fewer under Miri, which is a thousand times slower and has no files.
 pub fn cases(cases: u32) -> Config {
     if cfg!(miri) {
         Config {

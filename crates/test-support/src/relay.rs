@@ -1,4 +1,4 @@
-//! What somebody on a link sends to a relay, and what somebody writes into its configuration.
+//! Packets from a relay's network, and text of its configuration.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use pontoon_relay::proxy::Proxy;
 use pontoon_relay::{Datagram, Rule, config};
 use pontoon_wire::checksum::Sum;
 
-/// The first byte says what the rest is.
-pub fn play(bytes: &[u8]) {
+/// Runs one input, whose first byte selects the kind of the rest.
+pub fn run(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else {
         return;
     };
@@ -22,7 +22,7 @@ pub fn play(bytes: &[u8]) {
     }
 }
 
-/// What is understood is the same once it has been written and read again.
+/// Text that parses is the same after formatting and parsing again.
 fn text(text: &str) {
     if let Ok(rule) = text.parse::<Rule>() {
         assert_eq!(rule.to_string().parse(), Ok(rule));
@@ -39,7 +39,7 @@ fn text(text: &str) {
     }
 }
 
-/// As it came, and with sums that are right.
+/// Parses a datagram as it is, and with correct checksums.
 fn datagram(packet: &[u8]) {
     let mut mended = packet.to_vec();
     mend_header(&mut mended);
@@ -53,7 +53,7 @@ fn datagram(packet: &[u8]) {
     }
 }
 
-/// Messages of hosts and routers on a link, each behind the quarters of a second that pass before it and its length.
+/// Runs IGMP and MLD messages, each preceded by a delay in quarters of a second and its length.
 fn members(mut script: &[u8], own: IpAddr) {
     let mut now = Duration::ZERO;
     let mut querier = Querier::new(own, now);
@@ -80,7 +80,7 @@ fn members(mut script: &[u8], own: IpAddr) {
     }
 }
 
-/// Puts the right sum into an IPv4 header.
+/// Corrects the checksum of an IPv4 header.
 fn mend_header(packet: &mut [u8]) {
     let len = packet.first().map_or(0, |first| usize::from(first & 0xf) * 4);
     if packet.first().is_some_and(|first| first >> 4 == 4)
@@ -90,7 +90,7 @@ fn mend_header(packet: &mut [u8]) {
     }
 }
 
-/// Puts the right sum into an IGMP message, or into an MLD message behind eight bytes of options.
+/// Corrects the checksum of an IGMP message, or of an MLD message behind eight bytes of options.
 fn mend_message(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
@@ -119,7 +119,7 @@ fn mend_message(packet: &mut [u8]) {
     }
 }
 
-/// Sets the two bytes at `at` so that all sum up to nothing.
+/// Sets the checksum at `at`.
 fn mend(bytes: &mut [u8], at: usize, sum: Sum) {
     if let Some(place) = bytes.get_mut(at..at + 2) {
         place.fill(0);

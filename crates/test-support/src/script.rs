@@ -1,17 +1,17 @@
-//! Bytes as a script: whatever a fuzzer or a property test comes up with says what happens next.
+//! Scripts: random bytes that decide the steps of a test.
 
-/// Reads numbers off a script.
+/// A reader of numbers from a script.
 pub struct Script<'s>(pub &'s [u8]);
 
 impl Script<'_> {
-    /// The next byte, until there is none.
+    /// Returns the next byte, or `None` at the end.
     pub fn next(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
-    /// The next byte, or zero.
+    /// Returns the next byte, or zero at the end.
     pub fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
@@ -24,7 +24,7 @@ impl Script<'_> {
         u32::from(self.u16()) | u32::from(self.u16()) << 16
     }
 
-    /// A number below `end`, which is at most 65,536.
+    /// Returns a number below `end`, which is at most 65,536.
     pub fn below(&mut self, end: usize) -> usize {
         if end <= 256 {
             usize::from(self.byte()) % end

@@ -1,4 +1,4 @@
-//! A vhost-user network device, of rust-vmm's crates.
+//! A vhost-user network device made of rust-vmm's crates.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use vm_memory::{Bytes, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier};
 
-/// Bits of features.
+/// Feature bit numbers.
 const VIRTIO_F_VERSION_1: u32 = 32;
 const VIRTIO_RING_F_EVENT_IDX: u32 = 29;
 
@@ -30,7 +30,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// One that sends `frames`, and hands what it gets to `sink`: with none it sends that back.
+    /// Starts a device that sends `frames`, and passes what it receives to `sink`, or sends it back without one.
     pub fn new(frames: Vec<Vec<u8>>, sink: Option<mpsc::Sender<Vec<u8>>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut listener = Listener::new(socket(directory.path()), true).unwrap();
@@ -46,7 +46,7 @@ impl Device {
             let mut daemon = VhostUserDaemon::new("device".into(), backend, memory).unwrap();
             daemon.start(&mut listener).unwrap();
             sender.send(daemon.shutdown_handle().unwrap()).unwrap();
-            // However the front-end ends the session.
+            // The end of the session is not checked.
             let _ = daemon.wait();
         });
         Self {
@@ -56,14 +56,14 @@ impl Device {
         }
     }
 
-    /// Of its socket.
+    /// Returns the path of the device's socket.
     pub fn path(&self) -> PathBuf {
         socket(self.directory.path())
     }
 }
 
 impl Drop for Device {
-    /// Goes away, under a front-end that came.
+    /// Stops the device while the front-end is connected.
     fn drop(&mut self) {
         if thread::panicking() {
             return;
@@ -79,7 +79,7 @@ fn socket(directory: &Path) -> PathBuf {
 
 struct Net {
     memory: Option<GuestMemoryAtomic<GuestMemoryMmap>>,
-    /// For the guest.
+    /// Frames to send to the guest.
     frames: VecDeque<Vec<u8>>,
     sink: Option<mpsc::Sender<Vec<u8>>>,
 }
@@ -117,12 +117,12 @@ impl VhostUserBackendMut for Net {
         Some(new_event_consumer_and_notifier(EventFlag::NONBLOCK).unwrap())
     }
 
-    /// One of the rings was kicked: takes what there is, and sends what there is room for.
+    /// Handles a kick of either ring: receives all frames, and sends as many as there is room for.
     fn handle_event(&mut self, _: u16, _: EventSet, vrings: &[VringMutex], _: usize) -> io::Result<()> {
         let [to_guest, from_guest] = vrings else {
             panic!("{} rings", vrings.len())
         };
-        // The daemon tells of a ring as soon as it has its kick.
+        // The daemon calls this as soon as a ring has its kick descriptor.
         if vrings.iter().any(|vring| !vring.get_ref().get_queue().ready()) {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl Net {
             let frame = bytes.split_off(HEADER);
             assert_eq!(bytes, [0; HEADER]);
             match &self.sink {
-                // Whoever wanted them may have seen enough.
+                // The receiver may have been dropped.
                 Some(sink) => drop(sink.send(frame)),
                 None => self.frames.push_back(frame),
             }

@@ -1,4 +1,4 @@
-//! A ring as the front-end describes it, piece by piece, until there is enough to start it.
+//! The control side of a ring: collects its configuration until it can be started.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use pontoon_ring::Layout;
 use rustix::io::Errno;
 
+use crate::data_plane::RingConfig;
 use crate::features::Features;
-use crate::half::Setup;
-use crate::log::{Log, RingLog};
-use crate::mailbox::{Answer, Mailbox, Order};
-use crate::memory::Table;
+use crate::log::{DirtyLog, RingLog};
+use crate::mailbox::{Command, Mailbox, Response};
+use crate::memory::MemoryTable;
 use crate::message::RingAddress;
 
-/// One ring, from the control side.
+/// One ring, as the front-end configures it.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct ControlRing {
     mailbox: Arc<Mailbox>,
-    /// It has been started, and not been stopped.
+    /// It has been started and not been stopped.
     running: bool,
     size: u16,
     address: Option<Address>,
@@ -27,37 +27,37 @@ pub(crate) struct Ring {
     enabled: bool,
 }
 
-/// Where a ring lies.
+/// The addresses of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Address {
-    /// As the guest's physical addresses.
+    /// Guest-physical addresses.
     descriptors: u64,
     available: u64,
     used: u64,
-    /// Of the used ring, for the log.
+    /// Guest-physical address of the used ring, for the log.
     log: Option<u64>,
 }
 
-/// Why a ring cannot be as it is described.
+/// The reason why a ring's configuration is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unusable {
-    #[error("a size of {0}")]
+pub(crate) enum RingError {
+    #[error("invalid queue size {0}")]
     Size(u32),
-    #[error("its base is {0}")]
+    #[error("invalid base {0}")]
     Base(u32),
-    #[error("{0:#x} is not in memory")]
+    #[error("address {0:#x} is not in guest memory")]
     Address(u64),
-    #[error("changed while it is running")]
+    #[error("changed while running")]
     Running,
-    #[error("started without an address")]
-    Nowhere,
-    #[error("to be polled, which is not supported")]
+    #[error("started without addresses")]
+    NoAddress,
+    #[error("polling mode is not supported")]
     Polled,
-    #[error("a descriptor that cannot be made non-blocking: {0}")]
+    #[error("cannot make a descriptor non-blocking: {0}")]
     Blocking(Errno),
 }
 
-impl Ring {
+impl ControlRing {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> Self {
         Self {
             mailbox,
@@ -71,39 +71,43 @@ impl Ring {
         }
     }
 
-    /// Whether whoever works on it has something to answer.
+    /// Returns whether a command has no response yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.mailbox.is_busy()
     }
 
-    /// What became of the last order.
-    pub(crate) fn collect(&mut self) -> Option<Answer> {
-        let answer = self.mailbox.answer()?;
-        match answer {
-            Answer::Stopped(Some(base)) => self.base = base,
-            Answer::Refused(_) => self.running = false,
-            Answer::Stopped(None) | Answer::Done => {}
+    /// Returns the response to the last command.
+    pub(crate) fn take_response(&mut self) -> Option<Response> {
+        let response = self.mailbox.take_response()?;
+        match response {
+            Response::Stopped(Some(base)) => self.base = base,
+            Response::Failed(_) => self.running = false,
+            Response::Stopped(None) | Response::Done => {}
         }
-        Some(answer)
+        Some(response)
     }
 
-    /// Available entries taken, when it was stopped.
+    /// Returns the number of available entries taken when the ring was stopped.
     pub(crate) fn base(&self) -> u16 {
         self.base
     }
 
-    pub(crate) fn set_size(&mut self, size: u32) -> Result<(), Unusable> {
-        self.resting()?;
+    pub(crate) fn set_size(&mut self, size: u32) -> Result<(), RingError> {
+        self.check_stopped()?;
         self.size = u16::try_from(size)
             .ok()
             .filter(|size| size.is_power_of_two() && *size <= 1 << 15)
-            .ok_or(Unusable::Size(size))?;
+            .ok_or(RingError::Size(size))?;
         Ok(())
     }
 
-    /// While it is running it may not move, but begin to be logged or end.
-    pub(crate) fn set_address(&mut self, address: RingAddress, memory: &Table) -> Result<(), Unusable> {
-        let find = |user| memory.guest_address(user).ok_or(Unusable::Address(user));
+    /// Sets the addresses. Those of a running ring must not change, except for the log.
+    pub(crate) fn set_address(
+        &mut self,
+        address: RingAddress,
+        memory: &MemoryTable,
+    ) -> Result<(), RingError> {
+        let find = |user| memory.guest_address(user).ok_or(RingError::Address(user));
         let found = Address {
             descriptors: find(address.descriptors)?,
             available: find(address.available)?,
@@ -117,31 +121,31 @@ impl Ring {
             } != found
         });
         if moved {
-            self.resting()?;
+            self.check_stopped()?;
         }
         self.address = Some(found);
         Ok(())
     }
 
-    pub(crate) fn set_base(&mut self, base: u32) -> Result<(), Unusable> {
-        self.resting()?;
-        self.base = u16::try_from(base).map_err(|_| Unusable::Base(base))?;
+    pub(crate) fn set_base(&mut self, base: u32) -> Result<(), RingError> {
+        self.check_stopped()?;
+        self.base = u16::try_from(base).map_err(|_| RingError::Base(base))?;
         Ok(())
     }
 
-    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), Unusable> {
-        never_blocks(call.as_ref())?;
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), RingError> {
+        set_nonblocking(call.as_ref())?;
         match self.running {
-            true => self.mailbox.post(Order::Call(call)),
+            true => self.mailbox.post(Command::Call(call)),
             false => self.call = call,
         }
         Ok(())
     }
 
-    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), Unusable> {
-        never_blocks(err.as_ref())?;
+    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), RingError> {
+        set_nonblocking(err.as_ref())?;
         match self.running {
-            true => self.mailbox.post(Order::Err(err)),
+            true => self.mailbox.post(Command::Err(err)),
             false => self.err = err,
         }
         Ok(())
@@ -149,36 +153,36 @@ impl Ring {
 
     pub(crate) fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;
-        self.tell(|| Order::Enable(enabled));
+        self.post_if_running(|| Command::Enable(enabled));
     }
 
-    /// Whether it is enabled without being told so.
-    pub(crate) fn set_default(&mut self, enabled: bool) {
+    /// Enables a stopped ring if rings start enabled.
+    pub(crate) fn enable_by_default(&mut self, enabled: bool) {
         if !self.running {
             self.enabled |= enabled;
         }
     }
 
-    pub(crate) fn set_memory(&mut self, memory: &Arc<Table>) {
-        self.tell(|| Order::Memory(memory.clone()));
+    pub(crate) fn set_memory(&mut self, memory: &Arc<MemoryTable>) {
+        self.post_if_running(|| Command::Memory(memory.clone()));
     }
 
-    pub(crate) fn set_log(&mut self, features: Features, log: Option<&Arc<Log>>) {
+    pub(crate) fn set_log(&mut self, features: Features, log: Option<&Arc<DirtyLog>>) {
         let log = self.log(features, log);
-        self.tell(|| Order::Log(log));
+        self.post_if_running(|| Command::Log(log));
     }
 
-    /// Starts it, or lets it wait for another descriptor.
+    /// Starts the ring.
     pub(crate) fn start(
         &mut self,
         kick: Option<OwnedFd>,
-        memory: &Arc<Table>,
+        memory: &Arc<MemoryTable>,
         features: Features,
-        log: Option<&Arc<Log>>,
+        log: Option<&Arc<DirtyLog>>,
         mtu: usize,
-    ) -> Result<(), Unusable> {
-        self.resting()?;
-        let kick = kick.ok_or(Unusable::Polled)?;
+    ) -> Result<(), RingError> {
+        self.check_stopped()?;
+        let kick = kick.ok_or(RingError::Polled)?;
         let Some(Address {
             descriptors,
             available,
@@ -186,9 +190,9 @@ impl Ring {
             ..
         }) = self.address
         else {
-            return Err(Unusable::Nowhere);
+            return Err(RingError::NoAddress);
         };
-        let setup = Setup {
+        let config = RingConfig {
             memory: memory.clone(),
             layout: Layout {
                 size: self.size,
@@ -206,21 +210,21 @@ impl Ring {
             mtu,
         };
         self.running = true;
-        self.mailbox.post(Order::Start(Box::new(setup)));
+        self.mailbox.post(Command::Start(Box::new(config)));
         Ok(())
     }
 
-    /// Stops it, if it is running. Its descriptors are closed.
+    /// Stops the ring, if it is running, and closes its descriptors.
     pub(crate) fn stop(&mut self) {
         self.call = None;
         self.err = None;
         if std::mem::take(&mut self.running) {
-            self.mailbox.post(Order::Stop);
+            self.mailbox.post(Command::Stop);
         }
     }
 
-    /// Forgets what it was. It is not running.
-    pub(crate) fn forget(&mut self) {
+    /// Clears the configuration of a stopped ring.
+    pub(crate) fn clear(&mut self) {
         *self = Self::new(self.mailbox.clone());
     }
 
@@ -228,20 +232,20 @@ impl Ring {
         self.running
     }
 
-    fn resting(&self) -> Result<(), Unusable> {
+    fn check_stopped(&self) -> Result<(), RingError> {
         match self.running {
-            true => Err(Unusable::Running),
+            true => Err(RingError::Running),
             false => Ok(()),
         }
     }
 
-    fn tell(&self, order: impl FnOnce() -> Order) {
+    fn post_if_running(&self, command: impl FnOnce() -> Command) {
         if self.running {
-            self.mailbox.post(order());
+            self.mailbox.post(command());
         }
     }
 
-    fn log(&self, features: Features, log: Option<&Arc<Log>>) -> Option<RingLog> {
+    fn log(&self, features: Features, log: Option<&Arc<DirtyLog>>) -> Option<RingLog> {
         let log = log.filter(|_| features.has(Features::LOG_ALL))?.clone();
         let used = self.address.and_then(|address| address.log);
         Some(RingLog {
@@ -251,10 +255,10 @@ impl Ring {
     }
 }
 
-/// Who signals waits for nobody, be it a pipe that is full or an eventfd that nobody reads.
-fn never_blocks(signalled: Option<&OwnedFd>) -> Result<(), Unusable> {
+/// Makes a descriptor non-blocking: signalling must not block on a full pipe or on an eventfd that is not read.
+fn set_nonblocking(signalled: Option<&OwnedFd>) -> Result<(), RingError> {
     signalled.map_or(Ok(()), |fd| {
-        rustix::io::ioctl_fionbio(fd, true).map_err(Unusable::Blocking)
+        rustix::io::ioctl_fionbio(fd, true).map_err(RingError::Blocking)
     })
 }
 

@@ -1,4 +1,5 @@
-//! What both halves of the link have: a ring, a mailbox, and one descriptor that tells of either.
+//! The data plane of a ring, used by receiver and transmitter: the ring, its mailbox, and one epoll descriptor for
+//! both.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,66 +11,67 @@ use tracing::warn;
 
 use crate::features::Features;
 use crate::log::RingLog;
-use crate::mailbox::{self, Answer, Mailbox, Order};
-use crate::memory::Table;
+use crate::mailbox::{self, Command, Mailbox, Response};
+use crate::memory::MemoryTable;
 
-/// What a ring starts with.
+/// The configuration with which a ring starts.
 #[derive(Debug)]
-pub(crate) struct Setup {
-    pub(crate) memory: Arc<Table>,
+pub(crate) struct RingConfig {
+    pub(crate) memory: Arc<MemoryTable>,
     pub(crate) layout: Layout,
     pub(crate) features: Features,
-    /// Available entries taken by whoever served it before.
+    /// Available entries taken by the previous back-end.
     pub(crate) base: u16,
     pub(crate) kick: OwnedFd,
     pub(crate) call: Option<OwnedFd>,
     pub(crate) err: Option<OwnedFd>,
     pub(crate) enabled: bool,
     pub(crate) log: Option<RingLog>,
-    /// The guest interface's MTU.
+    /// The MTU of the guest's interface.
     pub(crate) mtu: usize,
 }
 
-/// One of the link's halves, as far as they are alike.
+/// The data plane of one ring.
 #[derive(Debug)]
-pub(crate) struct Half {
+pub(crate) struct DataPlane {
     mailbox: Arc<Mailbox>,
-    /// Holds the mailbox's bell and the ring's kick, so that who waits needs to know of one descriptor.
+    /// Watches the mailbox's eventfd and the ring's kick, so that the worker needs to watch one descriptor only.
     epoll: OwnedFd,
-    ring: Option<Ring>,
-    /// Rings that had to be given up.
+    ring: Option<ActiveRing>,
+    /// Number of rings that failed.
     faults: u64,
 }
 
 /// A ring that is being served.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct ActiveRing {
     pub(crate) device: Device,
-    pub(crate) setup: Setup,
-    /// Something went wrong that only a new start can mend.
-    faulty: bool,
-    /// All of it lies in the guest's memory as that is now.
+    pub(crate) config: RingConfig,
+    /// The ring has failed and is not served until it is started again.
+    failed: bool,
+    /// All parts of the ring are in the current memory table.
     mapped: bool,
 }
 
-/// A ring cannot be served any further.
+/// The reason why a ring cannot be served any longer.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum RingFault {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(transparent)]
     Driver(#[from] device::Error),
-    #[error("the guest's memory has been cut off")]
+    #[error("guest memory was truncated")]
     Memory,
 }
 
-/// Faults of a half, or refusals of a session, that are told: there may be as many as the guest or its front-end likes.
-pub(crate) const MOST_SAID: u64 = 20;
+/// Maximum number of failures of a ring, or failed messages of a session, that are logged: the guest and its front-end
+/// could cause any number.
+pub(crate) const MAX_LOGGED: u64 = 20;
 
-impl Half {
+impl DataPlane {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&epoll, mailbox.bell())?;
+        watch(&epoll, mailbox.event())?;
         Ok(Self {
             mailbox,
             epoll,
@@ -78,43 +80,43 @@ impl Half {
         })
     }
 
-    /// Obeys an order, if there is one. Says whether it did.
-    pub(crate) fn obey(&mut self) -> bool {
-        if !self.mailbox.is_waiting() {
+    /// Executes a pending command. Returns false if there is none.
+    pub(crate) fn execute_command(&mut self) -> bool {
+        if !self.mailbox.has_command() {
             return false;
         }
         let mailbox = self.mailbox.clone();
-        mailbox.obey(|order| self.change(order));
+        mailbox.execute(|command| self.execute(command));
         true
     }
 
-    /// The ring, where there is one that can be served. It may be disabled.
-    pub(crate) fn live(&mut self) -> Option<&mut Ring> {
+    /// Returns the ring if it can be served. It may be disabled.
+    pub(crate) fn live(&mut self) -> Option<&mut ActiveRing> {
         let ring = self.ring.as_ref()?;
-        if ring.is_cut_off() {
-            self.fail(Fault::Memory);
+        if ring.lost_memory() {
+            self.fail(RingFault::Memory);
         } else if let Some(error) = ring.device.broken() {
-            self.fail(Fault::Driver(error));
+            self.fail(RingFault::Driver(error));
         }
-        self.ring.as_mut().filter(|ring| !ring.faulty && ring.mapped)
+        self.ring.as_mut().filter(|ring| !ring.failed && ring.mapped)
     }
 
-    /// Makes the descriptor readable once more.
-    pub(crate) fn ring_bell(&self) {
-        mailbox::ring(self.mailbox.bell());
+    /// Makes the descriptor readable.
+    pub(crate) fn wake(&self) {
+        mailbox::signal(self.mailbox.event());
     }
 
-    /// Gives the ring up.
-    pub(crate) fn fail(&mut self, fault: Fault) {
-        let Some(ring) = self.ring.as_mut().filter(|ring| !ring.faulty) else {
+    /// Marks the ring as failed.
+    pub(crate) fn fail(&mut self, fault: RingFault) {
+        let Some(ring) = self.ring.as_mut().filter(|ring| !ring.failed) else {
             return;
         };
-        ring.faulty = true;
+        ring.failed = true;
         self.faults += 1;
-        if self.faults <= MOST_SAID {
-            warn!("a queue is given up: {fault}");
+        if self.faults <= MAX_LOGGED {
+            warn!("virtqueue failed: {fault}");
         }
-        if let Some(err) = &ring.setup.err {
+        if let Some(err) = &ring.config.err {
             signal(err);
         }
     }
@@ -123,100 +125,100 @@ impl Half {
         self.faults
     }
 
-    /// The ring, for whatever it is in.
-    pub(crate) fn ring(&self) -> Option<&Ring> {
+    /// Returns the ring in any state.
+    pub(crate) fn ring(&self) -> Option<&ActiveRing> {
         self.ring.as_ref()
     }
 
-    fn change(&mut self, order: Order) -> Answer {
-        match order {
-            Order::Start(setup) => return self.start(*setup),
-            Order::Stop => return Answer::Stopped(self.stop()),
-            Order::Memory(memory) => self.remap(memory),
-            Order::Call(call) => self.set(|ring| {
-                ring.setup.call = call;
+    fn execute(&mut self, command: Command) -> Response {
+        match command {
+            Command::Start(config) => return self.start(*config),
+            Command::Stop => return Response::Stopped(self.stop()),
+            Command::Memory(memory) => self.remap(memory),
+            Command::Call(call) => self.set(|ring| {
+                ring.config.call = call;
                 ring.call();
             }),
-            Order::Err(err) => self.set(|ring| ring.setup.err = err),
-            Order::Enable(enabled) => self.set(|ring| ring.setup.enabled = enabled),
-            Order::Log(log) => self.set(|ring| ring.setup.log = log),
+            Command::Err(err) => self.set(|ring| ring.config.err = err),
+            Command::Enable(enabled) => self.set(|ring| ring.config.enabled = enabled),
+            Command::Log(log) => self.set(|ring| ring.config.log = log),
         }
-        Answer::Done
+        Response::Done
     }
 
-    fn set(&mut self, how: impl FnOnce(&mut Ring)) {
+    fn set(&mut self, how: impl FnOnce(&mut ActiveRing)) {
         if let Some(ring) = &mut self.ring {
             how(ring);
         }
     }
 
-    /// A front-end may take the region away that a running ring lies in, and give it back (REM_MEM_REG, ADD_MEM_REG):
-    /// meanwhile the ring is left alone.
-    fn remap(&mut self, memory: Arc<Table>) {
+    /// A front-end may remove the region that contains a running ring and add it again (REM_MEM_REG, ADD_MEM_REG). The
+    /// ring is not served meanwhile.
+    fn remap(&mut self, memory: Arc<MemoryTable>) {
         self.set(|ring| {
-            ring.setup.memory = memory;
+            ring.config.memory = memory;
             ring.mapped = ring.open().is_ok();
         });
     }
 
-    fn start(&mut self, setup: Setup) -> Answer {
+    fn start(&mut self, config: RingConfig) -> Response {
         self.stop();
-        let ring = match Ring::new(setup) {
+        let ring = match ActiveRing::new(config) {
             Ok(ring) => ring,
-            Err(fault) => return Answer::Refused(fault.to_string()),
+            Err(fault) => return Response::Failed(fault.to_string()),
         };
-        if let Err(errno) = watch(&self.epoll, &ring.setup.kick) {
-            return Answer::Refused(format!("its kick cannot be waited for: {errno}"));
+        if let Err(errno) = watch(&self.epoll, &ring.config.kick) {
+            return Response::Failed(format!("cannot watch the kick descriptor: {errno}"));
         }
-        // What a predecessor returned, it may not have lived to tell of.
+        // A previous back-end that was killed may not have signalled the chains it returned.
         if ring.device.state().used != 0 {
             ring.call();
         }
         self.ring = Some(ring);
-        Answer::Done
+        Response::Done
     }
 
     fn stop(&mut self) -> Option<u16> {
         let mut ring = self.ring.take()?;
-        let _ = epoll::delete(&self.epoll, &ring.setup.kick);
-        if let Ok((mut queue, door)) = ring.open() {
-            door.publish(&mut queue);
+        let _ = epoll::delete(&self.epoll, &ring.config.kick);
+        if let Ok((mut queue, notifier)) = ring.open() {
+            notifier.publish(&mut queue);
         }
         Some(ring.device.state().available)
     }
 }
 
-impl Drop for Half {
+impl Drop for DataPlane {
     fn drop(&mut self) {
         self.mailbox.close();
     }
 }
 
-impl AsFd for Half {
+impl AsFd for DataPlane {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-/// What stands around a queue while it is worked on.
+/// The features, the dirty log and the call descriptor that are needed while a queue is served.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Door<'r> {
+pub(crate) struct Notifier<'r> {
     pub(crate) features: Features,
     pub(crate) log: Option<&'r RingLog>,
     call: Option<&'r OwnedFd>,
 }
 
-impl Ring {
-    fn new(setup: Setup) -> Result<Self, Fault> {
-        // All is returned in the order it was taken, so that what a predecessor took and did not return (it was killed)
-        // begins right behind what it returned: that is taken again. Nothing else has to be remembered for it, which is
-        // why INFLIGHT_SHMFD is not offered.
-        let used = device::used_index(&&*setup.memory, &setup.layout)?;
-        if setup.base.wrapping_sub(used) > setup.layout.size {
-            return Err(Fault::Layout(LayoutError::State {
-                available: setup.base,
+impl ActiveRing {
+    fn new(config: RingConfig) -> Result<Self, RingFault> {
+        // All chains are returned in the order in which they were taken. Chains that a killed back-end took and did not
+        // return therefore follow those that it returned, and are taken again. No other state is needed, which is why
+        // INFLIGHT_SHMFD is not offered.
+        let used = device::used_index(&&*config.memory, &config.layout)?;
+        if config.base.wrapping_sub(used) > config.layout.size {
+            return Err(RingFault::Layout(LayoutError::State {
+                available: config.base,
                 used,
-                size: setup.layout.size,
+                size: config.layout.size,
             }));
         }
         let state = State {
@@ -224,71 +226,71 @@ impl Ring {
             used,
         };
         let mut ring = Self {
-            device: Device::new(setup.layout, setup.features.ring(), state)?,
-            setup,
-            faulty: false,
+            device: Device::new(config.layout, config.features.ring(), state)?,
+            config,
+            failed: false,
             mapped: true,
         };
-        // A layout that is not in memory is refused now rather than at the first frame.
+        // Refuses a layout outside of memory now rather than at the first frame.
         ring.open()?;
-        if ring.is_cut_off() {
-            return Err(Fault::Memory);
+        if ring.lost_memory() {
+            return Err(RingFault::Memory);
         }
         Ok(ring)
     }
 
     pub(crate) fn is_enabled(&self) -> bool {
-        self.setup.enabled
+        self.config.enabled
     }
 
-    /// Wakes the driver, whether or not there is something to see. What was shown while there was nobody to signal is not
-    /// told of later: with event indices the one signal is due when the index passes where the driver sleeps.
+    /// Signals the driver unconditionally. Used entries published while there was no call descriptor are not signalled
+    /// later: with event indices the signal is due once, when the index passes the driver's event.
     fn call(&self) {
-        if let Some(call) = &self.setup.call {
+        if let Some(call) = &self.config.call {
             signal(call);
         }
     }
 
-    /// Finds the queue in memory.
-    pub(crate) fn open(&mut self) -> Result<(Queue<'_, &Table>, Door<'_>), LayoutError> {
-        let Setup {
+    /// Looks up the queue in memory.
+    pub(crate) fn open(&mut self) -> Result<(Queue<'_, &MemoryTable>, Notifier<'_>), LayoutError> {
+        let RingConfig {
             memory,
             features,
             log,
             call,
             ..
-        } = &self.setup;
-        let door = Door {
+        } = &self.config;
+        let notifier = Notifier {
             features: *features,
             log: log.as_ref(),
             call: call.as_ref(),
         };
-        Ok((self.device.attach(&**memory)?, door))
+        Ok((self.device.attach(&**memory)?, notifier))
     }
 
-    fn is_cut_off(&self) -> bool {
-        let log = self.setup.log.as_ref();
-        self.setup.memory.is_broken() || log.is_some_and(|log| log.log.is_broken())
+    fn lost_memory(&self) -> bool {
+        let log = self.config.log.as_ref();
+        self.config.memory.has_faulted() || log.is_some_and(|log| log.log.has_faulted())
     }
 }
 
-impl Door<'_> {
-    /// Shows the driver what was returned, and wakes it if it wants to be woken.
-    pub(crate) fn publish(&self, queue: &mut Queue<'_, &Table>) {
+impl Notifier<'_> {
+    /// Publishes the returned chains, and signals the driver if it requested that.
+    pub(crate) fn publish(&self, queue: &mut Queue<'_, &MemoryTable>) {
         let wake = queue.publish();
         if let Some(log) = self.log {
-            log.wrote_used();
+            log.mark_used_ring();
         }
         if let Some(call) = self.call.filter(|_| wake) {
             signal(call);
         }
     }
 
-    /// Asks to be kicked, then looks how much there is to take.
-    pub(crate) fn rearm(&self, queue: &mut Queue<'_, &Table>) -> Result<u16, device::Error> {
+    /// Requests a kick, then returns the number of chains ready to be taken.
+    pub(crate) fn rearm(&self, queue: &mut Queue<'_, &MemoryTable>) -> Result<u16, device::Error> {
         let waiting = queue.rearm();
         if let Some(log) = self.log {
-            log.wrote_used();
+            log.mark_used_ring();
         }
         waiting
     }
@@ -299,7 +301,7 @@ fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> rustix::io::Result<()> {
     epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)
 }
 
-/// Adds one to an eventfd, which does not block. One that is full has been signalled.
+/// Adds one to a non-blocking eventfd. A failed write means that its counter is full, so it is readable already.
 fn signal(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }

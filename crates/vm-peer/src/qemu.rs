@@ -1,8 +1,8 @@
-//! People: machines for tests and measurements. QEMU boots a stock Debian kernel (`cargo xtask kernel`) with a file system
-//! in memory: busybox, and what the caller puts there.
+//! Virtual machines for tests and measurements. QEMU boots a stock Debian kernel (`cargo xtask kernel`) with an initrd
+//! of busybox and the caller's files.
 //!
-//! The guest's first process loads virtio's modules, brings `lo` and `eth0` up, and becomes the caller's script `main`,
-//! whose arguments are the kernel's behind `--`.
+//! The guest's init script loads the virtio modules, brings `lo` and `eth0` up, and executes the caller's script `main`
+//! with the kernel arguments after `--`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,18 +12,18 @@ use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, bail};
 
-/// The program.
+/// Name of the QEMU program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// Of a machine's memory.
+/// Memory of a machine, in MiB.
 const MEMORY_MIB: u16 = 512;
 
-/// How guests' instructions are run.
+/// Execution of the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// By the processor.
+    /// Hardware virtualisation.
     Kvm,
-    /// By QEMU, which every machine can do.
+    /// Emulation, which works on every host.
     Tcg,
 }
 
@@ -36,7 +36,7 @@ impl Accelerator {
     }
 }
 
-/// Options of a machine without an interface, and with nothing that was not asked for.
+/// Returns options of a machine without network interface and without default devices.
 #[must_use]
 pub fn machine(accelerator: Accelerator) -> Vec<String> {
     let memory = MEMORY_MIB.to_string();
@@ -59,20 +59,23 @@ pub fn machine(accelerator: Accelerator) -> Vec<String> {
     .collect()
 }
 
-/// Room for a second processor. Without it and without KVM, QEMU before 8.1 leaves memory barriers out (its commit
-/// c914d46d0a64), and now and then neither side of a queue hears the other's notification: nothing moves any more.
+/// A machine that could have a second processor. Otherwise QEMU before 8.1 without KVM omits memory barriers (fixed by
+/// its commit c914d46d0a64), and occasionally a notification between driver and device is lost in both directions,
+/// after which the queue stalls.
 const BARRIERS: &str = "cpus=1,maxcpus=2";
 
-/// The guest's interface, on the network device `net`. Its firmware could only boot from the network.
+/// The guest's interface, on the network device `net`. Its option ROM is disabled, since it could only boot from the
+/// network.
 const INTERFACE: &str = "virtio-net-pci,netdev=net,mac=52:54:00:12:34:56,romfile=";
 
-/// What a guest's kernel is told. `--` and arguments of `main` may follow.
+/// Kernel arguments. `--` and arguments of `main` may follow.
 pub const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 mitigations=off";
 
-/// What the guest runs first.
+/// The init script.
 const INIT: &str = include_str!("qemu/init.sh");
 
-/// Modules of a virtio network interface on PCI in the order of their needs, and BBR; a kernel may have some built in.
+/// Modules of a virtio-net interface on PCI in the order of their dependencies, and BBR; a kernel may have some built
+/// in.
 const MODULES: [&str; 9] = [
     "virtio_ring",
     "virtio",
@@ -85,7 +88,7 @@ const MODULES: [&str; 9] = [
     "tcp_bbr",
 ];
 
-/// Options of an interface on QEMU's own network device, as `-netdev` has it, named `net`.
+/// Returns options of an interface on the network device `netdev`, in the syntax of `-netdev`, with the id `net`.
 #[must_use]
 pub fn interface(netdev: &str) -> Vec<String> {
     ["-netdev", netdev, "-device", INTERFACE]
@@ -93,7 +96,7 @@ pub fn interface(netdev: &str) -> Vec<String> {
         .into()
 }
 
-/// Options of an interface whose frames go over the Unix socket at `path`, where somebody listens.
+/// Returns options of an interface whose frames are sent over the listening Unix socket at `path`.
 #[must_use]
 pub fn stream(path: &Path) -> Vec<String> {
     interface(&format!(
@@ -102,11 +105,11 @@ pub fn stream(path: &Path) -> Vec<String> {
     ))
 }
 
-/// Options of an interface whose queues lie in memory that is shared with whoever listens on the Unix socket at `path`:
-/// `pairs` of queues, and as many processors.
+/// Returns options of a vhost-user interface: its queues, `pairs` of them, are in memory shared over the listening Unix
+/// socket at `path`. The machine has as many processors as pairs.
 ///
-/// Without KVM, QEMU 7.2 ends with a fault where such an interface has MSI-X (`msix_set_vector_notifiers` looks for
-/// descriptors that only KVM has), so it has one interrupt line.
+/// Without KVM, QEMU 7.2 crashes if such an interface has MSI-X (`msix_set_vector_notifiers` uses descriptors that
+/// exist with KVM only), so it has one interrupt line.
 #[must_use]
 pub fn vhost_user(path: &Path, pairs: usize) -> Vec<String> {
     let memory = format!("memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on");
@@ -128,7 +131,7 @@ pub fn vhost_user(path: &Path, pairs: usize) -> Vec<String> {
         .collect()
 }
 
-/// A guest's file system in the making.
+/// A guest's file system under construction.
 #[derive(Debug)]
 pub struct Root {
     directory: PathBuf,
@@ -136,10 +139,10 @@ pub struct Root {
 }
 
 impl Root {
-    /// Begins one in `directory`, which must not exist.
+    /// Creates `directory`, which must not exist, with the basic files.
     ///
     /// # Errors
-    /// There is no kernel or no busybox, or the directory cannot be written to.
+    /// The kernel or busybox is missing, or the directory cannot be written.
     pub fn new(directory: PathBuf) -> Result<Self> {
         let kernel = kernel()?;
         fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -158,14 +161,14 @@ impl Root {
         Ok(root)
     }
 
-    /// Copies a program to `name`, with the libraries that it was linked with.
+    /// Copies a program to `name`, with its shared libraries.
     ///
     /// # Errors
-    /// It cannot be copied.
+    /// A file cannot be copied.
     pub fn program(&self, program: &Path, name: &str) -> Result<()> {
         let to = self.directory.join(name);
         fs::copy(program, to).with_context(|| format!("cannot copy {}", program.display()))?;
-        // A program without libraries makes ldd fail.
+        // ldd fails for a statically linked program.
         let libraries = run(Command::new("ldd").arg(program))?;
         let text = String::from_utf8_lossy(&libraries.stdout);
         let paths: BTreeSet<&str> = text
@@ -180,20 +183,20 @@ impl Root {
         Ok(())
     }
 
-    /// Writes a script that can be run.
+    /// Writes an executable script.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file cannot be written.
     pub fn script(&self, name: &str, text: &str) -> Result<()> {
         let path = self.directory.join(name);
         fs::write(&path, text)?;
         Ok(fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?)
     }
 
-    /// Packs all of it into `initrd`, and removes the directory.
+    /// Packs all files into `initrd`, and removes the directory.
     ///
     /// # Errors
-    /// There is no cpio, or no room.
+    /// cpio is missing, or the disk is full.
     pub fn pack(self, initrd: PathBuf) -> Result<Image> {
         let pack = "cd \"$1\" && find . | cpio --quiet -o -H newc >\"$2\"";
         let mut command = Command::new("sh");
@@ -213,20 +216,20 @@ impl Root {
     }
 }
 
-/// What is needed to boot.
+/// Files needed to boot.
 #[derive(Debug)]
 pub struct Image {
     /// The kernel.
     pub kernel: PathBuf,
-    /// The file system in memory.
+    /// The initrd.
     pub initrd: PathBuf,
 }
 
-/// The directory with `vmlinuz` and modules that `cargo xtask kernel` makes: beside this program, or beside the directory
-/// that it was built in.
+/// Returns the directory with `vmlinuz` and modules that `cargo xtask kernel` creates: beside this program, or beside
+/// the directory of its build.
 ///
 /// # Errors
-/// It is not there.
+/// The directory does not exist.
 pub fn kernel() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     own.ancestors()
@@ -237,10 +240,10 @@ pub fn kernel() -> Result<PathBuf> {
         .context("there is no kernel for guests (try: cargo xtask kernel)")
 }
 
-/// A program on `PATH`.
+/// Returns the path of a program on `PATH`.
 ///
 /// # Errors
-/// It is not there.
+/// The program is not on `PATH`.
 pub fn find(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,5 +1,5 @@
-//! Carries a tap over a socket, frame by frame, as a hypervisor carries a machine's interface: the machine is then the
-//! namespace that the tap is in, at native speed. With faults if wanted.
+//! Copies frames between a tap and a socket, as a hypervisor does for a machine's interface. The namespace of the tap
+//! stands in for the machine, at native speed. Faults can be injected.
 
 mod faults;
 
@@ -15,16 +15,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, readv, writev};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
-/// How frames are told apart on the socket.
+/// The framing of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Each behind its length.
+    /// Each frame is preceded by its length.
     Stream,
-    /// Each in a message of its own.
+    /// Each frame is one message.
     Packet,
 }
 
-/// Bytes of a frame's length in front of it.
+/// Bytes of the length prefix.
 const PREFIX: usize = 4;
 
 /// Bytes of the longest frame.
@@ -33,29 +33,30 @@ const MAX_FRAME: usize = 18 + 65_535;
 /// Bytes of the longest header of a tap: `virtio_net_hdr_mrg_rxbuf`.
 const MAX_HEADER: usize = 12;
 
-/// How long to look away while nothing comes: nobody says when it is over.
+/// Timeout of each wait for frames, after which the stop flag is checked.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A tap and a socket, at work.
+/// A tap and a socket.
 struct Link<'l> {
     tap: BorrowedFd<'l>,
-    /// Bytes in front of each of the tap's frames.
+    /// Bytes of the header in front of each frame on the tap.
     header: usize,
     socket: BorrowedFd<'l>,
     framing: Framing,
 }
 
-/// Carries frames between `tap` and `socket` until `stop` is set or the socket is closed, with faults upwards and downwards.
+/// Copies frames between `tap` and `socket` until `stop` is set or the socket is closed, with the faults of the two
+/// directions, up and down.
 ///
-/// The tap has IFF_VNET_HDR with headers of `header` bytes, leaves at most checksums to be completed, and reading from it
-/// does not wait. Frames downwards are written without metadata: the namespace looks at their checksums. The socket is
-/// shut down at the end.
+/// The tap must be non-blocking, have IFF_VNET_HDR with headers of `header` bytes, and offload checksums at most.
+/// Frames from the socket are written without metadata, so the namespace verifies their checksums. The socket is shut
+/// down at the end.
 ///
 /// # Errors
-/// The tap is none, or what came over the socket is no frame.
+/// The tap cannot be read or written, or the socket sent an invalid frame length.
 ///
 /// # Panics
-/// With headers that are longer than a `virtio_net_hdr_mrg_rxbuf`.
+/// `header` exceeds the size of `virtio_net_hdr_mrg_rxbuf`.
 pub fn run(
     tap: impl AsFd,
     header: usize,
@@ -73,18 +74,18 @@ pub fn run(
     };
     let over = &AtomicBool::new(false);
     thread::scope(|scope| {
-        let carrying = scope.spawn(|| link.carry_up(up, over));
-        let carried = link.carry_down(down, [over, stop]);
-        // For a writer that waits for room.
+        let upward = scope.spawn(|| link.copy_up(up, over));
+        let downward = link.copy_down(down, [over, stop]);
+        // Unblocks the other direction's write.
         over.store(true, Ordering::Relaxed);
         let _ = shutdown(link.socket, Shutdown::Both);
-        carried.and(carrying.join().expect("carrying does not panic"))
+        downward.and(upward.join().expect("the upward thread does not panic"))
     })
 }
 
 impl Link<'_> {
-    /// From the tap to the socket, until the socket is closed.
-    fn carry_up(&self, faults: &mut FaultInjector, over: &AtomicBool) -> io::Result<()> {
+    /// Copies from the tap to the socket, until the socket is closed.
+    fn copy_up(&self, faults: &mut FaultInjector, over: &AtomicBool) -> io::Result<()> {
         let mut buffer = vec![0; PREFIX + MAX_FRAME];
         let mut header = [0; MAX_HEADER];
         let put = |bytes: &[u8]| send_all(self.socket, bytes);
@@ -117,15 +118,15 @@ impl Link<'_> {
                 Err(error) => return Err(error.into()),
             };
             if passed.is_err() {
-                // The socket's end, which the other direction hears of too.
+                // The socket is closed, which the other direction notices, too.
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// From the socket to the tap, until the socket is closed or one of `ends` is set.
-    fn carry_down(&self, faults: &mut FaultInjector, ends: [&AtomicBool; 2]) -> io::Result<()> {
+    /// Copies from the socket to the tap, until the socket is closed or one of `ends` is set.
+    fn copy_down(&self, faults: &mut FaultInjector, ends: [&AtomicBool; 2]) -> io::Result<()> {
         let mut buffer = vec![0; 4 * MAX_FRAME];
         let mut filled = 0;
         let put = |frame: &[u8]| self.write_frame(frame);
@@ -184,7 +185,7 @@ fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits for something to read, or for a moment.
+/// Waits until `source` is readable, or for a timeout.
 fn wait(source: BorrowedFd<'_>) -> io::Result<()> {
     let pause = Timespec {
         tv_sec: 0,

@@ -1,10 +1,9 @@
-//! What is at the other end of a vhost-user socket: the front-end of a VMM and the virtio-net driver of its guest, in
-//! one process and at native speed.
+//! A vhost-user front-end with a virtio-net driver, in one process and at native speed.
 //!
-//! Messages are rust-vmm's `vhost` front-end's, rings are `pontoon-ring`'s driver side. Segmentation, checksums,
-//! mergeable buffers, event indices and indirect descriptors are used as they were negotiated. For tests of how a device
-//! stands a hostile guest, all of the guest's memory and the places of its rings are at hand ([`Machine::memory`],
-//! [`Queue::layout`]), as are its file ([`Machine::file`]) and the front-end itself ([`Machine::frontend`]).
+//! Messages are those of rust-vmm's `vhost` front-end; rings use the driver side of `pontoon-ring`. Segmentation,
+//! checksums, mergeable buffers, event indices and indirect descriptors are used as negotiated. Tests with a hostile
+//! guest have access to all of its memory and the addresses of its rings ([`Machine::memory`], [`Queue::layout`]), to
+//! the file of the memory ([`Machine::file`]), and to the front-end ([`Machine::frontend`]).
 
 mod bridge;
 mod machine;
@@ -24,30 +23,30 @@ use std::io;
 use pontoon_ring::{LayoutError, driver};
 use pontoon_wire::vnet;
 
-/// What went wrong.
+/// An error of the front-end or driver.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The front-end's session.
-    #[error("the session: {0}")]
+    /// The vhost-user session failed.
+    #[error("vhost-user session: {0}")]
     Session(#[from] vhost::Error),
-    /// A system call.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// A ring cannot be where it is said to be.
+    /// The address of a ring is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The device broke the ring's protocol.
-    #[error("the device: {0}")]
+    /// The device violated the ring protocol.
+    #[error("device protocol error: {0}")]
     Device(#[from] driver::Error),
-    /// The device sent offload metadata that means nothing.
-    #[error("the device: {0}")]
+    /// The device sent invalid offload metadata.
+    #[error("device protocol error: {0}")]
     Header(#[from] vnet::Malformed),
-    /// The device showed a part of a frame.
-    #[error("the device has shown {shown} of a frame's {all} buffers")]
+    /// The device published an incomplete frame.
+    #[error("the device published {shown} of a frame's {all} buffers")]
     Partial {
-        /// Buffers shown.
+        /// Buffers published.
         shown: u16,
-        /// Buffers that the frame says it has.
+        /// Buffers according to the frame's header.
         all: u16,
     },
 }

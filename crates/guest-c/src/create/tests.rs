@@ -1,4 +1,4 @@
-//! An interface in memory handed over, with the ring's device side at the other end.
+//! An interface in memory of the test, with the device side of `pontoon-ring` as its peer.
 
 use core::ptr;
 
@@ -16,7 +16,7 @@ const FEATURES: Features = Features {
     indirect: false,
 };
 
-/// What the callbacks have seen.
+/// State of the callbacks.
 #[derive(Default)]
 struct World {
     now: u64,
@@ -25,9 +25,9 @@ struct World {
     gone: bool,
 }
 
-// SAFETY: it is called with the context of `Program::config`, as are the next two.
+// SAFETY: called with the context of `Program::config`, as are the next two.
 unsafe extern "C" fn now(context: *mut c_void) -> u64 {
-    // SAFETY: the context is the test's `World`, which nobody else uses meanwhile.
+    // SAFETY: the context is the test's `World`, which is not used otherwise meanwhile.
     let world = unsafe { &mut *context.cast::<World>() };
     world.now += 1;
     world.now
@@ -92,7 +92,7 @@ fn create(config: &Config) -> Result<(*mut Pontoon, [Rings; 2]), c_int> {
         available: 0,
         used: 0,
     }; 2];
-    // SAFETY: the program's memories outlive the test's interface.
+    // SAFETY: the program's memory outlives the test's interface.
     match unsafe { pontoon_create(&mut interface, config, rings.as_mut_ptr()) } {
         0 => Ok((interface, rings)),
         error => Err(error),
@@ -100,12 +100,12 @@ fn create(config: &Config) -> Result<(*mut Pontoon, [Rings; 2]), c_int> {
 }
 
 #[test]
-fn frames_go_both_ways() {
+fn carries_frames_both_ways() {
     let mut program = Program::new();
     let config = program.config();
     let (net, rings) = create(&config).unwrap();
     let shared = NonNull::new(config.shared.cast()).unwrap();
-    // SAFETY: the memory is the program's, which outlives this, and is accessed by `Raw`s only, in one thread.
+    // SAFETY: the memory is the program's, which outlives this value, and is accessed by `Raw`s only, in one thread.
     let memory = Window::new(unsafe { Raw::new(shared, pontoon_shared_bytes(FRAME)) }, ADDRESS);
     let [mut to_guest, mut from_guest] = rings.map(|ring| {
         let Rings {
@@ -123,7 +123,7 @@ fn frames_go_both_ways() {
     });
     let mut buffer = [0_u8; 64];
 
-    // SAFETY: the interface is this test's alone, here and below, and buffers are as long as they are said to be.
+    // SAFETY: only this test uses the interface, here and below, and the lengths of buffers are correct.
     unsafe {
         assert_eq!(pontoon_start(net), 0);
         assert_eq!(pontoon_queue(net, b"question".as_ptr().cast(), 8), 0);
@@ -158,7 +158,7 @@ fn frames_go_both_ways() {
 }
 
 #[test]
-fn errors_are_numbers() {
+fn errors_map_to_codes() {
     let mut program = Program::new();
     let (net, _) = create(&program.config()).unwrap();
     let frame = [0_u8; 2000];
@@ -177,7 +177,7 @@ fn errors_are_numbers() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn refuses_invalid_configuration() {
     let mut program = Program::new();
     let right = program.config();
     let odd = right.storage.wrapping_byte_add(8);

@@ -1,4 +1,4 @@
-//! A hostile device by the property tester, and by the corpus that the fuzzer has gathered.
+//! A hostile device, with random scripts and with the fuzzer's corpus.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,13 +14,13 @@ proptest! {
     #![proptest_config(cases(1024))]
 
     #[test]
-    fn the_interface_gets_no_further_than_an_error(script in prop::collection::vec(any::<u8>(), 0..600)) {
-        guest::play(&script);
+    fn interface_survives_random_devices(script in prop::collection::vec(any::<u8>(), 0..600)) {
+        guest::run(&script);
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no files")]
-fn the_interface_stands_the_corpus() {
-    replay("guest", 50, guest::play);
+fn interface_survives_the_corpus() {
+    replay("guest", 50, guest::run);
 }

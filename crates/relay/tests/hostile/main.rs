@@ -5,17 +5,17 @@
 #![allow(clippy::unwrap_used)]
 
 use pontoon_test_support::corpus::replay;
-use pontoon_test_support::relay::play;
+use pontoon_test_support::relay::run;
 use proptest::prelude::*;
 
 proptest! {
     #[test]
     fn stands_chance(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        play(&bytes);
+        run(&bytes);
     }
 }
 
 #[test]
 fn stands_the_corpus() {
-    replay("relay", 20, play);
+    replay("relay", 20, run);
 }

@@ -1,34 +1,34 @@
-//! Guest memory as rust-vmm's crates describe it.
+//! VmMemory memory of the `vm-memory` crate.
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use vm_memory::bitmap::{BS, BitmapSlice};
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, VolatileSlice};
+use ::vm_memory::bitmap::{BS, BitmapSlice};
+use ::vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, VolatileSlice};
 
 use super::{Area, Memory};
 
-/// A VM's memory: regions of guest-physical addresses.
+/// A VM's memory, by guest-physical addresses.
 ///
-/// Stores are marked in the memory's dirty bitmap, where it has one.
+/// Stores are marked in the memory's dirty bitmap, if it has one.
 #[derive(Debug)]
-pub struct Guest<'m, M: ?Sized>(&'m M);
+pub struct VmMemory<'m, M: ?Sized>(&'m M);
 
-impl<'m, M: GuestMemoryBackend + ?Sized> Guest<'m, M> {
-    /// All of `memory`.
+impl<'m, M: GuestMemoryBackend + ?Sized> VmMemory<'m, M> {
+    /// Gives access to all of `memory`.
     pub const fn new(memory: &'m M) -> Self {
         Self(memory)
     }
 }
 
-impl<M: ?Sized> Clone for Guest<'_, M> {
+impl<M: ?Sized> Clone for VmMemory<'_, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<M: ?Sized> Copy for Guest<'_, M> {}
+impl<M: ?Sized> Copy for VmMemory<'_, M> {}
 
-impl<'m, M: GuestMemoryBackend + ?Sized> Memory for Guest<'m, M> {
+impl<'m, M: GuestMemoryBackend + ?Sized> Memory for VmMemory<'m, M> {
     type Area = VolatileSlice<'m, BS<'m, <M::R as GuestMemoryRegion>::B>>;
 
     fn area(&self, addr: u64, len: usize) -> Option<Self::Area> {
@@ -77,8 +77,8 @@ impl<B: BitmapSlice> Area for VolatileSlice<'_, B> {
 
     fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.slice(at, into.len()).copy_to(into);
-        // The copy may be a plain one, after which the compiler could read from the guest's memory again what it has
-        // copied. It may not across this.
+        // The copy may be a plain one, after which the compiler could read the guest's memory again instead of the
+        // copy. The fence forbids that.
         compiler_fence(Ordering::SeqCst);
     }
 

@@ -1,11 +1,11 @@
-//! The driver side against rust-vmm's device side.
+//! This crate's driver with rust-vmm's device.
 
 #![cfg(not(miri))]
 
 use std::sync::atomic::Ordering;
 
 use pontoon_ring::driver::{Buffer, Driver, Slot};
-use pontoon_ring::memory::Guest;
+use pontoon_ring::memory::VmMemory;
 use pontoon_ring::{Features, Layout};
 use proptest::prelude::*;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
@@ -38,14 +38,14 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn rust_vmm_serves_our_driver(
+    fn rust_vmm_device_serves_this_driver(
         event_idx: bool,
         bursts in prop::collection::vec((prop::collection::vec((1..4_usize, 1..3_usize, any::<bool>()), 1..4), any::<bool>(), any::<u8>()), 1..40),
     ) {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1_0000)]).unwrap();
         let layout = Layout::contiguous(SIZE, RINGS);
         let features = Features { event_idx, indirect: true };
-        let guest = Guest::new(&memory);
+        let guest = VmMemory::new(&memory);
         let mut driver = Driver::new(guest, layout, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = queue(layout, event_idx);
         prop_assert!(device.is_valid(&memory));
@@ -91,7 +91,7 @@ proptest! {
             for (head, _, len) in &done {
                 device.add_used(&memory, *head, *len).unwrap();
             }
-            // Without event index rust-vmm always notifies.
+            // Without event indices rust-vmm always notifies.
             prop_assert_eq!(device.needs_notification(&memory).unwrap(), sleep || !event_idx);
 
             let mut ours = driver.attach(guest).unwrap();

@@ -1,6 +1,6 @@
-//! The ring from outside: both sides against each other, against hostile ones, and against others' code.
+//! Tests of the public interface: driver with device, each with a hostile peer, and with rust-vmm's code.
 
-// A test has no better answer to an error.
+// An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
 mod conversation;

@@ -1,4 +1,4 @@
-//! Frames of a guest that says what the script says: its own, in good form or not, and answers to what it was told.
+//! Frames of a scripted guest: well formed or not, and replies to the segments it received.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::VecDeque;
@@ -9,14 +9,14 @@ use pontoon_wire::frame::Flags;
 
 use crate::script::Script;
 
-/// What the guest remembers.
+/// State of the guest.
 #[derive(Default)]
 pub(crate) struct Guest {
-    /// The last segments that it was sent.
-    heard: VecDeque<Segment>,
+    /// The last segments received.
+    received: VecDeque<Segment>,
 }
 
-/// Segments that are remembered.
+/// Number of segments kept.
 const MEMORY: usize = 8;
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
@@ -26,24 +26,24 @@ const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const AGENTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
-/// A question for one name: id, flags, counts, `a.`, type A, class IN.
+/// A query for one name: id, flags, counts, `a.`, type A, class IN.
 const QUERY: [u8; 19] = [1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1];
 
 impl Guest {
-    pub(crate) fn hear(&mut self, packet: Packet) {
+    pub(crate) fn receive(&mut self, packet: Packet) {
         if let Packet::Tcp(segment) = packet {
-            self.heard.push_front(segment);
-            self.heard.truncate(MEMORY);
+            self.received.push_front(segment);
+            self.received.truncate(MEMORY);
         }
     }
 
-    /// The next frame.
-    pub(crate) fn speak(&mut self, script: &mut Script<'_>) -> Vec<u8> {
+    /// Returns the next frame.
+    pub(crate) fn next_frame(&mut self, script: &mut Script<'_>) -> Vec<u8> {
         let packet = match script.below(12) {
             0 => return bytes(script, 255),
             1 | 2 => Packet::Tcp(opening(script)),
-            3..=6 => match self.heard.get(script.below(MEMORY)) {
-                Some(heard) => Packet::Tcp(answer(heard, script)),
+            3..=6 => match self.received.get(script.below(MEMORY)) {
+                Some(received) => Packet::Tcp(reply(received, script)),
                 None => Packet::Tcp(opening(script)),
             },
             7 => Packet::Udp(query(script)),
@@ -69,7 +69,7 @@ fn bytes(script: &mut Script<'_>, most: usize) -> Vec<u8> {
     (0..len).map(|_| script.byte()).collect()
 }
 
-/// Both ends: few ports, so that they meet again; addresses of every kind.
+/// Returns source and destination, from few ports, so that flows recur, and addresses of every kind.
 fn ends(script: &mut Script<'_>) -> (SocketAddr, SocketAddr) {
     let (from, to): (IpAddr, IpAddr) = match script.below(10) {
         0..=3 => (GUEST_V4.into(), SERVER_V4.into()),
@@ -96,8 +96,8 @@ fn opening(script: &mut Script<'_>) -> Segment {
     }
 }
 
-/// What a peer says next, or nearly so.
-fn answer(heard: &Segment, script: &mut Script<'_>) -> Segment {
+/// Returns a reply to a segment, with numbers that may be slightly off.
+fn reply(received: &Segment, script: &mut Script<'_>) -> Segment {
     let how = script.byte();
     let flags = match how & 15 {
         0..=9 => Flags::ACK,
@@ -113,8 +113,8 @@ fn answer(heard: &Segment, script: &mut Script<'_>) -> Segment {
         _ => script.u32(),
     };
     let (seq, ack) = (
-        heard.ack.wrapping_add(off(script)),
-        heard.end().wrapping_sub(off(script)),
+        received.ack.wrapping_add(off(script)),
+        received.end().wrapping_sub(off(script)),
     );
     let len = if how & 0x30 == 0 { 0 } else { script.below(3000) };
     let sack = match how & 0x20 {
@@ -128,7 +128,7 @@ fn answer(heard: &Segment, script: &mut Script<'_>) -> Segment {
         window: script.u16(),
         urgent: script.u16() & 7,
         sack,
-        ..Segment::between(heard.to, heard.from).with(flags, seq, ack)
+        ..Segment::between(received.to, received.from).with(flags, seq, ack)
     }
     .carrying(vec![2; len])
 }

@@ -24,7 +24,7 @@ pub(crate) struct Hostile<'s> {
 struct Socket {
     flow: FlowId,
     open: bool,
-    /// Over IPv6, which nobody of the other family speaks to.
+    /// An IPv6 socket, which has IPv6 peers only.
     v6: bool,
     /// Bytes of a stream to be read.
     queue: u64,
@@ -73,30 +73,30 @@ impl<'s> Hostile<'s> {
         self.sockets.iter().filter(|socket| socket.open).count()
     }
 
-    /// Something happens to a socket: more data, the end, an error, or nothing of what is said.
+    /// Something happens to a socket: more data, the end, an error, or nothing of what is bits.
     pub(crate) fn event(&mut self) -> Option<(FlowId, Readiness)> {
         let open: Vec<usize> = (0..self.sockets.len())
             .filter(|&index| self.sockets[index].open)
             .collect();
         let index = *open.get(self.script.below(open.len().max(1)))?;
-        let said = self.script.byte();
+        let bits = self.script.byte();
         let more = u64::from(self.script.u16());
         let socket = &mut self.sockets[index];
-        if said & 1 != 0 && !socket.end {
+        if bits & 1 != 0 && !socket.end {
             socket.queue += more;
         }
-        socket.end |= said & 4 != 0;
+        socket.end |= bits & 4 != 0;
         let ready = Readiness {
-            readable: said & 1 != 0,
-            writable: said & 2 != 0,
-            end: said & 4 != 0,
-            error: said & 0x38 == 0x38,
-            urgent: said & 0x48 == 0x48,
+            readable: bits & 1 != 0,
+            writable: bits & 2 != 0,
+            end: bits & 4 != 0,
+            error: bits & 0x38 == 0x38,
+            urgent: bits & 0x48 == 0x48,
         };
         Some((socket.flow, ready))
     }
 
-    /// One call in sixteen fails.
+    /// Fails one call in sixteen.
     fn trouble(&mut self) -> Option<Failure> {
         (self.script.byte() & 15 == 15).then(|| FAILURES[self.script.below(FAILURES.len())])
     }
@@ -140,7 +140,7 @@ impl<'s> Hostile<'s> {
         socket.to = to.or(socket.to);
     }
 
-    /// Somebody, or who was written to last.
+    /// Returns some sender's address, or the one that was sent to last.
     fn sender(&mut self, held: &Held) -> SocketAddr {
         let (to, v6) = (self.socket(held).to, self.socket(held).v6);
         let addresses: [IpAddr; 2] = match v6 {
@@ -155,7 +155,8 @@ impl<'s> Hostile<'s> {
         }
     }
 
-    /// What was sent last, as an answer (QR is set, in DNS), with a byte of the script's somewhere; then the script's.
+    /// Fills `into` with the data sent last as a reply (QR is set, for DNS), with one byte changed by the script, and
+    /// appends more bytes.
     fn answer(&mut self, held: &Held, into: &[VolatileSlice<'_>]) -> usize {
         let mut bytes = self.socket(held).sent.clone();
         if let Some(flags) = bytes.get_mut(2) {

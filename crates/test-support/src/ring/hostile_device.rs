@@ -1,4 +1,4 @@
-//! A driver whose device writes what it likes, when it likes.
+//! A driver with a hostile device.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -7,16 +7,16 @@ use pontoon_ring::driver::{Buffer, Driver, Error, Queue, Slot};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::ring::racy::RacyMemory;
 use crate::ring::model::ModelMemory;
+use crate::ring::racy::RacyMemory;
 use crate::script::Script;
 
 const ORIGIN: u64 = 0x4000;
 /// Bytes of memory: the rings, and indirect tables behind them.
 const MEMORY: usize = 4096;
 
-/// Plays a script. Panics if the driver lets itself be led astray.
-pub fn play(script: &[u8]) {
+/// Runs a script. Panics if the driver misbehaves.
+pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let size = 1 << script.below(6);
     let options = script.byte();
@@ -32,7 +32,7 @@ pub fn play(script: &[u8]) {
     };
     let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
     let layout = Layout::contiguous(size, ORIGIN);
-    let mut play = Play {
+    let mut runner = Runner {
         driver: driver(&window, layout, features),
         memory,
         window,
@@ -42,7 +42,7 @@ pub fn play(script: &[u8]) {
         out: HashMap::new(),
     };
     while let Some(step) = script.next() {
-        play.step(step, &mut script);
+        runner.step(step, &mut script);
     }
 }
 
@@ -56,13 +56,13 @@ fn driver(window: &Window<RacyMemory>, layout: Layout, features: Features) -> Dr
     .unwrap()
 }
 
-/// A chain that is with the device.
+/// A chain in flight.
 struct Out {
     room: u32,
     descriptors: u16,
 }
 
-struct Play {
+struct Runner {
     memory: ModelMemory,
     window: Window<RacyMemory>,
     layout: Layout,
@@ -72,7 +72,7 @@ struct Play {
     out: HashMap<u32, Out>,
 }
 
-impl Play {
+impl Runner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..=2 => self.add(script),
@@ -133,7 +133,7 @@ impl Play {
         }
     }
 
-    /// Returns chains from the available ring, as a device would; the length is whatever the script says.
+    /// Returns chains of the available ring, as a device would, with a length from the script.
     fn give_back(&mut self, script: &mut Script<'_>) {
         let available = (self.layout.available - ORIGIN) as usize;
         let used = (self.layout.used - ORIGIN) as usize;
@@ -150,7 +150,7 @@ impl Play {
             .store_u16(used + 2, index.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Returns what nobody may have sent.
+    /// Writes any element to the used ring.
     fn forge(&mut self, script: &mut Script<'_>) {
         let used = (self.layout.used - ORIGIN) as usize;
         let slot = script.below(self.layout.size.into());
@@ -180,7 +180,7 @@ impl Play {
         self.driver.attach(&self.window).unwrap()
     }
 
-    /// Calls, and makes sure that an error is said again by every later call.
+    /// Makes a call, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut Queue<'_, &Window<RacyMemory>, Vec<Slot>>) -> Result<T, Error>,

@@ -1,4 +1,4 @@
-//! A device whose driver writes what it likes, when it likes.
+//! A device with a hostile driver.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,16 @@ use pontoon_ring::device::{Chain, Device, Error, Piece, Queue, State};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Access, Features, Layout};
 
-use crate::ring::racy::RacyMemory;
 use crate::ring::model::ModelMemory;
+use crate::ring::racy::RacyMemory;
 use crate::script::Script;
 
 const ORIGIN: u64 = 0x1000;
-/// Bytes of memory: the rings, and as much again.
+/// Bytes of memory: the rings, and the same again.
 const MEMORY: usize = 4096;
 
-/// Plays a script. Panics if the device lets itself be led astray.
-pub fn play(script: &[u8]) {
+/// Runs a script. Panics if the device misbehaves.
+pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let size = 1 << script.below(6);
     let options = script.byte();
@@ -31,7 +31,7 @@ pub fn play(script: &[u8]) {
         1 + u64::from(script.u32())
     };
     let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
-    let mut play = Play {
+    let mut runner = Runner {
         memory,
         window,
         layout: Layout::contiguous(size, ORIGIN),
@@ -40,11 +40,11 @@ pub fn play(script: &[u8]) {
         taken: VecDeque::new(),
     };
     while let Some(step) = script.next() {
-        play.step(step, &mut script);
+        runner.step(step, &mut script);
     }
 }
 
-struct Play {
+struct Runner {
     memory: ModelMemory,
     window: Window<RacyMemory>,
     layout: Layout,
@@ -53,7 +53,7 @@ struct Play {
     taken: VecDeque<Chain>,
 }
 
-impl Play {
+impl Runner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0 | 1 => self.offer(script),
@@ -84,7 +84,7 @@ impl Play {
         );
     }
 
-    /// Offers some chains, most of the time as a driver would.
+    /// Adds chains to the available ring, most of the time as a driver would.
     fn offer(&mut self, script: &mut Script<'_>) {
         let ring = (self.layout.available - ORIGIN) as usize;
         let index = self
@@ -100,7 +100,7 @@ impl Play {
         self.memory.copy_in(ring + 2, &index.to_le_bytes());
     }
 
-    /// Writes a descriptor, to the table or anywhere, most of the time one that could be right.
+    /// Writes a descriptor, to the table or elsewhere, most of the time a plausible one.
     fn describe(&mut self, script: &mut Script<'_>) {
         let kind = script.byte();
         let at = if kind & 1 == 0 {
@@ -162,7 +162,7 @@ impl Play {
                 self.taken.extend(chains);
             }
             Ok(None) => assert_eq!(self.device.taken(), before),
-            // What was taken on the way to the error stays so: such a queue is set up anew.
+            // Chains taken before the error remain taken: the queue must be created again.
             Err(_) => self
                 .taken
                 .extend(&chains[..usize::from(self.device.taken() - before)]),
@@ -175,7 +175,7 @@ impl Play {
         }
     }
 
-    /// Returns some chains as one frame. Those that it does not need stay with the device.
+    /// Returns chains as one frame. Chains that it does not need remain taken.
     fn put_frame(&mut self, most: usize, len: u16) {
         let count = most.min(self.taken.len());
         let chains: Vec<Chain> = self.taken.iter().take(count).copied().collect();
@@ -192,14 +192,14 @@ impl Play {
     }
 
     fn rewind(&mut self, most: usize) {
-        // Chains are returned oldest first here, so that the newest ones are always the last ones taken.
+        // Chains are returned oldest first, so the newest ones are always the last ones taken.
         let back = most.min(self.taken.len());
         self.queue().rewind(back as u16);
         self.taken.truncate(self.taken.len() - back);
     }
 
-    /// The driver sets the queue up anew, somewhere in the index space; or another device goes on, and reads again what
-    /// this one had taken.
+    /// The driver creates the queue again, at any index; or another device continues and reads again the chains in
+    /// flight.
     fn restart(&mut self, start: u8) {
         let _ = self.queue().publish();
         if self.device.broken().is_some() || start & 1 == 0 {
@@ -230,7 +230,7 @@ impl Play {
         self.device.attach(&self.window).unwrap()
     }
 
-    /// Calls, and makes sure that an error is said again by every later call.
+    /// Makes a call, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut Queue<'_, &Window<RacyMemory>>) -> Result<T, Error>,
@@ -245,7 +245,7 @@ impl Play {
     }
 }
 
-/// The pieces are the chain: all of it, in order, and within memory, of which the model makes sure.
+/// Checks that the pieces are the whole chain, in order; the model checks that they are within memory.
 fn check(chain: Chain, pieces: &[Piece<RacyMemory>]) {
     assert!(pieces.is_sorted_by_key(|piece| piece.access == Access::Writable));
     let bytes = |access| {

@@ -1,4 +1,4 @@
-//! Memory as a plain array, for one thread.
+//! Memory in a plain array, for one thread.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use pontoon_ring::memory::Area;
 
-/// Shared memory of the model: clones and slices are the same memory.
+/// Shared memory of a test: clones and slices refer to the same bytes.
 #[derive(Clone, Debug)]
 pub struct ModelMemory {
     bytes: Rc<RefCell<Vec<u8>>>,
@@ -15,7 +15,7 @@ pub struct ModelMemory {
 }
 
 impl ModelMemory {
-    /// `len` bytes, none of them zero, so that nothing works by being zero.
+    /// Creates `len` bytes, none of them zero, so that uninitialised memory is noticed.
     pub fn new(len: usize) -> Self {
         Self {
             bytes: Rc::new(RefCell::new(vec![0x5a; len])),

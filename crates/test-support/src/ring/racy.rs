@@ -1,4 +1,4 @@
-//! Memory in which words change between one load and the next.
+//! Memory whose words change between one load and the next.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,28 +8,28 @@ use pontoon_ring::memory::Area;
 
 use crate::ring::model::ModelMemory;
 
-/// A model's memory that somebody else writes to after every few loads.
+/// A [`ModelMemory`] to which random words are written after loads.
 #[derive(Clone, Debug)]
 pub struct RacyMemory {
     area: ModelMemory,
     all: ModelMemory,
-    ghost: Rc<Cell<u64>>,
+    state: Rc<Cell<u64>>,
 }
 
 impl RacyMemory {
-    /// Haunts all of `memory`; not at all if `seed` is 0.
+    /// Wraps all of `memory`; a `seed` of 0 disables the writes.
     pub fn new(memory: &ModelMemory, seed: u64) -> Self {
         Self {
             area: memory.clone(),
             all: memory.clone(),
-            ghost: Rc::new(Cell::new(seed)),
+            state: Rc::new(Cell::new(seed)),
         }
     }
 
-    /// One time in four, writes a small number somewhere: rings and tables are made of small numbers.
-    fn haunt(&self) {
-        let random = xorshift(self.ghost.get());
-        self.ghost.set(random);
+    /// Writes, one time in four, a small number to a random place: rings and tables consist of small numbers.
+    fn write_randomly(&self) {
+        let random = xorshift(self.state.get());
+        self.state.set(random);
         if random != 0 && random.is_multiple_of(4) {
             let at = (random >> 8) as usize % (self.all.len() / 2) * 2;
             let word = (random >> 40) as u16 & (0xffff >> (random >> 56 & 0xf));
@@ -56,7 +56,7 @@ impl Area for RacyMemory {
 
     fn load_u16(&self, at: usize, order: Ordering) -> u16 {
         let word = self.area.load_u16(at, order);
-        self.haunt();
+        self.write_randomly();
         word
     }
 
@@ -66,7 +66,7 @@ impl Area for RacyMemory {
 
     fn load_u32(&self, at: usize) -> u32 {
         let word = self.area.load_u32(at);
-        self.haunt();
+        self.write_randomly();
         word
     }
 
@@ -76,7 +76,7 @@ impl Area for RacyMemory {
 
     fn load_u64(&self, at: usize) -> u64 {
         let word = self.area.load_u64(at);
-        self.haunt();
+        self.write_randomly();
         word
     }
 
@@ -86,7 +86,7 @@ impl Area for RacyMemory {
 
     fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.area.copy_out(at, into);
-        self.haunt();
+        self.write_randomly();
     }
 
     fn copy_in(&self, at: usize, from: &[u8]) {

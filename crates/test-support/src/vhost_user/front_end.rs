@@ -1,4 +1,4 @@
-//! A hostile front-end: a script says what it sends, and what it does to memory meanwhile.
+//! A hostile front-end: a script decides its messages and its changes to shared memory.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +13,8 @@ use rustix::fs::ftruncate;
 use super::messages::{halves, memory, message, send, words};
 use crate::script::Script;
 
-/// Plays a script to its end. Whatever it says, the device lives, and serves the next session.
-pub fn play(script: &[u8]) {
+/// Runs a script. Panics if the device panics or does not serve another session afterwards.
+pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let mut world = World::new();
     while let Some(step) = script.next() {
@@ -22,13 +22,13 @@ pub fn play(script: &[u8]) {
     }
 }
 
-/// Bytes of a file of memory.
+/// Bytes of each memory file.
 const FILE: u64 = 1 << 16;
 
-/// Where the front-end has address 0 of the guest's.
+/// The front-end's virtual address of guest address 0.
 const USER: u64 = 1 << 32;
 
-/// None, all that are on offer for two pairs, all but the log, and one that is not on offer.
+/// No features, all features offered with two pairs, all except the log, and one that is not offered.
 const FEATURES: [u64; 4] = [0, 0x01c0_0001_7440_998b, 0x01c0_0001_7040_998b, 1 << 5];
 
 struct World {
@@ -64,7 +64,7 @@ impl World {
                 let bytes = script.u16().to_le_bytes();
                 let _ = rustix::io::pwrite(&self.files[0], &bytes, at);
             }
-            // The available index of a ring where `ring_address` has put it.
+            // The available index of a ring at the address given by `ring_address`.
             11 => {
                 let ring = script.below(4) as u64;
                 let index = u16::from(script.byte()).to_le_bytes();
@@ -81,7 +81,7 @@ impl World {
         self.turn();
     }
 
-    /// One message, as it should be or nearly.
+    /// Sends one message, valid or nearly so.
     fn message(&mut self, script: &mut Script<'_>) {
         let code = u32::from(script.byte() % 40);
         let (mut body, count) = body(code, script);
@@ -107,7 +107,7 @@ impl World {
         let _ = send(&self.socket, &message(code, flags, &body), &fds);
     }
 
-    /// Reads what was answered.
+    /// Reads the replies.
     fn listen(&mut self) {
         let mut answers = [0; 4096];
         loop {
@@ -157,7 +157,7 @@ fn connect(backend: &mut Backend) -> UnixStream {
     theirs
 }
 
-/// The body of a message, and how many descriptors go with it.
+/// Returns the body of a message and the number of descriptors to send with it.
 fn body(code: u32, script: &mut Script<'_>) -> (Vec<u8>, usize) {
     let ring = |script: &mut Script<'_>| u32::from(script.byte() % 5);
     match code {
@@ -187,7 +187,7 @@ fn body(code: u32, script: &mut Script<'_>) -> (Vec<u8>, usize) {
     }
 }
 
-/// A region, as it should be more often than not.
+/// Returns a region, most of the time a valid one.
 fn region(script: &mut Script<'_>) -> Vec<u8> {
     let guest = u64::from(script.byte() % 4) * FILE;
     let mut region = [guest, FILE, USER + guest, 0];
@@ -197,7 +197,7 @@ fn region(script: &mut Script<'_>) -> Vec<u8> {
     words(&region)
 }
 
-/// Bytes that each ring has to itself, at the beginning of the guest's memory.
+/// Bytes reserved for each ring, at the beginning of the guest's memory.
 const RING: u64 = 1 << 13;
 const AVAILABLE: u64 = 1 << 12;
 const USED: u64 = AVAILABLE + (1 << 10);
@@ -216,7 +216,7 @@ fn ring_address(ring: u32, script: &mut Script<'_>) -> Vec<u8> {
     [halves(ring, u32::from(script.byte() & 1)), words(&address)].concat()
 }
 
-/// A number that may matter.
+/// Returns a number that is likely to matter.
 fn word(script: &mut Script<'_>) -> u64 {
     match script.byte() % 8 {
         0 => script.byte().into(),

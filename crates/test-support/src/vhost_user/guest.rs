@@ -1,5 +1,5 @@
-//! A hostile guest behind a front-end that does as it should: a script says what it writes to its rings and to the rest
-//! of its memory, and what the device does in between.
+//! A hostile guest behind a correct front-end: a script decides what the guest writes to its rings and to the rest of
+//! its memory, and what the device does in between.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,11 +10,11 @@ use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::ftruncate;
 
-use super::messages::{halves, memory, message, send, words};
+use super::messages::{self, halves, memory, message, words};
 use crate::script::Script;
 
-/// Plays a script to its end. Whatever it says, the device lives, and keeps to the lengths that it was told.
-pub fn play(script: &[u8]) {
+/// Runs a script. Panics if the device panics or exceeds its limits.
+pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let mut world = World::new(&mut script);
     while let Some(step) = script.next() {
@@ -22,18 +22,18 @@ pub fn play(script: &[u8]) {
     }
 }
 
-/// Two files of this many bytes are the guest's memory, one behind the other, from [`BASE`] on.
+/// Bytes of each of two files, which are the guest's memory, one after the other, from [`BASE`] on.
 const FILE: u64 = 1 << 16;
 const BASE: u64 = 1 << 20;
-/// Where the front-end has it.
+/// The front-end's virtual address of the memory.
 const USER: u64 = 1 << 32;
 
-/// Both rings are at the beginning, each with so many bytes.
+/// Bytes reserved for each of the two rings, at the beginning of memory.
 const RING: u64 = 1 << 12;
 const AVAILABLE: u64 = 1 << 10;
 const USED: u64 = 1 << 11;
 
-/// Bytes of the log of what the device writes, which is shorter than it might be.
+/// Bytes of the dirty log, fewer than the memory needs.
 const LOG: u64 = 32;
 
 /// VHOST_F_LOG_ALL.
@@ -49,9 +49,9 @@ struct World {
     log: OwnedFd,
     features: u64,
     size: u16,
-    /// Times that a ring was started.
+    /// Number of times a ring was started.
     started: u64,
-    /// What the available indices are.
+    /// The available indices.
     next: [u16; 2],
 }
 
@@ -63,7 +63,7 @@ impl World {
         ours.set_nonblocking(true).unwrap();
         backend.connect(ours.into()).unwrap();
         let size = 1 << (script.byte() % 7);
-        // Of what is on offer, but for VHOST_USER_F_PROTOCOL_FEATURES: rings start enabled.
+        // Features that are offered, without VHOST_USER_F_PROTOCOL_FEATURES, so that rings start enabled.
         let features =
             0x01c0_0001_3000_998b & !(u64::from(script.byte()) << 28) & !(u64::from(script.byte()) << 8);
         let mut world = Self {
@@ -79,7 +79,7 @@ impl World {
             started: 0,
             next: [0; 2],
         };
-        world.say(2, &words(&[features]), 0);
+        world.send(2, &words(&[features]), 0);
         world.share();
         for ring in 0..2 {
             world.start(ring);
@@ -102,7 +102,7 @@ impl World {
                 self.write(at, &bytes);
             }
             3 | 4 => {
-                // More chains, as a driver would show them.
+                // More chains, published as a driver would.
                 for _ in 0..=script.below(4) {
                     let entry = u64::from(self.next[ring] % self.size);
                     let head = script.byte();
@@ -123,16 +123,16 @@ impl World {
                 ftruncate(&self.files[ring], 0).unwrap();
             }
             10 => self.turn(),
-            // What a front-end says of rings that are running.
+            // Messages of a front-end about running rings.
             11 if step > 150 => match step / 12 % 4 {
                 0 => self.share(),
-                1 => self.say(13, &words(&[ring as u64]), 1),
-                2 => self.say(14, &words(&[ring as u64]), 1),
+                1 => self.send(13, &words(&[ring as u64]), 1),
+                2 => self.send(14, &words(&[ring as u64]), 1),
                 _ => self.log(),
             },
-            // The driver sets the ring up anew.
+            // The driver creates the ring again.
             _ => {
-                self.say(11, &halves(ring as u32, 0), 0);
+                self.send(11, &halves(ring as u32, 0), 0);
                 self.write(ring as u64 * RING + AVAILABLE, &[0; 4]);
                 self.write(ring as u64 * RING + USED, &[0; 4]);
                 self.next[ring] = 0;
@@ -141,19 +141,19 @@ impl World {
         }
     }
 
-    /// What a worker does once for all frames of a turn.
+    /// Does what a worker does once per loop iteration.
     fn turn(&mut self) {
         self.transmitter.flush();
         if self.transmitter.take_full() {
             self.transmitter.rearm();
         }
-        self.transmitter.is_serving();
+        self.transmitter.poll();
         assert!(self.transmitter.limits().max_gso <= 65_535);
-        // A ring is given up once.
+        // A started ring fails at most once.
         assert!(self.receiver.faults() + self.transmitter.faults() <= self.started);
     }
 
-    /// The device takes frames, and looks at all of them.
+    /// Receives frames and reads all of them.
     fn receive(&mut self, max: usize) {
         let burst = self.receiver.receive(max, |frames| {
             assert!((1..=max.min(BURST)).contains(&frames.len()));
@@ -167,7 +167,7 @@ impl World {
             }
         });
         assert!(burst.frames + burst.malformed as usize <= max.min(BURST));
-        if !self.receiver.has_frames() {
+        if !self.receiver.poll() {
             self.receiver.rearm();
         }
     }
@@ -179,7 +179,7 @@ impl World {
             .send(offload, &[1; 54], &vec![2; len.min(65_000)]);
     }
 
-    /// The device reserves room, fills it, and sends a part of it.
+    /// Reserves room, fills it, and sends a part of it.
     fn reserve(&mut self, script: &mut Script<'_>) {
         let (frames, payload) = (script.below(70), script.below(40_000));
         let Some(mut room) = self.transmitter.reserve(frames, 54, payload) else {
@@ -202,10 +202,10 @@ impl World {
         self.write(ring as u64 * RING + AVAILABLE + 2, &index);
     }
 
-    /// Writes to the guest's memory by its files, as far as they reach.
+    /// Writes to the guest's memory through its files, as far as they reach.
     fn write(&self, at: u64, bytes: &[u8]) {
         let file = &self.files[usize::from(at >= FILE)];
-        // A file that was cut off stays so.
+        // A file that was truncated stays empty.
         if rustix::fs::fstat(file).unwrap().st_size > 0 {
             let fits = (FILE - at % FILE).min(bytes.len() as u64) as usize;
             rustix::io::pwrite(file, &bytes[..fits], at % FILE).unwrap();
@@ -214,14 +214,14 @@ impl World {
 
     fn share(&mut self) {
         let region = |nth: u64| words(&[BASE + nth * FILE, FILE, USER + nth * FILE, 0]);
-        self.say(5, &[halves(2, 0), region(0), region(1)].concat(), 2);
+        self.send(5, &[halves(2, 0), region(0), region(1)].concat(), 2);
     }
 
-    /// Has the device log what it writes.
+    /// Makes the device log its writes.
     fn log(&mut self) {
         self.features |= LOG_ALL;
-        self.say(6, &words(&[LOG, 0]), 1);
-        self.say(2, &words(&[self.features]), 0);
+        self.send(6, &words(&[LOG, 0]), 1);
+        self.send(2, &words(&[self.features]), 0);
         for ring in 0..2 {
             self.locate(ring);
         }
@@ -232,20 +232,20 @@ impl World {
         let logged = u32::from(self.features & LOG_ALL != 0);
         let used = BASE + u64::from(ring) * RING + USED;
         let places = words(&[begin, begin + USED, begin + AVAILABLE, used]);
-        self.say(9, &[halves(ring, logged), places].concat(), 0);
+        self.send(9, &[halves(ring, logged), places].concat(), 0);
     }
 
     fn start(&mut self, ring: u32) {
         self.started += 1;
-        self.say(8, &halves(ring, self.size.into()), 0);
+        self.send(8, &halves(ring, self.size.into()), 0);
         self.locate(ring);
-        self.say(10, &halves(ring, 0), 0);
-        self.say(13, &words(&[ring.into()]), 1);
-        self.say(12, &words(&[ring.into()]), 1);
+        self.send(10, &halves(ring, 0), 0);
+        self.send(13, &words(&[ring.into()]), 1);
+        self.send(12, &words(&[ring.into()]), 1);
     }
 
-    /// Sends a message, and lets the device obey.
-    fn say(&mut self, code: u32, body: &[u8], fds: usize) {
+    /// Sends a message, and lets the device handle it.
+    fn send(&mut self, code: u32, body: &[u8], fds: usize) {
         let files = match code {
             5 => [&self.files[0], &self.files[1]],
             6 => [&self.log; 2],
@@ -253,19 +253,19 @@ impl World {
         };
         let fds = &files.map(AsFd::as_fd)[..fds];
         let bytes = message(code, 1, body);
-        if send(&self.socket, &bytes, fds) != Ok(bytes.len()) {
+        if messages::send(&self.socket, &bytes, fds) != Ok(bytes.len()) {
             return;
         }
         for _ in 0..3 {
             self.receiver.receive(0, |_| {});
             self.transmitter.flush();
-            // It ends when a ring's place has been cut off.
+            // Fails when the memory of a ring was truncated.
             let _ = self.backend.handle();
         }
     }
 }
 
-/// A descriptor that may be one.
+/// Returns a descriptor that may be valid.
 fn descriptor(script: &mut Script<'_>) -> [u8; 16] {
     let address = match script.byte() % 8 {
         0 => script.u32().into(),

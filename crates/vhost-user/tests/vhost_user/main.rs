@@ -1,6 +1,6 @@
-//! The device against a driver that is not its own, in one process.
+//! The device with the driver of `pontoon-vm-peer`, in one process.
 
-// A test has no better answer to an error.
+// An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
 mod carries;

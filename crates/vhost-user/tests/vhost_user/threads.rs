@@ -1,4 +1,4 @@
-//! Workers, drivers and the front-end, each in a thread of its own, asleep when there is nothing to do.
+//! Workers, drivers and the front-end in a thread each, which sleep when there is nothing to do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use pontoon_wire::vnet::Offload;
 
 use crate::device::{Device, OPTIONS, TSO, Waiter, bytes, copy};
 
-/// Frames of each pair.
+/// Frames per pair.
 const FRAMES: usize = 5000;
 
-/// Every frame comes back, from both pairs at a time, while the front-end changes where writes are logged.
+/// Every frame is echoed by both pairs while the front-end changes the dirty log.
 #[test]
-fn everything_sent_is_echoed_by_two_workers() {
+fn two_workers_echo_all_frames() {
     let options = Options {
         pairs: 2,
         queue_size: 64,
@@ -30,7 +30,7 @@ fn everything_sent_is_echoed_by_two_workers() {
     ours.set_nonblocking(true).unwrap();
     backend.connect(ours.into()).unwrap();
     let over = &AtomicBool::new(false);
-    // It stays until the threads have ended, one of which would hear it go.
+    // It lives until the threads have ended, since a worker would notice the end of the session.
     let _machine = thread::scope(|scope| {
         let _ends = Ends(over);
         for (receiver, transmitter) in halves {
@@ -61,7 +61,7 @@ fn everything_sent_is_echoed_by_two_workers() {
     });
 }
 
-/// Ends the threads, also when the test has failed.
+/// Ends the threads, in case of a failed test too.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -91,7 +91,7 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
         transmitter.flush();
         if !more && (waiting.is_empty() || transmitter.take_full()) {
             receiver.rearm();
-            // Longer than the driver waits for an answer: a wake-up that is lost is a failure.
+            // Longer than the driver waits for a reply, so that a lost wake-up is a failure.
             waiter.wait(Duration::from_secs(5));
         }
     }
@@ -100,7 +100,7 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
 
 fn exchange(mut pair: QueuePair) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    // Of every kind: many that are short, some that are cut by nobody and some that someone has to cut.
+    // Mostly short frames, some large whole ones, and some to be segmented.
     let frame = |nth: usize| match nth % 10 {
         0 => (TSO, bytes(20_000 + nth)),
         1 => (Offload::NONE, bytes(5000 + nth % 100)),

@@ -1,20 +1,20 @@
-//! What a bad link does to frames: loses, doubles and swaps them, as a seed says.
+//! Faults of a link: loses, duplicates and reorders frames, determined by a seed.
 
-/// How often, in ten thousand frames of one direction.
+/// Number of faults in ten thousand frames of one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// Of what is drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Not sent.
+    /// Frames not sent.
     pub lost: u64,
-    /// Sent twice.
+    /// Frames sent twice.
     pub duplicated: u64,
-    /// Sent after the next one.
+    /// Frames sent after the next one.
     pub reordered: u64,
 }
 
 impl Faults {
-    /// None at all.
+    /// No faults.
     pub const NONE: Self = Self {
         seed: 0,
         lost: 0,
@@ -22,7 +22,7 @@ impl Faults {
         reordered: 0,
     };
 
-    /// 1 % lost, 0.5 % duplicated, 0.5 % reordered with the next one.
+    /// 1 % lost, 0.5 % duplicated, 0.5 % swapped with the next one.
     pub const LOSSY: Self = Self {
         seed: 1,
         lost: 100,
@@ -31,16 +31,16 @@ impl Faults {
     };
 }
 
-/// One direction of a link with faults.
+/// Fault injection for one direction of a link.
 pub struct FaultInjector {
     faults: Faults,
     state: u64,
-    /// A frame whose place the next one takes.
+    /// A frame to be sent after the next one.
     held: Option<Vec<u8>>,
 }
 
 impl FaultInjector {
-    /// `direction` keeps the two directions of one seed apart.
+    /// Creates an injector; `direction` distinguishes the two directions with one seed.
     pub fn new(faults: Faults, direction: u64) -> Self {
         Self {
             faults,
@@ -49,7 +49,7 @@ impl FaultInjector {
         }
     }
 
-    /// Hands `frame` on: not at all, once, twice, or after the next one.
+    /// Sends `frame` not at all, once, twice, or after the next one.
     ///
     /// # Errors
     /// Those of `send`.
@@ -78,7 +78,7 @@ impl FaultInjector {
         self.flush(send)
     }
 
-    /// Hands on what waits for a next one, which may not come.
+    /// Sends the frame that is held for reordering, if there is one.
     ///
     /// # Errors
     /// Those of `send`.
@@ -86,7 +86,8 @@ impl FaultInjector {
         self.held.take().map_or(Ok(()), |frame| send(&frame))
     }
 
-    /// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    /// Returns the next number of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+    /// 2014).
     fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = self.state;
@@ -102,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of so many numbered frames.
+    /// Forwards this many numbered frames, and returns the numbers sent.
     fn passed(faults: Faults, direction: u64, frames: u32) -> Vec<u32> {
         let mut link = FaultInjector::new(faults, direction);
         let mut out = Vec::new();
@@ -118,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn a_link_without_faults_changes_nothing() {
+    fn no_faults_change_nothing() {
         assert_eq!(passed(Faults::NONE, 0, 100), (0..100).collect::<Vec<_>>());
     }
 
     #[test]
-    fn faults_are_as_frequent_as_asked_for_and_the_same_each_time() {
+    fn fault_rates_match_and_are_deterministic() {
         const FRAMES: u32 = 100_000;
         let out = passed(Faults::LOSSY, 0, FRAMES);
         assert_eq!(out, passed(Faults::LOSSY, 0, FRAMES));

@@ -1,4 +1,4 @@
-//! Queues joined to a tap: the machine is then the namespace that the tap is in, at native speed.
+//! Copies frames between queues and a tap, whose namespace stands in for the machine, at native speed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -18,20 +18,19 @@ use super::{Error, Machine, QueuePair};
 /// Frames of one burst.
 const BURST: usize = 64;
 
-/// How long to look away while nothing comes: nobody says when it is over.
+/// Timeout of each wait for frames, after which the stop flag is checked.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Carries frames between `tap` and `pairs` until `stop` is set or the device goes away, with the offloads that were
-/// negotiated. Each burst from the tap takes the next pair, as those of a machine's threads do that move from one CPU to
-/// another.
+/// Copies frames between `tap` and `pairs` until `stop` is set or the device disconnects, with the negotiated offloads.
+/// Each burst from the tap uses the next pair, as bursts of a thread do that moves from one CPU to another.
 ///
-/// The tap has IFF_VNET_HDR, and reading from it does not wait. The pairs' receive buffers hold any frame.
+/// The tap must be non-blocking and have IFF_VNET_HDR. The pairs' receive buffers must hold the largest frame.
 ///
 /// # Errors
-/// The tap is none, or the device broke the protocol.
+/// The tap cannot be read or written, or the device violated the protocol.
 ///
 /// # Panics
-/// Without pairs.
+/// `pairs` is empty.
 pub fn bridge_tap(
     tap: impl AsFd,
     machine: &Machine,
@@ -39,25 +38,25 @@ pub fn bridge_tap(
     stop: &AtomicBool,
 ) -> Result<(), Error> {
     let tap = tap.as_fd();
-    set_up(tap, pairs[0].tx.header(), machine.features())?;
+    configure_tap(tap, pairs[0].tx.header(), machine.features())?;
     let (rxs, txs): (Vec<_>, Vec<_>) = pairs.into_iter().map(|QueuePair { rx, tx }| (rx, tx)).unzip();
     let over = &AtomicBool::new(false);
-    let goes_on =
+    let should_continue =
         &|| !stop.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) && machine.is_connected();
     thread::scope(|scope| {
         let ends = move |result| {
             over.store(true, Ordering::Relaxed);
             result
         };
-        let mut carrying = vec![scope.spawn(move || ends(up(tap, txs, over)))];
-        carrying.extend(
+        let mut threads = vec![scope.spawn(move || ends(up(tap, txs, over)))];
+        threads.extend(
             rxs.into_iter()
-                .map(|rx| scope.spawn(move || ends(down(tap, rx, goes_on)))),
+                .map(|rx| scope.spawn(move || ends(down(tap, rx, should_continue)))),
         );
-        let ended = carrying
+        let ended = threads
             .into_iter()
-            .map(|thread| thread.join().expect("carrying does not panic"));
-        // All of them have ended when the first error is at hand.
+            .map(|thread| thread.join().expect("bridge threads do not panic"));
+        // All threads have ended before the first error is returned.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }
@@ -73,7 +72,7 @@ fn up(tap: BorrowedFd<'_>, mut txs: Vec<Tx>, over: &AtomicBool) -> Result<(), Er
         for _ in 0..BURST {
             let filled = tx.fill(|place| match read(tap, place) {
                 Ok(len) => Ok(Some(len)),
-                // Nothing there, or the interface is down.
+                // No frame, or the interface is down.
                 Err(Errno::AGAIN | Errno::IO) => {
                     drained = true;
                     Ok(None)
@@ -95,27 +94,27 @@ fn up(tap: BorrowedFd<'_>, mut txs: Vec<Tx>, over: &AtomicBool) -> Result<(), Er
     Ok(())
 }
 
-/// `goes_on` is asked when nothing comes.
-fn down(tap: BorrowedFd<'_>, mut rx: Rx, goes_on: impl Fn() -> bool) -> Result<(), Error> {
+/// `should_continue` is called when there are no frames.
+fn down(tap: BorrowedFd<'_>, mut rx: Rx, should_continue: impl Fn() -> bool) -> Result<(), Error> {
     loop {
         let header = rx.header();
         let frames = rx.receive_in_place(|frame| {
-            vouch(frame, header);
+            require_checksum(frame, header);
             match write(tap, frame) {
-                // The interface is down, or does not take this one.
+                // The interface is down, or refuses this frame.
                 Ok(_) | Err(Errno::IO | Errno::INVAL) => Ok(()),
                 Err(error) => Err(error.into()),
             }
         });
-        if frames? == 0 && !rx.queue.wait(PAUSE)? && !goes_on() {
+        if frames? == 0 && !rx.queue.wait(PAUSE)? && !should_continue() {
             return Ok(());
         }
     }
 }
 
-/// A device may vouch for a checksum that it has not written (VIRTIO_NET_HDR_F_DATA_VALID). A tap does not hear that, but
-/// does not look either at a checksum that is still to be completed.
-fn vouch(frame: &VolatileSlice<'_>, header: usize) {
+/// Marks a checksum as to be completed where the device marked it as valid without writing it
+/// (VIRTIO_NET_HDR_F_DATA_VALID): a tap ignores that flag, and would verify the checksum.
+fn require_checksum(frame: &VolatileSlice<'_>, header: usize) {
     let mut head = [0; 12 + 34];
     let Some(head) = head.get_mut(..header + 34) else {
         return;
@@ -144,8 +143,8 @@ fn vouch(frame: &VolatileSlice<'_>, header: usize) {
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 
-/// Makes the tap's header the queue's, and has it leave to the device what that does.
-fn set_up(tap: BorrowedFd<'_>, header: usize, features: u64) -> io::Result<()> {
+/// Sets the tap's header length to that of the queues, and its offloads to those of the device.
+fn configure_tap(tap: BorrowedFd<'_>, header: usize, features: u64) -> io::Result<()> {
     let header = header as libc::c_int;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which `header` is.
     check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const header) })?;
@@ -159,7 +158,7 @@ fn set_up(tap: BorrowedFd<'_>, header: usize, features: u64) -> io::Result<()> {
         .iter()
         .filter(|(bit, _)| features >> bit & 1 == 1)
         .fold(0, |flags, (_, flag)| flags | flag);
-    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself and touches no memory of ours.
+    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself and accesses no memory.
     check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
 }
 
@@ -170,7 +169,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Waits for something to read, or for a moment.
+/// Waits until `source` is readable, or for a timeout.
 fn wait(source: BorrowedFd<'_>) -> io::Result<()> {
     let pause = Timespec::try_from(PAUSE).map_err(io::Error::other)?;
     let mut fds = [PollFd::new(&source, PollFlags::IN)];

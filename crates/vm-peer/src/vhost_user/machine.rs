@@ -1,4 +1,4 @@
-//! A machine that has nothing but memory and a network device.
+//! A machine that consists of memory and a network device.
 
 use std::fs::File;
 use std::io;
@@ -19,14 +19,14 @@ use super::queue::Queue;
 use super::rx::Rx;
 use super::tx::Tx;
 
-/// What the machine is like.
+/// The configuration of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Virtio features that are used where they are on offer; VHOST_USER_F_PROTOCOL_FEATURES always is.
+    /// Virtio features to accept if offered; VHOST_USER_F_PROTOCOL_FEATURES is always accepted.
     pub features: u64,
-    /// Pairs of queues.
+    /// Number of queue pairs.
     pub pairs: usize,
-    /// Descriptors of each queue.
+    /// Number of descriptors of each queue.
     pub queue_size: u16,
     /// Bytes of each receive buffer.
     pub buffer: u32,
@@ -35,19 +35,19 @@ pub struct Options {
 /// The machine's memory, and its front-end.
 pub struct Machine {
     frontend: Frontend,
-    /// The front-end's.
+    /// The front-end's socket.
     socket: UnixStream,
     memory: Arc<GuestMemoryMmap>,
     file: Arc<File>,
     features: u64,
 }
 
-/// A pair of queues.
+/// A queue pair.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// From the device.
+    /// Receives from the device.
     pub rx: Rx,
-    /// To the device.
+    /// Transmits to the device.
     pub tx: Tx,
 }
 
@@ -65,11 +65,11 @@ const PROTOCOL: u64 = 1 << 30;
 const VERSION_1: u64 = 1 << 32;
 
 impl Machine {
-    /// Negotiates with the device at the other end of `socket`, and starts all queues, with all receive buffers offered.
-    /// It waits for the device's answers, as long as the socket's timeout.
+    /// Negotiates with the device at the other end of `socket`, and starts all queues with all receive buffers
+    /// available. Waits for the device's replies, as long as the socket's timeout allows.
     ///
     /// # Errors
-    /// The device refuses, or goes away; out of memory or descriptors.
+    /// The device refuses or disconnects; out of memory or descriptors.
     pub fn connect(socket: UnixStream, options: &Options) -> Result<(Self, Vec<QueuePair>), Error> {
         let rings = 2 * options.pairs;
         let mut frontend = Frontend::from_stream(socket.try_clone()?, rings as u64);
@@ -122,7 +122,7 @@ impl Machine {
         Ok((machine, pairs))
     }
 
-    /// Whether the device is there.
+    /// Returns whether the device is connected.
     pub fn is_connected(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let now = Timespec {
@@ -133,53 +133,54 @@ impl Machine {
         poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().intersects(gone)
     }
 
-    /// The features that are used.
+    /// Returns the negotiated features.
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// All of the guest's memory.
+    /// Returns the guest's memory.
     pub fn memory(&self) -> &GuestMemoryMmap {
         &self.memory
     }
 
-    /// The file that it is in.
+    /// Returns the file of the guest's memory.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The front-end, for whatever else there is to say.
+    /// Returns the front-end, for further messages.
     pub fn frontend(&mut self) -> &mut Frontend {
         &mut self.frontend
     }
 
-    /// Starts ring `number`, which goes on behind `base` chains taken.
+    /// Starts ring `number` at the available index `base`.
     ///
     /// # Errors
-    /// The device refuses, or goes away.
+    /// The device refuses or disconnects.
     pub fn start(&mut self, number: usize, queue: &Queue, base: u16) -> Result<(), Error> {
         let [kick, call] = queue.events()?;
         self.frontend.set_vring_num(number, queue.layout().size)?;
         self.frontend.set_vring_base(number, base)?;
-        self.frontend.set_vring_addr(number, &self.place(queue, None)?)?;
+        self.frontend
+            .set_vring_addr(number, &self.vring_config(queue, None)?)?;
         self.frontend.set_vring_call(number, &call)?;
         self.frontend.set_vring_kick(number, &kick)?;
         Ok(self.frontend.set_vring_enable(number, true)?)
     }
 
-    /// Stops ring `number`. Returns how many chains the device has taken.
+    /// Stops ring `number`, and returns the number of available entries that the device has taken.
     ///
     /// # Errors
-    /// The device refuses, or goes away.
+    /// The device refuses or disconnects.
     pub fn stop(&mut self, number: usize) -> Result<u32, Error> {
         Ok(self.frontend.get_vring_base(number)?)
     }
 
-    /// Has the device log what it writes, with rings of this machine that are running, each with its number. A bit of the
-    /// log stands for 4,096 bytes from address 0 on.
+    /// Makes the device log its writes, for the given running rings and their numbers. A bit of the log covers 4,096
+    /// bytes, from address 0 on.
     ///
     /// # Errors
-    /// The device refuses, or goes away; out of memory.
+    /// The device refuses or disconnects; out of memory.
     pub fn log(&mut self, rings: &[(usize, &Queue)]) -> Result<MmapRegion, Error> {
         let pages = self.memory.last_addr().0 / 4096 + 1;
         let bytes = pages.div_ceil(8).next_multiple_of(4096);
@@ -194,7 +195,8 @@ impl Machine {
         self.frontend.set_features(self.features)?;
         for (number, queue) in rings {
             let log = Some(queue.layout().used);
-            self.frontend.set_vring_addr(*number, &self.place(queue, log)?)?;
+            self.frontend
+                .set_vring_addr(*number, &self.vring_config(queue, log)?)?;
         }
         let map = MmapRegion::from_file(FileOffset::new(file, 0), bytes as usize);
         Ok(map.map_err(io::Error::other)?)
@@ -210,8 +212,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Where a ring lies, as the front-end's addresses.
-    fn place(&self, queue: &Queue, log: Option<u64>) -> Result<VringConfigData, Error> {
+    /// Returns the addresses of a ring in this process.
+    fn vring_config(&self, queue: &Queue, log: Option<u64>) -> Result<VringConfigData, Error> {
         let layout = queue.layout();
         let host = |guest| {
             let host = self.memory.get_host_address(GuestAddress(guest));

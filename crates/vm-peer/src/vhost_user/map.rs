@@ -1,19 +1,19 @@
-//! Where things lie in the guest's memory.
+//! The layout of the guest's memory.
 
 use pontoon_ring::Layout;
 
 use super::Options;
 
-/// The guest's memory begins here, so that an address of zero is none.
+/// Guest address of the memory; not zero, so that address 0 is invalid.
 pub(crate) const BASE: u64 = 1 << 20;
 
-/// Bytes of a place for one frame to the device: a table of indirect descriptors, then the frame behind its header.
-pub(crate) const PLACE: u64 = FRAME + (68 << 10);
+/// Bytes of memory per transmitted frame: a table of indirect descriptors, then the header and the frame.
+pub(crate) const FRAME_MEMORY: u64 = HEADER_OFFSET + (68 << 10);
 
-/// Where in its place a frame's header begins.
-pub(crate) const FRAME: u64 = 4096;
+/// Offset of the header in that memory.
+pub(crate) const HEADER_OFFSET: u64 = 4096;
 
-/// Where one pair's rings and buffers lie.
+/// Addresses of one pair's rings and buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PairMap {
     pub(crate) rx: Layout,
@@ -24,7 +24,7 @@ pub(crate) struct PairMap {
 }
 
 impl PairMap {
-    /// The pair behind `begin`.
+    /// Places a pair from `begin` on.
     pub(crate) fn new(begin: u64, options: &Options) -> Self {
         let size = options.queue_size;
         let ring = page(Layout::contiguous_bytes(size) as u64);
@@ -36,7 +36,7 @@ impl PairMap {
             tx: Layout::contiguous(size, begin + ring),
             buffers,
             places,
-            end: places + count * PLACE,
+            end: places + count * FRAME_MEMORY,
         }
     }
 }

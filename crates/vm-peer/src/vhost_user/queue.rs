@@ -1,4 +1,4 @@
-//! One ring, and what stands around it.
+//! One ring with its eventfds.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_ring::driver::{self, Driver, Slot};
-use pontoon_ring::memory::{Area, Guest, Memory};
+use pontoon_ring::memory::{Area, Memory, VmMemory};
 use pontoon_ring::{Features, Layout, LayoutError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -26,8 +26,8 @@ pub struct Queue {
     kicks: u64,
 }
 
-/// A ring at work.
-pub(crate) type Open<'q> = driver::Queue<'q, Guest<'q, GuestMemoryMmap>, Box<[Slot]>>;
+/// A ring looked up in memory.
+pub(crate) type Open<'q> = driver::Queue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
 
 impl Queue {
     pub(crate) fn new(
@@ -38,7 +38,7 @@ impl Queue {
         let slots = vec![Slot::default(); layout.size.into()].into_boxed_slice();
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
         Ok(Self {
-            driver: Driver::new(Guest::new(&*memory), layout, features, slots)?,
+            driver: Driver::new(VmMemory::new(&*memory), layout, features, slots)?,
             layout,
             memory,
             kick: event()?,
@@ -47,24 +47,24 @@ impl Queue {
         })
     }
 
-    /// Where it lies, as guest addresses.
+    /// Returns the ring's guest addresses.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Times that the device was notified.
+    /// Returns the number of notifications sent to the device.
     pub fn kicks(&self) -> u64 {
         self.kicks
     }
 
-    /// Notifies the device, whether it wants to know or not.
+    /// Notifies the device, even if it suppressed notifications.
     pub fn kick(&mut self) {
         self.kicks += 1;
-        // It fails when 2^64 - 2 kicks have not been heard.
+        // It fails only if the counter is at its maximum of 2^64 - 2.
         let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
     }
 
-    /// Times that the device has called since this was last asked.
+    /// Returns and clears the number of calls from the device.
     pub fn take_calls(&self) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(&self.call, &mut count) {
@@ -73,10 +73,10 @@ impl Queue {
         }
     }
 
-    /// Waits until the device has returned something. Says whether it has.
+    /// Waits until the device has returned chains. Returns false after `timeout`.
     ///
     /// # Errors
-    /// The device broke the protocol, or the descriptor cannot be waited for.
+    /// The device violated the protocol, or the descriptor cannot be polled.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         let begin = Instant::now();
         loop {
@@ -90,7 +90,7 @@ impl Queue {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
-            // It may have called for what was seen without it.
+            // The call may concern chains that were seen before.
             self.take_calls();
             if self.open()?.poll()? > 0 {
                 return Ok(true);
@@ -102,10 +102,10 @@ impl Queue {
     }
 
     pub(crate) fn open(&mut self) -> Result<Open<'_>, LayoutError> {
-        self.driver.attach(Guest::new(&*self.memory))
+        self.driver.attach(VmMemory::new(&*self.memory))
     }
 
-    /// Shows the device what was added, and notifies it if it wants to be.
+    /// Publishes added chains, and notifies the device if it requested that.
     pub(crate) fn publish(&mut self) -> Result<(), LayoutError> {
         if self.open()?.publish() {
             self.kick();
@@ -113,38 +113,38 @@ impl Queue {
         Ok(())
     }
 
-    /// Writes to memory of ours.
+    /// Writes to the guest's memory.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
         self.area(address, bytes.len()).copy_in(0, bytes);
     }
 
-    /// Reads from memory of ours.
+    /// Reads from the guest's memory.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) {
         self.area(address, into.len()).copy_out(0, into);
     }
 
-    /// Memory of ours.
+    /// Returns a part of the guest's memory.
     pub(crate) fn area(&self, address: u64, len: usize) -> VolatileSlice<'_> {
-        Guest::new(&*self.memory)
+        VmMemory::new(&*self.memory)
             .area(address, len)
             .expect("buffers are in memory")
     }
 
-    /// What the device is to be told, for rust-vmm's front-end: kick, then call.
+    /// Returns kick and call for rust-vmm's front-end.
     pub(crate) fn events(&self) -> io::Result<[EventFd; 2]> {
-        Ok([lend(&self.kick)?, lend(&self.call)?])
+        Ok([to_event_fd(&self.kick)?, to_event_fd(&self.call)?])
     }
 }
 
 impl AsFd for Queue {
-    /// Readable when the device has called.
+    /// Readable after a call from the device.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 }
 
-fn lend(event: &OwnedFd) -> io::Result<EventFd> {
+fn to_event_fd(event: &OwnedFd) -> io::Result<EventFd> {
     let copy = event.try_clone()?.into_raw_fd();
-    // SAFETY: the descriptor is an eventfd that nobody else owns: `into_raw_fd` has given it away.
+    // SAFETY: the descriptor is an eventfd without another owner: `into_raw_fd` released it.
     Ok(unsafe { EventFd::from_raw_fd(copy) })
 }

@@ -9,7 +9,7 @@ use vm_memory::VolatileSlice;
 use super::Error;
 use super::queue::Queue;
 
-/// The receive queue: all of its descriptors are buffers of one size.
+/// The receive queue: all of its descriptors have buffers of one size.
 #[derive(Debug)]
 pub struct Rx {
     /// Its ring.
@@ -18,19 +18,19 @@ pub struct Rx {
     size: u32,
     header: usize,
     mergeable: bool,
-    /// Buffers that the device does not have.
+    /// Buffers that are not in the ring.
     spare: Vec<u32>,
     frame: Vec<u8>,
 }
 
-/// A frame.
+/// A received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a> {
-    /// What came with it.
+    /// Its offload metadata.
     pub offload: Offload,
-    /// Buffers that it was in.
+    /// Number of buffers that held it.
     pub buffers: u16,
-    /// It.
+    /// Its bytes.
     pub bytes: &'a [u8],
 }
 
@@ -48,15 +48,15 @@ impl Rx {
         }
     }
 
-    /// Bytes of the header in front of each frame.
+    /// Returns the bytes of the header in front of each frame.
     pub fn header(&self) -> usize {
         self.header
     }
 
-    /// Offers the device up to `count` of the buffers that it does not have.
+    /// Adds up to `count` of the buffers that are not in the ring.
     ///
     /// # Errors
-    /// The ring is not in memory any more.
+    /// The ring is not mapped any longer.
     pub fn refill(&mut self, count: usize) -> Result<(), Error> {
         let Self {
             queue,
@@ -74,10 +74,10 @@ impl Rx {
         Ok(queue.publish()?)
     }
 
-    /// Takes all frames that there are. Their buffers stay here until [`refill`](Self::refill). Says how many there were.
+    /// Takes all frames and returns their number. Their buffers are not reused before [`refill`](Self::refill).
     ///
     /// # Errors
-    /// The device broke the protocol.
+    /// The device violated the protocol.
     pub fn take(&mut self, mut sink: impl FnMut(Received<'_>)) -> Result<usize, Error> {
         let mut count = 0;
         self.queue.open()?.poll()?;
@@ -92,21 +92,21 @@ impl Rx {
         Ok(count)
     }
 
-    /// Takes all frames that there are, and offers their buffers again. Says how many there were.
+    /// Takes all frames, makes their buffers available again, and returns the number of frames.
     ///
     /// # Errors
-    /// The device broke the protocol.
+    /// The device violated the protocol.
     pub fn receive(&mut self, sink: impl FnMut(Received<'_>)) -> Result<usize, Error> {
         let count = self.take(sink)?;
         self.refill(usize::MAX)?;
         Ok(count)
     }
 
-    /// Hands over each frame's memory, header and all, where it is in one buffer, and offers that again. Says how many
-    /// frames there were.
+    /// Passes the memory of each frame, with its header, to `sink`, and makes its buffer available again. Returns the
+    /// number of frames.
     ///
     /// # Errors
-    /// The device broke the protocol, or has sent a frame in several buffers; or `sink` failed.
+    /// The device violated the protocol, or used several buffers for a frame; or `sink` failed.
     pub fn receive_in_place(
         &mut self,
         mut sink: impl FnMut(&VolatileSlice<'_>) -> io::Result<()>,
@@ -135,7 +135,7 @@ impl Rx {
         Ok(count)
     }
 
-    /// Puts the next frame together.
+    /// Assembles the next frame.
     fn gather(&mut self) -> Result<Option<(Offload, u16)>, Error> {
         self.frame.clear();
         if !self.take_buffer()? {
@@ -155,7 +155,7 @@ impl Rx {
         Ok(Some((offload, all)))
     }
 
-    /// Takes the next buffer's bytes. Says whether there was one.
+    /// Takes the next buffer's bytes. Returns false if there is none.
     fn take_buffer(&mut self) -> Result<bool, Error> {
         let Some(used) = self.queue.open()?.reap()? else {
             return Ok(false);

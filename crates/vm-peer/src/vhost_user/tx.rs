@@ -7,35 +7,35 @@ use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
 use super::Error;
-use super::map::{FRAME, PLACE};
+use super::map::{FRAME_MEMORY, HEADER_OFFSET};
 use super::queue::Queue;
 
-/// The transmit queue, with a place in memory for each descriptor.
+/// The transmit queue, with memory for a frame per descriptor.
 #[derive(Debug)]
 pub struct Tx {
     /// Its ring.
     pub queue: Queue,
-    /// How the next frames lie in memory.
-    pub shape: TxLayout,
+    /// The layout of the next frames in memory.
+    pub layout: TxLayout,
     places: u64,
     header: usize,
     free: Vec<u32>,
     buffers: Vec<Buffer>,
 }
 
-/// How a frame lies in memory.
+/// The layout of a frame in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxLayout {
-    /// Bytes of a piece at most.
+    /// Maximum number of bytes per buffer.
     pub piece: u32,
-    /// The header is a piece of its own, rather than the beginning of the first one.
+    /// The header has a buffer of its own, instead of sharing the first one.
     pub header_apart: bool,
-    /// The pieces are in a table of their own. At most 256 then, and only where that was negotiated.
+    /// The buffers are in an indirect table: at most 256, and only if negotiated.
     pub indirect: bool,
 }
 
 impl TxLayout {
-    /// In one piece.
+    /// One buffer for header and frame.
     pub const WHOLE: Self = Self {
         piece: u32::MAX,
         header_apart: false,
@@ -48,7 +48,7 @@ impl Tx {
         let free = (0..queue.layout().size.into()).rev().collect();
         Self {
             queue,
-            shape: TxLayout::WHOLE,
+            layout: TxLayout::WHOLE,
             places,
             header,
             free,
@@ -56,43 +56,47 @@ impl Tx {
         }
     }
 
-    /// Bytes of the header in front of each frame.
+    /// Returns the bytes of the header in front of each frame.
     pub fn header(&self) -> usize {
         self.header
     }
 
-    /// Adds a frame, whose headers have `headers` bytes, to the next burst. Says whether there was room.
+    /// Adds a frame with `headers` bytes of headers. Returns false if there is no room.
     ///
     /// # Errors
-    /// The device broke the protocol.
+    /// The device violated the protocol.
     ///
     /// # Panics
-    /// With more than 64 KiB, or a shape that needs more descriptors than the ring has.
+    /// The frame exceeds 64 KiB, or its layout needs more descriptors than the ring has.
     pub fn send(&mut self, offload: Offload, headers: usize, frame: &[u8]) -> Result<bool, Error> {
         self.send_raw(&vnet::emit(offload, headers), frame)
     }
 
-    /// Adds a frame with any header.
+    /// Adds a frame with the given header.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// Those of [`send`](Self::send).
     ///
     /// # Panics
-    /// As [`send`](Self::send).
+    /// As for [`send`](Self::send).
     pub fn send_raw(&mut self, header: &[u8; 12], frame: &[u8]) -> Result<bool, Error> {
-        assert!(frame.len() as u64 <= PLACE - FRAME - 12, "{} bytes", frame.len());
+        assert!(
+            frame.len() as u64 <= FRAME_MEMORY - HEADER_OFFSET - 12,
+            "{} bytes",
+            frame.len()
+        );
         self.reap()?;
         let Some(place) = self.free.pop() else {
             return Ok(false);
         };
-        let table = self.places + u64::from(place) * PLACE;
-        let begin = table + FRAME;
+        let table = self.places + u64::from(place) * FRAME_MEMORY;
+        let begin = table + HEADER_OFFSET;
         self.queue.write(begin, &header[..self.header]);
         self.queue.write(begin + self.header as u64, frame);
         self.cut(begin, frame.len());
         let Self { queue, buffers, .. } = self;
         let mut ring = queue.open()?;
-        let added = match self.shape.indirect {
+        let added = match self.layout.indirect {
             true => ring.add_indirect(place, table, buffers),
             false => ring.add(place, buffers),
         };
@@ -106,11 +110,11 @@ impl Tx {
         }
     }
 
-    /// Adds a frame that `write` puts into memory, behind a header of the queue's own length. Says whether there was room;
-    /// there is not, where `write` had nothing.
+    /// Adds a frame, with its header, that `write` writes to memory. Returns false if there is no room or `write`
+    /// returned `None`.
     ///
     /// # Errors
-    /// The device broke the protocol, or `write` failed.
+    /// The device violated the protocol, or `write` failed.
     pub fn fill(
         &mut self,
         write: impl FnOnce(&VolatileSlice<'_>) -> io::Result<Option<usize>>,
@@ -119,8 +123,8 @@ impl Tx {
         let Some(place) = self.free.pop() else {
             return Ok(false);
         };
-        let begin = self.places + u64::from(place) * PLACE + FRAME;
-        let written = write(&self.queue.area(begin, (PLACE - FRAME) as usize));
+        let begin = self.places + u64::from(place) * FRAME_MEMORY + HEADER_OFFSET;
+        let written = write(&self.queue.area(begin, (FRAME_MEMORY - HEADER_OFFSET) as usize));
         let Ok(Some(len)) = written else {
             self.free.push(place);
             return Ok(written.map(|_| false)?);
@@ -131,18 +135,18 @@ impl Tx {
         Ok(true)
     }
 
-    /// Ends a burst: shows it to the device.
+    /// Publishes the added frames.
     ///
     /// # Errors
-    /// The ring is not in memory any more.
+    /// The ring is not mapped any longer.
     pub fn flush(&mut self) -> Result<(), Error> {
         Ok(self.queue.publish()?)
     }
 
-    /// Frames that the device has not returned.
+    /// Returns the number of frames that the device has not returned.
     ///
     /// # Errors
-    /// The device broke the protocol.
+    /// The device violated the protocol.
     pub fn outstanding(&mut self) -> Result<u16, Error> {
         self.reap()?;
         Ok(self.queue.open()?.outstanding())
@@ -157,18 +161,18 @@ impl Tx {
         Ok(())
     }
 
-    /// Makes the list of pieces of a frame of `len` bytes, whose header is at `begin`.
+    /// Lists the buffers of a frame of `len` bytes whose header is at `begin`.
     fn cut(&mut self, begin: u64, len: usize) {
         let end = begin + (self.header + len) as u64;
         let mut at = begin;
         self.buffers.clear();
         while at < end {
-            let most = match self.shape.header_apart && at == begin {
+            let most = match self.layout.header_apart && at == begin {
                 true => self.header as u64,
-                false => self.shape.piece.into(),
+                false => self.layout.piece.into(),
             };
             let piece = (end - at).min(most);
-            // At most a place's size.
+            // At most the memory of a frame.
             self.buffers.push(Buffer::readable(at, piece as u32));
             at += piece;
         }

@@ -1,4 +1,4 @@
-//! An interface and a device that echoes, in two threads, each asleep whenever it has nothing to do.
+//! An interface and an echoing device in two threads, which sleep when they have nothing to do.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use pontoon_test_support::notifier::Notifier;
 
 const FRAMES: u32 = if cfg!(miri) { 64 } else { 100_000 };
 
-/// Frames under way at once.
+/// Frames in flight.
 const WINDOW: u32 = 8;
 
 struct Thread<'d> {
@@ -65,7 +65,7 @@ fn converse(pacing: Pacing, event_idx: bool) {
     });
 }
 
-/// Sends frames, [`WINDOW`] at a time, and takes their echoes.
+/// Sends frames, [`WINDOW`] at a time, and receives their echoes.
 fn ask(mut net: Interface<Window<Raw<'_>>, Thread<'_>, 16>) {
     net.start();
     let mut buffer = [0; 64];
