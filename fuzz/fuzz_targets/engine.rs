@@ -1,4 +1,4 @@
-//! An engine between a hostile guest and a host that answers what it likes.
+//! An engine between a hostile guest and a host with arbitrary results.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What is sent to a relay, and what is written into its configuration.
+//! Packets to a relay, and its configuration.
 
 #![no_main]
 

@@ -99,9 +99,10 @@ impl<M: Memory, P: Platform, const N: usize, const F: usize> Device for Phy<M, P
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Sending<'_, M, P, N>> {
-        match self.interface.poll_room().ok()? {
-            true => Some(self.sending().0),
-            false => None,
+        if self.interface.poll_room().ok()? {
+            Some(self.sending().0)
+        } else {
+            None
         }
     }
 
@@ -141,8 +142,8 @@ mod tests {
     use crate::Pacing;
     use crate::interface::tests::peer::{MAP, Shared, open};
 
-    const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
-    const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
     /// An ARP message (RFC 826) in a frame.
     fn arp(
@@ -165,7 +166,7 @@ mod tests {
         let shared = Shared::new();
         let (net, peer) = open(&shared, Pacing::Event, true);
         let mut phy = Phy::<_, _, 16>::new(net);
-        let config = Config::new(EthernetAddress(OURS).into());
+        let config = Config::new(EthernetAddress(GUEST_MAC).into());
         let mut stack = smoltcp::iface::Interface::new(config, &mut phy, Instant::ZERO);
         stack.update_ip_addrs(|addresses| {
             let ours = IpCidr::new(Ipv4Address::new(10, 0, 0, 1).into(), 24);
@@ -174,18 +175,18 @@ mod tests {
         let mut sockets = SocketSet::new(&mut [] as &mut [SocketStorage<'_>]);
         for _ in 0..3 {
             peer.borrow_mut()
-                .send(&arp(1, [THEIRS, [0xff; 6]], [0; 6], [2, 1]));
+                .send(&arp(1, [PEER_MAC, [0xff; 6]], [0; 6], [2, 1]));
         }
         stack.poll(Instant::ZERO, &mut phy, &mut sockets);
         assert_eq!(peer.borrow_mut().rearm(), 0, "nothing was flushed");
         phy.interface().poll(Some(Duration::ZERO)).unwrap();
-        let answer = arp(2, [OURS, THEIRS], THEIRS, [1, 2]);
+        let reply = arp(2, [GUEST_MAC, PEER_MAC], PEER_MAC, [1, 2]);
         assert_eq!(
             peer.borrow_mut().take_notifications(),
             [crate::Ring::Transmit],
             "one for all"
         );
-        assert_eq!(peer.borrow_mut().take(), std::vec![answer; 3]);
+        assert_eq!(peer.borrow_mut().take(), std::vec![reply; 3]);
     }
 
     #[test]
@@ -203,9 +204,9 @@ mod tests {
         let (received, _) = phy.receive(Instant::ZERO).unwrap();
         received.consume(|frame| assert_eq!(frame, b"question"));
         let sending = phy.transmit(Instant::ZERO).unwrap();
-        sending.consume(6, |frame| frame.copy_from_slice(b"answer"));
+        sending.consume(6, |frame| frame.copy_from_slice(b"second"));
         phy.interface().flush().unwrap();
-        assert_eq!(peer.borrow_mut().take(), [b"answer"]);
+        assert_eq!(peer.borrow_mut().take(), [b"second"]);
     }
 
     #[test]

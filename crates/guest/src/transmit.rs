@@ -82,9 +82,10 @@ impl<const N: usize> Transmitter<N> {
 
     /// Publishes the queued frames, and returns whether the device requested a notification.
     pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<bool, LayoutError> {
-        match core::mem::take(&mut self.unpublished) {
-            true => Ok(self.driver.attach(memory)?.publish()),
-            false => Ok(false),
+        if core::mem::take(&mut self.unpublished) {
+            Ok(self.driver.attach(memory)?.publish())
+        } else {
+            Ok(false)
         }
     }
 

@@ -44,10 +44,13 @@ fn main() -> std::io::Result<()> {
         "batch", "window", "guest", "rust-vmm"
     )?;
     for batch in [1, 16, 64, 256] {
-        let window = best(|| ours(window, batch));
-        let ours = best(|| ours(VmMemory::new(&guest), batch));
-        let theirs = best(|| rust_vmm(&guest, batch));
-        writeln!(out, "{batch:>6} {window:>12.1} {ours:>12.1} {theirs:>12.1}")?;
+        let window = best(|| pontoon(window, batch));
+        let guest_memory = best(|| pontoon(VmMemory::new(&guest), batch));
+        let rust_vmm_device = best(|| rust_vmm(&guest, batch));
+        writeln!(
+            out,
+            "{batch:>6} {window:>12.1} {guest_memory:>12.1} {rust_vmm_device:>12.1}"
+        )?;
     }
     Ok(())
 }
@@ -62,7 +65,7 @@ fn best(mut round: impl FnMut() -> u32) -> f64 {
     rounds.fold(f64::INFINITY, f64::min)
 }
 
-fn ours(memory: impl Memory + Copy, batch: u32) -> u32 {
+fn pontoon(memory: impl Memory + Copy, batch: u32) -> u32 {
     let layout = Layout::contiguous(SIZE, 0);
     let slots = [Slot::default(); SIZE as usize];
     let mut driver = Driver::new(memory, layout, FEATURES, slots).expect("a queue");

@@ -37,7 +37,7 @@ const MOST_ROUNDS: u32 = 10_000;
 /// Runs a script. Panics if the engine misbehaves.
 pub fn run(script: &[u8]) {
     let mut runner = Runner::new(Script(script));
-    while let Some(step) = runner.host.script.next() {
+    while let Some(step) = runner.host.script.next_byte() {
         runner.step(step);
         runner.check();
     }

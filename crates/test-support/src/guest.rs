@@ -30,7 +30,7 @@ pub fn run(script: &[u8]) {
         memory,
         broken: None,
     };
-    while let Some(step) = script.next() {
+    while let Some(step) = script.next_byte() {
         if runner.broken.is_some() && step == u8::MAX {
             runner.net = open(&runner.memory, options, seed);
             runner.broken = None;

@@ -5,7 +5,7 @@ pub struct Script<'s>(pub &'s [u8]);
 
 impl Script<'_> {
     /// Returns the next byte, or `None` at the end.
-    pub fn next(&mut self) -> Option<u8> {
+    pub fn next_byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
@@ -13,7 +13,7 @@ impl Script<'_> {
 
     /// Returns the next byte, or zero at the end.
     pub fn byte(&mut self) -> u8 {
-        self.next().unwrap_or(0)
+        self.next_byte().unwrap_or(0)
     }
 
     pub fn u16(&mut self) -> u16 {

@@ -275,9 +275,10 @@ impl Backend {
             }
             self.closing = self.rings.iter().any(ControlRing::is_running);
             for ring in &mut self.rings {
-                match self.closing {
-                    true => ring.stop(),
-                    false => ring.clear(),
+                if self.closing {
+                    ring.stop();
+                } else {
+                    ring.clear();
                 }
             }
         }

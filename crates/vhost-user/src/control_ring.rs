@@ -135,18 +135,20 @@ impl ControlRing {
 
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), RingError> {
         set_nonblocking(call.as_ref())?;
-        match self.running {
-            true => self.mailbox.post(Command::Call(call)),
-            false => self.call = call,
+        if self.running {
+            self.mailbox.post(Command::Call(call));
+        } else {
+            self.call = call;
         }
         Ok(())
     }
 
     pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), RingError> {
         set_nonblocking(err.as_ref())?;
-        match self.running {
-            true => self.mailbox.post(Command::Err(err)),
-            false => self.err = err,
+        if self.running {
+            self.mailbox.post(Command::Err(err));
+        } else {
+            self.err = err;
         }
         Ok(())
     }
@@ -233,9 +235,10 @@ impl ControlRing {
     }
 
     fn check_stopped(&self) -> Result<(), RingError> {
-        match self.running {
-            true => Err(RingError::Running),
-            false => Ok(()),
+        if self.running {
+            Err(RingError::Running)
+        } else {
+            Ok(())
         }
     }
 

@@ -93,7 +93,7 @@ impl Mailbox {
         &self.event
     }
 
-    /// Device side: posts a command. The previous one must have been answered.
+    /// Device side: posts a command. The previous one must have a response, which was taken.
     pub(crate) fn post(&self, command: Command) {
         let mut slot = self.slot();
         match *slot {

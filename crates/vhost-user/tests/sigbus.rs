@@ -85,8 +85,8 @@ fn case(name: &str) {
     }
     let before = current();
     let _device = Backend::new(1, 1500).unwrap();
-    let ours = current();
-    assert_ne!(ours, before);
+    let installed = current();
+    assert_ne!(installed, before);
     for round in 1..=3 {
         match name {
             "plain" | "informed" => {
@@ -95,7 +95,7 @@ fn case(name: &str) {
             }
             _ => raise(),
         }
-        assert_eq!(current(), ours, "round {round}");
+        assert_eq!(current(), installed, "round {round}");
     }
 }
 

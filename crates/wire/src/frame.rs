@@ -19,11 +19,11 @@ pub struct Frame {
     pub source: crate::Mac,
     /// Receiver's Ethernet address.
     pub destination: crate::Mac,
-    /// What follows the Ethernet header.
+    /// The packet after the Ethernet header.
     pub body: Body,
 }
 
-/// What follows the Ethernet header.
+/// The packet after an Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// ARP; the packet begins at byte 14.

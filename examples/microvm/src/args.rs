@@ -100,9 +100,10 @@ impl Args {
     }
 
     pub(crate) fn print(&self, outcome: &Outcome) -> Result<()> {
-        let text = match self.json {
-            true => serde_json::to_string(outcome)?,
-            false => outcome.to_string(),
+        let text = if self.json {
+            serde_json::to_string(outcome)?
+        } else {
+            outcome.to_string()
         };
         writeln!(std::io::stdout(), "{text}")?;
         Ok(())

@@ -92,10 +92,10 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let (network, mut devices) = match args.link() {
         Link::Calls => {
             let flags = SocketFlags::CLOEXEC;
-            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            let link = Attachment::Packet(Source::Connected(theirs));
+            let (vmm_end, engine_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            let link = Attachment::Packet(Source::Connected(engine_end));
             let network = Network::attach(options, link)?;
-            (network, Devices::Calls(Calls::new(ours, memory.clone())))
+            (network, Devices::Calls(Calls::new(vmm_end, memory.clone())))
         }
         Link::Virtio => {
             let (network, device) = Network::start(options)?;

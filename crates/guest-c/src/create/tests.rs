@@ -140,7 +140,7 @@ fn carries_frames_both_ways() {
     let mut ring = to_guest.attach(memory).unwrap();
     assert_eq!(ring.poll(), Ok(256));
     let chain = ring
-        .pop(|piece| piece.area.copy_in(HEADER, b"answer"))
+        .pop(|piece| piece.area.copy_in(HEADER, b"reply!"))
         .unwrap()
         .unwrap();
     ring.put(chain, HEADER as u32 + 6);
@@ -149,7 +149,7 @@ fn carries_frames_both_ways() {
     unsafe {
         assert_eq!(pontoon_poll(net, FOREVER), 1, "a frame");
         assert_eq!(pontoon_read(net, buffer.as_mut_ptr().cast(), buffer.len()), 6);
-        assert_eq!(&buffer[..6], b"answer");
+        assert_eq!(&buffer[..6], b"reply!");
         assert_eq!(pontoon_poll(net, 1000), 0);
         assert!(pontoon_now(net) > 1000);
     }

@@ -71,9 +71,10 @@ impl Platform for Process {
             // Resets the counter. It can be 0 already only if another process reads the descriptor, too.
             let _ = rustix::io::read(call, &mut [0; 8]);
         }
-        match connection.is_empty() || called.contains(&true) {
-            true => Ok(()),
-            false => Err(Gone),
+        if connection.is_empty() || called.contains(&true) {
+            Ok(())
+        } else {
+            Err(Gone)
         }
     }
 }

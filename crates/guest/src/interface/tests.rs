@@ -40,7 +40,7 @@ fn flush_notifies_once() {
         [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]
     );
     net.flush().unwrap();
-    assert_eq!(peer.borrow_mut().take_notifications(), [], "nothing was new");
+    assert_eq!(peer.borrow_mut().take_notifications(), [], "no new frames");
     assert_eq!(net.counters().sent, 3);
 }
 
@@ -141,7 +141,11 @@ fn waits_for_room() {
         }
         assert_eq!(net.queue(b"one too many"), Err(QueueError::Full));
         let deadline = Some(net.platform().now() + Duration::from_millis(1));
-        assert_eq!(net.poll(deadline), Ok(Ready::default()), "nobody has taken any");
+        assert_eq!(
+            net.poll(deadline),
+            Ok(Ready::default()),
+            "the device has taken no frame"
+        );
         net.platform()
             .at_next_clock_reading(|peer| assert_eq!(peer.take().len(), usize::from(MAP.transmit().size)));
         assert_eq!(
@@ -154,7 +158,7 @@ fn waits_for_room() {
         assert_eq!(
             net.poll(Some(Duration::ZERO)),
             Ok(Ready::default()),
-            "it was said"
+            "room is reported once"
         );
         net.write(b"one more").unwrap();
         assert_eq!(peer.borrow_mut().take(), [b"one more"]);
@@ -242,7 +246,7 @@ fn hybrid_requests_calls_only_to_sleep() {
         net.platform().at_next_clock_reading(|peer| peer.send(b"more"));
         assert!(net.poll(None).unwrap().frame);
     }
-    assert_eq!(peer.borrow_mut().calls(), 0, "it was looking by itself");
+    assert_eq!(peer.borrow_mut().calls(), 0, "the interface was polling");
     assert_eq!(net.counters().sleeps, 1);
 }
 
@@ -255,7 +259,7 @@ fn frame_arriving_before_sleep_is_noticed() {
         .at_next_clock_reading(|peer| peer.send(b"just now"));
     assert!(net.poll(None).unwrap().frame);
     assert_eq!(net.counters().sleeps, 0);
-    assert_eq!(peer.borrow_mut().calls(), 0, "it had not asked to be notified");
+    assert_eq!(peer.borrow_mut().calls(), 0, "no notification was requested");
 }
 
 #[test]

@@ -1,10 +1,5 @@
 //! A hostile device, with random scripts and with the fuzzer's corpus.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "all of this is tests; clippy knows only the functions marked so"
-)]
-
 use pontoon_test_support::corpus::replay;
 use pontoon_test_support::guest;
 use pontoon_test_support::property::cases;

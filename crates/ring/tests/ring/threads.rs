@@ -36,12 +36,12 @@ fn exchange(features: Features) {
     let device = Device::new(layout, features, State::default()).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| serve(device, memory, &kick, &call));
-        ask(driver, memory, frames, &kick, &call);
+        run_driver(driver, memory, frames, &kick, &call);
     });
 }
 
 /// The driver: 8 readable and 16 writable bytes per chain.
-fn ask(
+fn run_driver(
     mut driver: Driver<[Slot; SIZE as usize]>,
     memory: Window<Raw<'_>>,
     frames: u64,
@@ -54,8 +54,8 @@ fn ask(
         .collect();
     let mut out = vec![0; SIZE.into()];
     let mut asked = 0;
-    let mut answered = 0;
-    while answered < CHAINS {
+    let mut replies = 0;
+    while replies < CHAINS {
         queue.suppress();
         while asked < CHAINS
             && let Some(frame) = free.pop()
@@ -91,7 +91,7 @@ fn ask(
             let len = used.len as usize;
             assert_eq!(reply[..len], expected[..len]);
             free.push(frame);
-            answered += 1;
+            replies += 1;
         }
     }
 }

@@ -163,7 +163,7 @@ fn query(script: &mut Script<'_>) -> Datagram {
     }
 }
 
-/// DHCP and DHCPv6: a fixed beginning, and options of the script's.
+/// A DHCP or DHCPv6 message: a fixed beginning, and options from the script.
 fn lease(script: &mut Script<'_>) -> Datagram {
     if script.byte() & 1 == 0 {
         let mut payload = vec![0; 236];
@@ -205,7 +205,7 @@ fn message(script: &mut Script<'_>) -> Icmp {
     }
 }
 
-/// A request for the gateway's address, with a byte changed.
+/// An ARP request or neighbor solicitation for the gateway, with one byte changed.
 fn arp(script: &mut Script<'_>) -> Vec<u8> {
     let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1];
     arp.extend(addressing().mac.0);
@@ -217,7 +217,7 @@ fn arp(script: &mut Script<'_>) -> Vec<u8> {
     arp
 }
 
-/// Says of an IPv4 frame that it is a fragment, of any place. The header's checksum is made right again.
+/// Turns an IPv4 packet into a fragment with any offset, and corrects the header checksum.
 fn fragment(frame: &mut [u8], script: &mut Script<'_>) {
     let Some(header) = frame
         .get_mut(ETHERNET..ETHERNET + 20)

@@ -1,5 +1,5 @@
-//! A host whose every answer is the script's. It keeps to what a kernel promises: a queue holds what came and was not
-//! discarded, and nothing happens to a socket that was given back.
+//! A host whose results are decided by the script, within what a kernel guarantees: a stream's queue holds what was received
+//! and not discarded, and a closed socket has no events.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::script::Script;
 #[derive(Debug)]
 pub(crate) struct Held(usize);
 
-/// The host, and the script that everybody reads from.
+/// The host and the script, which the whole test reads from.
 pub(crate) struct Hostile<'s> {
     pub(crate) script: Script<'s>,
     sockets: Vec<Socket>,
@@ -28,14 +28,14 @@ struct Socket {
     v6: bool,
     /// Bytes of a stream to be read.
     queue: u64,
-    /// The stream ends behind them.
+    /// The stream ends after them.
     end: bool,
-    /// The beginning of what was sent last, and where.
+    /// The first bytes sent last, and their destination.
     sent: Vec<u8>,
     to: Option<SocketAddr>,
 }
 
-/// Bytes that are kept of what was sent.
+/// Number of sent bytes kept.
 const KEPT: usize = 64;
 
 const FAILURES: [Failure; 12] = [
@@ -68,12 +68,12 @@ impl<'s> Hostile<'s> {
         }
     }
 
-    /// Sockets that were not given back.
+    /// Returns the number of open sockets.
     pub(crate) fn open(&self) -> usize {
         self.sockets.iter().filter(|socket| socket.open).count()
     }
 
-    /// Something happens to a socket: more data, the end, an error, or nothing of what is bits.
+    /// Returns an event for a socket: data, end of stream, an error, or a spurious one.
     pub(crate) fn event(&mut self) -> Option<(FlowId, Readiness)> {
         let open: Vec<usize> = (0..self.sockets.len())
             .filter(|&index| self.sockets[index].open)
@@ -97,7 +97,7 @@ impl<'s> Hostile<'s> {
     }
 
     /// Fails one call in sixteen.
-    fn trouble(&mut self) -> Option<Failure> {
+    fn failure(&mut self) -> Option<Failure> {
         (self.script.byte() & 15 == 15).then(|| FAILURES[self.script.below(FAILURES.len())])
     }
 
@@ -116,12 +116,12 @@ impl<'s> Hostile<'s> {
 
     fn socket(&mut self, held: &Held) -> &mut Socket {
         let socket = &mut self.sockets[held.0];
-        assert!(socket.open, "a call on a socket that was given back");
+        assert!(socket.open, "a call on a closed socket");
         socket
     }
 
     fn opened(&mut self, flow: FlowId, v6: bool) -> Result<Held, Failure> {
-        match self.trouble() {
+        match self.failure() {
             Some(Failure::WouldBlock) | None => Ok(self.add(flow, v6)),
             Some(failure) => Err(failure),
         }
@@ -143,9 +143,10 @@ impl<'s> Hostile<'s> {
     /// Returns some sender's address, or the one that was sent to last.
     fn sender(&mut self, held: &Held) -> SocketAddr {
         let (to, v6) = (self.socket(held).to, self.socket(held).v6);
-        let addresses: [IpAddr; 2] = match v6 {
-            true => [SERVER_V6.into(), Ipv6Addr::LOCALHOST.into()],
-            false => [SERVER_V4.into(), Ipv4Addr::LOCALHOST.into()],
+        let addresses: [IpAddr; 2] = if v6 {
+            [SERVER_V6.into(), Ipv6Addr::LOCALHOST.into()]
+        } else {
+            [SERVER_V4.into(), Ipv4Addr::LOCALHOST.into()]
         };
         match self.script.below(8) {
             0 => (addresses[0], 53).into(),
@@ -157,7 +158,7 @@ impl<'s> Hostile<'s> {
 
     /// Fills `into` with the data sent last as a reply (QR is set, for DNS), with one byte changed by the script, and
     /// appends more bytes.
-    fn answer(&mut self, held: &Held, into: &[VolatileSlice<'_>]) -> usize {
+    fn write_reply(&mut self, held: &Held, into: &[VolatileSlice<'_>]) -> usize {
         let mut bytes = self.socket(held).sent.clone();
         if let Some(flags) = bytes.get_mut(2) {
             *flags |= 0x80;
@@ -191,7 +192,7 @@ impl Host for Hostile<'_> {
 
     fn tcp_connected(&mut self, socket: &mut Held) -> Result<(), Failure> {
         self.socket(socket);
-        self.trouble().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
     }
 
     fn tcp_accept(&mut self, _listener: u32, flow: FlowId) -> Result<Accepted<Held>, Failure> {
@@ -208,7 +209,7 @@ impl Host for Hostile<'_> {
     }
 
     fn tcp_peek(&mut self, socket: &mut Held, at: u32, into: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
-        if let Some(failure) = self.trouble() {
+        if let Some(failure) = self.failure() {
             return Err(failure);
         }
         let room: usize = into.iter().map(VolatileSlice::len).sum();
@@ -225,12 +226,12 @@ impl Host for Hostile<'_> {
         let socket = self.socket(socket);
         let left = socket.queue.checked_sub(len.into());
         socket.queue = left.expect("no more is discarded than there is");
-        self.trouble().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
     }
 
     fn tcp_send(&mut self, socket: &mut Held, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
         self.socket(socket);
-        if let Some(failure) = self.trouble() {
+        if let Some(failure) = self.failure() {
             return Err(failure);
         }
         let len: usize = parts.iter().map(VolatileSlice::len).sum();
@@ -251,12 +252,12 @@ impl Host for Hostile<'_> {
 
     fn tcp_shutdown(&mut self, socket: &mut Held) -> Result<(), Failure> {
         self.socket(socket);
-        self.trouble().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
     }
 
     fn tcp_error(&mut self, socket: &mut Held) -> Option<Failure> {
         self.socket(socket);
-        self.trouble()
+        self.failure()
     }
 
     fn tcp_keepalive(&mut self, socket: &mut Held) {
@@ -281,7 +282,7 @@ impl Host for Hostile<'_> {
     }
 
     fn udp_connect(&mut self, socket: &mut Held, to: Option<SocketAddr>) -> Result<(), Failure> {
-        if let Some(failure) = self.trouble() {
+        if let Some(failure) = self.failure() {
             return Err(failure);
         }
         self.socket(socket).to = to;
@@ -297,9 +298,9 @@ impl Host for Hostile<'_> {
         segment: Option<u16>,
         parts: &[VolatileSlice<'_>],
     ) -> Result<(), Failure> {
-        assert_ne!(segment, Some(0), "datagrams of nothing");
+        assert_ne!(segment, Some(0), "datagrams without data");
         self.keep(socket, to, parts);
-        self.trouble().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
     }
 
     fn udp_receive(&mut self, socket: &mut Held, into: &[VolatileSlice<'_>]) -> Result<Received, Failure> {
@@ -307,10 +308,10 @@ impl Host for Hostile<'_> {
         if self.script.byte() & 3 == 0 {
             return Err(Failure::WouldBlock);
         }
-        if let Some(failure) = self.trouble() {
+        if let Some(failure) = self.failure() {
             return Err(failure);
         }
-        let len = self.answer(socket, into);
+        let len = self.write_reply(socket, into);
         let stride = match self.script.byte() {
             cut if cut & 1 == 1 => len.min(1 + self.script.below(2000)),
             _ => len,
@@ -337,7 +338,7 @@ impl Host for Hostile<'_> {
         _data: &[u8],
     ) -> Result<(), Failure> {
         self.socket(socket).to = Some((to, 0).into());
-        self.trouble().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
     }
 
     fn ping_receive(&mut self, socket: &mut Held, into: &mut [u8]) -> Result<PingReply, Failure> {
@@ -345,7 +346,7 @@ impl Host for Hostile<'_> {
         if self.script.byte() & 3 == 0 {
             return Err(Failure::WouldBlock);
         }
-        if let Some(failure) = self.trouble() {
+        if let Some(failure) = self.failure() {
             return Err(failure);
         }
         Ok(PingReply {

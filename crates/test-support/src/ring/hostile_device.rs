@@ -41,7 +41,7 @@ pub fn run(script: &[u8]) {
         next_tag: 0,
         out: HashMap::new(),
     };
-    while let Some(step) = script.next() {
+    while let Some(step) = script.next_byte() {
         runner.step(step, &mut script);
     }
 }

@@ -39,7 +39,7 @@ pub fn run(script: &[u8]) {
         device: Device::new(Layout::contiguous(size, ORIGIN), features, State::default()).unwrap(),
         taken: VecDeque::new(),
     };
-    while let Some(step) = script.next() {
+    while let Some(step) = script.next_byte() {
         runner.step(step, &mut script);
     }
 }

@@ -17,7 +17,7 @@ use crate::script::Script;
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let mut world = World::new();
-    while let Some(step) = script.next() {
+    while let Some(step) = script.next_byte() {
         world.step(step, &mut script);
     }
 }
@@ -74,7 +74,7 @@ impl World {
                 let len = if script.byte() < 200 { FILE } else { 0 };
                 ftruncate(&self.files[script.below(2)], len).unwrap();
             }
-            13 => self.listen(),
+            13 => self.read_replies(),
             14 => self.transmit(script),
             _ => {}
         }
@@ -108,10 +108,10 @@ impl World {
     }
 
     /// Reads the replies.
-    fn listen(&mut self) {
-        let mut answers = [0; 4096];
+    fn read_replies(&mut self) {
+        let mut replies = [0; 4096];
         loop {
-            match self.socket.read(&mut answers) {
+            match self.socket.read(&mut replies) {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -150,11 +150,11 @@ impl World {
 }
 
 fn connect(backend: &mut Backend) -> UnixStream {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    theirs.set_nonblocking(true).unwrap();
-    backend.connect(ours.into()).unwrap();
-    theirs
+    let (device_end, front_end) = UnixStream::pair().unwrap();
+    device_end.set_nonblocking(true).unwrap();
+    front_end.set_nonblocking(true).unwrap();
+    backend.connect(device_end.into()).unwrap();
+    front_end
 }
 
 /// Returns the body of a message and the number of descriptors to send with it.

@@ -17,7 +17,7 @@ use crate::script::Script;
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let mut world = World::new(&mut script);
-    while let Some(step) = script.next() {
+    while let Some(step) = script.next_byte() {
         world.step(step, &mut script);
     }
 }
@@ -59,9 +59,9 @@ impl World {
     fn new(script: &mut Script<'_>) -> Self {
         let (mut backend, mut pairs) = Backend::new(1, 1500).unwrap();
         let (receiver, transmitter) = pairs.remove(0);
-        let (ours, socket) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        backend.connect(ours.into()).unwrap();
+        let (device_end, socket) = UnixStream::pair().unwrap();
+        device_end.set_nonblocking(true).unwrap();
+        backend.connect(device_end.into()).unwrap();
         let size = 1 << (script.byte() % 7);
         // Features that are offered, without VHOST_USER_F_PROTOCOL_FEATURES, so that rings start enabled.
         let features =

@@ -80,11 +80,11 @@ impl Device {
 
     /// Starts a session and returns the front-end's socket.
     pub(crate) fn accept(&mut self) -> UnixStream {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        self.backend.connect(ours.into()).unwrap();
-        theirs
+        let (device_end, front_end) = UnixStream::pair().unwrap();
+        device_end.set_nonblocking(true).unwrap();
+        front_end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        self.backend.connect(device_end.into()).unwrap();
+        front_end
     }
 
     /// Serves the device once; received frames are dropped.

@@ -103,7 +103,7 @@ fn protocol_violation_fails_only_its_queue() {
             raw.descriptor(0, raw.layout.descriptors, u32::MAX, 0, 0);
             raw.make_available(0);
         }),
-        ("memory behind the end of addresses", |raw| {
+        ("memory past the end of the address space", |raw| {
             raw.descriptor(0, u64::MAX - 5, 100, 0, 0);
             raw.make_available(0);
         }),

@@ -25,10 +25,10 @@ fn two_workers_echo_all_frames() {
         ..OPTIONS
     };
     let Device { mut backend, halves } = Device::new(2);
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    ours.set_nonblocking(true).unwrap();
-    backend.connect(ours.into()).unwrap();
+    let (device_end, front_end) = std::os::unix::net::UnixStream::pair().unwrap();
+    front_end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    device_end.set_nonblocking(true).unwrap();
+    backend.connect(device_end.into()).unwrap();
     let over = &AtomicBool::new(false);
     // It lives until the threads have ended, since a worker would notice the end of the session.
     let _machine = thread::scope(|scope| {
@@ -43,7 +43,7 @@ fn two_workers_echo_all_frames() {
                 waiter.wait(Duration::from_millis(100));
             }
         });
-        let (mut machine, pairs) = Machine::connect(theirs, &options).unwrap();
+        let (mut machine, pairs) = Machine::connect(front_end, &options).unwrap();
         let drivers: Vec<_> = pairs
             .into_iter()
             .map(|pair| scope.spawn(move || exchange(pair)))
@@ -106,10 +106,10 @@ fn exchange(mut pair: QueuePair) {
         1 => (Offload::NONE, bytes(5000 + nth % 100)),
         _ => (Offload::NONE, bytes(60 + nth % 1400)),
     };
-    let (mut sent, mut heard) = (0, 0);
-    while heard < FRAMES {
-        assert!(Instant::now() < deadline, "{heard} of {sent} came back");
-        while sent < FRAMES && sent - heard < 100 {
+    let (mut sent, mut received) = (0, 0);
+    while received < FRAMES {
+        assert!(Instant::now() < deadline, "{received} of {sent} came back");
+        while sent < FRAMES && sent - received < 100 {
             let (offload, bytes) = frame(sent);
             if !pair.tx.send(offload, 54, &bytes).unwrap() {
                 break;
@@ -117,18 +117,18 @@ fn exchange(mut pair: QueuePair) {
             sent += 1;
         }
         pair.tx.flush().unwrap();
-        let before = heard;
+        let before = received;
         pair.rx
             .receive(|came| {
-                let (offload, bytes) = frame(heard);
+                let (offload, bytes) = frame(received);
                 assert_eq!(came.offload, offload);
-                assert!(came.bytes == bytes, "frame {heard}");
-                heard += 1;
+                assert!(came.bytes == bytes, "frame {received}");
+                received += 1;
             })
             .unwrap();
-        if heard == before {
+        if received == before {
             let more = pair.rx.queue.wait(Duration::from_secs(4)).unwrap();
-            assert!(more, "{heard} of {sent} came back, and no more");
+            assert!(more, "{received} of {sent} came back, and no more");
         }
     }
 }

@@ -194,12 +194,13 @@ fn late_call_descriptor_is_signalled() {
             set_call(&mut device, 0x100, &[]);
             show(&mut device);
             assert_eq!(rx.queue.take_calls(), 0);
-            match restarts {
-                true => device.during(|| {
+            if restarts {
+                device.during(|| {
                     let base = machine.stop(0).unwrap();
                     machine.start(0, &rx.queue, base.try_into().unwrap()).unwrap();
-                }),
-                false => set_call(&mut device, 0, &[call.as_fd()]),
+                });
+            } else {
+                set_call(&mut device, 0, &[call.as_fd()]);
             }
             assert_eq!(rx.queue.take_calls(), 1, "restarts: {restarts}");
             assert_eq!(rx.receive(|_| {}).unwrap(), 1);

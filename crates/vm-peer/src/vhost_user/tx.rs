@@ -96,9 +96,10 @@ impl Tx {
         self.cut(begin, frame.len());
         let Self { queue, buffers, .. } = self;
         let mut ring = queue.open()?;
-        let added = match self.layout.indirect {
-            true => ring.add_indirect(place, table, buffers),
-            false => ring.add(place, buffers),
+        let added = if self.layout.indirect {
+            ring.add_indirect(place, table, buffers)
+        } else {
+            ring.add(place, buffers)
         };
         match added {
             Ok(()) => Ok(true),
@@ -167,9 +168,10 @@ impl Tx {
         let mut at = begin;
         self.buffers.clear();
         while at < end {
-            let most = match self.layout.header_apart && at == begin {
-                true => self.header as u64,
-                false => self.layout.piece.into(),
+            let most = if self.layout.header_apart && at == begin {
+                self.header as u64
+            } else {
+                self.layout.piece.into()
             };
             let piece = (end - at).min(most);
             // At most the memory of a frame.

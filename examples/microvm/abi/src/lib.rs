@@ -124,16 +124,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns an empty report.
-    pub const fn new() -> Self {
-        Self {
-            address: [0; 4],
-            done: 0,
-            sent: 0,
-            received: 0,
-            doorbells: 0,
-            sleeps: 0,
-            error: [0; 256],
-        }
-    }
+    /// An empty report.
+    pub const EMPTY: Self = Self {
+        address: [0; 4],
+        done: 0,
+        sent: 0,
+        received: 0,
+        doorbells: 0,
+        sleeps: 0,
+        error: [0; 256],
+    };
 }

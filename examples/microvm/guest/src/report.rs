@@ -21,7 +21,7 @@ pub(crate) fn end(outcome: Result<Report, Failure>) -> ! {
 
 /// Reports an error and halts.
 pub(crate) fn fail(why: fmt::Arguments<'_>) -> ! {
-    let mut report = Report::new();
+    let mut report = Report::EMPTY;
     // Text that does not fit is truncated.
     let _ = Text(&mut report.error).write_fmt(why);
     finish(&report, Stage::Failed)

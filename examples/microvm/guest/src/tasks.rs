@@ -67,7 +67,7 @@ pub(crate) fn run<N: Net>(mut net: N, order: &Order) -> Result<Report, Failure> 
     let server = (gateway, order.port as u16);
 
     let task = order.task;
-    let mut report = Report::new();
+    let mut report = Report::EMPTY;
     report.address = address.octets();
     // The first ping resolves the gateway's Ethernet address.
     ping::ping(&mut world, gateway, 1)?;

@@ -61,12 +61,12 @@ fn converse(pacing: Pacing, event_idx: bool) {
     let net = Interface::new(memory, MAP, features, thread, pacing).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| echo(memory, features, &kick, &call));
-        ask(net);
+        request_echoes(net);
     });
 }
 
 /// Sends frames, [`WINDOW`] at a time, and receives their echoes.
-fn ask(mut net: Interface<Window<Raw<'_>>, Thread<'_>, 16>) {
+fn request_echoes(mut net: Interface<Window<Raw<'_>>, Thread<'_>, 16>) {
     net.start();
     let mut buffer = [0; 64];
     for first in (0..FRAMES).step_by(WINDOW as usize) {

@@ -36,27 +36,27 @@ fn exchange_byte<N: Net>(
     world: &mut World<N>,
     sockets: &mut SocketSet<'_>,
     handle: SocketHandle,
-    question: u8,
+    request: u8,
 ) -> Result<(), Failure> {
     world
         .until(sockets, |sockets| {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
-            socket.may_send().then(|| socket.send_slice(&[question]))
+            socket.may_send().then(|| socket.send_slice(&[request]))
         })?
         .map_err(|_| Failure::Text("the server has refused the connection"))?;
-    let mut answer = [0];
+    let mut reply = [0];
     world
         .until(sockets, |sockets| {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
-            let heard = socket.can_recv().then(|| socket.recv_slice(&mut answer));
-            if heard.is_some() {
+            let result = socket.can_recv().then(|| socket.recv_slice(&mut reply));
+            if result.is_some() {
                 socket.close();
             }
-            heard
+            result
         })?
-        .map_err(|_| Failure::Text("the server has cut the connection"))?;
-    if answer != [question] {
-        return Err(Failure::Text("the server's answer is another"));
+        .map_err(|_| Failure::Text("the server has closed the connection"))?;
+    if reply != [request] {
+        return Err(Failure::Text("the server sent another byte"));
     }
     world.until(sockets, |sockets| {
         let state = sockets.get::<Socket<'_>>(handle).state();

@@ -45,7 +45,7 @@ pub(super) fn receive<N: Net>(
         sockets
             .get_mut::<Socket<'_>>(handle)
             .send_slice(&count.to_le_bytes(), server)
-            .map_err(|_| Failure::Text("cannot ask for datagrams"))?;
+            .map_err(|_| Failure::Text("cannot request datagrams"))?;
         world.until(sockets, |sockets| {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
             while let Ok((datagram, _)) = socket.recv() {
