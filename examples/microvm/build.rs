@@ -1,4 +1,4 @@
-//! Builds the guest, which is for another target.
+//! Builds the guest for its own target.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::process::Command;
 fn main() {
     let [here, out, cargo] =
         ["CARGO_MANIFEST_DIR", "OUT_DIR", "CARGO"].map(|name| std::env::var(name).expect("cargo sets it"));
-    // TARGET/PROFILE/build/PACKAGE/out: one build for all profiles of ours.
+    // TARGET/PROFILE/build/PACKAGE/out: all profiles share one build.
     let target = Path::new(&out)
         .ancestors()
         .nth(4)
         .expect("it lies in the target directory")
         .join("microvm-guest");
     let guest = Path::new(&here).join("guest");
-    // Everything else of this environment is about another target.
+    // The rest of the environment is for the host's target.
     let status = Command::new(cargo)
         .args(["build", "--release", "--locked", "--target-dir"])
         .arg(&target)
@@ -30,7 +30,7 @@ fn main() {
     let image = target.join("x86_64-unknown-none/release/pontoon-microvm-guest");
     println!("cargo::rustc-env=GUEST_IMAGE={}", image.display());
     for source in [
-        "src/contract.rs",
+        "abi/src",
         "guest",
         "../../crates/guest/src",
         "../../crates/ring/src",

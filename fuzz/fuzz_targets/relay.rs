@@ -1,12 +1,8 @@
-//! What is sent to a relay, and what is written into its configuration.
+//! Packets to a relay, and its configuration.
 
 #![no_main]
-// A fuzz target has no better answer to an error.
-#![allow(clippy::unwrap_used)]
 
 use libfuzzer_sys::fuzz_target;
+use pontoon_test_support::relay;
 
-#[path = "../../crates/relay/tests/hostile/play.rs"]
-mod play;
-
-fuzz_target!(|bytes: &[u8]| play::play(bytes));
+fuzz_target!(|bytes: &[u8]| relay::run(bytes));

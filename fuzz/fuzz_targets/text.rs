@@ -1,4 +1,4 @@
-//! What is written: messages between processes, requests, options, the host's resolvers.
+//! Text: messages between processes, requests, options, the host's resolvers.
 
 #![no_main]
 

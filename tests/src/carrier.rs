@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Result;
-use pontoon_carrier::{Faults, Faulty, Framing as Frames};
-use pontoon_vhost_driver::{Machine, Options};
+use pontoon_vm_peer::tap_bridge::{FaultInjector, Faults, Framing as Frames};
+use pontoon_vm_peer::vhost_user::{Machine, Options};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// How frames are told apart on the socket, or go without it.
@@ -89,7 +89,7 @@ impl Carrier {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut faults = [0, 1].map(|direction| Faulty::new(faults, direction));
+            let mut faults = [0, 1].map(|direction| FaultInjector::new(faults, direction));
             while let Some(socket) = next(&told) {
                 let carried = match framing {
                     Framing::Stream => messages(&tap, &socket, Frames::Stream, &mut faults, &told),
@@ -135,10 +135,12 @@ fn messages(
     tap: &OwnedFd,
     socket: &OwnedFd,
     frames: Frames,
-    faults: &mut [Faulty; 2],
+    faults: &mut [FaultInjector; 2],
     stop: &AtomicBool,
 ) -> Result<()> {
-    Ok(pontoon_carrier::carry(tap, HEADER, socket, frames, faults, stop)?)
+    Ok(pontoon_vm_peer::tap_bridge::run(
+        tap, HEADER, socket, frames, faults, stop,
+    )?)
 }
 
 /// Between the tap and a machine's queues, until the socket is closed.
@@ -152,5 +154,7 @@ fn carry_queues(tap: &OwnedFd, socket: OwnedFd, pairs: usize, stop: &AtomicBool)
         buffer: 70_000,
     };
     let (machine, pairs) = Machine::connect(socket, &options)?;
-    Ok(pontoon_vhost_driver::carry(tap, &machine, pairs, stop)?)
+    Ok(pontoon_vm_peer::vhost_user::bridge_tap(
+        tap, &machine, pairs, stop,
+    )?)
 }

@@ -15,7 +15,7 @@ use crate::guest::routes;
 use crate::network::{self, Namespace};
 use crate::process::{self, Program};
 use crate::sys;
-use pontoon_carrier::Faults;
+use pontoon_vm_peer::tap_bridge::Faults;
 
 /// Where a case's files are, on a file system of its own.
 pub(crate) const DIRECTORY: &str = "/mnt";

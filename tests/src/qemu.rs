@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use pontoon_qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root, find};
+use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root, find};
 
 use crate::carrier::Framing;
 use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
@@ -42,8 +42,8 @@ pub(crate) fn image_of(main: &str) -> Result<Image> {
 /// The options of an interface that is served there.
 pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> {
     match framing {
-        Framing::Stream => Ok(pontoon_qemu::stream(socket)),
-        Framing::VhostUser(pairs) => Ok(pontoon_qemu::vhost_user(socket, pairs)),
+        Framing::Stream => Ok(pontoon_vm_peer::qemu::stream(socket)),
+        Framing::VhostUser(pairs) => Ok(pontoon_vm_peer::qemu::vhost_user(socket, pairs)),
         Framing::Packet => bail!("QEMU 7.2 has no packets over a Unix socket that listens"),
     }
 }
@@ -52,7 +52,7 @@ pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> 
 pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
     let mut command = Command::new(QEMU);
     command
-        .args(pontoon_qemu::machine(Accelerator::Tcg))
+        .args(pontoon_vm_peer::qemu::machine(Accelerator::Tcg))
         .args(interface)
         .arg("-serial")
         .arg(format!("file:{DIRECTORY}/console"))

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use pontoon_carrier::{Faults, Faulty, Framing};
 use pontoon_sys::tun::{self, TapOffload, VNET_HDR_LEN};
-use pontoon_vhost_driver::{Machine, Options, Pair};
+use pontoon_vm_peer::tap_bridge::{FaultInjector, Faults, Framing};
+use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 
 use crate::args;
 use crate::network::ip_with;
@@ -96,7 +96,7 @@ fn connect(socket: &Path) -> Result<UnixStream> {
 
 /// Who serves the machine.
 enum Backend {
-    Queues(Machine, Vec<Pair>),
+    Queues(Machine, Vec<QueuePair>),
     Stream(UnixStream, Faults),
 }
 
@@ -121,11 +121,13 @@ impl Backend {
 
     fn carry(self, tap: &OwnedFd, over: &AtomicBool) -> Result<()> {
         match self {
-            Self::Queues(machine, pairs) => Ok(pontoon_vhost_driver::carry(tap, &machine, pairs, over)?),
+            Self::Queues(machine, pairs) => Ok(pontoon_vm_peer::vhost_user::bridge_tap(
+                tap, &machine, pairs, over,
+            )?),
             Self::Stream(stream, faults) => {
-                let faults = &mut [0, 1].map(|direction| Faulty::new(faults, direction));
+                let faults = &mut [0, 1].map(|direction| FaultInjector::new(faults, direction));
                 let header = VNET_HDR_LEN as usize;
-                Ok(pontoon_carrier::carry(
+                Ok(pontoon_vm_peer::tap_bridge::run(
                     tap,
                     header,
                     &stream,

@@ -1,6 +1,5 @@
 //! Reports of a made-up run: what people are told.
 
-#[path = "report/fixture.rs"]
 mod fixture;
 
 use std::fs;

@@ -1,6 +1,5 @@
 //! The report file: what programs are told, and that its documentation says so.
 
-#[path = "report/fixture.rs"]
 #[expect(dead_code, reason = "other tests use all of it")]
 mod fixture;
 

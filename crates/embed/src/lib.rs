@@ -33,7 +33,7 @@
 //!
 //! use pontoon_embed::{Network, Options, Queue};
 //! use pontoon_guest::{Interface, Map, Pacing, Platform, Process};
-//! use pontoon_ring::memory::Guest;
+//! use pontoon_ring::memory::VmMemory;
 //! use pontoon_ring::{Features, Layout};
 //! use rustix::event::{EventfdFlags, eventfd};
 //! use vm_memory::{GuestAddress, GuestMemoryMmap};
@@ -61,7 +61,7 @@
 //! });
 //! let queues = [queue(0, map.receive())?, queue(1, map.transmit())?];
 //! let features = Features { event_idx: true, indirect: false };
-//! let guest_memory = Guest::new(&memory);
+//! let guest_memory = VmMemory::new(&memory);
 //! let mut guest = Interface::new(guest_memory, map, features, process, Pacing::Event)?;
 //!
 //! // The driver has set DRIVER_OK, after it had accepted VIRTIO_F_VERSION_1 and VIRTIO_F_EVENT_IDX.
@@ -99,4 +99,4 @@ pub use options::Options;
 pub use pontoon_engine as engine;
 pub use pontoon_runtime::messages::Stats;
 pub use pontoon_runtime::{Attachment, Outbound, Pacing, Source};
-pub use pontoon_vhost_user::{Inactive, Queue};
+pub use pontoon_vhost_user::{ActivateError, Queue};

@@ -21,8 +21,8 @@ static void swap(unsigned char *one, unsigned char *other, size_t len)
     memcpy(other, both, len);
 }
 
-/* Makes a datagram its own answer, which leaves both checksums as they are. Says whether it is a datagram. */
-static int turn(unsigned char *frame, size_t len)
+/* Turns a datagram into its reply, which leaves both checksums valid. Returns 0 if it is not a datagram. */
+static int reverse(unsigned char *frame, size_t len)
 {
     unsigned char *ip = frame + ETHERNET, *udp = ip + IPV4;
 
@@ -34,7 +34,7 @@ static int turn(unsigned char *frame, size_t len)
     return 1;
 }
 
-/* Takes all that has come, and queues the answers. */
+/* Reads all frames, and queues the replies. */
 static ptrdiff_t echo(struct pontoon *interface)
 {
     unsigned char frame[FRAME];
@@ -42,10 +42,10 @@ static ptrdiff_t echo(struct pontoon *interface)
     int queued;
 
     while ((len = pontoon_read(interface, frame, sizeof frame)) >= 0) {
-        if (!turn(frame, (size_t)len))
+        if (!reverse(frame, (size_t)len))
             continue;
         while ((queued = pontoon_queue(interface, frame, (size_t)len)) == PONTOON_AGAIN) {
-            queued = pontoon_poll(interface, PONTOON_FOREVER); /* shows the device what waits, so that it makes room */
+            queued = pontoon_poll(interface, PONTOON_FOREVER); /* publishes queued frames, and waits for room */
             if (queued < 0)
                 break;
         }

@@ -1,11 +1,11 @@
 /*
- * A network interface in shared memory, for unikernels and for processes that may do next to nothing.
+ * A network interface in shared memory, for unikernels and sandboxed processes.
  *
- * It drives a virtio-net device: `pontoon vm --protocol vhost-user`, another vhost-user device, or a VMM's own. Frames
- * are Ethernet frames, from the destination's address to the end of the payload, with all checksums in place.
+ * It is the driver of a virtio-net device: `pontoon vm --protocol vhost-user`, another vhost-user device, or a VMM's own.
+ * Frames are Ethernet frames, from the destination address to the end of the payload, with complete checksums.
  *
- * An interface belongs to one thread at a time. Functions return a negative `enum pontoon_error` when they fail; after
- * PONTOON_BROKEN and PONTOON_GONE an interface is of no more use.
+ * An interface may be used by one thread at a time. Functions return a negative `enum pontoon_error` on failure. After
+ * PONTOON_BROKEN and PONTOON_GONE an interface is unusable.
  */
 #ifndef PONTOON_GUEST_H
 #define PONTOON_GUEST_H
@@ -18,28 +18,28 @@ extern "C" {
 #endif
 
 enum pontoon_error {
-    PONTOON_AGAIN = -1,   /* no room for a frame now, or no frame to read */
-    PONTOON_LONG = -2,    /* the frame is longer than frames can be */
-    PONTOON_BROKEN = -3,  /* the device broke the ring's protocol */
+    PONTOON_AGAIN = -1,   /* no free transmit buffer, or no frame to read */
+    PONTOON_LONG = -2,    /* the frame is longer than the maximum */
+    PONTOON_BROKEN = -3,  /* the device violated the ring protocol */
     PONTOON_GONE = -4,    /* the device is gone */
-    PONTOON_INVALID = -5, /* an argument, or memory too small or not aligned */
-    PONTOON_REFUSED = -6, /* the device cannot be reached, or refuses */
+    PONTOON_INVALID = -5, /* invalid argument, or memory misaligned */
+    PONTOON_REFUSED = -6, /* the device is unreachable, or refuses */
 };
 
-/* How pontoon_poll waits. */
+/* The way in which pontoon_poll waits. */
 enum pontoon_pacing {
     PONTOON_EVENT = 0,  /* sleeps at once */
-    PONTOON_HYBRID = 1, /* looks around while that pays, then sleeps */
+    PONTOON_HYBRID = 1, /* polls while recent waits were short, then sleeps */
     PONTOON_POLL = 2,   /* never sleeps */
 };
 
-/* What pontoon_poll found. */
+/* Results of pontoon_poll. */
 enum pontoon_ready {
     PONTOON_FRAME = 1, /* a frame to read */
     PONTOON_ROOM = 2,  /* room for a frame, after PONTOON_AGAIN */
 };
 
-/* A deadline that never comes. */
+/* No deadline. */
 #define PONTOON_FOREVER UINT64_MAX
 
 /* Descriptors of each ring, and frames each way. */
@@ -51,31 +51,31 @@ struct pontoon;
 
 /*
  * Attaches an interface to the device that listens at `path`, for frames of up to `frame` bytes: 14 more than the MTU.
- * `pacing` is one of `enum pontoon_pacing`. Deadlines are on CLOCK_MONOTONIC. From here on it makes no system calls but
- * write, ppoll and read.
+ * `pacing` is one of `enum pontoon_pacing`. Deadlines are on CLOCK_MONOTONIC. After this call the library makes no
+ * system calls but write, ppoll and read.
  */
 int pontoon_attach(struct pontoon **interface, const char *path, uint16_t frame, int pacing);
 
-/* Gives an attached interface back. */
+/* Detaches and frees an attached interface. */
 void pontoon_detach(struct pontoon *interface);
 
-/* -- Anywhere: in memory handed over -- */
+/* -- On any platform: in memory provided by the caller -- */
 
-/* What an interface stands on. */
+/* The platform of an interface. */
 struct pontoon_platform {
     void *context;
-    /* Nanoseconds since some moment that stays the same. */
+    /* Returns nanoseconds since a fixed moment. */
     uint64_t (*now)(void *context);
-    /* Notifies the device of ring 0 (from the device) or 1 (to it), after all stores before it. */
+    /* Notifies the device of ring 0 (from the device) or 1 (to it), after all earlier stores. */
     void (*notify)(void *context, int ring);
     /*
-     * Sleeps until the device notifies of either ring, or until `until`; it may return early. A notification that came
-     * since the last sleep ends it at once. Anything but 0 means that the device is gone.
+     * Sleeps until the device sends a notification for either ring, or until `until`; it may return early. A
+     * notification since the last sleep must end this one at once. A result other than 0 means that the device is gone.
      */
     int (*sleep)(void *context, uint64_t until);
 };
 
-/* Where a ring's parts lie, as the device knows addresses. */
+/* The addresses of a ring's parts, as the device sees them. */
 struct pontoon_ring {
     uint64_t descriptors, available, used;
 };
@@ -86,11 +86,11 @@ struct pontoon_ring {
 /* Bytes of memory to share with the device, aligned to 64, for frames of up to `frame` bytes. */
 size_t pontoon_shared_bytes(uint16_t frame);
 
-/* An interface to be made. */
+/* The configuration of an interface. */
 struct pontoon_config {
-    void *storage;                     /* private memory, which has to stay */
-    void *shared;                      /* memory that the device sees too, which has to stay */
-    uint64_t address;                  /* where the device has the latter: a multiple of 64 */
+    void *storage;                     /* private memory, for the life of the interface */
+    void *shared;                      /* memory shared with the device, for the same time */
+    uint64_t address;                  /* device address of `shared`, a multiple of 64 */
     uint16_t frame;                    /* bytes of the longest frame: 14 more than the MTU */
     uint8_t event_idx;                 /* whether VIRTIO_F_EVENT_IDX was negotiated */
     int pacing;                        /* one of `enum pontoon_pacing` */
@@ -98,37 +98,37 @@ struct pontoon_config {
 };
 
 /*
- * Makes an interface, with its rings and frames in the shared memory, and says where the rings are: 0 from the device,
- * 1 to it. With the device, VIRTIO_F_VERSION_1 has to be negotiated, and nothing that changes rings or headers but
- * VIRTIO_F_EVENT_IDX. Tell it of the rings, then start. Nobody else in this program may touch either memory for as long
- * as the interface is used; after that it may just be forgotten.
+ * Creates an interface with its rings and frames in the shared memory, and stores the addresses of the rings: 0 from the
+ * device, 1 to it. VIRTIO_F_VERSION_1 must be negotiated with the device, and of the features that change rings or
+ * headers only VIRTIO_F_EVENT_IDX may be. Configure the device with the rings, then call pontoon_start. This program may
+ * access either memory only through the library while the interface is used; no cleanup is needed after that.
  */
 int pontoon_create(struct pontoon **interface, const struct pontoon_config *config, struct pontoon_ring rings[2]);
 
-/* Notifies the device, which knows of the rings by now. */
+/* Notifies the device, which must know the rings by now. */
 int pontoon_start(struct pontoon *interface);
 
 /* -- Frames -- */
 
-/* Copies a frame into the ring, to leave at the next flush. */
+/* Copies a frame into a transmit buffer, to be sent at the next flush. */
 int pontoon_queue(struct pontoon *interface, const void *frame, size_t len);
 
-/* Shows the device what was queued. It is notified only if it is asleep. */
+/* Publishes queued frames. The device is notified only if it requested that. */
 int pontoon_flush(struct pontoon *interface);
 
 /* Queues a frame and flushes. */
 int pontoon_write(struct pontoon *interface, const void *frame, size_t len);
 
-/* Takes the next frame, and says how long it is. Of one that is longer than `len`, the rest is lost. */
+/* Copies the next frame and returns its length. The part of a frame that exceeds `len` is lost. */
 ptrdiff_t pontoon_read(struct pontoon *interface, void *frame, size_t len);
 
 /*
- * Flushes, and waits for a frame to read, or for room where there was none, until `deadline`. Says which of
- * `enum pontoon_ready` there are, 0 for neither. A deadline that has passed does not wait.
+ * Flushes, and waits until `deadline` for a frame to read, or for room after there was none. Returns bits of
+ * `enum pontoon_ready`, or 0 at the deadline. Returns at once if the deadline has passed.
  */
 int pontoon_poll(struct pontoon *interface, uint64_t deadline);
 
-/* The time, on the clock of deadlines, in nanoseconds. */
+/* Returns the time on the clock of deadlines, in nanoseconds. */
 uint64_t pontoon_now(struct pontoon *interface);
 
 #ifdef __cplusplus

@@ -8,10 +8,10 @@ use pontoon_guest::{AttachError, Attached, Options, attach};
 
 use crate::{Kind, Pontoon, SIZE, code};
 
-/// Attaches an interface.
+/// Attaches an interface to a vhost-user socket.
 ///
 /// # Safety
-/// `path` is a string, and `interface` can be written.
+/// `path` is a C string, and `interface` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_attach(
     interface: *mut *mut Pontoon,
@@ -25,24 +25,24 @@ pub unsafe extern "C" fn pontoon_attach(
     if interface.is_null() || path.is_null() {
         return code::INVALID;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
     let Ok(attached) = open(OsStr::from_bytes(path.to_bytes()), Options { frame, pacing }) else {
         return code::REFUSED;
     };
-    let made = Box::into_raw(Box::new(Pontoon(Kind::Attached(attached))));
-    // SAFETY: as the caller promises.
-    unsafe { interface.write(made) };
+    let pontoon = Box::into_raw(Box::new(Pontoon(Kind::Attached(attached))));
+    // SAFETY: the caller's promise.
+    unsafe { interface.write(pontoon) };
     0
 }
 
-/// Gives an attached interface back.
+/// Detaches and frees an attached interface.
 ///
 /// # Safety
-/// `interface` was made by [`pontoon_attach`], and nobody uses it any more.
+/// `interface` was created by [`pontoon_attach`], and this is the last use of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_detach(interface: *mut Pontoon) {
-    // SAFETY: `pontoon_attach` made it from a box, and this is the last use of it, as the caller promises.
+    // SAFETY: `pontoon_attach` created it from a box, and the caller promises that this is its last use.
     drop(unsafe { Box::from_raw(interface) });
 }
 

@@ -1,4 +1,4 @@
-//! Errors, as numbers: `enum pontoon_error`.
+//! Error codes: `enum pontoon_error`.
 
 use core::ffi::c_int;
 
@@ -28,7 +28,7 @@ pub(crate) fn of_queue(error: QueueError) -> c_int {
     }
 }
 
-/// What `enum pontoon_pacing` says.
+/// Converts an `enum pontoon_pacing`.
 pub(crate) fn pacing(number: c_int) -> Option<Pacing> {
     match number {
         0 => Some(Pacing::Event),

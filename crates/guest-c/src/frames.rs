@@ -1,4 +1,4 @@
-//! What is done with an interface, however it was made.
+//! Operations on an interface of either kind.
 
 use core::ffi::{c_int, c_void};
 use core::slice;
@@ -9,7 +9,7 @@ use pontoon_ring::memory::Memory;
 
 use crate::{Pontoon, code};
 
-/// Any interface.
+/// Object-safe operations of an interface.
 pub(crate) trait Frames {
     fn start(&mut self);
     fn queue(&mut self, frame: &[u8]) -> Result<(), QueueError>;
@@ -48,10 +48,10 @@ impl<M: Memory, P: Platform, const N: usize> Frames for Interface<M, P, N> {
 /// Notifies the device of the receive buffers.
 ///
 /// # Safety
-/// `interface` was made by this library, and nobody else is using it.
+/// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_start(interface: *mut Pontoon) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe { frames(interface) }.start();
     0
 }
@@ -59,24 +59,24 @@ pub unsafe extern "C" fn pontoon_start(interface: *mut Pontoon) -> c_int {
 /// Queues a frame.
 ///
 /// # Safety
-/// `interface` was made by this library, and nobody else is using it; `len` bytes at `frame` can be read.
+/// `interface` was created by this library, and no other thread uses it; `len` bytes at `frame` can be read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_queue(interface: *mut Pontoon, frame: *const c_void, len: usize) -> c_int {
     if frame.is_null() {
         return code::INVALID;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     let (interface, frame) = unsafe { (frames(interface), slice::from_raw_parts(frame.cast(), len)) };
     interface.queue(frame).map_or_else(code::of_queue, |()| 0)
 }
 
-/// Shows the device what was queued.
+/// Publishes queued frames.
 ///
 /// # Safety
-/// `interface` was made by this library, and nobody else is using it.
+/// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_flush(interface: *mut Pontoon) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     let interface = unsafe { frames(interface) };
     interface.flush().map_or_else(code::of, |()| 0)
 }
@@ -84,27 +84,27 @@ pub unsafe extern "C" fn pontoon_flush(interface: *mut Pontoon) -> c_int {
 /// Queues a frame and flushes.
 ///
 /// # Safety
-/// As [`pontoon_queue`].
+/// Those of [`pontoon_queue`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_write(interface: *mut Pontoon, frame: *const c_void, len: usize) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     match unsafe { pontoon_queue(interface, frame, len) } {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         0 => unsafe { pontoon_flush(interface) },
         error => error,
     }
 }
 
-/// Takes the next frame: its length.
+/// Copies the next frame, and returns its length.
 ///
 /// # Safety
-/// `interface` was made by this library, and nobody else is using it; `len` bytes at `frame` can be written.
+/// `interface` was created by this library, and no other thread uses it; `len` bytes at `frame` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_read(interface: *mut Pontoon, frame: *mut c_void, len: usize) -> isize {
     if frame.is_null() {
         return code::INVALID as isize;
     }
-    // SAFETY: as the caller promises. What is in the bytes does not matter: they are only written.
+    // SAFETY: the caller's promise. The bytes need not be initialised: they are only written.
     let (interface, into) = unsafe { (frames(interface), slice::from_raw_parts_mut(frame.cast(), len)) };
     match interface.read(into) {
         // A frame is no longer than a buffer.
@@ -114,13 +114,13 @@ pub unsafe extern "C" fn pontoon_read(interface: *mut Pontoon, frame: *mut c_voi
     }
 }
 
-/// Flushes and waits: bits of `enum pontoon_ready`.
+/// Flushes and waits, and returns bits of `enum pontoon_ready`.
 ///
 /// # Safety
-/// `interface` was made by this library, and nobody else is using it.
+/// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_poll(interface: *mut Pontoon, deadline: u64) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     let interface = unsafe { frames(interface) };
     let deadline = (deadline != FOREVER).then_some(Duration::from_nanos(deadline));
     match interface.poll(deadline) {
@@ -129,13 +129,13 @@ pub unsafe extern "C" fn pontoon_poll(interface: *mut Pontoon, deadline: u64) ->
     }
 }
 
-/// The time in nanoseconds.
+/// Returns the time in nanoseconds.
 ///
 /// # Safety
-/// `interface` was made by this library, and nobody else is using it.
+/// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_now(interface: *mut Pontoon) -> u64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     let now = unsafe { frames(interface) }.now();
     u64::try_from(now.as_nanos()).unwrap_or(FOREVER)
 }
@@ -144,8 +144,8 @@ pub unsafe extern "C" fn pontoon_now(interface: *mut Pontoon) -> u64 {
 pub(crate) const FOREVER: u64 = u64::MAX;
 
 /// # Safety
-/// `interface` was made by this library, and nobody else is using it for 'i.
+/// `interface` was created by this library, and is not used otherwise during 'i.
 unsafe fn frames<'i>(interface: *mut Pontoon) -> &'i mut dyn Frames {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe { &mut *interface }.frames()
 }

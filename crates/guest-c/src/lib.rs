@@ -1,29 +1,29 @@
-//! The guest library for C. What the functions do, and what they ask of their callers, is in `include/pontoon_guest.h`.
+//! The guest library for C. `include/pontoon_guest.h` documents the functions and their requirements.
 //!
-//! For a target without an operating system there is no attaching, and whoever links the library brings `abort`.
+//! Without an operating system there is no attaching, and the program must provide `abort`.
 #![cfg_attr(target_os = "none", no_std)]
 #![warn(missing_docs)]
 
 #[cfg(target_os = "linux")]
 mod attach;
 mod code;
+mod create;
 mod frames;
-mod handed;
 #[cfg(target_os = "none")]
 mod panic;
 
 #[cfg(target_os = "linux")]
 pub use attach::{pontoon_attach, pontoon_detach};
+pub use create::{Config, Platform, Rings, pontoon_create, pontoon_shared_bytes};
 pub use frames::{
     pontoon_flush, pontoon_now, pontoon_poll, pontoon_queue, pontoon_read, pontoon_start, pontoon_write,
 };
-pub use handed::{Config, Platform, Rings, pontoon_create, pontoon_shared_bytes};
 
 #[cfg(target_os = "linux")]
 use pontoon_guest::Attached;
 
+use create::Created;
 use frames::Frames;
-use handed::Handed;
 
 /// Descriptors of each ring: PONTOON_RING_SIZE.
 const SIZE: usize = 256;
@@ -34,7 +34,7 @@ pub struct Pontoon(Kind);
 enum Kind {
     #[cfg(target_os = "linux")]
     Attached(Attached<SIZE>),
-    Handed(Handed),
+    Created(Created),
 }
 
 impl Pontoon {
@@ -42,7 +42,7 @@ impl Pontoon {
         match &mut self.0 {
             #[cfg(target_os = "linux")]
             Kind::Attached(interface) => interface,
-            Kind::Handed(interface) => interface,
+            Kind::Created(interface) => interface,
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The end, where there is no operating system.
+//! The panic handler for targets without an operating system.
 
 use core::panic::PanicInfo;
 
-// SAFETY: the declaration is C's (C11, 7.22.4.1), and it may be called at any time.
+// SAFETY: the declaration is that of C (C11, 7.22.4.1), and it may be called at any time.
 unsafe extern "C" {
-    /// Stops the program: C's.
+    /// Ends the program (C library).
     safe fn abort() -> !;
 }
 

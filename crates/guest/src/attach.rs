@@ -1,4 +1,4 @@
-//! Attaching to a vhost-user socket: for a process on Linux.
+//! Attaching an interface to a vhost-user socket, for a process on Linux.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,20 +17,20 @@ pub use process::Process;
 use mapping::ORIGIN;
 use session::Session;
 
-/// An interface that was attached to a vhost-user socket, with `N` frames each way.
+/// An interface attached to a vhost-user socket, with `N` frames each way.
 pub type Attached<const N: usize = 256> = Interface<Mapping, Process, N>;
 
-/// What an attached interface is like.
+/// Options of an attached interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of the longest frame, without a checksum behind it: 14 more than the MTU.
+    /// Bytes of the longest frame, without the frame check sequence: 14 more than the MTU.
     pub frame: u16,
-    /// How to wait.
+    /// The way to wait.
     pub pacing: Pacing,
 }
 
 impl Default for Options {
-    /// An MTU of 1,500, and hybrid pacing.
+    /// Returns options for an MTU of 1,500, with hybrid pacing.
     fn default() -> Self {
         Self {
             frame: 1514,
@@ -39,36 +39,36 @@ impl Default for Options {
     }
 }
 
-/// An interface could not be attached.
+/// The reason why an interface could not be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The vhost-user session failed.
-    #[error("the vhost-user session: {0}")]
+    #[error("vhost-user session: {0}")]
     Session(#[from] vhost::Error),
     /// The device does not offer VIRTIO_F_VERSION_1.
-    #[error("the device knows only the virtio of before 1.0")]
+    #[error("the device does not offer VIRTIO_F_VERSION_1")]
     Legacy,
     /// Out of memory or of descriptors.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// The rings could not be made.
+    /// The rings could not be created.
     #[error(transparent)]
     Interface(#[from] Error),
 }
 
-/// Attaches an interface to the device at the other end of `socket`, and starts it. Waits for the device's answers, as
-/// long as the socket's timeout.
+/// Attaches an interface to the device at the other end of `socket`, and starts it. Waits for the device's replies, as
+/// long as the socket's timeout allows.
 ///
-/// The clock of its deadlines is CLOCK_MONOTONIC. From here on the process makes no system calls but `write` to ring, and
-/// `ppoll` and `read` to sleep, so that it can lock itself in. When the interface is dropped, the device hears of it by the
-/// end of the connection. A device that goes away is noticed by whoever sleeps, which with [`Pacing::Poll`] nobody does.
+/// Deadlines are on CLOCK_MONOTONIC. After this call the process makes no system calls but `write` to notify, and
+/// `ppoll` and `read` to sleep, so it can be sandboxed. Dropping the interface closes the connection. A device that
+/// disappears is noticed while sleeping, and so never with [`Pacing::Poll`].
 ///
 /// # Errors
-/// The device refuses, or goes away; out of memory or of descriptors.
+/// The device refuses or disconnects; out of memory or descriptors.
 ///
 /// # Example
 ///
-/// Echoes whatever comes, in batches.
+/// Echoes all frames, in batches.
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixStream;
@@ -94,17 +94,17 @@ pub enum AttachError {
 /// ```
 pub fn attach<const N: usize>(socket: UnixStream, options: Options) -> Result<Attached<N>, AttachError> {
     let mut process = Process::new(socket.try_clone()?.into())?;
-    // The first look at the clock finds the vDSO, by a system call of its own.
+    // The first reading of the clock looks up the vDSO, which takes a system call.
     process.now();
     let mut session = Session::negotiate(Frontend::from_stream(socket, 2))?;
     let map = Map::<N>::new(ORIGIN, options.frame);
     let mapping = Mapping::new(map.bytes())?;
-    session.share(&mapping)?;
-    let places = [map.receive(), map.transmit()].map(|layout| mapping.place(layout));
+    session.share_memory(&mapping)?;
+    let configs = [map.receive(), map.transmit()].map(|layout| mapping.vring_config(layout));
     let events = process.events()?;
     let mut interface = Interface::new(mapping, map, session.features(), process, options.pacing)?;
-    for ((number, place), [kick, call]) in places.into_iter().enumerate().zip(&events) {
-        session.set_up(number, &place?, kick, call)?;
+    for ((number, place), [kick, call]) in configs.into_iter().enumerate().zip(&events) {
+        session.configure_ring(number, &place?, kick, call)?;
     }
     session.enable()?;
     interface.start();

@@ -1,46 +1,46 @@
-//! What can go wrong.
+//! Error types.
 
 use pontoon_ring::{LayoutError, driver};
 
 use crate::Gone;
 
-/// An interface cannot be made, or be used any more.
+/// The reason why an interface cannot be created or used any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The map does not fit into the memory, in one piece.
-    #[error("{len} bytes at {addr:#x} are not in one piece of memory")]
+    /// The map does not fit the memory, or the memory is not contiguous.
+    #[error("{len} bytes at {addr:#x} are not in contiguous memory")]
     Unmapped {
-        /// Where the map begins.
+        /// First address of the map.
         addr: u64,
         /// Its length in bytes.
         len: usize,
     },
-    /// A ring cannot be where the map has it.
+    /// A ring's address in the map is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The device broke the ring's protocol.
-    #[error("the device: {0}")]
+    /// The device violated the ring protocol.
+    #[error("device protocol error: {0}")]
     Device(#[from] driver::Error),
     /// The device is gone.
     #[error(transparent)]
     Gone(#[from] Gone),
 }
 
-/// A frame was not queued.
+/// The reason why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// All places are taken: flush, and [`poll`](crate::Interface::poll) until there is room.
-    #[error("no room for a frame now")]
+    /// All transmit buffers are in use: flush, and [`poll`](crate::Interface::poll) until there is room.
+    #[error("no free transmit buffer")]
     Full,
-    /// It is longer than the interface's frames can be.
-    #[error("{len} bytes are more than the {room} of a frame")]
+    /// The frame is longer than the map allows.
+    #[error("frame of {len} bytes exceeds the maximum of {room}")]
     Long {
         /// Its length in bytes.
         len: usize,
         /// Bytes of the longest frame.
         room: usize,
     },
-    /// Nor will any other be.
+    /// The interface cannot be used any longer.
     #[error(transparent)]
     Broken(#[from] Error),
 }

@@ -1,4 +1,4 @@
-//! The interface.
+//! The network interface.
 
 use core::time::Duration;
 
@@ -6,17 +6,18 @@ use pontoon_ring::Features;
 use pontoon_ring::memory::Memory;
 
 use crate::map::Map;
-use crate::pacing::{Look, Pacer};
+use crate::pacing::{Pacer, PollTime};
 use crate::receive::Receiver;
 use crate::transmit::Transmitter;
 use crate::{Error, Pacing, Platform, QueueError, Ring};
 
-/// A network interface, in memory `M` on a platform `P`, with `N` frames each way.
+/// A network interface in memory `M` on a platform `P`, with `N` frames each way.
 ///
-/// Frames are Ethernet frames, from the destination's address to the end of the payload, and complete: this side neither
-/// leaves a checksum to the device nor takes one on trust.
+/// Frames are Ethernet frames from the destination address to the end of the payload, with complete checksums: no
+/// checksum is left to the device, and none is accepted unverified from it.
 ///
-/// Any error but [`QueueError::Full`] and [`QueueError::Long`] is the end: calls go on to report it.
+/// After any error except [`QueueError::Full`] and [`QueueError::Long`] the interface is unusable, and every call
+/// returns the error again.
 #[derive(Debug)]
 pub struct Interface<M, P, const N: usize> {
     memory: M,
@@ -27,39 +28,39 @@ pub struct Interface<M, P, const N: usize> {
     counters: Counters,
 }
 
-/// What there is to do.
+/// The result of [`Interface::poll`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// A frame to read.
     pub frame: bool,
-    /// Room for a frame where there was none, which is said once.
+    /// There is room for a frame after there was none. Reported once.
     pub room: bool,
 }
 
-/// What happened so far.
+/// Counters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames queued.
     pub sent: u64,
     /// Frames read.
     pub received: u64,
-    /// Frames dropped, because the device said that they were shorter than their header.
+    /// Frames dropped because their length was below that of the header.
     pub runts: u64,
-    /// Times that the device was notified, of either ring.
+    /// Notifications of the device, for either ring.
     pub doorbells: u64,
-    /// Times asleep.
+    /// Number of sleeps.
     pub sleeps: u64,
 }
 
 impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
-    /// Makes both rings in `memory`, where `map` has them, and fills the receive ring. After this, tell the device of the
-    /// rings, then [`start`](Self::start).
+    /// Creates both rings in `memory` at the addresses in `map`, and fills the receive ring. After this, configure the
+    /// device with the rings and call [`start`](Self::start).
     ///
-    /// `features` is what was negotiated: VIRTIO_F_VERSION_1, and of those that are the rings' concern
-    /// VIRTIO_F_EVENT_IDX alone. Without the latter the device is notified more often than it needs to be.
+    /// `features` are those negotiated: VIRTIO_F_VERSION_1 is required, and of the features that concern the rings only
+    /// VIRTIO_F_EVENT_IDX is supported. Without it the device is notified more often.
     ///
     /// # Errors
-    /// The map does not fit into `memory`, or is not aligned there.
+    /// The map does not fit `memory`, or is misaligned in it.
     pub fn new(
         memory: M,
         map: Map<N>,
@@ -78,12 +79,12 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         })
     }
 
-    /// Notifies the device, which knows of the rings by now, of the receive buffers.
+    /// Notifies the device, which must know the rings by now, of the receive buffers.
     pub fn start(&mut self) {
         self.notify(Ring::Receive);
     }
 
-    /// Copies a frame into the ring, to leave at the next [`flush`](Self::flush).
+    /// Copies a frame into a transmit buffer, to be sent at the next [`flush`](Self::flush).
     ///
     /// # Errors
     /// The frame was not queued.
@@ -93,23 +94,23 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         Ok(())
     }
 
-    /// Shows the device what was queued, and the buffers of what was read. It is notified only if it is asleep.
+    /// Publishes queued frames and the buffers of frames that were read. Notifies the device only if it requested that.
     ///
     /// # Errors
-    /// The rings are not in memory any more.
+    /// The rings are not mapped any longer.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.transmitter.publish(&self.memory)? {
             self.notify(Ring::Transmit);
         }
-        self.give_back()
+        self.publish_buffers()
     }
 
-    /// Whether there is room for a frame. If there is none, the next [`poll`](Self::poll) waits for it as well.
+    /// Returns whether there is room for a frame. If there is none, the next [`poll`](Self::poll) waits for room, too.
     ///
     /// # Errors
-    /// The device broke the protocol.
-    pub fn has_room(&mut self) -> Result<bool, Error> {
-        self.transmitter.has_room(&self.memory)
+    /// The device violated the protocol.
+    pub fn poll_room(&mut self) -> Result<bool, Error> {
+        self.transmitter.poll_room(&self.memory)
     }
 
     /// Queues a frame and flushes.
@@ -121,48 +122,49 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         Ok(self.flush()?)
     }
 
-    /// Takes the next frame, if there is one, and says how long it is. Of one that is longer than `into`, the rest is lost.
+    /// Copies the next frame, if there is one, into `into` and returns its length. The part of a frame that does not
+    /// fit is lost.
     ///
     /// # Errors
-    /// The device broke the protocol.
+    /// The device violated the protocol.
     pub fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>, Error> {
         let len = self.receiver.read(&self.memory, into)?;
         if len.is_some() {
             self.counters.received += 1;
         }
-        if len.is_none() || self.receiver.is_behind() {
-            self.give_back()?;
+        if len.is_none() || self.receiver.should_publish() {
+            self.publish_buffers()?;
         }
         Ok(len)
     }
 
-    /// Flushes, and waits until there is a frame to read, or room where there was none, or until `deadline` on the
-    /// platform's clock. A deadline that has passed does not wait; with none it waits for ever.
+    /// Flushes, and waits until there is a frame to read, or room after there was none, or until `deadline` on the
+    /// platform's clock. Returns at once if the deadline has passed; without a deadline there is no time limit.
     ///
     /// # Errors
-    /// The device broke the protocol, or is gone.
+    /// The device violated the protocol, or is gone.
     pub fn poll(&mut self, deadline: Option<Duration>) -> Result<Ready, Error> {
         self.flush()?;
-        let ready = self.look()?;
+        let ready = self.poll_ready()?;
         if ready.is_any() {
             return Ok(ready);
         }
         let begin = self.platform.now();
-        let ready = match self.look_around(begin, deadline)? {
+        let ready = match self.busy_poll(begin, deadline)? {
             Some(ready) => ready,
             None => self.sleep(deadline)?,
         };
         let waited = self.platform.now().saturating_sub(begin);
-        self.pacer.waited(waited, ready.is_any());
+        self.pacer.record_wait(waited, ready.is_any());
         Ok(ready)
     }
 
-    /// Bytes of the longest frame.
+    /// Returns the bytes of the longest frame.
     pub fn frame(&self) -> usize {
         self.transmitter.frame()
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         Counters {
             runts: self.receiver.runts,
@@ -170,21 +172,21 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         }
     }
 
-    /// What the interface stands on.
+    /// Returns the platform.
     pub fn platform(&mut self) -> &mut P {
         &mut self.platform
     }
 
-    /// Looks again and again, with notifications off, for as long as it pays. `None`: time to sleep.
-    fn look_around(&mut self, begin: Duration, deadline: Option<Duration>) -> Result<Option<Ready>, Error> {
-        let until = match self.pacer.look() {
-            Look::For(window) if window.is_zero() => return Ok(None),
-            Look::For(window) => begin.checked_add(window),
-            Look::On => None,
+    /// Polls with notifications suppressed, for as long as the pacing allows. Returns `None` when it is time to sleep.
+    fn busy_poll(&mut self, begin: Duration, deadline: Option<Duration>) -> Result<Option<Ready>, Error> {
+        let until = match self.pacer.poll_time() {
+            PollTime::Limited(window) if window.is_zero() => return Ok(None),
+            PollTime::Limited(window) => begin.checked_add(window),
+            PollTime::Unlimited => None,
         };
         loop {
             let now = self.platform.now();
-            let ready = self.look()?;
+            let ready = self.poll_ready()?;
             if ready.is_any() || has_passed(deadline, now) {
                 return Ok(Some(ready));
             }
@@ -195,10 +197,10 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         }
     }
 
-    /// Sleeps with notifications on.
+    /// Sleeps with notifications requested.
     fn sleep(&mut self, deadline: Option<Duration>) -> Result<Ready, Error> {
         loop {
-            // Each has a full fence between its wish and its last look, and either ends the sleep.
+            // Each `rearm` has a full fence between its request and its poll, and either notification ends the sleep.
             let ready = Ready {
                 frame: self.receiver.rearm(&self.memory)?,
                 room: self.transmitter.rearm(&self.memory)?,
@@ -213,15 +215,15 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         }
     }
 
-    fn look(&mut self) -> Result<Ready, Error> {
+    fn poll_ready(&mut self) -> Result<Ready, Error> {
         Ok(Ready {
-            frame: self.receiver.look(&self.memory)?,
-            room: self.transmitter.look(&self.memory)?,
+            frame: self.receiver.poll(&self.memory)?,
+            room: self.transmitter.poll(&self.memory)?,
         })
     }
 
-    /// Shows the device the buffers of what was read.
-    fn give_back(&mut self) -> Result<(), Error> {
+    /// Publishes the buffers of frames that were read.
+    fn publish_buffers(&mut self) -> Result<(), Error> {
         if self.receiver.publish(&self.memory)? {
             self.notify(Ring::Receive);
         }
@@ -235,7 +237,7 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
 }
 
 impl Ready {
-    /// Whether there is anything.
+    /// Returns whether anything is ready.
     #[must_use]
     pub const fn is_any(self) -> bool {
         self.frame || self.room

@@ -1,29 +1,30 @@
-//! A network interface in shared memory, for unikernels and for processes that may do next to nothing.
+//! A network interface in shared memory, for unikernels and sandboxed processes.
 //!
-//! [`Interface`] is the driver of a virtio-net device (virtio 1.2, section 5.1) with one pair of queues and whole frames:
-//! no segmentation, no unfinished checksums. Frames are queued and flushed; a flush rings the device's doorbell once, and
-//! not at all while the device is awake. The device can be `pontoon vm --protocol vhost-user`, any other vhost-user
-//! device, or a VMM's own behind virtio-mmio or PCI.
+//! [`Interface`] is the driver of a virtio-net device (virtio 1.2, section 5.1) with one queue pair and without
+//! offloads: no segmentation, no partial checksums. Frames are queued and flushed. A flush notifies the device at most
+//! once, and not at all while the device is polling. The device can be `pontoon vm --protocol vhost-user`, any other
+//! vhost-user device, or a VMM's own behind virtio-mmio or PCI.
 //!
-//! What it needs around it is little: [`Memory`](pontoon_ring::memory::Memory) that the device sees as well, and a
-//! [`Platform`] that rings doorbells, sleeps and knows the time. It allocates nothing and needs no std. With the feature
-//! `attach`, which is on by default, a process on Linux gets both from a vhost-user socket: see [`attach()`].
+//! It requires [`Memory`](pontoon_ring::memory::Memory) shared with the device, and a [`Platform`] that notifies the
+//! device, sleeps and has a clock. It allocates nothing and does not need std. With the feature `attach`, which is on
+//! by default, a process on Linux gets both from a vhost-user socket: see [`attach()`].
 //!
 //! # When to sleep
 //!
-//! [`Interface::poll`] waits, in one of three ways ([`Pacing`]). `Event` sleeps at once. `Poll` never sleeps, and the
-//! device never has to wake it: no notification in either direction while both are busy. `Hybrid` is what Linux calls
-//! NAPI: it sleeps when there is nothing to do; once woken it keeps notifications off and looks by itself, for as long as
-//! that pays; before it sleeps again, it asks to be notified, and after a full fence looks once more.
+//! [`Interface::poll`] waits in one of three ways ([`Pacing`]). `Event` sleeps at once. `Poll` never sleeps, and the
+//! device never has to wake it: there are no notifications in either direction while both are busy. `Hybrid` works as
+//! NAPI in Linux: it sleeps when there is nothing to do; once woken it suppresses notifications and polls, as long as
+//! recent waits were short; before it sleeps again, it requests a notification and, after a full fence, polls once
+//! more.
 //!
 //! # Trust
 //!
-//! A device that breaks the ring's protocol, or says that it wrote what it cannot have written, is an [`Error`], after
-//! which the interface is of no more use. Frames are copied out of shared memory before anybody looks at them.
+//! A device that violates the ring protocol, or claims to have written more than a buffer holds, causes an [`Error`],
+//! after which the interface is unusable. Frames are copied out of shared memory before they are used.
 //!
 //! # Example
 //!
-//! An interface in memory that was handed over, with both ends in one thread.
+//! An interface in memory from elsewhere, with both ends in one thread.
 //!
 //! ```
 //! use core::ptr::NonNull;

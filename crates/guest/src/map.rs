@@ -1,17 +1,16 @@
-//! Where an interface's rings and frames lie.
+//! Addresses of an interface's rings and buffers.
 
 use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Memory};
 
 use crate::Error;
 
-/// Bytes in front of each frame: `virtio_net_hdr` with `num_buffers` (virtio 1.2, section 5.1.6).
+/// Bytes of the header in front of each frame: `virtio_net_hdr` with `num_buffers` (virtio 1.2, section 5.1.6).
 pub const HEADER: usize = 12;
 
-/// Where the two rings of `N` descriptors each, and a buffer for every descriptor, lie in memory that the device sees as
-/// well.
+/// The layout of an interface's shared memory: two rings of `N` descriptors each, and a buffer for every descriptor.
 ///
-/// `N` is a power of two up to 32,768, which is checked when the program is compiled.
+/// `N` must be a power of two up to 32,768, which is checked at compile time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Map<const N: usize> {
     base: u64,
@@ -27,31 +26,32 @@ impl<const N: usize> Map<N> {
     /// Bytes of a ring.
     const RING: u64 = (Layout::contiguous_bytes(Self::SIZE) as u64).next_multiple_of(LINE);
 
-    /// From `base` on, a multiple of 64, for frames of up to `frame` bytes: 1,514 for an MTU of 1,500.
+    /// Places the rings and buffers from `base` on, a multiple of 64, for frames of up to `frame` bytes: 1,514 for an
+    /// MTU of 1,500.
     #[must_use]
     pub const fn new(base: u64, frame: u16) -> Self {
         Self { base, frame }
     }
 
-    /// Bytes that all of it takes.
+    /// Returns the total size in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         (2 * Self::RING + 2 * N as u64 * self.stride()) as usize
     }
 
-    /// Bytes of the longest frame.
+    /// Returns the bytes of the longest frame.
     #[must_use]
     pub const fn frame(&self) -> usize {
         self.frame as usize
     }
 
-    /// The ring of frames from the device.
+    /// Returns the layout of the ring of frames from the device.
     #[must_use]
     pub const fn receive(&self) -> Layout {
         Layout::contiguous(Self::SIZE, self.base)
     }
 
-    /// The ring of frames to the device.
+    /// Returns the layout of the ring of frames to the device.
     #[must_use]
     pub const fn transmit(&self) -> Layout {
         Layout::contiguous(Self::SIZE, self.base + Self::RING)
@@ -65,7 +65,7 @@ impl<const N: usize> Map<N> {
         self.buffers(N as u64)
     }
 
-    /// Checks that the memory is there.
+    /// Checks that the memory is mapped and contiguous.
     pub(crate) fn check(&self, memory: &impl Memory) -> Result<(), Error> {
         let (addr, len) = (self.base, self.bytes());
         match memory.area(addr, len) {
@@ -74,7 +74,7 @@ impl<const N: usize> Map<N> {
         }
     }
 
-    /// Buffers behind both rings and `before` others.
+    /// Returns the buffers behind both rings and `before` other buffers.
     const fn buffers(&self, before: u64) -> Buffers {
         let stride = self.stride();
         Buffers {
@@ -84,13 +84,13 @@ impl<const N: usize> Map<N> {
         }
     }
 
-    /// Bytes from one buffer to the next: no two share a cache line.
+    /// Returns the distance in bytes from one buffer to the next: no two share a cache line.
     const fn stride(&self) -> u64 {
         (HEADER as u64 + self.frame as u64).next_multiple_of(LINE)
     }
 }
 
-/// Buffers of one size, each with the number of its descriptor's tag.
+/// Buffers of one size; a buffer's number is the tag of its chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffers {
     first: u64,
@@ -100,12 +100,12 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// The address of one.
+    /// Returns the address of a buffer.
     pub(crate) fn at(&self, number: u32) -> u64 {
         self.first + self.stride * u64::from(number)
     }
 
-    /// The first `len` bytes of one, which are no more than it has.
+    /// Returns the first `len` bytes of a buffer, which must be within it.
     pub(crate) fn area<M: Memory>(&self, memory: &M, number: u32, len: usize) -> M::Area {
         memory
             .area(self.at(number), len)

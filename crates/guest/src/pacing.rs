@@ -1,48 +1,48 @@
-//! How an interface waits.
+//! Waiting with a given pacing.
 
 use core::time::Duration;
 
-use pontoon_ring::pacing::{Pacing, WINDOW, Waits};
+use pontoon_ring::pacing::{BUSY_POLL, Pacing, WaitHistory};
 
-/// An interface's memory of how long it waited.
+/// The pacing of an interface, with the history of its waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     pacing: Pacing,
-    waits: Waits,
+    waits: WaitHistory,
 }
 
-/// How long to look around.
+/// Time to poll before sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// For so long, then sleep.
-    For(Duration),
-    /// Until there is something.
-    On,
+pub(crate) enum PollTime {
+    /// Poll for this time, then sleep.
+    Limited(Duration),
+    /// Poll until something is ready.
+    Unlimited,
 }
 
 impl Pacer {
     pub(crate) const fn new(pacing: Pacing) -> Self {
         Self {
             pacing,
-            waits: Waits::new(),
+            waits: WaitHistory::new(),
         }
     }
 
-    /// How long to look around in the wait that begins.
-    pub(crate) fn look(&self) -> Look {
+    /// Returns how long to poll in the next wait.
+    pub(crate) fn poll_time(&self) -> PollTime {
         match self.pacing {
-            Pacing::Hybrid if self.waits.pays() => Look::For(WINDOW),
-            Pacing::Hybrid | Pacing::Event => Look::For(Duration::ZERO),
-            Pacing::Poll => Look::On,
+            Pacing::Hybrid if self.waits.should_busy_poll() => PollTime::Limited(BUSY_POLL),
+            Pacing::Hybrid | Pacing::Event => PollTime::Limited(Duration::ZERO),
+            Pacing::Poll => PollTime::Unlimited,
         }
     }
 
-    /// A wait is over, after `waited`, because there was something or (not `found`) because its time was up. In the latter
-    /// case a short one says nothing about the device.
-    pub(crate) fn waited(&mut self, waited: Duration, found: bool) {
-        let is_short = Waits::is_short(waited);
+    /// Records a wait of length `waited`. It ended because something was ready (`found`) or at its deadline; a short
+    /// wait of the latter kind carries no information about the device.
+    pub(crate) fn record_wait(&mut self, waited: Duration, found: bool) {
+        let is_short = WaitHistory::is_short(waited);
         if found || !is_short {
-            self.waits.note(is_short);
+            self.waits.record(is_short);
         }
     }
 }
@@ -51,41 +51,49 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    const MOMENT: Duration = Duration::from_micros(10);
+    const SHORT: Duration = Duration::from_micros(10);
     const LONG: Duration = Duration::from_millis(10);
 
     #[test]
-    fn event_never_looks_around_and_poll_always_does() {
+    fn event_never_polls_and_poll_always_polls() {
         let (event, poll) = (Pacer::new(Pacing::Event), Pacer::new(Pacing::Poll));
-        assert_eq!(event.look(), Look::For(Duration::ZERO));
-        assert_eq!(poll.look(), Look::On);
+        assert_eq!(event.poll_time(), PollTime::Limited(Duration::ZERO));
+        assert_eq!(poll.poll_time(), PollTime::Unlimited);
     }
 
     #[test]
-    fn hybrid_looks_around_while_waits_are_short() {
+    fn hybrid_polls_while_waits_are_short() {
         let mut pacer = Pacer::new(Pacing::Hybrid);
         for _ in 0..4 {
-            assert_eq!(pacer.look(), Look::For(WINDOW));
-            pacer.waited(LONG, true);
+            assert_eq!(pacer.poll_time(), PollTime::Limited(BUSY_POLL));
+            pacer.record_wait(LONG, true);
         }
-        pacer.waited(LONG, true);
-        assert_eq!(pacer.look(), Look::For(Duration::ZERO), "it did not pay");
+        pacer.record_wait(LONG, true);
+        assert_eq!(
+            pacer.poll_time(),
+            PollTime::Limited(Duration::ZERO),
+            "it did not pay"
+        );
         for _ in 0..4 {
-            assert_eq!(pacer.look(), Look::For(Duration::ZERO));
-            pacer.waited(MOMENT, true);
+            assert_eq!(pacer.poll_time(), PollTime::Limited(Duration::ZERO));
+            pacer.record_wait(SHORT, true);
         }
-        assert_eq!(pacer.look(), Look::For(WINDOW), "it would have paid");
+        assert_eq!(
+            pacer.poll_time(),
+            PollTime::Limited(BUSY_POLL),
+            "it would have paid"
+        );
     }
 
     #[test]
-    fn a_deadline_that_was_near_says_nothing() {
+    fn short_deadlines_are_ignored() {
         let mut pacer = Pacer::new(Pacing::Hybrid);
         for _ in 0..8 {
-            pacer.waited(LONG, false);
+            pacer.record_wait(LONG, false);
         }
         for _ in 0..8 {
-            pacer.waited(MOMENT, false);
+            pacer.record_wait(SHORT, false);
         }
-        assert_eq!(pacer.look(), Look::For(Duration::ZERO));
+        assert_eq!(pacer.poll_time(), PollTime::Limited(Duration::ZERO));
     }
 }

@@ -1,4 +1,4 @@
-//! The interface as a device of smoltcp's.
+//! The interface as a device of smoltcp.
 
 use pontoon_ring::memory::Memory;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -6,11 +6,11 @@ use smoltcp::time::Instant;
 
 use crate::{Interface, Platform};
 
-/// An interface as smoltcp knows devices, for frames of up to `F` bytes.
+/// An interface that implements smoltcp's `Device`, for frames of up to `F` bytes.
 ///
-/// smoltcp's `poll` moves what there is and queues what it has to say; [`Interface::poll`] then flushes that, all of it with
-/// one doorbell, and waits. smoltcp hears of no errors: a device that breaks the protocol seems silent to it, and says so
-/// at the next [`Interface::poll`].
+/// smoltcp's `poll` receives the frames that are ready and queues those to be sent; [`Interface::poll`] then publishes
+/// them with one notification, and waits. smoltcp sees no errors: a device that violates the protocol appears silent,
+/// and the next [`Interface::poll`] returns the error.
 ///
 /// ```no_run
 /// # use pontoon_guest::{Interface, Phy, Platform};
@@ -42,11 +42,11 @@ pub struct Phy<M, P, const N: usize, const F: usize = 1514> {
     sent: [u8; F],
 }
 
-/// A frame that came.
+/// A received frame.
 #[derive(Debug)]
 pub struct Received<'p>(&'p [u8]);
 
-/// Room for a frame.
+/// Room for a frame to be sent.
 #[derive(Debug)]
 pub struct Sending<'p, M, P, const N: usize> {
     interface: &'p mut Interface<M, P, N>,
@@ -54,7 +54,7 @@ pub struct Sending<'p, M, P, const N: usize> {
 }
 
 impl<M, P, const N: usize, const F: usize> Phy<M, P, N, F> {
-    /// A device of `interface`, which was started.
+    /// Wraps `interface`, which must have been started.
     pub const fn new(interface: Interface<M, P, N>) -> Self {
         Self {
             interface,
@@ -63,7 +63,7 @@ impl<M, P, const N: usize, const F: usize> Phy<M, P, N, F> {
         }
     }
 
-    /// The interface, to wait with.
+    /// Returns the interface, for waiting.
     pub fn interface(&mut self) -> &mut Interface<M, P, N> {
         &mut self.interface
     }
@@ -88,20 +88,21 @@ impl<M: Memory, P: Platform, const N: usize, const F: usize> Device for Phy<M, P
         Self: 'p;
 
     fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Sending<'_, M, P, N>)> {
-        // A frame is taken only where there is room for its answer.
-        if !self.interface.has_room().ok()? {
+        // smoltcp requires room for a reply with each received frame.
+        if !self.interface.poll_room().ok()? {
             return None;
         }
         let len = self.interface.read(&mut self.received).ok()??;
         let (sending, received) = self.sending();
-        // One that is longer than any that was announced is lost.
+        // A frame longer than `F` is dropped.
         Some((Received(received.get(..len)?), sending))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Sending<'_, M, P, N>> {
-        match self.interface.has_room().ok()? {
-            true => Some(self.sending().0),
-            false => None,
+        if self.interface.poll_room().ok()? {
+            Some(self.sending().0)
+        } else {
+            None
         }
     }
 
@@ -124,7 +125,7 @@ impl<M: Memory, P: Platform, const N: usize> TxToken for Sending<'_, M, P, N> {
     fn consume<R, C: FnOnce(&mut [u8]) -> R>(self, len: usize, producer: C) -> R {
         let frame = &mut self.frame[..len];
         let result = producer(frame);
-        // There is room. What else may be wrong, whoever polls hears next.
+        // There is room. Any other error is returned by the next poll of the interface.
         let _ = self.interface.queue(frame);
         result
     }
@@ -141,8 +142,8 @@ mod tests {
     use crate::Pacing;
     use crate::interface::tests::peer::{MAP, Shared, open};
 
-    const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
-    const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
     /// An ARP message (RFC 826) in a frame.
     fn arp(
@@ -161,11 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn smoltcp_answers_over_it() {
+    fn smoltcp_replies_to_arp() {
         let shared = Shared::new();
         let (net, peer) = open(&shared, Pacing::Event, true);
         let mut phy = Phy::<_, _, 16>::new(net);
-        let config = Config::new(EthernetAddress(OURS).into());
+        let config = Config::new(EthernetAddress(GUEST_MAC).into());
         let mut stack = smoltcp::iface::Interface::new(config, &mut phy, Instant::ZERO);
         stack.update_ip_addrs(|addresses| {
             let ours = IpCidr::new(Ipv4Address::new(10, 0, 0, 1).into(), 24);
@@ -174,18 +175,22 @@ mod tests {
         let mut sockets = SocketSet::new(&mut [] as &mut [SocketStorage<'_>]);
         for _ in 0..3 {
             peer.borrow_mut()
-                .send(&arp(1, [THEIRS, [0xff; 6]], [0; 6], [2, 1]));
+                .send(&arp(1, [PEER_MAC, [0xff; 6]], [0; 6], [2, 1]));
         }
         stack.poll(Instant::ZERO, &mut phy, &mut sockets);
         assert_eq!(peer.borrow_mut().rearm(), 0, "nothing was flushed");
         phy.interface().poll(Some(Duration::ZERO)).unwrap();
-        let answer = arp(2, [OURS, THEIRS], THEIRS, [1, 2]);
-        assert_eq!(peer.borrow_mut().rung(), [crate::Ring::Transmit], "one for all");
-        assert_eq!(peer.borrow_mut().take(), std::vec![answer; 3]);
+        let reply = arp(2, [GUEST_MAC, PEER_MAC], PEER_MAC, [1, 2]);
+        assert_eq!(
+            peer.borrow_mut().take_notifications(),
+            [crate::Ring::Transmit],
+            "one for all"
+        );
+        assert_eq!(peer.borrow_mut().take(), std::vec![reply; 3]);
     }
 
     #[test]
-    fn a_frame_waits_until_its_answer_has_room() {
+    fn frame_waits_for_room_for_a_reply() {
         let shared = Shared::new();
         let (net, peer) = open(&shared, Pacing::Event, true);
         let mut phy = Phy::<_, _, 16>::new(net);
@@ -199,13 +204,13 @@ mod tests {
         let (received, _) = phy.receive(Instant::ZERO).unwrap();
         received.consume(|frame| assert_eq!(frame, b"question"));
         let sending = phy.transmit(Instant::ZERO).unwrap();
-        sending.consume(6, |frame| frame.copy_from_slice(b"answer"));
+        sending.consume(6, |frame| frame.copy_from_slice(b"second"));
         phy.interface().flush().unwrap();
-        assert_eq!(peer.borrow_mut().take(), [b"answer"]);
+        assert_eq!(peer.borrow_mut().take(), [b"second"]);
     }
 
     #[test]
-    fn says_what_it_can_carry() {
+    fn capabilities_match_the_map() {
         let shared = Shared::new();
         let (net, _peer) = open(&shared, Pacing::Event, true);
         let capabilities = Phy::<_, _, 16, 600>::new(net).capabilities();

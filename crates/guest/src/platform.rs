@@ -1,4 +1,4 @@
-//! What an interface stands on.
+//! The platform of an interface.
 
 use core::time::Duration;
 
@@ -11,24 +11,25 @@ pub enum Ring {
     Transmit = 1,
 }
 
-/// Doorbells, sleep and a clock.
+/// Notification of the device, sleep and a clock.
 pub trait Platform {
-    /// The time since some moment that stays the same.
+    /// Returns the time since a fixed moment.
     fn now(&mut self) -> Duration;
 
-    /// Notifies the device of what is new in `ring`: an eventfd, a write to a register.
+    /// Notifies the device of new entries in `ring`, by an eventfd or a write to a register.
     ///
-    /// The stores to memory that came before must be visible to the device first; to a write of device memory that is
-    /// given on x86-64, and elsewhere it takes a barrier (virtio 1.2, section 2.7.13.4).
+    /// Earlier stores to memory must become visible to the device first. For a write to device memory this holds on
+    /// x86-64, and takes a barrier elsewhere (virtio 1.2, section 2.7.13.4).
     fn notify(&mut self, ring: Ring);
 
-    /// Sleeps until the device notifies of either ring, or until `until` on the clock of [`now`](Self::now).
+    /// Sleeps until the device sends a notification for either ring, or until `until` on the clock of
+    /// [`now`](Self::now).
     ///
-    /// A notification that came since the last sleep ended it at once: none may be lost between the interface's last look
-    /// and the sleep. It may return early for no reason.
+    /// A notification that arrived since the last sleep must end this one at once: none may be lost between the
+    /// interface's last poll and the sleep. Spurious returns are allowed.
     ///
     /// # Errors
-    /// The device is gone, and nothing will come any more.
+    /// The device is gone.
     fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone>;
 }
 

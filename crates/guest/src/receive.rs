@@ -7,37 +7,37 @@ use pontoon_ring::{Features, LayoutError};
 use crate::Error;
 use crate::map::{Buffers, HEADER, Map};
 
-/// The receive ring. Every descriptor is a buffer, which the device has but for the moment in which it is read.
+/// The receive ring. Every descriptor has a buffer, which the device owns except while it is being read.
 #[derive(Debug)]
 pub(crate) struct Receiver<const N: usize> {
     driver: Driver<[Slot; N]>,
     buffers: Buffers,
-    /// Buffers given back that the device was not shown.
-    hidden: usize,
-    /// Frames that the device said were shorter than their header.
+    /// Buffers returned to the ring and not published.
+    unpublished: usize,
+    /// Frames dropped because their length was below that of the header.
     pub(crate) runts: u64,
 }
 
 impl<const N: usize> Receiver<N> {
-    /// Makes the ring, with all buffers in it.
+    /// Creates the ring, with all buffers in it.
     pub(crate) fn new<M: Memory>(memory: &M, map: &Map<N>, features: Features) -> Result<Self, LayoutError> {
         let mut receiver = Self {
             driver: Driver::new(memory, map.receive(), features, [Slot::default(); N])?,
             buffers: map.receive_buffers(),
-            hidden: 0,
+            unpublished: 0,
             runts: 0,
         };
         let mut ring = receiver.driver.attach(memory)?;
         for number in 0..N as u32 {
-            offer(&mut ring, receiver.buffers, number);
+            add_buffer(&mut ring, receiver.buffers, number);
         }
-        // Whoever makes the ring notifies the device once it knows of it.
+        // `Interface::start` notifies the device later.
         let _ = ring.publish();
         ring.suppress();
         Ok(receiver)
     }
 
-    /// Copies the next frame into `into`, as far as there is room, and says how long it is.
+    /// Copies the next frame into `into`, as far as it fits, and returns its length.
     pub(crate) fn read<M: Memory>(&mut self, memory: &M, into: &mut [u8]) -> Result<Option<usize>, Error> {
         let mut ring = self.driver.attach(memory)?;
         loop {
@@ -55,8 +55,8 @@ impl<const N: usize> Receiver<N> {
                     .area(memory, used.tag, HEADER + len)
                     .copy_out(HEADER, &mut into[..copied]);
             }
-            offer(&mut ring, self.buffers, used.tag);
-            self.hidden += 1;
+            add_buffer(&mut ring, self.buffers, used.tag);
+            self.unpublished += 1;
             match len {
                 Some(len) => return Ok(Some(len)),
                 None => self.runts += 1,
@@ -64,34 +64,35 @@ impl<const N: usize> Receiver<N> {
         }
     }
 
-    /// Whether so many buffers wait to be shown to the device that it should not go without them any longer: half of all.
-    /// A device that has used up the others waits for these, and each time is a notification.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.hidden >= N / 2
+    /// Returns whether at least half of the buffers are unpublished, so that they should be published now. A device
+    /// that has used up the others would wait for them, and need a notification each time.
+    pub(crate) fn should_publish(&self) -> bool {
+        self.unpublished >= N / 2
     }
 
-    /// Shows the device the buffers given back. Says whether it wants to be notified.
+    /// Publishes the returned buffers, and returns whether the device requested a notification.
     pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<bool, LayoutError> {
-        if self.hidden == 0 {
+        if self.unpublished == 0 {
             return Ok(false);
         }
-        self.hidden = 0;
+        self.unpublished = 0;
         Ok(self.driver.attach(memory)?.publish())
     }
 
-    /// Whether there is a frame. Asks again not to be notified, which a busy device would forget otherwise.
-    pub(crate) fn look<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
+    /// Returns whether a frame is ready, and suppresses notifications again, since a suppression expires while the
+    /// device is busy.
+    pub(crate) fn poll<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         let mut ring = self.driver.attach(memory)?;
         ring.suppress();
         Ok(ring.poll()? > 0)
     }
 
-    /// Asks to be notified of the next frame, and then looks once more whether there is one.
+    /// Requests a notification for the next frame, and returns whether one is ready.
     pub(crate) fn rearm<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         Ok(self.driver.attach(memory)?.rearm()? > 0)
     }
 
-    /// Asks not to be notified.
+    /// Suppresses notifications.
     pub(crate) fn suppress<M: Memory>(&mut self, memory: &M) -> Result<(), LayoutError> {
         self.driver.attach(memory)?.suppress();
         Ok(())
@@ -99,7 +100,7 @@ impl<const N: usize> Receiver<N> {
 }
 
 /// Puts a buffer into the ring.
-fn offer<M: Memory, const N: usize>(
+fn add_buffer<M: Memory, const N: usize>(
     ring: &mut driver::Queue<'_, &M, [Slot; N]>,
     buffers: Buffers,
     number: u32,

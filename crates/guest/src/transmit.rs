@@ -13,14 +13,14 @@ pub(crate) struct Transmitter<const N: usize> {
     driver: Driver<[Slot; N]>,
     buffers: Buffers,
     free: Stack<N>,
-    /// Frames were added that the device was not shown.
-    hidden: bool,
-    /// A frame found no room, and nobody was told of any since.
+    /// Frames were added and not published.
+    unpublished: bool,
+    /// A frame found no room, and room has not been reported since.
     wants_room: bool,
 }
 
 impl<const N: usize> Transmitter<N> {
-    /// Makes the ring. All headers are written once: they are zero, and no more than read by the device.
+    /// Creates the ring. All headers are written once: they are zero, and the device only reads them.
     pub(crate) fn new<M: Memory>(memory: &M, map: &Map<N>, features: Features) -> Result<Self, LayoutError> {
         let buffers = map.transmit_buffers();
         let mut free = Stack::new();
@@ -36,18 +36,18 @@ impl<const N: usize> Transmitter<N> {
             driver,
             buffers,
             free,
-            hidden: false,
+            unpublished: false,
             wants_room: false,
         })
     }
 
-    /// Adds a frame to those that the next [`publish`](Self::publish) shows.
+    /// Adds a frame, to be published by the next [`publish`](Self::publish).
     pub(crate) fn queue<M: Memory>(&mut self, memory: &M, frame: &[u8]) -> Result<(), QueueError> {
         let (len, room) = (frame.len(), self.frame());
         if len > room {
             return Err(QueueError::Long { len, room });
         }
-        self.has_room(memory)?;
+        self.poll_room(memory)?;
         let number = self.free.pop().ok_or(QueueError::Full)?;
         let tag = u32::from(number);
         self.buffers
@@ -59,72 +59,73 @@ impl<const N: usize> Transmitter<N> {
             .map_err(Error::from)?
             .add(tag, &[buffer])
             .expect("a buffer that is free has its descriptor free");
-        self.hidden = true;
+        self.unpublished = true;
         Ok(())
     }
 
-    /// Whether there is room for a frame. If there is none, it is wanted from now on.
-    pub(crate) fn has_room<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
+    /// Returns whether there is room for a frame. If there is none, room is reported later.
+    pub(crate) fn poll_room<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         if self.free.is_empty() {
             let mut ring = self.driver.attach(memory)?;
             ring.suppress();
             ring.poll()?;
-            take_back(&mut ring, &mut self.free)?;
+            free_returned(&mut ring, &mut self.free)?;
         }
         self.wants_room = self.free.is_empty();
         Ok(!self.wants_room)
     }
 
-    /// Bytes of the longest frame.
+    /// Returns the bytes of the longest frame.
     pub(crate) fn frame(&self) -> usize {
         self.buffers.len as usize - HEADER
     }
 
-    /// Shows the device what was queued. Says whether it wants to be notified.
+    /// Publishes the queued frames, and returns whether the device requested a notification.
     pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<bool, LayoutError> {
-        match core::mem::take(&mut self.hidden) {
-            true => Ok(self.driver.attach(memory)?.publish()),
-            false => Ok(false),
+        if core::mem::take(&mut self.unpublished) {
+            Ok(self.driver.attach(memory)?.publish())
+        } else {
+            Ok(false)
         }
     }
 
-    /// Whether there is room by now that was wanted. It is said once.
-    pub(crate) fn look<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
-        Ok(self.wants_room && self.has_room(memory)?)
+    /// Returns, once, whether there is room after there was none.
+    pub(crate) fn poll<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
+        Ok(self.wants_room && self.poll_room(memory)?)
     }
 
-    /// Where room is wanted, asks to be notified of it, and then looks once more.
+    /// If room is wanted, requests a notification, and returns whether there is room.
     pub(crate) fn rearm<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         if !self.wants_room {
             return Ok(false);
         }
         let mut ring = self.driver.attach(memory)?;
         ring.rearm()?;
-        take_back(&mut ring, &mut self.free)?;
+        free_returned(&mut ring, &mut self.free)?;
         self.wants_room = self.free.is_empty();
         Ok(!self.wants_room)
     }
 
-    /// Asks not to be notified.
+    /// Suppresses notifications.
     pub(crate) fn suppress<M: Memory>(&mut self, memory: &M) -> Result<(), LayoutError> {
         self.driver.attach(memory)?.suppress();
         Ok(())
     }
 }
 
-/// Frees the buffers that the last look at the ring saw.
-fn take_back<M: Memory, const N: usize>(
+/// Frees the buffers that the device had returned at the last poll.
+fn free_returned<M: Memory, const N: usize>(
     ring: &mut driver::Queue<'_, &M, [Slot; N]>,
     free: &mut Stack<N>,
 ) -> Result<(), Error> {
     while let Some(used) = ring.reap()? {
-        // The tag of a buffer is its number.
+        // The tag of a chain is the number of its buffer.
         free.push(used.tag as u16);
     }
     Ok(())
 }
 
-/// Numbers of free buffers: last in, first out, while it is in the cache.
+/// Numbers of free buffers, last in, first out, to reuse cached buffers.
 #[derive(Debug)]
 struct Stack<const N: usize> {
     numbers: [u16; N],

@@ -1,7 +1,7 @@
-//! Chains per second through a queue, driver and device in one thread: to compare one build with another.
+//! Benchmark: nanoseconds per chain through a queue, with driver and device in one thread.
 //!
-//! Each chain is one buffer that the device finds in memory and does not touch. Both sides have their notifications
-//! suppressed. `rust-vmm` is our driver with the device side of rust-vmm's `virtio-queue`.
+//! Each chain is one buffer that the device looks up in memory and does not access. Both sides suppress notifications.
+//! The column `rust-vmm` is this crate's driver with the device side of rust-vmm's `virtio-queue`.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
-use pontoon_ring::memory::{Guest, Memory, Window};
+use pontoon_ring::memory::{Memory, VmMemory, Window};
 use pontoon_ring::{Features, Layout};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileSlice};
@@ -20,11 +20,11 @@ const FEATURES: Features = Features {
     indirect: false,
 };
 const BYTES: usize = 1 << 20;
-/// Where the buffer is.
+/// The buffer of all chains.
 const BUFFER: Buffer = Buffer::readable(0x8_0000, 1514);
-/// Chains of one measurement.
+/// Chains per measurement.
 const CHAINS: u32 = 2_000_000;
-/// Measurements, of which the best counts.
+/// Measurements, of which the fastest is reported.
 const ROUNDS: u32 = 5;
 
 #[repr(align(4096))]
@@ -44,15 +44,18 @@ fn main() -> std::io::Result<()> {
         "batch", "window", "guest", "rust-vmm"
     )?;
     for batch in [1, 16, 64, 256] {
-        let window = best(|| ours(window, batch));
-        let ours = best(|| ours(Guest::new(&guest), batch));
-        let theirs = best(|| rust_vmm(&guest, batch));
-        writeln!(out, "{batch:>6} {window:>12.1} {ours:>12.1} {theirs:>12.1}")?;
+        let window = best(|| pontoon(window, batch));
+        let guest_memory = best(|| pontoon(VmMemory::new(&guest), batch));
+        let rust_vmm_device = best(|| rust_vmm(&guest, batch));
+        writeln!(
+            out,
+            "{batch:>6} {window:>12.1} {guest_memory:>12.1} {rust_vmm_device:>12.1}"
+        )?;
     }
     Ok(())
 }
 
-/// Nanoseconds per chain of the best of some rounds.
+/// Returns the nanoseconds per chain of the fastest round.
 fn best(mut round: impl FnMut() -> u32) -> f64 {
     let rounds = (0..ROUNDS).map(|_| {
         let start = Instant::now();
@@ -62,7 +65,7 @@ fn best(mut round: impl FnMut() -> u32) -> f64 {
     rounds.fold(f64::INFINITY, f64::min)
 }
 
-fn ours(memory: impl Memory + Copy, batch: u32) -> u32 {
+fn pontoon(memory: impl Memory + Copy, batch: u32) -> u32 {
     let layout = Layout::contiguous(SIZE, 0);
     let slots = [Slot::default(); SIZE as usize];
     let mut driver = Driver::new(memory, layout, FEATURES, slots).expect("a queue");
@@ -86,7 +89,7 @@ fn ours(memory: impl Memory + Copy, batch: u32) -> u32 {
 
 fn rust_vmm(memory: &GuestMemoryMmap, batch: u32) -> u32 {
     let layout = Layout::contiguous(SIZE, 0x1000);
-    let guest = Guest::new(memory);
+    let guest = VmMemory::new(memory);
     let slots = [Slot::default(); SIZE as usize];
     let mut driver = Driver::new(guest, layout, FEATURES, slots).expect("a queue");
     let mut queue = Queue::new(SIZE).expect("a queue");

@@ -1,42 +1,43 @@
-//! One side's place in the ring, and when the two sides wake each other.
+//! Positions of one side in both rings, and notification suppression.
 //!
-//! Driver and device do the same thing with the halves exchanged: each publishes entries in its own half and consumes
-//! those of its peer's. This is the code for both.
+//! Driver and device do the same with the two rings exchanged: each publishes entries in the ring that it writes and
+//! consumes entries of the ring that its peer writes. Both use this code.
 //!
-//! **No notification is lost.** A side that goes to sleep first says that it wants to be notified ([`Cursor::rearm`]:
-//! store the event), then looks at the peer's index once more. A side that has something new first publishes it
-//! ([`Cursor::publish`]: store the index), then looks whether the peer wants to be notified. Between the store and the
-//! load each has a sequentially consistent fence; release and acquire would not do, as they let a load overtake an
-//! earlier store to another place. Of two such fences one comes first, and the side with the other one sees what was
-//! stored before it: either the sleeper sees the entry or the publisher sees the wish (2.7.13.4.1, and the note in
-//! 2.7.14).
+//! **No notification is lost.** Before a side sleeps, it requests a notification ([`Cursor::rearm`] stores the event
+//! index or the flag) and then reads the peer's index once more. A side with new entries first stores its index
+//! ([`Cursor::publish`]) and then reads whether the peer requested a notification. Each side has a sequentially
+//! consistent fence between its store and its load; release and acquire would not do, since they allow a load to be
+//! reordered before an earlier store to another location. One of the two fences comes first in their total order, and
+//! the side with the other fence sees what was stored before it: either the sleeping side sees the new entry or the
+//! publishing side sees the request (2.7.13.4.1, and the note in 2.7.14).
 
-use crate::half::Half;
 use crate::index::Index;
 use crate::memory::Area;
+use crate::rings::RingPart;
 
-/// How far one side has got, both ways.
+/// Positions of one side in both rings.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     event_idx: bool,
-    /// Own entries written, which the peer may not have been shown yet.
+    /// Own entries written, possibly not yet published.
     written: Index,
-    /// Own entries that the peer has been shown.
+    /// Own entries published.
     published: Index,
-    /// The peer's entries that were taken.
+    /// Entries of the peer that were consumed.
     consumed: Index,
-    /// The peer's entries that are known of.
+    /// Entries of the peer at the last read of its index.
     seen: Index,
-    /// What stands in our half about notifications, flags or event; `None` when somebody else wrote it.
-    wish: Option<u16>,
+    /// The notification request last written to our ring, as flags or event index; `None` if it was written by a
+    /// previous owner of the queue.
+    request: Option<u16>,
 }
 
-/// The peer's index is where it cannot be.
+/// The peer's index has a value that the protocol does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Runaway(pub(crate) u16);
+pub(crate) struct InvalidIndex(pub(crate) u16);
 
 impl Cursor {
-    /// Begins, or goes on, with own entries at `own` and the peer's at `peer`.
+    /// Starts with the next own entry at `own` and the peer's next entry at `peer`.
     pub(crate) const fn new(event_idx: bool, own: Index, peer: Index) -> Self {
         Self {
             event_idx,
@@ -44,7 +45,7 @@ impl Cursor {
             published: own,
             consumed: peer,
             seen: peer,
-            wish: None,
+            request: None,
         }
     }
 
@@ -64,50 +65,55 @@ impl Cursor {
         self.seen
     }
 
-    /// The peer's next entry, if the last look at its index showed one.
-    pub(crate) fn waiting(&self) -> Option<Index> {
+    /// Returns the peer's next entry, if the last [`poll`](Self::poll) saw one.
+    pub(crate) fn next_entry(&self) -> Option<Index> {
         (self.consumed != self.seen).then_some(self.consumed)
     }
 
-    /// Takes the entry that waits.
+    /// Consumes the next entry, which must exist.
     pub(crate) fn consume(&mut self) {
-        debug_assert!(self.waiting().is_some());
+        debug_assert!(self.next_entry().is_some());
         self.consumed = self.consumed.forward(1);
     }
 
-    /// Gives back the last `entries` entries that were taken.
-    pub(crate) fn unconsume(&mut self, entries: u16) {
+    /// Makes the last `entries` consumed entries available again.
+    pub(crate) fn rewind(&mut self, entries: u16) {
         self.consumed = self.consumed.back(entries);
     }
 
-    /// Where the next own entry belongs; it counts as written from now on.
+    /// Returns the position for the next own entry and counts that entry as written.
     pub(crate) fn write(&mut self) -> Index {
         let entry = self.written;
         self.written = entry.forward(1);
         entry
     }
 
-    /// Looks how far the peer has got, and says how many of its entries wait. It cannot be more than `most` entries
-    /// after `base`, nor before where it was.
-    pub(crate) fn look<A: Area>(&mut self, peer: &Half<A>, base: Index, most: u16) -> Result<u16, Runaway> {
+    /// Reads the peer's index and returns how many of its entries are not consumed. The index may be at most `most`
+    /// entries after `base` and may not move backwards.
+    pub(crate) fn poll<A: Area>(
+        &mut self,
+        peer: &RingPart<A>,
+        base: Index,
+        most: u16,
+    ) -> Result<u16, InvalidIndex> {
         let index = peer.index();
         let entries = base.until(index);
         if entries > most || entries < base.until(self.seen) {
-            return Err(Runaway(index.get()));
+            return Err(InvalidIndex(index.get()));
         }
         self.seen = index;
         Ok(self.consumed.until(index))
     }
 
-    /// Shows the peer what was written, and says whether it wants to be notified.
-    pub(crate) fn publish<A: Area>(&mut self, own: &Half<A>, peer: &Half<A>) -> bool {
+    /// Stores the own index, and returns whether the peer requested a notification.
+    pub(crate) fn publish<A: Area>(&mut self, own: &RingPart<A>, peer: &RingPart<A>) -> bool {
         let old = self.published;
         if self.written == old {
             return false;
         }
         own.set_index(self.written);
         self.published = self.written;
-        // The peer's wish is read after our index can be seen (2.7.13.4.1).
+        // The request is read after our index is visible (2.7.13.4.1).
         A::fence();
         if self.event_idx {
             old.passes(self.published, peer.event())
@@ -116,42 +122,42 @@ impl Cursor {
         }
     }
 
-    /// Asks the peer to notify of its next entry, after those that are known of. The caller has to look at the peer's
-    /// index after this.
-    pub(crate) fn rearm<A: Area>(&mut self, own: &Half<A>) {
-        let wish = if self.event_idx { self.seen.get() } else { 0 };
-        self.wish(own, wish);
-        // The peer's index is read after our wish can be seen (the note in 2.7.14).
+    /// Requests a notification for the peer's next entry after those seen. The caller must read the peer's index after
+    /// this.
+    pub(crate) fn rearm<A: Area>(&mut self, own: &RingPart<A>) {
+        let request = if self.event_idx { self.seen.get() } else { 0 };
+        self.set_request(own, request);
+        // The peer's index is read after our request is visible (the note in 2.7.14).
         A::fence();
     }
 
-    /// Asks the peer not to notify.
+    /// Requests that the peer send no notifications.
     ///
-    /// By event index that is the entry before the next one: its turn comes in 65,535 entries. It is said again before
-    /// the peer, which can be 32,768 entries ahead of us, could get there.
-    pub(crate) fn suppress<A: Area>(&mut self, own: &Half<A>) {
+    /// With event indices, this requests a notification for the entry before the next one, which the peer reaches after
+    /// 65,535 more entries. The request is renewed before the peer, which can be 32,768 entries ahead, could get there.
+    pub(crate) fn suppress<A: Area>(&mut self, own: &RingPart<A>) {
         if !self.event_idx {
-            self.wish(own, NO_NOTIFY);
+            self.set_request(own, NO_NOTIFY);
         } else if !self
-            .wish
+            .request
             .is_some_and(|event| (1..=32_768).contains(&Index::new(event).until(self.consumed)))
         {
-            self.wish(own, self.consumed.back(1).get());
+            self.set_request(own, self.consumed.back(1).get());
         }
     }
 
-    /// Writes the line that the peer reads at each notification only when that changes something.
-    fn wish<A: Area>(&mut self, own: &Half<A>, wish: u16) {
-        if self.wish.replace(wish) == Some(wish) {
+    /// Writes a request if it differs from the last one: the peer reads this cache line at each notification.
+    fn set_request<A: Area>(&mut self, own: &RingPart<A>, request: u16) {
+        if self.request.replace(request) == Some(request) {
             return;
         }
         if self.event_idx {
-            own.set_event(Index::new(wish));
+            own.set_event(Index::new(request));
         } else {
-            own.set_flags(wish);
+            own.set_flags(request);
         }
     }
 }
 
-/// VIRTQ_AVAIL_F_NO_INTERRUPT and VIRTQ_USED_F_NO_NOTIFY.
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`.
 const NO_NOTIFY: u16 = 1;

@@ -1,8 +1,8 @@
-//! One descriptor: 16 bytes that name a buffer (2.7.5).
+//! A descriptor: 16 bytes that describe one buffer (2.7.5).
 
 use crate::memory::Area;
 
-/// What the device may do with a buffer.
+/// Access of the device to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The device reads it.
@@ -11,7 +11,7 @@ pub enum Access {
     Writable,
 }
 
-/// A descriptor, as it was in the one moment when it was read.
+/// A private copy of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     pub(crate) addr: u64,
@@ -20,19 +20,19 @@ pub(crate) struct Descriptor {
     pub(crate) next: u16,
 }
 
-/// The chain goes on at `next`.
+/// `VIRTQ_DESC_F_NEXT`: the chain continues at `next`.
 pub(crate) const NEXT: u16 = 1;
-/// The device writes the buffer.
+/// `VIRTQ_DESC_F_WRITE`: the device writes the buffer.
 pub(crate) const WRITE: u16 = 2;
-/// The buffer is a table of descriptors.
+/// `VIRTQ_DESC_F_INDIRECT`: the buffer is a table of descriptors.
 pub(crate) const INDIRECT: u16 = 4;
 
-/// Bytes of a descriptor.
+/// Size of a descriptor in bytes.
 pub(crate) const BYTES: usize = 16;
 
 impl Descriptor {
-    /// Reads descriptor `index` of a table: two loads for words that lie aligned, one copy otherwise (nothing asks an
-    /// indirect table to be aligned).
+    /// Reads descriptor `index` of a table: two loads if the table is aligned to 8 bytes, otherwise one copy (an
+    /// indirect table need not be aligned).
     pub(crate) fn load<A: Area>(table: &A, index: usize) -> Self {
         let at = BYTES * index;
         if table.is_aligned(size_of::<u64>()) {
@@ -44,7 +44,7 @@ impl Descriptor {
         Self::from_words([value as u64, (value >> 64) as u64])
     }
 
-    /// Writes it as descriptor `index` of a table that is aligned to 8 bytes at least.
+    /// Writes this as descriptor `index` of a table that is aligned to 8 bytes at least.
     pub(crate) fn store<A: Area>(self, table: &A, index: usize) {
         let at = BYTES * index;
         let [first, second] = self.to_words();

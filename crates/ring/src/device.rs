@@ -1,13 +1,14 @@
-//! The device side: takes chains of buffers, returns them used.
+//! The device side: takes descriptor chains from the driver and returns them as used.
 //!
-//! A [`Device`] is plain data: where the queue lies and how far it has got. [`Device::attach`] finds the queue's parts in
-//! memory, once for each burst, so that memory may be remapped between bursts; what it gives is what works.
+//! A [`Device`] is plain data: the addresses of the queue and the positions in its rings. [`Device::attach`] looks up
+//! the queue in memory, once per burst, so that memory may be remapped between bursts. The returned [`Queue`] has the
+//! operations.
 
 use crate::cursor::Cursor;
-use crate::half::{self, Half};
 use crate::index::{Index, Size};
 use crate::layout::{Features, Layout, LayoutError, Part};
 use crate::memory::{Area, Memory};
+use crate::rings::{self, RingPart};
 
 mod chain;
 mod error;
@@ -16,10 +17,10 @@ mod queue;
 
 pub use chain::{Chain, Piece};
 pub use error::{Error, Indirect};
-pub use frame::spread;
+pub use frame::chains_needed;
 pub use queue::Queue;
 
-/// The device's side of one queue.
+/// The device side of one queue.
 #[derive(Clone, Debug)]
 pub struct Device {
     layout: Layout,
@@ -29,26 +30,26 @@ pub struct Device {
     broken: Option<Error>,
 }
 
-/// Where a device has got to: what outlives it.
+/// State of a device that a successor needs in order to continue.
 ///
-/// vhost-user hands `available` over by VHOST_USER_GET_VRING_BASE and SET_VRING_BASE; `used` is in the ring itself
-/// ([`used_index`]).
+/// vhost-user transfers `available` by VHOST_USER_GET_VRING_BASE and VHOST_USER_SET_VRING_BASE; `used` is in the used
+/// ring ([`used_index`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Available entries taken.
+    /// Available entries consumed.
     pub available: u16,
     /// Used entries published.
     pub used: u16,
 }
 
 impl Device {
-    /// Serves the queue at `layout`, from `state` on: the default one for a new queue.
+    /// Creates the device side of the queue at `layout`, starting from `state`: the default state for a new queue.
     ///
-    /// Chains between `state.used` and `state.available` were taken and not returned: a device that has kept a list of
-    /// them, as vhost-user's inflight protocol does, reads them again by [`Queue::chain`].
+    /// Chains between `state.used` and `state.available` were taken and not returned. A device that keeps a list of
+    /// them, as vhost-user's inflight protocol does, reads them again with [`Queue::chain`].
     ///
     /// # Errors
-    /// The size is none, or more chains than that would be with the device.
+    /// The queue size is invalid, or `state` means more chains in flight than the queue has descriptors.
     pub fn new(layout: Layout, features: Features, state: State) -> Result<Self, LayoutError> {
         let size = layout.checked_size()?;
         let State { available, used } = state;
@@ -69,19 +70,19 @@ impl Device {
         })
     }
 
-    /// Finds the queue in `memory`.
+    /// Looks up the queue in `memory`.
     ///
     /// # Errors
-    /// A part is not in memory, not in one piece, or not aligned.
+    /// A part of the queue is unmapped, not contiguous, or misaligned.
     pub fn attach<M: Memory>(&mut self, memory: M) -> Result<Queue<'_, M>, LayoutError> {
-        let table = half::map(
+        let table = rings::map(
             &memory,
             Part::Descriptors,
             self.layout.descriptors,
             self.layout.size,
         )?;
-        let available = Half::available(&memory, &self.layout)?;
-        let used = Half::used(&memory, &self.layout)?;
+        let available = RingPart::available(&memory, &self.layout)?;
+        let used = RingPart::used(&memory, &self.layout)?;
         Ok(Queue {
             device: self,
             memory,
@@ -91,7 +92,8 @@ impl Device {
         })
     }
 
-    /// Where the device has got to. Publish first: what was returned and not published is not in it.
+    /// Returns the state for a successor. Call [`Queue::publish`] first: chains returned but not published are not
+    /// included.
     pub fn state(&self) -> State {
         State {
             available: self.cursor.consumed().get(),
@@ -99,21 +101,21 @@ impl Device {
         }
     }
 
-    /// Chains that were taken and not returned.
+    /// Returns the number of chains taken and not returned.
     pub fn taken(&self) -> u16 {
         self.cursor.written().until(self.cursor.consumed())
     }
 
-    /// What the driver did wrong, if it did. Nothing more is taken from such a queue until it is set up anew.
+    /// Returns the driver's protocol error, if there was one. No more chains are taken from such a queue.
     pub fn broken(&self) -> Option<Error> {
         self.broken
     }
 }
 
-/// The used index in the ring at `layout`: where a device before us had got to.
+/// Returns the used index in the ring at `layout`, where a previous device stopped.
 ///
 /// # Errors
-/// The used ring is not in memory, not in one piece, or not aligned.
+/// The used ring is unmapped, not contiguous, or misaligned.
 pub fn used_index<A: Area>(memory: &impl Memory<Area = A>, layout: &Layout) -> Result<u16, LayoutError> {
-    Ok(Half::used(memory, layout)?.index().get())
+    Ok(RingPart::used(memory, layout)?.index().get())
 }

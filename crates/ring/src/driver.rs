@@ -1,13 +1,13 @@
-//! The driver side: offers buffers to a device, takes them back used.
+//! The driver side: makes buffers available to a device and takes them back used.
 //!
-//! A [`Driver`] keeps what it knows of its queue in memory of its own: the device may write the shared part, and what it
-//! writes there is checked against that. [`Driver::attach`] finds the shared part, once for each burst.
+//! A [`Driver`] keeps its state in private memory and checks against it what the device writes to the shared memory.
+//! [`Driver::attach`] looks up the queue in shared memory, once per burst.
 
 use crate::cursor::Cursor;
-use crate::half::{self, Half};
 use crate::index::Index;
 use crate::layout::{Features, Layout, LayoutError, Part};
 use crate::memory::Memory;
+use crate::rings::{self, RingPart};
 
 mod add;
 mod error;
@@ -20,9 +20,9 @@ pub use queue::{Queue, Used};
 pub use slots::Slot;
 use slots::Slots;
 
-/// The driver's side of one queue.
+/// The driver side of one queue.
 ///
-/// `S` holds one [`Slot`] for each descriptor: an array, a boxed slice, a `&'static mut [Slot]`.
+/// `S` holds one [`Slot`] per descriptor: an array, a boxed slice, or a `&'static mut [Slot]`.
 #[derive(Clone, Debug)]
 pub struct Driver<S> {
     layout: Layout,
@@ -33,12 +33,12 @@ pub struct Driver<S> {
 }
 
 impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
-    /// Makes a new queue at `layout`, whose indices, flags and events it sets to zero there. Tell the device of it after
-    /// this.
+    /// Creates a queue at `layout` and sets its indices, flags and event indices to zero. Pass the addresses to the
+    /// device after this call.
     ///
     /// # Errors
-    /// The size is none, there are fewer slots than descriptors, or a part of the queue is not in memory, not in one
-    /// piece, or not aligned.
+    /// The queue size is invalid, there are fewer slots than descriptors, or a part of the queue is unmapped, not
+    /// contiguous, or misaligned.
     pub fn new(
         memory: impl Memory,
         layout: Layout,
@@ -47,10 +47,13 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
     ) -> Result<Self, LayoutError> {
         let size = layout.checked_size()?;
         let slots = Slots::new(size, slots)?;
-        for half in [Half::available(&memory, &layout)?, Half::used(&memory, &layout)?] {
-            half.set_flags(0);
-            half.set_event(Index::default());
-            half.set_index(Index::default());
+        for ring in [
+            RingPart::available(&memory, &layout)?,
+            RingPart::used(&memory, &layout)?,
+        ] {
+            ring.set_flags(0);
+            ring.set_event(Index::default());
+            ring.set_index(Index::default());
         }
         Ok(Self {
             layout,
@@ -61,19 +64,19 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
         })
     }
 
-    /// Finds the queue in `memory`.
+    /// Looks up the queue in `memory`.
     ///
     /// # Errors
-    /// A part is not in memory, not in one piece, or not aligned.
+    /// A part of the queue is unmapped, not contiguous, or misaligned.
     pub fn attach<M: Memory>(&mut self, memory: M) -> Result<Queue<'_, M, S>, LayoutError> {
-        let table = half::map(
+        let table = rings::map(
             &memory,
             Part::Descriptors,
             self.layout.descriptors,
             self.layout.size,
         )?;
-        let available = Half::available(&memory, &self.layout)?;
-        let used = Half::used(&memory, &self.layout)?;
+        let available = RingPart::available(&memory, &self.layout)?;
+        let used = RingPart::used(&memory, &self.layout)?;
         Ok(Queue {
             driver: self,
             memory,
@@ -83,17 +86,17 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
         })
     }
 
-    /// Descriptors that are free.
+    /// Returns the number of free descriptors.
     pub fn free(&self) -> u16 {
         self.slots.free()
     }
 
-    /// Chains added and not taken back.
+    /// Returns the number of chains added and not taken back.
     pub fn outstanding(&self) -> u16 {
         self.cursor.consumed().until(self.cursor.written())
     }
 
-    /// What the device did wrong, if it did. Nothing more is taken back from such a queue.
+    /// Returns the device's protocol error, if there was one. No more chains are taken back from such a queue.
     pub fn broken(&self) -> Option<Error> {
         self.broken
     }

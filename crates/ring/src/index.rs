@@ -1,9 +1,9 @@
-//! The ring's arithmetic: free-running 16-bit indices and a power-of-two number of slots.
+//! Ring arithmetic: free-running 16-bit indices and a power-of-two number of slots.
 //!
-//! An index counts entries since the beginning and wraps at 65,536 (2.7.13.3); that the size is at most 32,768 is what
-//! keeps a full ring and an empty one apart. All wrapping of the crate happens here.
+//! An index counts entries from the beginning and wraps at 65,536 (2.7.13.3). The size is at most 32,768, so a full
+//! ring and an empty one differ. All wrapping arithmetic of the crate is here.
 
-/// Position of an entry, counted from the ring's beginning, modulo 65,536.
+/// The position of an entry, counted from the ring's beginning, modulo 65,536.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index(u16);
 
@@ -16,40 +16,40 @@ impl Index {
         self.0
     }
 
-    /// The position `entries` further on.
+    /// Returns the position `entries` further on.
     pub(crate) const fn forward(self, entries: u16) -> Self {
         Self(self.0.wrapping_add(entries))
     }
 
-    /// The position `entries` further back.
+    /// Returns the position `entries` further back.
     pub(crate) const fn back(self, entries: u16) -> Self {
         Self(self.0.wrapping_sub(entries))
     }
 
-    /// Entries from here on to `end`, which is not before here.
+    /// Returns the number of entries from here to `end`, which is not before here.
     pub(crate) const fn until(self, end: Self) -> u16 {
         end.0.wrapping_sub(self.0)
     }
 
-    /// Whether an index that moves from here to `end` writes the entry at `event`: whether the peer, who asked to be
-    /// notified of that entry, has to be (2.7.7.2, 2.7.10.1).
+    /// Returns whether an index that moves from here to `end` passes the entry at `event`, so that a peer which
+    /// requested a notification for that entry must be notified (2.7.7.2, 2.7.10.1).
     pub(crate) const fn passes(self, end: Self, event: Self) -> bool {
         self.until(event) < self.until(end)
     }
 
-    /// The slot that holds this entry.
+    /// Returns the slot that holds this entry.
     pub(crate) const fn slot(self, size: Size) -> u16 {
         self.0 & (size.0 - 1)
     }
 }
 
-/// Number of slots: a power of two, 1 to 32,768 (2.7).
+/// The number of slots: a power of two, 1 to 32,768 (2.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(u16);
 
 impl Size {
     pub(crate) const fn new(size: u16) -> Option<Self> {
-        // A u16 that is a power of two is at most 32,768.
+        // The largest power of two in a u16 is 32,768.
         if size.is_power_of_two() {
             Some(Self(size))
         } else {

@@ -1,8 +1,8 @@
-//! Where a queue lies in memory.
+//! Addresses and sizes of a queue's parts.
 
 use crate::index::Size;
 
-/// Addresses of a queue's three parts, as the driver tells them to the device (2.7).
+/// The addresses of a queue's three parts, as the driver passes them to the device (2.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Number of descriptors: a power of two, at most 32,768.
@@ -16,9 +16,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The three parts one behind the other from `base` on, which is a multiple of 16.
+    /// Places the three parts one after another from `base` on, which must be a multiple of 16.
     ///
-    /// The used ring begins on a cache line of its own, as the other side writes it.
+    /// The used ring begins on a cache line of its own, because the other side writes it.
     pub const fn contiguous(size: u16, base: u64) -> Self {
         let available = base + Part::Descriptors.bytes(size) as u64;
         let used = (available + Part::Available.bytes(size) as u64).next_multiple_of(CACHE_LINE);
@@ -30,64 +30,64 @@ impl Layout {
         }
     }
 
-    /// Bytes from [`Self::contiguous`]'s base to the end of its last part.
+    /// Returns the bytes from the base of [`Self::contiguous`] to the end of the last part.
     pub const fn contiguous_bytes(size: u16) -> usize {
         Self::contiguous(size, 0).used as usize + Part::Used.bytes(size)
     }
 
-    /// The size, checked.
+    /// Returns the size if it is valid.
     pub(crate) fn checked_size(&self) -> Result<Size, LayoutError> {
         Size::new(self.size).ok_or(LayoutError::Size(self.size))
     }
 }
 
-/// What driver and device have agreed on.
+/// The negotiated features that concern the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// VIRTIO_F_EVENT_IDX: each side says which entry it wants to be notified of.
+    /// VIRTIO_F_EVENT_IDX: each side names the entry for which it requests a notification.
     pub event_idx: bool,
-    /// VIRTIO_F_INDIRECT_DESC: a descriptor may name a table of descriptors.
+    /// VIRTIO_F_INDIRECT_DESC: a descriptor may refer to a table of descriptors.
     pub indirect: bool,
 }
 
-/// The queue cannot be where it is said to be.
+/// The reason why a queue cannot be at the given addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The size is no power of two between 1 and 32,768.
-    #[error("queue size {0} is no power of two between 1 and 32768")]
+    /// The size is not a power of two between 1 and 32,768.
+    #[error("invalid queue size {0}: not a power of two between 1 and 32768")]
     Size(u16),
-    /// A part is not in one piece of memory.
-    #[error("the {part}, {len} bytes at {addr:#x}, is not in one piece of memory")]
+    /// A part is not in contiguous mapped memory.
+    #[error("the {part}, {len} bytes at {addr:#x}, is not in contiguous memory")]
     Unmapped {
-        /// Which.
+        /// The part.
         part: Part,
         /// Its address.
         addr: u64,
         /// Its length in bytes.
         len: usize,
     },
-    /// A part is not aligned as it has to be.
+    /// A part is misaligned.
     #[error("the {part} at {addr:#x} is not aligned to {} bytes", part.align())]
     Misaligned {
-        /// Which.
+        /// The part.
         part: Part,
         /// Its address.
         addr: u64,
     },
-    /// More chains would be with the device than the queue has descriptors.
+    /// More chains would be in flight than the queue has descriptors.
     #[error("available index {available} and used index {used} are further apart than the queue size {size}")]
     State {
-        /// Where the device would go on taking.
+        /// The device's next available entry.
         available: u16,
-        /// Where it would go on returning.
+        /// The device's next used entry.
         used: u16,
         /// The queue's size.
         size: u16,
     },
-    /// The driver's records are fewer than the queue has descriptors.
+    /// There are fewer slots than descriptors.
     #[error("{slots} slots for {size} descriptors")]
     Slots {
-        /// Records given.
+        /// Slots given.
         slots: usize,
         /// The queue's size.
         size: u16,
@@ -97,16 +97,16 @@ pub enum LayoutError {
 /// A part of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The descriptor table: read by the device.
+    /// The descriptor table, read by the device.
     Descriptors,
-    /// The available ring: written by the driver.
+    /// The available ring, written by the driver.
     Available,
-    /// The used ring: written by the device.
+    /// The used ring, written by the device.
     Used,
 }
 
 impl Part {
-    /// Bytes of this part of a queue of `size` (the table in 2.7).
+    /// Returns the size in bytes of this part of a queue of `size` (the table in 2.7).
     pub(crate) const fn bytes(self, size: u16) -> usize {
         let size = size as usize;
         match self {
@@ -116,7 +116,7 @@ impl Part {
         }
     }
 
-    /// What its address is a multiple of (the table in 2.7).
+    /// Returns the required alignment (the table in 2.7).
     pub(crate) const fn align(self) -> usize {
         match self {
             Self::Descriptors => 16,

@@ -1,40 +1,40 @@
-//! The split virtqueue (virtio 1.2, section 2.7): both of its sides, in batches.
+//! The split virtqueue (virtio 1.2, section 2.7), device side and driver side, in batches.
 //!
-//! An edge: it works on memory that somebody else may rewrite at any moment. It allocates nothing, makes no system call
-//! and needs no std. Unsafe code is in one file, [`memory::Raw`]'s.
+//! The crate works on memory that another party may rewrite at any moment. It allocates nothing, makes no system calls
+//! and does not need std. All unsafe code is in one file, that of [`memory::Raw`].
 //!
-//! - [`device`] serves a queue: takes chains of buffers from the driver, returns them used. What vhost-user and a VMM's
-//!   own virtio-net device stand on.
-//! - [`driver`] owns a queue: offers buffers, takes them back. What a vhost-net link and a guest stand on.
-//! - [`memory`] is how both see memory: behind a pointer, in rust-vmm's guest memory, in a model or a model checker.
-//! - [`pacing`] is how either waits for the other.
+//! - [`device`] serves a queue: it takes chains of buffers from the driver and returns them used. vhost-user and a
+//!   VMM's own virtio-net device use it.
+//! - [`driver`] owns a queue: it makes buffers available and takes them back. A vhost-net link and a guest use it.
+//! - [`memory`] has the traits through which both access memory: behind a pointer, in rust-vmm's guest memory, in a
+//!   model or in a model checker.
+//! - [`pacing`] decides how a side waits for the other.
 //!
 //! # The peer is hostile
 //!
-//! Each word that the peer may write is read once, then checked, then used. What a peer does against the protocol comes
-//! back as an error that says what it was, and the queue is broken from then on; it never leads to a panic, to an access
-//! outside memory, or to work that does not end: a chain has at most as many buffers as the queue has descriptors, and
-//! an index may be no further ahead than that. Neither side reads back what it wrote itself, since the other may have
-//! written over it.
+//! Each word that the peer may write is read once, then checked, then used. A violation of the protocol is returned as
+//! an error that names it, and the queue is broken from then on. It never causes a panic, an access outside of memory,
+//! or unbounded work: a chain has at most as many buffers as the queue has descriptors, and an index may be no further
+//! ahead than that. Neither side reads back what it wrote itself, since the other side may have overwritten it.
 //!
 //! # In batches
 //!
-//! One load of the peer's index finds a whole batch, and one store of our own shows one; between them is plain memory.
-//! Showing it takes one full fence, and one look at whether the peer wants to be notified. The order of memory accesses,
-//! with the sections that ask for it, is in `half.rs` (acquire and release on indices) and `cursor.rs` (the fence); the
-//! tests in `tests/loom` run all interleavings of both sides, as the memory model lets them see each other.
+//! One load of the peer's index finds a whole batch, and one store of the own index publishes one; between them are
+//! plain memory accesses. Publishing takes one full fence and one load of the peer's notification request. The order of
+//! memory accesses, with the sections that require it, is in `rings.rs` (acquire and release on indices) and
+//! `cursor.rs` (the fence). The tests in `tests/loom` run all interleavings of both sides that the memory model allows.
 //!
 //! # Why not rust-vmm's `virtio-queue`
 //!
-//! Its device side ends a malformed chain without an error, allows an indirect chain of 65,535 buffers, notifies always
-//! without VIRTIO_F_EVENT_IDX, and stores and shows every used entry by itself, each through a lookup of its address: a
-//! chain through the queue, there and back, costs 45 ns with it and 19 ns with this crate (batches of 64, `cargo run
-//! --release -p pontoon-ring --example rate`). It has no driver side and needs std, so that the guest library would need
-//! code of its own for the same queue all the same. It serves as the other side in this crate's tests.
+//! Its device side ends a malformed chain without an error, allows an indirect chain of 65,535 buffers, always notifies
+//! without VIRTIO_F_EVENT_IDX, and stores and publishes every used entry separately, each through a lookup of its
+//! address: a chain through the queue and back costs 45 ns with it and 19 ns with this crate (batches of 64, `cargo run
+//! --release -p pontoon-ring --example rate`). It has no driver side and needs std, so the guest library would need its
+//! own code for the same queue. This crate's tests use it as the other side.
 //!
 //! # Example
 //!
-//! A driver asks, a device answers. Here both are in one process, and their memory is an array.
+//! A driver sends a request, a device replies. Both are in one process here, and their memory is an array.
 //!
 //! ```
 //! # #[cfg(feature = "std")] {
@@ -50,20 +50,20 @@
 //! let layout = Layout::contiguous(8, 0x1_0000);
 //! let features = Features { event_idx: true, indirect: false };
 //!
-//! // The driver makes the queue, offers a buffer with a question and one for the answer, and shows them.
+//! // The driver creates the queue and publishes a chain of a request buffer and a reply buffer.
 //! let mut driver = Driver::new(&memory, layout, features, [Slot::default(); 8])?;
-//! let mut asks = driver.attach(&memory)?;
-//! let (question, answer) = (0x1_0800, 0x1_0900);
-//! memory.area(question, 4).unwrap().copy_in(0, b"ping");
-//! asks.add(7, &[Buffer::readable(question, 4), Buffer::writable(answer, 64)])?;
-//! assert!(asks.publish(), "the device has not said that it is awake: notify it");
+//! let mut requests = driver.attach(&memory)?;
+//! let (request, reply) = (0x1_0800, 0x1_0900);
+//! memory.area(request, 4).unwrap().copy_in(0, b"ping");
+//! requests.add(7, &[Buffer::readable(request, 4), Buffer::writable(reply, 64)])?;
+//! assert!(requests.publish(), "the device has not suppressed notifications: notify it");
 //!
-//! // The device takes what waits, and returns it.
+//! // The device takes the chain and returns it as used.
 //! let mut device = Device::new(layout, features, State::default())?;
-//! let mut serves = device.attach(&memory)?;
-//! serves.suppress();
-//! assert_eq!(serves.poll()?, 1);
-//! while let Some(chain) = serves.pop(|piece| match piece.access {
+//! let mut replies = device.attach(&memory)?;
+//! replies.suppress();
+//! assert_eq!(replies.poll()?, 1);
+//! while let Some(chain) = replies.pop(|piece| match piece.access {
 //!     Access::Readable => {
 //!         let mut bytes = [0; 4];
 //!         piece.area.copy_out(0, &mut bytes);
@@ -71,19 +71,19 @@
 //!     }
 //!     Access::Writable => piece.area.copy_in(0, b"pong"),
 //! })? {
-//!     serves.put(chain, 4);
+//!     replies.put(chain, 4);
 //! }
-//! assert!(serves.publish(), "so is the driver");
+//! assert!(replies.publish(), "the driver has not suppressed notifications either");
 //!
-//! // Before it sleeps it looks once more.
-//! assert_eq!(serves.rearm()?, 0);
+//! // Before it sleeps, it polls once more.
+//! assert_eq!(replies.rearm()?, 0);
 //!
-//! // The driver takes back what was used, in whatever order.
-//! assert_eq!(asks.poll()?, 1);
-//! let used = asks.reap()?.unwrap();
+//! // The driver takes back used chains, in any order.
+//! assert_eq!(requests.poll()?, 1);
+//! let used = requests.reap()?.unwrap();
 //! assert_eq!((used.tag, used.len), (7, 4));
 //! let mut bytes = [0; 4];
-//! memory.area(answer, 4).unwrap().copy_out(0, &mut bytes);
+//! memory.area(reply, 4).unwrap().copy_out(0, &mut bytes);
 //! assert_eq!(&bytes, b"pong");
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -98,11 +98,11 @@ mod cursor;
 mod descriptor;
 pub mod device;
 pub mod driver;
-mod half;
 mod index;
 mod layout;
 pub mod memory;
 pub mod pacing;
+mod rings;
 
 pub use descriptor::Access;
 pub use layout::{Features, Layout, LayoutError, Part};

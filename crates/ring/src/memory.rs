@@ -1,28 +1,28 @@
 //! Memory that a peer may rewrite at any moment.
 //!
-//! The ring's code sees memory through two traits. A [`Memory`] finds the [`Area`] at an address; an area is read and
-//! written word by word, each word by one atomic access, so that what was checked is what is used. No `&[u8]` to it
-//! ever exists.
+//! The ring code accesses memory through two traits. A [`Memory`] looks up the [`Area`] at an address. An area is read
+//! and written word by word, each word with one atomic access, so that the value that was checked is the value that is
+//! used. No `&[u8]` to shared memory ever exists.
 
 use core::sync::atomic::{Ordering, fence};
 
-#[cfg(feature = "std")]
-mod guest;
 mod raw;
+#[cfg(feature = "std")]
+mod vm_memory;
 mod window;
 
-#[cfg(feature = "std")]
-pub use guest::Guest;
 pub use raw::Raw;
+#[cfg(feature = "std")]
+pub use vm_memory::VmMemory;
 pub use window::Window;
 
-/// Finds memory by the addresses that are in descriptors.
+/// Lookup of memory by the addresses in descriptors.
 pub trait Memory {
     /// Contiguous memory.
     type Area: Area;
 
-    /// The memory at `addr`: `len` bytes, or as many of them (one at least) as are contiguous. `None` where there is no
-    /// memory.
+    /// Returns the memory at `addr`: `len` bytes, or as many of them (at least one) as are contiguous. `None` if the
+    /// address is unmapped.
     fn area(&self, addr: u64, len: usize) -> Option<Self::Area>;
 }
 
@@ -36,24 +36,24 @@ impl<M: Memory> Memory for &M {
 
 /// Contiguous memory, accessed by offset.
 ///
-/// Words are in memory's byte order: the ring's code converts.
+/// Words are in the byte order of the memory: the ring code converts them.
 ///
 /// # Panics
-/// All methods, as slices do, when they are asked for bytes past the end or for a word at an address that is no multiple
-/// of its size. No peer can bring that about: the ring's code asks for nothing that it has not checked.
+/// All methods panic, as slices do, on a range past the end or a word at an address that is not a multiple of its size.
+/// A peer cannot cause this: the ring code checks every range first.
 pub trait Area: Clone {
-    /// Bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true if the area has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the area's beginning lies, where this process has it, at a multiple of `align`.
+    /// Returns whether the area's first byte is, in this process, at a multiple of `align`.
     fn is_aligned(&self, align: usize) -> bool;
 
-    /// The `len` bytes from `at` on.
+    /// Returns the `len` bytes from `at` on.
     fn slice(&self, at: usize, len: usize) -> Self;
 
     /// Loads a word.
@@ -62,16 +62,16 @@ pub trait Area: Clone {
     /// Stores a word.
     fn store_u16(&self, at: usize, value: u16, order: Ordering);
 
-    /// Loads a word, relaxed.
+    /// Loads a word, with relaxed ordering.
     fn load_u32(&self, at: usize) -> u32;
 
-    /// Stores a word, relaxed.
+    /// Stores a word, with relaxed ordering.
     fn store_u32(&self, at: usize, value: u32);
 
-    /// Loads a word, relaxed.
+    /// Loads a word, with relaxed ordering.
     fn load_u64(&self, at: usize) -> u64;
 
-    /// Stores a word, relaxed.
+    /// Stores a word, with relaxed ordering.
     fn store_u64(&self, at: usize, value: u64);
 
     /// Copies the bytes from `at` on out of shared memory.
@@ -80,7 +80,7 @@ pub trait Area: Clone {
     /// Copies bytes to `at` in shared memory.
     fn copy_in(&self, at: usize, from: &[u8]);
 
-    /// A sequentially consistent fence. Memory of a model checker has its own.
+    /// A sequentially consistent fence. The memory of a model checker overrides it.
     fn fence() {
         fence(Ordering::SeqCst);
     }

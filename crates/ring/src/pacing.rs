@@ -1,63 +1,64 @@
-//! How one side waits for the other.
+//! Waiting: sleeping, busy polling, or both.
 //!
-//! Waking a sleeping thread costs as much as the rest of a round trip. So `hybrid` looks around for a moment before it
-//! sleeps, for as long as that pays: NAPI's idea in user space.
+//! Waking a sleeping thread costs as much as the rest of a round trip. `Hybrid` therefore polls for a moment before it
+//! sleeps, as long as recent waits were short; NAPI does the same in the kernel.
 
 use core::time::Duration;
 
-/// How to wait.
+/// The way to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
     /// Sleep at once.
     Event,
-    /// Look around while that pays, then sleep.
+    /// Poll while recent waits were short, then sleep.
     Hybrid,
     /// Never sleep.
     Poll,
 }
 
-/// How long to look around before sleeping: about what it costs to be woken.
-pub const WINDOW: Duration = Duration::from_micros(50);
+/// Time to poll before sleeping: about the cost of a wake-up.
+pub const BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// A wait that looking around would have ended, had nobody slept: waking up takes up to as long again.
-const SHORT: Duration = Duration::from_micros(100);
+/// Limit of a short wait. A wait that polling would have ended takes up to 50 us longer with a sleep, because of the
+/// wake-up.
+const SHORT_WAIT: Duration = Duration::from_micros(100);
 
-/// Of the last eight waits this many have to have been short for the next to be worth a look around.
-const ENOUGH: u32 = 4;
+/// Number of the last eight waits that must have been short for polling to be worthwhile.
+const MIN_SHORT: u32 = 4;
 
-/// A memory of the last eight waits.
+/// A history of the last eight waits.
 #[derive(Clone, Copy, Debug)]
-pub struct Waits {
-    /// The newest is the lowest bit; a set bit is a short one.
+pub struct WaitHistory {
+    /// One bit per wait, the newest in the lowest bit; set for a short wait.
     short: u8,
 }
 
-impl Waits {
-    /// As if all had been short.
+impl WaitHistory {
+    /// Creates a history in which all waits were short.
     #[must_use]
     pub const fn new() -> Self {
         Self { short: u8::MAX }
     }
 
-    /// Whether looking around would have ended a wait of this length.
+    /// Returns whether polling would have ended a wait of this length.
     #[must_use]
     pub fn is_short(waited: Duration) -> bool {
-        waited < SHORT
+        waited < SHORT_WAIT
     }
 
-    /// A wait is over.
-    pub fn note(&mut self, short: bool) {
+    /// Records a finished wait.
+    pub fn record(&mut self, short: bool) {
         self.short = self.short << 1 | u8::from(short);
     }
 
-    /// Whether the next wait is worth a look around.
+    /// Returns whether the next wait should begin with polling.
     #[must_use]
-    pub fn pays(self) -> bool {
-        self.short.count_ones() >= ENOUGH
+    pub fn should_busy_poll(self) -> bool {
+        self.short.count_ones() >= MIN_SHORT
     }
 }
 
-impl Default for Waits {
+impl Default for WaitHistory {
     fn default() -> Self {
         Self::new()
     }

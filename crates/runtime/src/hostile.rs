@@ -197,6 +197,6 @@ fn echo(packet: &[u8], family: Family) {
 mod tests {
     #[test]
     fn stands_the_corpus() {
-        crate::replay::replay("socket", 20, super::play);
+        pontoon_test_support::corpus::replay("socket", 20, super::play);
     }
 }

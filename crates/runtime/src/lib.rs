@@ -26,12 +26,7 @@ mod limits;
 pub mod link;
 mod mesh;
 pub mod messages;
-#[cfg(test)]
-mod namespace;
 pub mod pacing;
-#[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
-mod replay;
 mod worker;
 mod workers;
 
@@ -40,6 +35,8 @@ pub use link::{Attachment, Vhost};
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_sys::tun::TapOffload;
+#[cfg(test)]
+use pontoon_test_support::namespace;
 
 use link::Link;
 use link::socket::{Framing, Packet, Socket, Stream};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pontoon_engine::Instant;
 pub use pontoon_ring::pacing::Pacing;
-use pontoon_ring::pacing::{WINDOW, Waits};
+use pontoon_ring::pacing::{BUSY_POLL, WaitHistory};
 use tracing::debug;
 
 use crate::cpus;
@@ -67,7 +67,7 @@ pub(crate) struct Pacer {
     waiting: Option<Waiting>,
     /// After work of each side. (With one ration for all spins, a single miss meant sleeping for up to 80 ms: the 99th
     /// percentile of round trips was 117 us and is 59. Medians of 9 interleaved, 2026-11-21.)
-    waits: [Waits; 2],
+    waits: [WaitHistory; 2],
     period: Instant,
     /// Spun in vain since `period` began.
     spun: Duration,
@@ -95,7 +95,7 @@ impl Pacer {
         Self {
             pacing,
             waiting: None,
-            waits: [Waits::new(); 2],
+            waits: [WaitHistory::new(); 2],
             period: now,
             spun: Duration::ZERO,
         }
@@ -134,13 +134,14 @@ impl Pacer {
             Pacing::Event => Wait::Sleep,
             Pacing::Hybrid => {
                 if let Some(over) = self.waiting {
-                    let is_short = over.spin != Spin::InVain && Waits::is_short(begin.since(over.since));
-                    self.waits[over.after as usize].note(is_short);
+                    let is_short =
+                        over.spin != Spin::InVain && WaitHistory::is_short(begin.since(over.since));
+                    self.waits[over.after as usize].record(is_short);
                 }
                 // Bulk: a wake-up is little beside such a turn, and the sender and the receiver need the CPUs. With BBR
                 // at both ends, TCP up went from 17.0 to 20.0 Gbit/s (medians of 9 interleaved, 2 cores, 2026-11-21);
                 // round trips stayed as they were.
-                let is_bulk = end.since(begin) > WINDOW;
+                let is_bulk = end.since(begin) > BUSY_POLL;
                 let (spin, wait) = match !is_bulk && self.pays(from, end) {
                     true => (Spin::UnderWay, Wait::No),
                     false => (Spin::None, Wait::Sleep),
@@ -161,7 +162,7 @@ impl Pacer {
             self.period = now;
             self.spun = Duration::ZERO;
         }
-        self.spun < ALLOWANCE && self.waits[from as usize].pays()
+        self.spun < ALLOWANCE && self.waits[from as usize].should_busy_poll()
     }
 
     /// Goes on with a spin that is under way. Without one, the worker was woken for nothing of ours, say a timer.
@@ -169,7 +170,7 @@ impl Pacer {
         match &mut self.waiting {
             Some(waiting) if waiting.spin == Spin::UnderWay => {
                 let so_far = now.since(waiting.since);
-                if so_far < WINDOW {
+                if so_far < BUSY_POLL {
                     return Wait::No;
                 }
                 waiting.spin = Spin::InVain;

@@ -13,16 +13,19 @@ use seccompiler::{
 };
 
 #[cfg(target_arch = "aarch64")]
-#[path = "seccomp/aarch64.rs"]
-mod arch;
-#[cfg(target_arch = "x86_64")]
-#[path = "seccomp/x86_64.rs"]
-mod arch;
+mod aarch64;
 mod common;
 mod deadly;
 mod engine;
 pub mod options;
 mod relay;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
 
 use crate::layers::Layer;
 use crate::trap;

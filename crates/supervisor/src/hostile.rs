@@ -81,6 +81,6 @@ fn first_process(bytes: &[u8]) {
 mod tests {
     #[test]
     fn stands_the_corpus() {
-        crate::replay::replay("text", 20, super::play);
+        pontoon_test_support::corpus::replay("text", 20, super::play);
     }
 }

@@ -54,9 +54,6 @@ pub mod publish;
 pub mod quota;
 mod refused;
 pub mod relay;
-#[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
-mod replay;
 mod resolv;
 mod signals;
 mod spawn;

@@ -1,4 +1,4 @@
-//! A session with a front-end: what its messages change, and what it is answered.
+//! A session with a front-end: handling of its messages and replies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,82 +9,82 @@ use rustix::io::Errno;
 use tracing::{debug, warn};
 use zerocopy::IntoBytes;
 
-use crate::channel::{Broken, Channel};
+use crate::channel::{Channel, ChannelError};
+use crate::control_ring::{ControlRing, RingError};
+use crate::data_plane::MAX_LOGGED;
 use crate::features::{Features, MAX_PACKET, Protocol};
 use crate::guard;
-use crate::half::MOST_SAID;
-use crate::log::Log;
-use crate::mailbox::{self, Answer, Mailbox};
-use crate::memory::{self, MAX_REGIONS, Table};
+use crate::log::DirtyLog;
+use crate::mailbox::{self, Mailbox, Response};
+use crate::memory::{self, MAX_REGIONS, MemoryTable};
 use crate::message::{Header, Malformed, Request, RingFd};
 use crate::receive::Receiver;
-use crate::ring::{Ring, Unusable};
 use crate::transmit::Transmitter;
 
-/// Queue pairs at most: more than `Protocol::MQ` has ever been asked for, and their rings fit a message's eight bits.
+/// Maximum number of queue pairs. The numbers of their rings fit the eight bits that a message has for them.
 pub const MAX_PAIRS: usize = 64;
 
-/// Messages handled before others have their turn.
+/// Messages handled per call, so that other work is not delayed.
 const BUDGET: usize = 64;
 
-/// The control side of the device. It serves one front-end at a time, and as many after one another as come.
+/// The control side of the device. It serves one front-end at a time, any number of them one after another.
 ///
-/// Nothing here waits: [`handle`](Self::handle) it when its descriptor is readable.
+/// No method blocks. Call [`handle`](Self::handle) when the descriptor is readable.
 #[derive(Debug)]
 pub struct Backend {
-    /// Of pair 0 the receive queue, then its transmit queue (5.1.2), of pair 1 ...
-    rings: Vec<Ring>,
-    /// Rung by whoever works on a ring, when it has answered.
-    bell: Arc<OwnedFd>,
-    /// Holds the bell and the session's socket.
+    /// The receive queue of pair 0, the transmit queue of pair 0 (5.1.2), the receive queue of pair 1, and so on.
+    rings: Vec<ControlRing>,
+    /// An eventfd that a ring's thread signals after it has executed a command.
+    event: Arc<OwnedFd>,
+    /// Watches the eventfd and the session's socket.
     epoll: OwnedFd,
-    /// What the guest interface's MTU is when the front-end does not say.
+    /// The MTU of the guest's interface, unless the front-end sets one.
     mtu: usize,
     session: Option<Session>,
-    /// The last session is over, but its rings have not been stopped.
-    parting: bool,
+    /// The last session has ended, but its rings have not stopped yet.
+    closing: bool,
 }
 
-/// How a session ended.
+/// The reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Ended(End);
+pub struct SessionEnd(EndReason);
 
 #[derive(Debug, thiserror::Error)]
-enum End {
+enum EndReason {
     #[error(transparent)]
-    Channel(#[from] Broken),
+    Channel(#[from] ChannelError),
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A front-end that does not wait for answers would take it for done.
-    #[error("message {code} cannot be obeyed: {refused}")]
-    Refused { code: u32, refused: Refused },
+    /// A failed message without NEED_REPLY ends the session, because the front-end would take it for done.
+    #[error("message {code} failed: {error}")]
+    Failed { code: u32, error: RequestError },
 }
 
-/// Why a message is not obeyed.
+/// The reason why a message cannot be executed.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
-    #[error("features {0:#x} are not on offer")]
+enum RequestError {
+    #[error("features {0:#x} were not offered")]
     Features(u64),
-    #[error("no ring {0}")]
+    #[error("invalid ring {0}")]
     Ring(u32),
-    #[error("an MTU of {0}")]
+    #[error("invalid MTU {0}")]
     Mtu(u64),
     #[error(transparent)]
-    Memory(#[from] memory::Refused),
+    Memory(#[from] memory::MemoryError),
     #[error("the log: {0}")]
     Log(io::Error),
     #[error("ring {ring}: {error}")]
-    Unusable { ring: u32, error: Unusable },
+    RingError { ring: u32, error: RingError },
     #[error("{0}")]
     Worker(String),
 }
 
-impl Ended {
-    /// Whether the front-end went at a moment when it may.
+impl SessionEnd {
+    /// Returns whether the front-end closed the connection between two messages.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
-        matches!(self.0, End::Channel(Broken::Closed))
+        matches!(self.0, EndReason::Channel(ChannelError::Closed))
     }
 }
 
@@ -93,75 +93,76 @@ struct Session {
     channel: Channel,
     features: Features,
     protocol: Protocol,
-    memory: Arc<Table>,
-    log: Option<Arc<Log>>,
+    memory: Arc<MemoryTable>,
+    log: Option<Arc<DirtyLog>>,
     mtu: usize,
-    /// The message whose orders are being obeyed.
+    /// The message whose commands are being executed by the rings' threads.
     pending: Option<Pending>,
-    /// Messages that were answered by a refusal.
-    refusals: u64,
+    /// Number of messages that failed with a reply.
+    failures: u64,
 }
 
 #[derive(Debug)]
 struct Pending {
     header: Header,
-    outcome: Result<Reply, Refused>,
+    outcome: Result<Reply, RequestError>,
 }
 
-/// What a message is answered.
+/// The reply to a message.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    /// Nothing, or that it is done where that was asked for.
+    /// No reply, or success if the front-end asked for one.
     Done,
     Value(u64),
-    /// The log is in use. The specification has no body for this; rust-vmm's front-end wants its own back.
+    /// The log is in use. The specification defines no body for this reply; rust-vmm's front-end expects its own body
+    /// back.
     Log {
         size: u64,
         offset: u64,
     },
-    /// Where this ring has got to.
+    /// The available index at which this ring stopped.
     Base(u32),
 }
 
 impl Backend {
-    /// A device with `pairs` pairs of queues (1 to [`MAX_PAIRS`]), whose guest's MTU is `mtu` unless its front-end says
-    /// otherwise, and the two halves of each pair's link.
+    /// Creates a device with `pairs` queue pairs (1 to [`MAX_PAIRS`]) and returns it with the receiver and transmitter
+    /// of each pair. `mtu` is the MTU of the guest's interface unless the front-end sets one.
     ///
-    /// From now on the process handles SIGBUS, and calls the handler of before for what is not about a guest's memory.
+    /// Installs a SIGBUS handler for the process. The previous handler is called for faults outside of guest memory.
     ///
     /// # Errors
     /// Out of descriptors.
     ///
     /// # Panics
-    /// With another number of pairs.
+    /// `pairs` is out of range.
     pub fn new(pairs: usize, mtu: usize) -> io::Result<(Self, Vec<(Receiver, Transmitter)>)> {
         assert!((1..=MAX_PAIRS).contains(&pairs), "{pairs} pairs of queues");
         guard::install()?;
-        let bell = Arc::new(mailbox::bell()?);
+        let event = Arc::new(mailbox::new_event()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&epoll, &bell)?;
+        watch(&epoll, &event)?;
         let mut rings = Vec::new();
         let mut halves = Vec::new();
         for _ in 0..pairs {
-            let (pair, both) = pair(&bell, mtu)?;
+            let (pair, both) = pair(&event, mtu)?;
             rings.extend(pair);
             halves.push(both);
         }
         let backend = Self {
             rings,
-            bell,
+            event,
             epoll,
             mtu,
             session: None,
-            parting: false,
+            closing: false,
         };
         Ok((backend, halves))
     }
 
-    /// Begins a session on `socket`, which does not block. One that is under way ends.
+    /// Starts a session on `socket`, which must be non-blocking, and ends the current one.
     ///
     /// # Errors
-    /// The socket cannot be waited for.
+    /// The socket cannot be added to epoll.
     pub fn connect(&mut self, socket: OwnedFd) -> io::Result<()> {
         self.disconnect();
         watch(&self.epoll, &socket)?;
@@ -173,57 +174,57 @@ impl Backend {
             log: None,
             mtu: self.mtu,
             pending: None,
-            refusals: 0,
+            failures: 0,
         });
         Ok(())
     }
 
-    /// Ends the session: its rings stop, and its memory is unmapped when they have.
+    /// Ends the session: its rings are stopped, and then its memory is unmapped.
     pub fn disconnect(&mut self) {
         if self.session.take().is_some() {
-            self.parting = true;
-            self.settle_parting();
+            self.closing = true;
+            self.finish_closing();
         }
     }
 
-    /// Whether a front-end is there.
+    /// Returns whether a front-end is connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Whether a front-end is there that has closed its end, though what it said may not have been handled yet.
+    /// Returns whether the connected front-end has closed its end. Messages from it may still be unhandled.
     #[must_use]
-    pub fn has_hung_up(&self) -> bool {
+    pub fn peer_closed(&self) -> bool {
         let session = self.session.as_ref();
-        session.is_some_and(|session| session.channel.has_hung_up())
+        session.is_some_and(|session| session.channel.peer_closed())
     }
 
-    /// Handles the messages that are there, as far as the rings' workers have obeyed.
+    /// Handles received messages. Stops at a message whose commands the rings' threads have not executed yet.
     ///
     /// # Errors
-    /// The session is over. Another one may begin.
-    pub fn handle(&mut self) -> Result<(), Ended> {
+    /// The session has ended. Another one may be started.
+    pub fn handle(&mut self) -> Result<(), SessionEnd> {
         let handled = self.handle_some();
         if handled.is_err() {
             self.disconnect();
         }
-        handled.map_err(Ended)
+        handled.map_err(SessionEnd)
     }
 
-    fn handle_some(&mut self) -> Result<(), End> {
+    fn handle_some(&mut self) -> Result<(), EndReason> {
         for _ in 0..BUDGET {
-            if !self.settle()? || !self.handle_one()? {
+            if !self.complete_pending()? || !self.handle_one()? {
                 return Ok(());
             }
         }
-        // The socket will not tell again of what is in it.
-        mailbox::ring(&self.bell);
+        // The socket is watched edge-triggered, so it does not report again what it already holds.
+        mailbox::signal(&self.event);
         Ok(())
     }
 
-    /// Handles the next message, and says whether there was one.
-    fn handle_one(&mut self) -> Result<bool, End> {
+    /// Handles the next message. Returns false if there is none.
+    fn handle_one(&mut self) -> Result<bool, EndReason> {
         let Self { session, rings, .. } = self;
         let Some(session) = session else {
             return Ok(false);
@@ -234,21 +235,21 @@ impl Backend {
         let header = message.header;
         let request = Request::parse(header.code, message.body, message.fds)?;
         debug!(?request, "vhost-user");
-        let outcome = session.obey(rings, request);
+        let outcome = session.execute(rings, request);
         session.pending = Some(Pending { header, outcome });
         Ok(true)
     }
 
-    /// Collects what became of the orders that were given, and answers the message that they were for. Says whether all of
-    /// that is done.
-    fn settle(&mut self) -> Result<bool, End> {
-        if !self.settle_parting() || self.rings.iter().any(Ring::is_busy) {
+    /// Collects the responses to the current message's commands and replies to the front-end. Returns false if
+    /// responses are missing.
+    fn complete_pending(&mut self) -> Result<bool, EndReason> {
+        if !self.finish_closing() || self.rings.iter().any(ControlRing::is_busy) {
             return Ok(false);
         }
         let mut refused = None;
         for ring in &mut self.rings {
-            if let Some(Answer::Refused(reason)) = ring.collect() {
-                refused = Some(Refused::Worker(reason));
+            if let Some(Response::Failed(reason)) = ring.take_response() {
+                refused = Some(RequestError::Worker(reason));
             }
         }
         let Some(session) = &mut self.session else {
@@ -258,24 +259,26 @@ impl Backend {
             return Ok(true);
         };
         let outcome = refused.map_or(outcome, Err);
-        session.answer(header, outcome, &self.rings)?;
+        session.reply(header, outcome, &self.rings)?;
         Ok(true)
     }
 
-    /// Stops the rings of a session that is over, once they have done what it told them last. Says whether that is done.
-    fn settle_parting(&mut self) -> bool {
-        while self.parting {
-            if self.rings.iter().any(Ring::is_busy) {
+    /// Stops the rings of an ended session, once they have executed its last commands. Returns false if they have not
+    /// yet stopped.
+    fn finish_closing(&mut self) -> bool {
+        while self.closing {
+            if self.rings.iter().any(ControlRing::is_busy) {
                 return false;
             }
             for ring in &mut self.rings {
-                ring.collect();
+                ring.take_response();
             }
-            self.parting = self.rings.iter().any(Ring::is_running);
+            self.closing = self.rings.iter().any(ControlRing::is_running);
             for ring in &mut self.rings {
-                match self.parting {
-                    true => ring.stop(),
-                    false => ring.forget(),
+                if self.closing {
+                    ring.stop();
+                } else {
+                    ring.clear();
                 }
             }
         }
@@ -283,10 +286,14 @@ impl Backend {
     }
 }
 
-/// A pair of rings, the receive queue first, and the halves of the link that work on them and then ring `bell`.
-pub(crate) fn pair(bell: &Arc<OwnedFd>, mtu: usize) -> io::Result<([Ring; 2], (Receiver, Transmitter))> {
-    let mailboxes = [Mailbox::new(bell.clone())?, Mailbox::new(bell.clone())?].map(Arc::new);
-    let rings = mailboxes.clone().map(Ring::new);
+/// Creates the two rings of a queue pair, the receive queue first, and the receiver and transmitter that work on them
+/// and signal `event`.
+pub(crate) fn pair(
+    event: &Arc<OwnedFd>,
+    mtu: usize,
+) -> io::Result<([ControlRing; 2], (Receiver, Transmitter))> {
+    let mailboxes = [Mailbox::new(event.clone())?, Mailbox::new(event.clone())?].map(Arc::new);
+    let rings = mailboxes.clone().map(ControlRing::new);
     let [to_guest, from_guest] = mailboxes;
     Ok((
         rings,
@@ -295,20 +302,20 @@ pub(crate) fn pair(bell: &Arc<OwnedFd>, mtu: usize) -> io::Result<([Ring; 2], (R
 }
 
 impl AsFd for Backend {
-    /// Readable when there is something to [`handle`](Self::handle), edge-triggered.
+    /// Readable, edge-triggered, when [`handle`](Self::handle) should be called.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
 impl Session {
-    fn obey(&mut self, rings: &mut [Ring], request: Request) -> Result<Reply, Refused> {
+    fn execute(&mut self, rings: &mut [ControlRing], request: Request) -> Result<Reply, RequestError> {
         let pairs = rings.len() / 2;
         match request {
             Request::GetFeatures => return Ok(Reply::Value(Features::offered(pairs).0)),
             Request::SetFeatures(bits) => self.set_features(rings, bits)?,
             Request::Owner | Request::SetLogFd => {}
-            Request::SetMemTable(regions) => self.set_memory(rings, Table::new(regions)?),
+            Request::SetMemTable(regions) => self.set_memory(rings, MemoryTable::new(regions)?),
             Request::AddMemReg(region, file) => {
                 let table = self.memory.as_ref().clone().with(region, file)?;
                 self.set_memory(rings, table);
@@ -318,9 +325,9 @@ impl Session {
             }
             Request::GetMaxMemSlots => return Ok(Reply::Value(MAX_REGIONS as u64)),
             Request::SetLogBase { size, offset, file } => {
-                let log = Log::new(size, offset, file).map_err(Refused::Log)?;
+                let log = DirtyLog::new(size, offset, file).map_err(RequestError::Log)?;
                 self.log = Some(Arc::new(log));
-                self.tell_log(rings);
+                self.update_log(rings);
                 return Ok(Reply::Log { size, offset });
             }
             Request::SetVringNum { ring, size } => self.ring(rings, ring, |ring, _| ring.set_size(size))?,
@@ -356,7 +363,7 @@ impl Session {
             Request::SetProtocolFeatures(bits) => {
                 let protocol = Protocol(bits);
                 if !Protocol::offered(pairs).has(protocol) {
-                    return Err(Refused::Features(bits));
+                    return Err(RequestError::Features(bits));
                 }
                 self.protocol = protocol;
             }
@@ -369,7 +376,7 @@ impl Session {
                 self.mtu = usize::try_from(mtu)
                     .ok()
                     .filter(|mtu| (MIN_MTU..=MAX_PACKET).contains(mtu))
-                    .ok_or(Refused::Mtu(mtu))?;
+                    .ok_or(RequestError::Mtu(mtu))?;
             }
         }
         Ok(Reply::Done)
@@ -378,44 +385,49 @@ impl Session {
     /// Changes one ring.
     fn ring(
         &self,
-        rings: &mut [Ring],
+        rings: &mut [ControlRing],
         number: u32,
-        how: impl FnOnce(&mut Ring, &Self) -> Result<(), Unusable>,
-    ) -> Result<(), Refused> {
+        how: impl FnOnce(&mut ControlRing, &Self) -> Result<(), RingError>,
+    ) -> Result<(), RequestError> {
         let ring = usize::try_from(number).ok().and_then(|at| rings.get_mut(at));
-        let ring = ring.ok_or(Refused::Ring(number))?;
-        how(ring, self).map_err(|error| Refused::Unusable { ring: number, error })
+        let ring = ring.ok_or(RequestError::Ring(number))?;
+        how(ring, self).map_err(|error| RequestError::RingError { ring: number, error })
     }
 
-    /// Those of a ring that is running stay, but for the one about the log.
-    fn set_features(&mut self, rings: &mut [Ring], bits: u64) -> Result<(), Refused> {
+    /// Features of a running ring do not change, except VHOST_F_LOG_ALL.
+    fn set_features(&mut self, rings: &mut [ControlRing], bits: u64) -> Result<(), RequestError> {
         let features = Features(bits);
         if !Features::offered(rings.len() / 2).has(features) {
-            return Err(Refused::Features(bits));
+            return Err(RequestError::Features(bits));
         }
         self.features = features;
         for ring in rings.iter_mut() {
             // "If VHOST_USER_F_PROTOCOL_FEATURES has not been negotiated, the ring starts directly in the enabled state."
-            ring.set_default(!features.has(Features::PROTOCOL));
+            ring.enable_by_default(!features.has(Features::PROTOCOL));
         }
-        self.tell_log(rings);
+        self.update_log(rings);
         Ok(())
     }
 
-    fn set_memory(&mut self, rings: &mut [Ring], table: Table) {
+    fn set_memory(&mut self, rings: &mut [ControlRing], table: MemoryTable) {
         self.memory = Arc::new(table);
         for ring in rings {
             ring.set_memory(&self.memory);
         }
     }
 
-    fn tell_log(&self, rings: &mut [Ring]) {
+    fn update_log(&self, rings: &mut [ControlRing]) {
         for ring in rings {
             ring.set_log(self.features, self.log.as_ref());
         }
     }
 
-    fn answer(&mut self, header: Header, outcome: Result<Reply, Refused>, rings: &[Ring]) -> Result<(), End> {
+    fn reply(
+        &mut self,
+        header: Header,
+        outcome: Result<Reply, RequestError>,
+        rings: &[ControlRing],
+    ) -> Result<(), EndReason> {
         let code = header.code;
         let acknowledged = header.needs_reply() && self.protocol.has(Protocol::REPLY_ACK);
         let value = match outcome {
@@ -429,14 +441,14 @@ impl Session {
             }
             Ok(Reply::Done) if acknowledged => 0,
             Ok(Reply::Done) => return Ok(()),
-            Err(refused) if acknowledged => {
-                self.refusals += 1;
-                if self.refusals <= MOST_SAID {
-                    warn!("message {code} cannot be obeyed: {refused}");
+            Err(error) if acknowledged => {
+                self.failures += 1;
+                if self.failures <= MAX_LOGGED {
+                    warn!("vhost-user message {code} failed: {error}");
                 }
                 1
             }
-            Err(refused) => return Err(End::Refused { code, refused }),
+            Err(error) => return Err(EndReason::Failed { code, error }),
         };
         Ok(self.channel.reply(code, value.as_bytes())?)
     }

@@ -1,4 +1,4 @@
-//! The control socket: whole messages in, answers out, never waiting.
+//! The control socket: receives whole messages and sends replies, without blocking.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,14 +14,14 @@ use zerocopy::IntoBytes;
 
 use crate::message::{HEADER, Header, MAX_BODY, MAX_REGIONS, Malformed};
 
-/// A front-end's end of the session is at the other side of this.
+/// The device's end of the connection with the front-end.
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: OwnedFd,
     buffer: Box<[u8; HEADER + MAX_BODY]>,
-    /// Bytes of the message under way.
+    /// Bytes received of the current message.
     have: usize,
-    /// Its header, once it is there.
+    /// Header of the current message, once received.
     header: Option<Header>,
     fds: Vec<OwnedFd>,
 }
@@ -34,25 +34,25 @@ pub(crate) struct Message<'a> {
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// The session is over.
+/// The reason why a session ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
+pub(crate) enum ChannelError {
     #[error("closed by the front-end")]
     Closed,
     #[error("closed by the front-end in the middle of a message")]
-    Cut,
+    Truncated,
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    #[error("more descriptors with a message than {MAX_REGIONS}")]
+    #[error("more than {MAX_REGIONS} descriptors with a message")]
     Descriptors,
-    #[error("the front-end does not take its answers")]
-    Stuffed,
+    #[error("the front-end does not read its replies")]
+    SendBufferFull,
     #[error(transparent)]
     Socket(#[from] Errno),
 }
 
 impl Channel {
-    /// `socket` does not block.
+    /// Takes a socket, which must be non-blocking.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -63,8 +63,8 @@ impl Channel {
         }
     }
 
-    /// Whether nothing comes but what is there already.
-    pub(crate) fn has_hung_up(&self) -> bool {
+    /// Returns whether the peer has shut down its sending side.
+    pub(crate) fn peer_closed(&self) -> bool {
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -73,17 +73,17 @@ impl Channel {
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// The next message, if all of it is there.
-    pub(crate) fn receive(&mut self) -> Result<Option<Message<'_>>, Broken> {
+    /// Returns the next message if all of it has been received.
+    pub(crate) fn receive(&mut self) -> Result<Option<Message<'_>>, ChannelError> {
         loop {
             let need = HEADER + self.header.map_or(0, |header| header.size as usize);
-            // Not a byte of the next message: its descriptors would come with this one.
+            // Reads no byte of the next message, whose descriptors would otherwise arrive with this one.
             if self.have < need {
                 match self.read(need) {
-                    Ok(0) if self.have == 0 => return Err(Broken::Closed),
-                    Ok(0) => return Err(Broken::Cut),
+                    Ok(0) if self.have == 0 => return Err(ChannelError::Closed),
+                    Ok(0) => return Err(ChannelError::Truncated),
                     Ok(bytes) => self.have += bytes,
-                    Err(Broken::Socket(Errno::AGAIN)) => return Ok(None),
+                    Err(ChannelError::Socket(Errno::AGAIN)) => return Ok(None),
                     Err(broken) => return Err(broken),
                 }
                 continue;
@@ -102,8 +102,8 @@ impl Channel {
         }
     }
 
-    /// Reads towards `need` bytes.
-    fn read(&mut self, need: usize) -> Result<usize, Broken> {
+    /// Reads until `need` bytes are buffered, or less.
+    fn read(&mut self, need: usize) -> Result<usize, ChannelError> {
         let mut space = [MaybeUninit::uninit(); SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut self.buffer[self.have..need])];
@@ -116,13 +116,13 @@ impl Channel {
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) || self.fds.len() > MAX_REGIONS {
-            return Err(Broken::Descriptors);
+            return Err(ChannelError::Descriptors);
         }
         Ok(received.bytes)
     }
 
-    /// Answers message `code`.
-    pub(crate) fn reply(&mut self, code: u32, body: &[u8]) -> Result<(), Broken> {
+    /// Replies to message `code`.
+    pub(crate) fn reply(&mut self, code: u32, body: &[u8]) -> Result<(), ChannelError> {
         let header = Header::reply(code, body.len());
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
         let mut control = SendAncillaryBuffer::default();
@@ -136,9 +136,10 @@ impl Channel {
         });
         match sent {
             Ok(bytes) if bytes == HEADER + body.len() => Ok(()),
-            // It asks and does not listen: half a message in its socket would be the last one it understands.
-            Ok(_) | Err(Errno::AGAIN) => Err(Broken::Stuffed),
-            Err(Errno::PIPE | Errno::CONNRESET) => Err(Broken::Closed),
+            // The socket's buffer is full, since the front-end does not read its replies. It could not parse anything
+            // after a partial reply.
+            Ok(_) | Err(Errno::AGAIN) => Err(ChannelError::SendBufferFull),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(ChannelError::Closed),
             Err(error) => Err(error.into()),
         }
     }

@@ -1,10 +1,10 @@
-//! Feature bits, and what they mean for frames.
+//! Feature bits and their effect on frames.
 
 use std::ops::BitOr;
 
 use pontoon_engine::Limits;
 
-/// A set of virtio features (virtio 1.2, sections 5.1.3 and 6), with the two bits that vhost-user has among them.
+/// A set of virtio features (virtio 1.2, sections 5.1.3 and 6), including the two bits that vhost-user adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features(pub(crate) u64);
 
@@ -18,7 +18,7 @@ impl Features {
     pub(crate) const HOST_TSO6: Self = Self::bit(12);
     pub(crate) const MRG_RXBUF: Self = Self::bit(15);
     pub(crate) const MQ: Self = Self::bit(22);
-    /// VHOST_F_LOG_ALL: what is written to the guest's memory is marked in the log.
+    /// VHOST_F_LOG_ALL: writes to guest memory are marked in the dirty log.
     pub(crate) const LOG_ALL: Self = Self::bit(26);
     pub(crate) const INDIRECT_DESC: Self = Self::bit(28);
     pub(crate) const EVENT_IDX: Self = Self::bit(29);
@@ -33,7 +33,7 @@ impl Features {
         Self(1 << bit)
     }
 
-    /// What this device can do.
+    /// Returns the features that this device offers.
     pub(crate) fn offered(queue_pairs: usize) -> Self {
         let multiqueue = if queue_pairs > 1 { Self::MQ } else { Self(0) };
         Self::CSUM
@@ -55,12 +55,12 @@ impl Features {
             | multiqueue
     }
 
-    /// What this device can do for a VMM in the same process, where there is one pair of queues.
+    /// Returns the features offered to a VMM in the same process, which has one queue pair.
     pub(crate) fn offered_in_process() -> Self {
         Self(Self::offered(1).0 & !(Self::LOG_ALL | Self::PROTOCOL).0)
     }
 
-    /// Whether all of `other` are in here.
+    /// Returns whether all of `other` are in this set.
     pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -72,8 +72,8 @@ impl Features {
         }
     }
 
-    /// Bytes in front of each frame: `num_buffers` is there always, or in the legacy interface with mergeable buffers
-    /// only (5.1.6.1).
+    /// Returns the bytes of the header in front of each frame. `num_buffers` is part of it with VIRTIO_F_VERSION_1 or
+    /// mergeable buffers (5.1.6.1).
     pub(crate) fn header_len(self) -> usize {
         if self.has(Self::VERSION_1) || self.has(Self::MRG_RXBUF) {
             12
@@ -82,9 +82,9 @@ impl Features {
         }
     }
 
-    /// What a guest with these features takes, in receive buffers that a queue of `size` offers.
+    /// Returns the limits of a guest with these features whose receive queue has `size` entries.
     pub(crate) fn limits(self, mtu: usize, size: u16) -> Limits {
-        // 5.1.3.1: none of these without GUEST_CSUM.
+        // 5.1.3.1: all of these require GUEST_CSUM.
         let takes = |feature| self.has(Self::GUEST_CSUM | feature);
         Limits {
             mtu,
@@ -104,7 +104,7 @@ impl BitOr for Features {
     }
 }
 
-/// A set of vhost-user's own features ("Protocol features" in its specification).
+/// A set of vhost-user protocol features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Protocol(pub(crate) u64);
 
@@ -115,10 +115,10 @@ impl Protocol {
     pub(crate) const NET_MTU: Self = Self(1 << 4);
     pub(crate) const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
 
-    /// What this device can do.
+    /// Returns the protocol features that this device offers.
     ///
-    /// MQ is not offered for one pair of queues: QEMU and DPDK take the answer to GET_QUEUE_NUM for pairs, Cloud
-    /// Hypervisor for single queues, of which it wants two.
+    /// MQ is not offered with one queue pair: QEMU and DPDK take the reply to GET_QUEUE_NUM as a number of pairs, Cloud
+    /// Hypervisor as a number of queues, of which it requires two.
     pub(crate) fn offered(queue_pairs: usize) -> Self {
         let multiqueue = if queue_pairs > 1 { Self::MQ.0 } else { 0 };
         Self(
@@ -130,7 +130,7 @@ impl Protocol {
         )
     }
 
-    /// Whether all of `other` are in here.
+    /// Returns whether all of `other` are in this set.
     pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -139,8 +139,8 @@ impl Protocol {
 /// Bytes of the largest IP packet, segmented or not.
 pub(crate) const MAX_PACKET: usize = 65_535;
 
-/// Bytes of the smallest receive buffer that drivers offer. A frame takes half of the queue at most: one that needed
-/// more than there is would wait for ever.
+/// Bytes of the smallest receive buffer that drivers offer. A frame takes half of the queue at most: one larger than
+/// the whole queue would wait forever.
 const BUFFER: usize = 1536;
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segmentation_needs_checksums() {
+    fn segmentation_requires_guest_csum() {
         let all = Features::offered(1);
         let limits = all.limits(1500, 256);
         assert!(limits.tso4 && limits.tso6 && limits.uso);
@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn frames_fit_small_queues() {
+    fn max_gso_fits_small_queues() {
         let limits = |size| Features::offered(1).limits(1500, size).max_gso;
         assert_eq!([1, 16, 64, 128].map(limits), [1500, 12_288, 49_152, 65_535]);
     }
 
     #[test]
-    fn header_grows_with_the_version() {
+    fn header_length_depends_on_features() {
         assert_eq!(Features(0).header_len(), 10);
         assert_eq!(Features::MRG_RXBUF.header_len(), 12);
         assert_eq!(Features::VERSION_1.header_len(), 12);

@@ -1,10 +1,10 @@
-//! Files that shrink under us.
+//! Handling of SIGBUS for mapped files that shrink.
 //!
-//! The guest's memory is a file of the front-end's, which can truncate it at any moment; a file in hugetlbfs can also run
-//! out of pages. An access to a page that is not there is SIGBUS. Sealing would prevent the first only, and few
-//! front-ends seal (QEMU's memory-backend-memfd does; Cloud Hypervisor and DPDK do not). So the signal is handled: memory
-//! of zeros takes the region's place, and the region is marked as broken, which its users look at between bursts. The
-//! process lives, and other regions, queues and sessions go on. System calls see EFAULT instead of a signal.
+//! The guest's memory is a file that the front-end can truncate at any moment; a file in hugetlbfs can also run out of
+//! pages. Access to a missing page raises SIGBUS. Sealing would prevent only truncation, and few front-ends seal
+//! (QEMU's memory-backend-memfd does; Cloud Hypervisor and DPDK do not). The signal handler therefore maps zeroed
+//! memory over the region and marks the region as faulted, which its users check between bursts. The process and other
+//! regions, queues and sessions continue. System calls return EFAULT instead of raising the signal.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,58 +14,58 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vm_memory::MmapRegion;
 
-/// A mapping of somebody else's file, watched for as long as this lives: drop it before the mapping.
+/// Fault protection of a mapped file, for as long as this value exists. It must be dropped before the mapping.
 #[derive(Debug)]
-pub(crate) struct Watch(&'static Slot);
+pub(crate) struct MappingGuard(&'static Slot);
 
-/// Mappings at a time. Each session has at most [`crate::memory::MAX_REGIONS`], and one more set while the table is
-/// being replaced; tests run some at once.
+/// Maximum number of mappings. Each session has at most [`crate::memory::MAX_REGIONS`], and as many again while the
+/// table is being replaced; tests run several sessions at once.
 const SLOTS: usize = 1024;
 
-impl Watch {
-    /// Watches `map` from now on.
+impl MappingGuard {
+    /// Protects `map` from now on.
     ///
     /// # Errors
-    /// The handler cannot be installed, or too many mappings are watched.
+    /// The handler cannot be installed, or too many mappings are protected.
     pub(crate) fn new(map: &MmapRegion) -> io::Result<Self> {
         install()?;
         let begin = map.as_ptr().addr();
-        // Lengths are rounded up by mmap, and so is what the handler replaces.
-        let slot = SLOTS_OF_ALL.iter().find(|slot| slot.claim(begin, map.size()));
+        // mmap rounds lengths up to whole pages, and so does the replacement.
+        let slot = TABLE.iter().find(|slot| slot.claim(begin, map.size()));
         slot.map(Self)
-            .ok_or_else(|| io::Error::other(format!("more than {SLOTS} mappings")))
+            .ok_or_else(|| io::Error::other(format!("more than {SLOTS} protected mappings")))
     }
 
-    /// Whether a page was missing.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.0.broken.load(Ordering::Relaxed)
+    /// Returns whether a page was missing.
+    pub(crate) fn has_faulted(&self) -> bool {
+        self.0.faulted.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Watch {
+impl Drop for MappingGuard {
     fn drop(&mut self) {
         self.0.begin.store(FREE, Ordering::Release);
     }
 }
 
-/// One watched mapping.
+/// One protected mapping.
 #[derive(Debug)]
 struct Slot {
-    /// Its address, or [`FREE`], or [`CLAIMED`].
+    /// The mapping's address, [`FREE`] or [`CLAIMED`].
     begin: AtomicUsize,
     len: AtomicUsize,
-    broken: AtomicBool,
+    faulted: AtomicBool,
 }
 
 const FREE: usize = 0;
-/// No mapping begins here.
+/// Being filled in; no mapping begins at this address.
 const CLAIMED: usize = 1;
 
-static SLOTS_OF_ALL: [Slot; SLOTS] = [const {
+static TABLE: [Slot; SLOTS] = [const {
     Slot {
         begin: AtomicUsize::new(FREE),
         len: AtomicUsize::new(0),
-        broken: AtomicBool::new(false),
+        faulted: AtomicBool::new(false),
     }
 }; SLOTS];
 
@@ -76,17 +76,17 @@ impl Slot {
             .compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
             .is_ok();
         if claimed {
-            self.broken.store(false, Ordering::Relaxed);
+            self.faulted.store(false, Ordering::Relaxed);
             self.len.store(len, Ordering::Relaxed);
             self.begin.store(begin, Ordering::Release);
         }
         claimed
     }
 
-    /// Puts zeros in the place of the mapping, if `address` is in it.
+    /// Replaces the mapping with zeroed memory, if `address` is in it.
     ///
-    /// Whoever faults in a mapping keeps its watch alive, so that the right slot does not change meanwhile. Others may,
-    /// but a mapping that is gone from one slot while it is read is not one that `address` is in.
+    /// The thread that faults in a mapping keeps its [`MappingGuard`] alive, so the slot of that mapping does not
+    /// change meanwhile. Other slots may, but a mapping removed while its slot is read does not contain `address`.
     fn replace(&self, address: usize) -> bool {
         let begin = self.begin.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Relaxed);
@@ -97,22 +97,22 @@ impl Slot {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let place = ptr::without_provenance_mut(begin);
-        // SAFETY: the range is a mapping that a `Watch` stands for, which its owner has not unmapped yet; replacing it
+        // SAFETY: the range is a mapping of a `MappingGuard`, which its owner has not unmapped yet. The replacement
         // keeps all of it mapped, readable and writable. Nothing in this process relies on its content.
         let mapped = unsafe { libc::mmap(place, len, protection, flags, -1, 0) };
         if mapped == libc::MAP_FAILED {
             return false;
         }
-        self.broken.store(true, Ordering::Relaxed);
+        self.faulted.store(true, Ordering::Relaxed);
         true
     }
 }
 
-/// Handles SIGBUS in this process from now on. What is none of ours goes to whoever handled it before; who comes later has
-/// to pass on to this.
+/// Installs the SIGBUS handler of this process. Faults outside of protected mappings go to the previous handler. A
+/// handler installed later must pass faults on to this one.
 ///
 /// # Errors
-/// The kernel's.
+/// `sigaction` failed.
 pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
@@ -134,7 +134,7 @@ pub(crate) fn install() -> io::Result<()> {
     installed.map_err(io::Error::from_raw_os_error)
 }
 
-/// What happened on SIGBUS before.
+/// The previous action for SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
@@ -146,29 +146,30 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: the location is this thread's, always valid.
     let errno = unsafe { *libc::__errno_location() };
     let fault = code > 0;
-    if !(fault && SLOTS_OF_ALL.iter().any(|slot| slot.replace(address))) {
+    if !(fault && TABLE.iter().any(|slot| slot.replace(address))) {
         // SAFETY: all-zero bytes are a `sigaction`: the default action.
         let default: libc::sigaction = unsafe { std::mem::zeroed() };
         let previous = PREVIOUS.get().unwrap_or(&default);
         match previous.sa_sigaction {
             libc::SIG_IGN if !fault => {}
             libc::SIG_DFL | libc::SIG_IGN => restore(signal, previous, fault),
-            _ => pass_on(signal, info, context, previous),
+            _ => call_previous(signal, info, context, previous),
         }
     }
     // SAFETY: as above. The interrupted code may be about to read it.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Not ours, but another handler's, which may mend it: ours stays, for what comes later.
-fn pass_on(
+/// Calls the previous handler for a fault outside of protected mappings. This handler stays installed for later faults,
+/// since the previous one may resolve this one.
+fn call_previous(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
     previous: &libc::sigaction,
 ) {
-    // The standard library's, for one, mends nothing, but has the next fault end the process. Where a sandbox does not let
-    // it, the fault would happen again and again.
+    // The standard library's handler, for one, resolves nothing, but resets the action so that the next fault ends the
+    // process. In a sandbox that forbids `sigaction` the fault would repeat forever.
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: it writes to a live `sigaction`; the call is async-signal-safe.
     if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
@@ -188,12 +189,13 @@ fn pass_on(
     }
 }
 
-/// Not ours, and nobody's: as it would be without us. A fault happens again when the handler returns.
+/// Restores the previous action (default or ignore) for a signal outside of protected mappings. A fault occurs again
+/// when the handler returns.
 fn restore(signal: libc::c_int, previous: &libc::sigaction, fault: bool) {
     // SAFETY: sets what was set before; `sigaction` is async-signal-safe.
     let set = unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
     if set != 0 {
-        // In a sandbox that does not let it: the fault would happen again and again.
+        // In a sandbox that forbids `sigaction` the fault would repeat forever.
         exit(signal);
     }
     if !fault {

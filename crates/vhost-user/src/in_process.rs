@@ -1,4 +1,4 @@
-//! A device whose VMM is this process: the same rings, set up by calls rather than by messages.
+//! A device for a VMM in the same process: the same rings, controlled by calls instead of messages.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,90 +8,90 @@ use rustix::event::{PollFd, PollFlags, poll};
 use vm_memory::GuestMemoryMmap;
 
 use crate::backend;
+use crate::control_ring::{ControlRing, RingError};
 use crate::features::Features;
-use crate::mailbox::{self, Answer};
-use crate::memory::{self, Table};
+use crate::mailbox::{self, Response};
+use crate::memory::{self, MemoryTable};
 use crate::message::RingAddress;
 use crate::receive::Receiver;
-use crate::ring::{Ring, Unusable};
 use crate::transmit::Transmitter;
 
-/// The control side of a virtio-net device with one pair of queues, for the VMM that its guest runs in.
+/// The control side of a virtio-net device with one queue pair, for the VMM that runs the guest.
 ///
-/// It waits for whoever works on the rings, which takes as long as a burst of frames.
+/// Calls wait for the threads that serve the rings, at most for one burst of frames.
 #[derive(Debug)]
 pub struct Device {
     /// The receive queue, then the transmit queue (5.1.2).
-    rings: Vec<Ring>,
-    /// Rung by whoever works on a ring, when it has answered.
-    bell: Arc<OwnedFd>,
+    rings: Vec<ControlRing>,
+    /// An eventfd that a ring's thread signals after it has executed a command.
+    event: Arc<OwnedFd>,
     mtu: usize,
 }
 
-/// A queue as its driver describes it: addresses are the guest's physical ones.
+/// A queue as configured by the driver, in guest-physical addresses.
 #[derive(Debug)]
 pub struct Queue {
-    /// Entries, a power of two up to 32,768.
+    /// Number of entries, a power of two up to 32,768.
     pub size: u16,
-    /// Where the descriptor table is.
+    /// Address of the descriptor table.
     pub descriptors: u64,
-    /// Where the available ring, or driver area, is.
+    /// Address of the available ring (driver area).
     pub available: u64,
-    /// Where the used ring, or device area, is.
+    /// Address of the used ring (device area).
     pub used: u64,
-    /// A non-blocking eventfd that tells of the driver's notifications: an ioeventfd for instance.
+    /// A non-blocking eventfd that the driver's notifications signal, for instance an ioeventfd.
     pub kick: OwnedFd,
-    /// An eventfd that the driver is interrupted by: an irqfd for instance. It is made non-blocking.
+    /// An eventfd that interrupts the driver, for instance an irqfd. It is made non-blocking.
     pub call: OwnedFd,
 }
 
-/// Why a device cannot be activated.
+/// The reason why a device cannot be activated.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Inactive(#[from] Refused);
+pub struct ActivateError(#[from] ActivateErrorKind);
 
 #[derive(Debug, thiserror::Error)]
-enum Refused {
-    #[error("features {0:#x} are not on offer")]
+enum ActivateErrorKind {
+    #[error("features {0:#x} were not offered")]
     Features(u64),
     #[error(transparent)]
-    Memory(#[from] memory::Refused),
+    Memory(#[from] memory::MemoryError),
     #[error("queue {number}: {error}")]
-    Unusable { number: u32, error: Unusable },
+    RingError { number: u32, error: RingError },
     #[error("{0}")]
     Worker(String),
 }
 
 impl Device {
-    /// A device whose guest's MTU is `mtu` bytes, and the halves of its link. Somebody works on these whenever their
-    /// descriptors are readable: until then nothing here returns.
+    /// Creates a device for a guest whose MTU is `mtu` bytes, and its receiver and transmitter. Other threads must
+    /// serve these whenever their descriptors are readable: the methods of the device wait for that.
     ///
     /// # Errors
     /// Out of descriptors.
     pub fn new(mtu: usize) -> io::Result<(Self, Receiver, Transmitter)> {
-        let bell = Arc::new(mailbox::bell()?);
-        let (rings, (receiver, transmitter)) = backend::pair(&bell, mtu)?;
+        let event = Arc::new(mailbox::new_event()?);
+        let (rings, (receiver, transmitter)) = backend::pair(&event, mtu)?;
         let rings = rings.into();
-        Ok((Self { rings, bell, mtu }, receiver, transmitter))
+        Ok((Self { rings, event, mtu }, receiver, transmitter))
     }
 
-    /// Virtio features that the device has (5.1.3 and 6). Those of its configuration space are the VMM's to add.
+    /// Returns the virtio features of the device (5.1.3 and 6). The VMM adds those of the configuration space.
     #[must_use]
     pub fn features(&self) -> u64 {
         Features::offered_in_process().0
     }
 
-    /// Serves `queues`, receive and transmit, of a driver that has accepted `features`, from now on. The memory may be the
-    /// guest's as KVM sees it too. Queues of before are let go of first.
+    /// Starts serving `queues`, receive and transmit, of a driver that accepted `features`. `memory` may be mapped in
+    /// the guest by KVM as well. The previous queues are stopped first.
     ///
     /// # Errors
-    /// Features are not on offer, or a queue cannot be what it is described as. There are no queues then.
+    /// Features are not offered, or a queue is invalid. No queues are served then.
     pub fn activate(
         &mut self,
         memory: &GuestMemoryMmap,
         features: u64,
         queues: [Queue; 2],
-    ) -> Result<(), Inactive> {
+    ) -> Result<(), ActivateError> {
         self.reset();
         let activated = self.try_activate(memory, Features(features), queues);
         if activated.is_err() {
@@ -100,12 +100,12 @@ impl Device {
         Ok(activated?)
     }
 
-    /// Lets go of the queues: when this returns, nobody accesses the guest's memory any more.
+    /// Stops the queues: after this call no thread accesses the guest's memory.
     pub fn reset(&mut self) {
-        self.rings.iter_mut().for_each(Ring::stop);
-        // What was said of a ring that is forgotten does not matter.
-        let _ = self.settle();
-        self.rings.iter_mut().for_each(Ring::forget);
+        self.rings.iter_mut().for_each(ControlRing::stop);
+        // The responses of rings that are being cleared do not matter.
+        let _ = self.wait_for_responses();
+        self.rings.iter_mut().for_each(ControlRing::clear);
     }
 
     fn try_activate(
@@ -113,32 +113,37 @@ impl Device {
         memory: &GuestMemoryMmap,
         features: Features,
         queues: [Queue; 2],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ActivateErrorKind> {
         if !Features::offered_in_process().has(features) {
-            return Err(Refused::Features(features.0));
+            return Err(ActivateErrorKind::Features(features.0));
         }
-        let memory = Arc::new(Table::in_process(memory)?);
+        let memory = Arc::new(MemoryTable::in_process(memory)?);
         let mut both = (0..).zip(queues).zip(&mut self.rings);
         let started = both.try_for_each(|((number, queue), ring)| {
             start(ring, number, queue, &memory, features, self.mtu)
-                .map_err(|error| Refused::Unusable { number, error })
+                .map_err(|error| ActivateErrorKind::RingError { number, error })
         });
-        // Also where one cannot be: the other may have an order, and takes no second one before it has obeyed.
-        let settled = self.settle();
-        started.and(settled)
+        // Waits in case of an error, too: the other ring may have a pending command, and accepts no second one before
+        // it is executed.
+        let waited = self.wait_for_responses();
+        started.and(waited)
     }
 
-    /// Waits until all orders have been obeyed.
-    fn settle(&mut self) -> Result<(), Refused> {
-        while self.rings.iter().any(Ring::is_busy) {
-            // An interrupted wait is one more look. The bell is rung for each answer, after that is there.
-            let _ = poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], None);
-            let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+    /// Waits until all commands are executed.
+    fn wait_for_responses(&mut self) -> Result<(), ActivateErrorKind> {
+        while self.rings.iter().any(ControlRing::is_busy) {
+            // An interrupted wait is harmless. The eventfd is signalled after each response is stored.
+            let _ = poll(&mut [PollFd::new(&*self.event, PollFlags::IN)], None);
+            let _ = rustix::io::read(&*self.event, &mut [0; 8]);
         }
-        let answers: Vec<_> = self.rings.iter_mut().filter_map(Ring::collect).collect();
-        for answer in answers {
-            if let Answer::Refused(reason) = answer {
-                return Err(Refused::Worker(reason));
+        let responses: Vec<_> = self
+            .rings
+            .iter_mut()
+            .filter_map(ControlRing::take_response)
+            .collect();
+        for response in responses {
+            if let Response::Failed(reason) = response {
+                return Err(ActivateErrorKind::Worker(reason));
             }
         }
         Ok(())
@@ -152,13 +157,13 @@ impl Drop for Device {
 }
 
 fn start(
-    ring: &mut Ring,
+    ring: &mut ControlRing,
     number: u32,
     queue: Queue,
-    memory: &Arc<Table>,
+    memory: &Arc<MemoryTable>,
     features: Features,
     mtu: usize,
-) -> Result<(), Unusable> {
+) -> Result<(), RingError> {
     ring.set_size(queue.size.into())?;
     let address = RingAddress {
         ring: number,

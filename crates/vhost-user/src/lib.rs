@@ -1,40 +1,42 @@
-//! The device side of vhost-user: a virtio-net device whose driver, and whose guest's memory, are in another process.
+//! The device side of vhost-user: a virtio-net device whose driver and guest memory are in another process.
 //!
-//! An edge. [`Backend`] talks to the front-end; a [`Receiver`] and a [`Transmitter`] for each pair of queues move frames,
-//! each pair in whatever thread. Payload is not copied: a frame that is received, and room for one to be sent, are slices
-//! of the guest's memory. [`Device`] is for a VMM in this process, and takes the place of [`Backend`].
+//! [`Backend`] communicates with the front-end. A [`Receiver`] and a [`Transmitter`] per queue pair move frames, each
+//! pair in any thread. Payload is not copied: received frames, and room for frames to be sent, are slices of the
+//! guest's memory. [`Device`] replaces [`Backend`] for a VMM in the same process.
 //!
 //! # Threads
 //!
-//! The front-end changes rings while others work on them. An order goes into the ring's mailbox, and is obeyed between
-//! two bursts; the front-end's next message is read when all orders of this one have been obeyed. No thread waits for
-//! another.
+//! The front-end changes rings while other threads work on them. A command is put into the ring's mailbox and executed
+//! between two bursts. The next message of the front-end is read when all commands of the current one are executed. No
+//! thread waits for another.
 //!
 //! # A hostile front-end, a hostile guest
 //!
-//! `message.rs` turns bytes into types once, at the door, and what is wrong ends the session. `memory.rs` maps only what
-//! is in its file, and `guard.rs` handles SIGBUS for what is cut off later. What a driver does against the ring's protocol
-//! gives its ring up, until it is set up anew; other rings go on.
+//! `message.rs` parses bytes into types once; a malformed message ends the session. `memory.rs` maps only what is in
+//! the file, and `guard.rs` handles SIGBUS for files truncated later. A driver that violates the ring protocol loses
+//! that ring until it is started again; other rings continue.
 //!
 //! # Features
 //!
-//! Checksums and segmentation (TSO, USO) both ways, mergeable buffers, event indices, indirect descriptors, several pairs
-//! of queues, the MTU, a log of dirty pages. The control queue is the front-end's. VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD is
-//! not needed: chains are returned in the order they were taken, so that the used index in the ring says all.
+//! Checksums and segmentation (TSO, USO) both ways, mergeable buffers, event indices, indirect descriptors, several
+//! queue pairs, the MTU, and a log of dirty pages. The control queue is implemented by the front-end.
+//! VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD is not needed: chains are returned in the order in which they were taken, so
+//! the used index in the ring is all the state there is.
 //!
 //! # Why not rust-vmm's `vhost`
 //!
-//! Its `BackendReqHandler` blocks in the middle of a message and has to have each answer at once: a thread of its own
-//! could be held up for ever by half a message, and would have to wait for the workers, which here do not wait for each
-//! other. Its front-end is the other side in this crate's tests. `vm-memory` holds the mappings.
+//! Its `BackendReqHandler` blocks in the middle of a message and requires each reply at once: half a message could
+//! block its thread forever, and it would have to wait for the workers. This crate's tests use its front-end.
+//! `vm-memory` holds the mappings.
 
 #![warn(missing_docs)]
 
 mod backend;
 mod channel;
+mod control_ring;
+mod data_plane;
 mod features;
 mod guard;
-mod half;
 mod in_process;
 mod log;
 mod mailbox;
@@ -42,10 +44,9 @@ mod memory;
 mod message;
 mod parts;
 mod receive;
-mod ring;
 mod transmit;
 
-pub use backend::{Backend, Ended, MAX_PAIRS};
-pub use in_process::{Device, Inactive, Queue};
+pub use backend::{Backend, MAX_PAIRS, SessionEnd};
+pub use in_process::{ActivateError, Device, Queue};
 pub use receive::{BURST, Burst, MAX_PARTS, Receiver};
 pub use transmit::{Reservation, Transmitter};

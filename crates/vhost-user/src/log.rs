@@ -1,4 +1,4 @@
-//! The log of dirty pages: what a migration still has to copy.
+//! The log of dirty pages, which a migration still has to copy.
 
 use std::fs::File;
 use std::io;
@@ -8,48 +8,48 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
-use crate::guard::Watch;
+use crate::guard::MappingGuard;
 
 /// One bit for each page of the guest's memory, in memory that the front-end clears.
 #[derive(Debug)]
-pub(crate) struct Log {
-    /// First: it ends before the mapping does.
-    watch: Watch,
+pub(crate) struct DirtyLog {
+    /// Declared first, so that it is dropped before the mapping.
+    guard: MappingGuard,
     map: MmapRegion,
     begin: usize,
     len: usize,
 }
 
-/// Bytes that one bit stands for (VHOST_LOG_PAGE).
+/// Bytes per bit (VHOST_LOG_PAGE).
 const PAGE: u64 = 4096;
 
-impl Log {
+impl DirtyLog {
     /// Maps a log of `size` bytes at `offset` in `file`.
     ///
     /// # Errors
-    /// The file is shorter, or cannot be mapped.
+    /// The file is too short, or cannot be mapped.
     pub(crate) fn new(size: u64, offset: u64, file: OwnedFd) -> io::Result<Self> {
         let end = offset.checked_add(size).filter(|_| size > 0);
         let file_len = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
         let end = end.filter(|end| *end <= file_len).ok_or_else(|| {
             io::Error::other(format!(
-                "a log of {size:#x} at {offset:#x} in a file of {file_len:#x}"
+                "a log of {size:#x} bytes at {offset:#x} in a file of {file_len:#x} bytes"
             ))
         })?;
         let [begin, len, end] =
             [offset, size, end].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         let map =
             MmapRegion::from_file(FileOffset::new(File::from(file), 0), end).map_err(io::Error::other)?;
-        let watch = Watch::new(&map)?;
+        let guard = MappingGuard::new(&map)?;
         Ok(Self {
-            watch,
+            guard,
             map,
             begin,
             len,
         })
     }
 
-    /// Marks the `len` bytes at the guest's `address`, which have been written. What the log has no bit for is left out.
+    /// Marks `len` written bytes at the guest address `address`. Pages past the end of the log are ignored.
     fn mark(&self, address: u64, len: u64) {
         if len == 0 {
             return;
@@ -60,34 +60,34 @@ impl Log {
                 return;
             };
             if let Ok(byte) = self.map.get_atomic_ref::<AtomicU8>(self.begin + at) {
-                // Release: whoever clears the bit copies what was written before it was set.
+                // Release: a front-end that clears the bit then copies what was written before it was set.
                 byte.fetch_or(1 << (page % 8), Ordering::Release);
             }
         }
     }
 
-    /// Whether a part of it has been lost.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.watch.is_broken()
+    /// Returns whether the log was truncated.
+    pub(crate) fn has_faulted(&self) -> bool {
+        self.guard.has_faulted()
     }
 }
 
-/// What one ring writes to the log.
+/// The dirty log of one ring.
 #[derive(Clone, Debug)]
 pub(crate) struct RingLog {
-    pub(crate) log: Arc<Log>,
-    /// The guest's address of the used ring, if writes to that are logged too, and its bytes.
+    pub(crate) log: Arc<DirtyLog>,
+    /// Guest address and length of the used ring, if writes to it are logged.
     pub(crate) used: Option<(u64, u64)>,
 }
 
 impl RingLog {
-    /// Marks what was written to a buffer.
-    pub(crate) fn wrote(&self, address: u64, len: usize) {
+    /// Marks bytes written to a buffer.
+    pub(crate) fn mark_buffer(&self, address: u64, len: usize) {
         self.log.mark(address, len as u64);
     }
 
-    /// Marks the used ring, all of it: it has a page or two.
-    pub(crate) fn wrote_used(&self) {
+    /// Marks the whole used ring, which has a page or two.
+    pub(crate) fn mark_used_ring(&self) {
         if let Some((address, len)) = self.used {
             self.log.mark(address, len);
         }

@@ -1,8 +1,9 @@
-//! How the control socket's thread changes a ring that another thread works on.
+//! Commands from the control thread to the thread that serves a ring.
 //!
-//! An order is put into the ring's mailbox and its bell is rung; the ring's thread obeys between two bursts, puts the
-//! answer in its place, and rings the device's bell. There is one order at a time, and nobody waits: the device reads the
-//! next message when all answers to this one are there. The packet path looks at one flag.
+//! The control thread puts a command into the ring's mailbox and signals the mailbox's eventfd. The ring's thread
+//! executes it between two bursts, stores the response, and signals the device's eventfd. There is one command at a
+//! time, and neither thread blocks: the device reads the next message when all responses are stored. The packet path
+//! checks one flag.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,113 +12,113 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::half::Setup;
+use crate::data_plane::RingConfig;
 use crate::log::RingLog;
-use crate::memory::Table;
+use crate::memory::MemoryTable;
 
 /// A change to a ring.
 #[derive(Debug)]
-pub(crate) enum Order {
-    /// Serve this ring. There is none.
-    Start(Box<Setup>),
-    /// Say where the ring has got to, and forget it.
+pub(crate) enum Command {
+    /// Start serving a ring. The ring must be stopped.
+    Start(Box<RingConfig>),
+    /// Stop serving the ring and return its position.
     Stop,
-    /// The guest's memory is this now.
-    Memory(Arc<Table>),
-    /// The driver is signalled by this now.
+    /// Replace the memory table.
+    Memory(Arc<MemoryTable>),
+    /// Replace the descriptor that signals the driver.
     Call(Option<OwnedFd>),
-    /// Errors are told by this now.
+    /// Replace the descriptor that signals errors.
     Err(Option<OwnedFd>),
-    /// Serve the ring, or leave it alone.
+    /// Enable or disable the ring.
     Enable(bool),
-    /// Mark what is written here, or nowhere.
+    /// Replace the dirty log.
     Log(Option<RingLog>),
 }
 
-/// What became of an order.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     Done,
-    /// The ring has stopped, with so many available entries taken (and returned). `None`: there was no ring.
+    /// The ring has stopped, with this many available entries taken (and returned). `None`: there was no ring.
     Stopped(Option<u16>),
-    /// It cannot be done.
-    Refused(String),
+    /// The command failed.
+    Failed(String),
 }
 
-/// One ring's mailbox.
+/// The mailbox of one ring.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// An order is there. Not needed for what is in the slot, which has its lock: it spares taking that.
-    waiting: AtomicBool,
+    /// A command is pending. Redundant with the slot, but read without taking its lock.
+    pending: AtomicBool,
     slot: Mutex<Slot>,
-    bell: OwnedFd,
-    /// The device's bell.
-    answered: Arc<OwnedFd>,
+    event: OwnedFd,
+    /// The device's eventfd.
+    control_event: Arc<OwnedFd>,
 }
 
 #[derive(Debug, Default)]
 enum Slot {
     #[default]
     Idle,
-    Ordered(Order),
-    /// Taken out, being obeyed.
-    Underway,
-    Answered(Answer),
-    /// Nobody works on this ring any more.
+    Pending(Command),
+    /// Taken by the ring's thread, which is executing it.
+    Executing,
+    Done(Response),
+    /// No thread serves this ring any more.
     Closed,
 }
 
-/// An eventfd for [`ring`].
-pub(crate) fn bell() -> Result<OwnedFd, Errno> {
+/// Creates an eventfd for [`signal`].
+pub(crate) fn new_event() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Wakes whoever sleeps on `bell`, edge-triggered: nobody reads it.
-pub(crate) fn ring(bell: &OwnedFd) {
-    // It fails when 2^64 - 2 rings have not been heard.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+/// Signals `event`, which is watched edge-triggered and never read.
+pub(crate) fn signal(event: &OwnedFd) {
+    // It fails only if the counter is at its maximum of 2^64 - 2.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
 impl Mailbox {
-    pub(crate) fn new(answered: Arc<OwnedFd>) -> Result<Self, Errno> {
+    pub(crate) fn new(control_event: Arc<OwnedFd>) -> Result<Self, Errno> {
         Ok(Self {
-            waiting: AtomicBool::new(false),
+            pending: AtomicBool::new(false),
             slot: Mutex::default(),
-            bell: bell()?,
-            answered,
+            event: new_event()?,
+            control_event,
         })
     }
 
-    pub(crate) fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub(crate) fn event(&self) -> &OwnedFd {
+        &self.event
     }
 
-    /// The device's side: puts an order in. The last one has been answered.
-    pub(crate) fn post(&self, order: Order) {
+    /// Device side: posts a command. The previous one must have a response, which was taken.
+    pub(crate) fn post(&self, command: Command) {
         let mut slot = self.slot();
         match *slot {
             Slot::Idle => {
-                *slot = Slot::Ordered(order);
-                self.waiting.store(true, Ordering::Release);
-                ring(&self.bell);
+                *slot = Slot::Pending(command);
+                self.pending.store(true, Ordering::Release);
+                signal(&self.event);
             }
             Slot::Closed => {}
-            Slot::Ordered(_) | Slot::Underway | Slot::Answered(_) => {
-                debug_assert!(false, "two orders at a time");
+            Slot::Pending(_) | Slot::Executing | Slot::Done(_) => {
+                debug_assert!(false, "two commands at a time");
             }
         }
     }
 
-    /// The device's side: whether an order has not been answered.
+    /// Device side: returns whether a command has no response yet.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(*self.slot(), Slot::Ordered(_) | Slot::Underway)
+        matches!(*self.slot(), Slot::Pending(_) | Slot::Executing)
     }
 
-    /// The device's side: the answer, if there is one. A ring that nobody works on any more does as it is told.
-    pub(crate) fn answer(&self) -> Option<Answer> {
+    /// Device side: returns and removes the response, if there is one. There is none from a ring that no thread serves.
+    pub(crate) fn take_response(&self) -> Option<Response> {
         let mut slot = self.slot();
         match std::mem::take(&mut *slot) {
-            Slot::Answered(answer) => Some(answer),
+            Slot::Done(response) => Some(response),
             Slot::Closed => {
                 *slot = Slot::Closed;
                 None
@@ -129,37 +130,37 @@ impl Mailbox {
         }
     }
 
-    /// The ring's side: whether there is an order.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Acquire)
+    /// Ring side: returns whether a command is pending.
+    pub(crate) fn has_command(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
     }
 
-    /// The ring's side: obeys the order, if there is one.
-    pub(crate) fn obey(&self, how: impl FnOnce(Order) -> Answer) {
+    /// Ring side: executes the pending command, if there is one.
+    pub(crate) fn execute(&self, execute: impl FnOnce(Command) -> Response) {
         let mut slot = self.slot();
-        self.waiting.store(false, Ordering::Relaxed);
+        self.pending.store(false, Ordering::Relaxed);
         *slot = match std::mem::take(&mut *slot) {
-            Slot::Ordered(order) => {
-                *slot = Slot::Underway;
+            Slot::Pending(command) => {
+                *slot = Slot::Executing;
                 drop(slot);
-                let answer = how(order);
+                let response = execute(command);
                 slot = self.slot();
-                Slot::Answered(answer)
+                Slot::Done(response)
             }
             other => other,
         };
         drop(slot);
-        ring(&self.answered);
+        signal(&self.control_event);
     }
 
-    /// The ring's side: nobody works on this ring from now on.
+    /// Ring side: closes the mailbox, since no thread serves this ring any more.
     pub(crate) fn close(&self) {
         *self.slot() = Slot::Closed;
-        ring(&self.answered);
+        signal(&self.control_event);
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        // A slot is whole at all times: nothing panics while it is changed.
+        // The slot is valid at all times: no code panics while changing it.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

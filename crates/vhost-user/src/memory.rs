@@ -1,4 +1,4 @@
-//! The guest's memory: files of the front-end's, mapped.
+//! The guest's memory: mapped files of the front-end.
 
 use std::fs::File;
 use std::io;
@@ -11,26 +11,26 @@ use vm_memory::{
     VolatileSlice,
 };
 
-use crate::guard::Watch;
+use crate::guard::MappingGuard;
 use crate::message::Region;
 
-/// Parts of the guest's memory at a time: VHOST_USER_GET_MAX_MEM_SLOTS.
+/// Maximum number of regions: VHOST_USER_GET_MAX_MEM_SLOTS.
 pub(crate) const MAX_REGIONS: usize = 64;
 
-/// All of the guest's memory. It never changes; another table takes its place.
+/// All of the guest's memory. A table is immutable; changes create another one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
-    /// By use rather than address: there are few.
-    regions: Vec<Arc<Mapped>>,
+pub(crate) struct MemoryTable {
+    /// In the order of addition, not sorted by address, since there are few.
+    regions: Vec<Arc<MappedRegion>>,
 }
 
-/// Why memory was refused. Addresses and lengths are in bytes.
+/// The reason why memory was refused. Addresses and lengths are in bytes.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
-    #[error("memory of no bytes at {0:#x}")]
+pub(crate) enum MemoryError {
+    #[error("empty memory region at {0:#x}")]
     Empty(u64),
     #[error(
-        "{size:#x} bytes of memory at {guest:#x}, {user:#x}, {offset:#x} pass the end of the address space"
+        "memory region of {size:#x} bytes at {guest:#x}, {user:#x}, {offset:#x} exceeds the address space"
     )]
     Overflow {
         guest: u64,
@@ -38,34 +38,34 @@ pub(crate) enum Refused {
         offset: u64,
         size: u64,
     },
-    #[error("memory at {0:#x} overlaps other memory")]
+    #[error("memory region at {0:#x} overlaps another one")]
     Overlap(u64),
-    #[error("more than {MAX_REGIONS} regions of memory")]
+    #[error("more than {MAX_REGIONS} memory regions")]
     TooMany,
-    #[error("memory at {guest:#x} ends at {end:#x} in a file of {len:#x}")]
+    #[error("memory region at {guest:#x} ends at {end:#x} in a file of {len:#x} bytes")]
     Short { guest: u64, end: u64, len: u64 },
-    #[error("memory at {guest:#x} cannot be mapped: {error}")]
+    #[error("cannot map memory region at {guest:#x}: {error}")]
     Map { guest: u64, error: io::Error },
 }
 
-impl Table {
+impl MemoryTable {
     /// Maps all of `regions`.
     ///
     /// # Errors
-    /// One of them cannot be.
-    pub(crate) fn new(regions: impl IntoIterator<Item = (Region, OwnedFd)>) -> Result<Self, Refused> {
+    /// A region is invalid or cannot be mapped.
+    pub(crate) fn new(regions: impl IntoIterator<Item = (Region, OwnedFd)>) -> Result<Self, MemoryError> {
         regions
             .into_iter()
             .try_fold(Self::default(), |table, (region, file)| table.with(region, file))
     }
 
-    /// Memory that is mapped already, by a VMM in this process. Nobody cuts it off.
+    /// Uses memory that a VMM in this process has mapped. It is never truncated.
     ///
     /// # Errors
-    /// It is in too many regions.
-    pub(crate) fn in_process(memory: &GuestMemoryMmap) -> Result<Self, Refused> {
+    /// The memory has too many regions.
+    pub(crate) fn in_process(memory: &GuestMemoryMmap) -> Result<Self, MemoryError> {
         if memory.num_regions() > MAX_REGIONS {
-            return Err(Refused::TooMany);
+            return Err(MemoryError::TooMany);
         }
         let mapped = |region: &vm_memory::GuestRegionMmap| {
             let guest = region.start_addr().raw_value();
@@ -75,9 +75,9 @@ impl Table {
                 user: guest,
                 offset: 0,
             };
-            Arc::new(Mapped {
+            Arc::new(MappedRegion {
                 region: described,
-                watch: None,
+                guard: None,
                 map: region.get_mmap(),
                 begin: 0,
             })
@@ -86,26 +86,26 @@ impl Table {
         Ok(Self { regions })
     }
 
-    /// This memory and `region`, which is mapped from `file`. One that is there already is mapped anew: QEMU 7.2 says it
-    /// once for each pair of queues.
+    /// Returns this memory with `region`, mapped from `file`. An identical region is mapped again: QEMU 7.2 adds it
+    /// once for each queue pair.
     ///
     /// # Errors
-    /// It overlaps what is there, is not all in its file, or cannot be mapped.
-    pub(crate) fn with(mut self, region: Region, file: OwnedFd) -> Result<Self, Refused> {
+    /// The region overlaps another one, is not completely in its file, or cannot be mapped.
+    pub(crate) fn with(mut self, region: Region, file: OwnedFd) -> Result<Self, MemoryError> {
         self.regions.retain(|mapped| mapped.region != region);
         if self.regions.len() == MAX_REGIONS {
-            return Err(Refused::TooMany);
+            return Err(MemoryError::TooMany);
         }
         check(&region)?;
         if self.regions.iter().any(|other| overlap(&other.region, &region)) {
-            return Err(Refused::Overlap(region.guest));
+            return Err(MemoryError::Overlap(region.guest));
         }
-        self.regions.push(Arc::new(Mapped::new(region, file)?));
+        self.regions.push(Arc::new(MappedRegion::new(region, file)?));
         Ok(self)
     }
 
-    /// This memory without `region`, which its guest and user addresses and its size name. QEMU 7.2 takes it away once for
-    /// each pair of queues, too.
+    /// Returns this memory without `region`, which is identified by its guest and user addresses and its size. QEMU 7.2
+    /// removes it once for each queue pair.
     pub(crate) fn without(mut self, region: &Region) -> Self {
         let named = |region: &Region| (region.guest, region.user, region.size);
         self.regions
@@ -113,7 +113,7 @@ impl Table {
         self
     }
 
-    /// The guest's address of what the front-end has at `user`.
+    /// Returns the guest address of the front-end's virtual address `user`.
     pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
         self.regions.iter().find_map(|mapped| {
             let Region {
@@ -127,20 +127,20 @@ impl Table {
         })
     }
 
-    /// Whether a part of it has been lost.
-    pub(crate) fn is_broken(&self) -> bool {
+    /// Returns whether a region was truncated.
+    pub(crate) fn has_faulted(&self) -> bool {
         self.regions
             .iter()
-            .filter_map(|mapped| mapped.watch.as_ref())
-            .any(Watch::is_broken)
+            .filter_map(|mapped| mapped.guard.as_ref())
+            .any(MappingGuard::has_faulted)
     }
 }
 
-impl<'m> Memory for &'m Table {
+impl<'m> Memory for &'m MemoryTable {
     type Area = VolatileSlice<'m>;
 
     fn area(&self, addr: u64, len: usize) -> Option<VolatileSlice<'m>> {
-        let table: &'m Table = self;
+        let table: &'m MemoryTable = self;
         table.regions.iter().find_map(|mapped| {
             let at = addr.wrapping_sub(mapped.region.guest);
             let left = mapped.region.size.checked_sub(at).filter(|left| *left > 0)?;
@@ -153,30 +153,31 @@ impl<'m> Memory for &'m Table {
     }
 }
 
-/// One region.
+/// One mapped region.
 #[derive(Debug)]
-struct Mapped {
+struct MappedRegion {
     region: Region,
-    /// First: it ends before the mapping does.
-    watch: Option<Watch>,
+    /// Declared first, so that it is dropped before the mapping.
+    guard: Option<MappingGuard>,
     map: Arc<MmapRegion>,
-    /// Where in the mapping the region begins.
+    /// Offset of the region in the mapping.
     begin: usize,
 }
 
-impl Mapped {
-    fn new(region: Region, file: OwnedFd) -> Result<Self, Refused> {
+impl MappedRegion {
+    fn new(region: Region, file: OwnedFd) -> Result<Self, MemoryError> {
         let guest = region.guest;
-        let failed = |error| Refused::Map { guest, error };
+        let failed = |error| MemoryError::Map { guest, error };
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed(errno.into()))?;
         let len = u64::try_from(stat.st_size).unwrap_or(0);
-        // `check` has seen that this is an address.
+        // `check` has excluded an overflow.
         let end = region.offset + region.size;
         if end > len {
-            return Err(Refused::Short { guest, end, len });
+            return Err(MemoryError::Short { guest, end, len });
         }
-        // From the file's first byte, as the specification's own back-end does it: an offset need not be a multiple of
-        // the page size where that is 2 MiB. For the same reason up to the end of the last such page, as munmap wants it.
+        // Maps from the file's first byte, as the specification's own back-end does: with pages of 2 MiB an offset need
+        // not be a multiple of the page size. The end is rounded up to such a page for the same reason, as munmap
+        // requires.
         let page = u64::try_from(stat.st_blksize).unwrap_or(0).max(1);
         let mapped = end.next_multiple_of(page).min(len);
         let (Ok(begin), Ok(mapped)) = (usize::try_from(region.offset), usize::try_from(mapped)) else {
@@ -184,18 +185,18 @@ impl Mapped {
         };
         let map = MmapRegion::from_file(FileOffset::new(File::from(file), 0), mapped)
             .map_err(|error| failed(io::Error::other(error)))?;
-        let watch = Watch::new(&map).map_err(failed)?;
+        let guard = MappingGuard::new(&map).map_err(failed)?;
         Ok(Self {
             region,
-            watch: Some(watch),
+            guard: Some(guard),
             map: Arc::new(map),
             begin,
         })
     }
 }
 
-/// Sums of a region's numbers can be made from here on.
-fn check(region: &Region) -> Result<(), Refused> {
+/// Checks that sums of the region's numbers do not overflow.
+fn check(region: &Region) -> Result<(), MemoryError> {
     let &Region {
         guest,
         size,
@@ -203,15 +204,15 @@ fn check(region: &Region) -> Result<(), Refused> {
         offset,
     } = region;
     if size == 0 {
-        return Err(Refused::Empty(guest));
+        return Err(MemoryError::Empty(guest));
     }
-    // mmap takes no more than the positive half.
+    // mmap accepts file offsets up to i64::MAX only.
     let most = i64::MAX as u64;
     let fits = guest.checked_add(size).is_some()
         && user.checked_add(size).is_some()
         && offset.checked_add(size).is_some_and(|end| end <= most);
     if !fits {
-        return Err(Refused::Overflow {
+        return Err(MemoryError::Overflow {
             guest,
             user,
             offset,

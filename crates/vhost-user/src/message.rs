@@ -1,49 +1,49 @@
-//! Messages of a front-end: bytes and descriptors to types, once, at the door.
+//! Parsing of a front-end's messages: bytes and descriptors to types.
 //!
-//! Names and layouts are of the vhost-user specification (QEMU's docs/interop/vhost-user.rst). Numbers are in the byte
-//! order of the machine that both ends run on.
+//! Names and layouts are those of the vhost-user specification (QEMU's docs/interop/vhost-user.rst). Numbers are in
+//! host byte order.
 
 use std::os::fd::OwnedFd;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A message's first bytes.
+/// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// Which message.
+    /// The message.
     pub(crate) code: u32,
     /// Version in bits 0 and 1, then REPLY and NEED_REPLY.
     pub(crate) flags: u32,
-    /// Bytes that follow.
+    /// Bytes of the body.
     pub(crate) size: u32,
 }
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = size_of::<Header>();
 
-/// Bytes of the longest body: a memory table with all its regions.
+/// Bytes of the longest body: a memory table with the most regions.
 pub(crate) const MAX_BODY: usize = 8 + MAX_REGIONS * size_of::<Region>();
 
-/// Regions, and so descriptors, that one message may carry. The specification allows 8; rust-vmm's front-ends may send
-/// this many.
+/// Maximum number of regions, and so of descriptors, in one message. The specification allows 8; rust-vmm's front-ends
+/// may send this many.
 pub(crate) const MAX_REGIONS: usize = 32;
 
 /// A part of the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Region {
-    /// Its first byte, as the guest's physical address.
+    /// Guest-physical address of its first byte.
     pub(crate) guest: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) size: u64,
-    /// Its first byte, as the front-end's virtual address.
+    /// Front-end virtual address of its first byte.
     pub(crate) user: u64,
-    /// Where it begins in its file.
+    /// Offset in its file.
     pub(crate) offset: u64,
 }
 
-/// Where a ring's parts lie, as the front-end's virtual addresses.
+/// Addresses of a ring's parts, as the front-end's virtual addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RingAddress {
@@ -57,83 +57,83 @@ pub(crate) struct RingAddress {
     pub(crate) used: u64,
     /// The available ring.
     pub(crate) available: u64,
-    /// The used ring, as the guest's physical address: for the log.
+    /// Guest-physical address of the used ring, for the log.
     pub(crate) log: u64,
 }
 
-/// What a front-end asks for.
+/// A message from the front-end.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Which virtio features there are.
+    /// Query the virtio features offered.
     GetFeatures,
-    /// Which of them the driver uses.
+    /// Set the virtio features accepted by the driver.
     SetFeatures(u64),
-    /// The session begins, or (long obsolete) ends: means nothing here.
+    /// SET_OWNER, or the obsolete RESET_OWNER: no effect.
     Owner,
-    /// All of the guest's memory.
+    /// Replace all of the guest's memory.
     SetMemTable(Vec<(Region, OwnedFd)>),
-    /// Where to mark what was written.
+    /// Set the dirty log.
     SetLogBase {
         /// Bytes of the log.
         size: u64,
-        /// Where it begins in its file.
+        /// Offset in its file.
         offset: u64,
-        /// Its file.
+        /// The file.
         file: OwnedFd,
     },
-    /// What to signal when something was marked; QEMU never does so.
+    /// Set the descriptor to signal after marking; QEMU never sends this. No effect.
     SetLogFd,
-    /// A ring's size.
+    /// Set a ring's size.
     SetVringNum {
         /// The ring.
         ring: u32,
-        /// Descriptors.
+        /// Number of descriptors.
         size: u32,
     },
-    /// Where a ring lies.
+    /// Set the addresses of a ring.
     SetVringAddr(RingAddress),
-    /// Where a ring goes on.
+    /// Set the position of a ring.
     SetVringBase {
         /// The ring.
         ring: u32,
         /// Available entries taken.
         base: u32,
     },
-    /// Stop a ring, and say where it got to.
+    /// Stop a ring and return its position.
     GetVringBase {
         /// The ring.
         ring: u32,
     },
-    /// What the driver signals; the ring starts.
+    /// Set the descriptor that the driver signals, and start the ring.
     SetVringKick(RingFd),
-    /// What signals the driver.
+    /// Set the descriptor that signals the driver.
     SetVringCall(RingFd),
-    /// What tells of errors.
+    /// Set the descriptor that signals errors.
     SetVringErr(RingFd),
-    /// Which features of the protocol there are.
+    /// Query the protocol features offered.
     GetProtocolFeatures,
-    /// Which of them the front-end uses.
+    /// Set the protocol features that the front-end uses.
     SetProtocolFeatures(u64),
-    /// How many queues there are.
+    /// Query the number of queues.
     GetQueueNum,
-    /// Serve a ring, or leave it alone.
+    /// Enable or disable a ring.
     SetVringEnable {
         /// The ring.
         ring: u32,
-        /// Serve it.
+        /// The new state.
         enable: bool,
     },
-    /// The MTU that the guest was told.
+    /// Set the MTU that the guest uses.
     NetSetMtu(u64),
-    /// How many regions there may be.
+    /// Query the maximum number of memory regions.
     GetMaxMemSlots,
-    /// One more part of the guest's memory.
+    /// Add a region of memory.
     AddMemReg(Region, OwnedFd),
-    /// One part less.
+    /// Remove a region of memory.
     RemMemReg(Region),
 }
 
-/// A descriptor for a ring; none is asking to be polled.
+/// A descriptor for a ring; `None` asks for polling.
 #[derive(Debug)]
 pub(crate) struct RingFd {
     /// The ring.
@@ -142,40 +142,40 @@ pub(crate) struct RingFd {
     pub(crate) fd: Option<OwnedFd>,
 }
 
-/// Why a message was refused.
+/// The reason why a message is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// Not version 1, or a reply where none is due.
-    #[error("flags {flags:#x} on message {code}")]
+    /// Another version than 1, or the REPLY flag.
+    #[error("message {code} has invalid flags {flags:#x}")]
     Flags {
-        /// Which message.
+        /// The message.
         code: u32,
         /// Its flags.
         flags: u32,
     },
-    /// A message that no feature on offer leads to.
+    /// A message that no offered feature allows.
     #[error("unknown message {0}")]
     Unknown(u32),
-    /// More or fewer bytes than the message has.
-    #[error("message {code} with {size} bytes")]
+    /// The body's length is wrong.
+    #[error("message {code} has {size} bytes")]
     Size {
-        /// Which message.
+        /// The message.
         code: u32,
-        /// Bytes that follow its header.
+        /// Bytes of the body.
         size: usize,
     },
-    /// More or fewer descriptors than the message has.
-    #[error("message {code} with {count} descriptors")]
+    /// The number of descriptors is wrong.
+    #[error("message {code} has {count} descriptors")]
     Descriptors {
-        /// Which message.
+        /// The message.
         code: u32,
-        /// Descriptors that came with it.
+        /// Number of descriptors received.
         count: usize,
     },
-    /// A number that means nothing there.
-    #[error("message {code} with {value:#x}")]
+    /// A number is out of range.
+    #[error("message {code} has invalid value {value:#x}")]
     Value {
-        /// Which message.
+        /// The message.
         code: u32,
         /// The number.
         value: u64,
@@ -183,10 +183,10 @@ pub(crate) enum Malformed {
 }
 
 impl Header {
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// It is of another version, a reply, or of a message longer than any.
+    /// The version is wrong, the message is a reply, or its body is too long.
     pub(crate) fn parse(bytes: &[u8; HEADER]) -> Result<Self, Malformed> {
         let header: Self = zerocopy::transmute!(*bytes);
         let Self { code, flags, size } = header;
@@ -200,7 +200,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The header of the answer to message `code`.
+    /// Returns the header of the reply to message `code`.
     #[must_use]
     pub(crate) fn reply(code: u32, size: usize) -> Self {
         Self {
@@ -210,7 +210,7 @@ impl Header {
         }
     }
 
-    /// Whether the front-end waits to hear how it went.
+    /// Returns whether the front-end requests a reply.
     #[must_use]
     pub(crate) fn needs_reply(self) -> bool {
         self.flags & NEED_REPLY != 0
@@ -218,10 +218,10 @@ impl Header {
 }
 
 impl Request {
-    /// Reads a message: its body and the descriptors that came with it.
+    /// Parses the body of a message and the descriptors that came with it.
     ///
     /// # Errors
-    /// It is none that this device knows, or not as long, or not with as many descriptors, as it has to be.
+    /// The message is unknown, or its length or number of descriptors is wrong.
     pub(crate) fn parse(code: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Malformed> {
         let mut message = Message { code, body, fds };
         let request = match code {
@@ -277,7 +277,7 @@ impl Request {
             }
             38 => {
                 let region = message.padded_region()?;
-                // "For compatibility with existing incorrect implementations": a descriptor may come along.
+                // "For compatibility with existing incorrect implementations": a descriptor is accepted and ignored.
                 message.fds.clear();
                 Self::RemMemReg(region)
             }
@@ -288,7 +288,7 @@ impl Request {
     }
 }
 
-/// A message while it is taken apart.
+/// A message being parsed.
 struct Message<'a> {
     code: u32,
     body: &'a [u8],
@@ -296,14 +296,14 @@ struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The body's next part.
+    /// Takes the next value off the body.
     fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
         let (value, rest) = T::read_from_prefix(self.body).map_err(|_| self.size())?;
         self.body = rest;
         Ok(value)
     }
 
-    /// The one descriptor.
+    /// Takes the only descriptor.
     fn fd(&mut self) -> Result<OwnedFd, Malformed> {
         self.fds.pop().ok_or_else(|| self.descriptors())
     }
@@ -340,7 +340,7 @@ impl Message<'_> {
         self.take()
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     fn end(self) -> Result<(), Malformed> {
         if !self.body.is_empty() {
             return Err(self.size());

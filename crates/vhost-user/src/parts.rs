@@ -6,30 +6,30 @@ use pontoon_ring::device::Piece;
 use pontoon_ring::memory::Area;
 use vm_memory::VolatileSlice;
 
-/// An empty list of slices, kept for its allocation. Slices themselves may not go to another thread.
+/// An empty list of slices, kept for its allocation. Slices themselves cannot be sent to another thread.
 pub(crate) type SliceStore = Vec<[usize; words::<VolatileSlice<'static>>()]>;
 
-/// The same of pieces.
+/// The same for pieces.
 pub(crate) type PieceStore = Vec<[usize; words::<Piece<VolatileSlice<'static>>>()]>;
 
 const fn words<T>() -> usize {
     size_of::<T>() / size_of::<usize>()
 }
 
-/// Empties a list, and keeps its allocation for one of elements of the same size.
+/// Empties a list, and reuses its allocation for one with elements of the same size.
 pub(crate) fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {
     const {
         assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>());
     }
     list.clear();
-    // Collecting from a vector into one of the same layout is done in place (Rust 1.95); if it were not, this would
-    // allocate again.
+    // Collecting from a vector into one of the same layout happens in place (Rust 1.95); otherwise this would allocate
+    // again.
     list.into_iter()
         .map(|_| unreachable!("the list is empty"))
         .collect()
 }
 
-/// Copies the first bytes of `pieces`, and says how many there were.
+/// Copies the first bytes of `pieces`, and returns how many.
 pub(crate) fn copy_out<'a>(
     pieces: impl IntoIterator<Item = &'a VolatileSlice<'a>>,
     into: &mut [u8],
@@ -43,7 +43,7 @@ pub(crate) fn copy_out<'a>(
     at
 }
 
-/// Copies `bytes` to the front of `pieces`, as far as there is room.
+/// Copies `bytes` to the beginning of `pieces`, as far as there is room.
 pub(crate) fn copy_in<'a>(pieces: impl IntoIterator<Item: Borrow<VolatileSlice<'a>>>, mut bytes: &[u8]) {
     for piece in pieces {
         let piece = piece.borrow();
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_allocation_is_kept() {
+    fn recycle_keeps_the_allocation() {
         let mut bytes = [0; 16];
         let list = vec![VolatileSlice::from(&mut bytes[..]); 100];
         let (place, capacity) = (list.as_ptr().addr(), list.capacity());

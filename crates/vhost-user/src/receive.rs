@@ -1,4 +1,4 @@
-//! Frames from the guest: its transmit queue.
+//! Frames from the guest: the transmit queue of its driver.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -11,109 +11,112 @@ use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
-use crate::half::{Fault, Half, Ring};
+use crate::data_plane::{ActiveRing, DataPlane, RingFault};
 use crate::mailbox::Mailbox;
 use crate::parts::{self, SliceStore};
 
-/// Frames of one burst.
+/// Maximum number of frames in a burst.
 pub const BURST: usize = 32;
 
-/// Pieces of guest memory that one frame may lie in. Linux sends from 1 + 45 at most (`MAX_SKB_FRAGS`, as far as it can
-/// be configured), and the header may be one more.
+/// Maximum number of pieces of guest memory per frame. Linux sends at most 1 + 45 (`MAX_SKB_FRAGS`, at its largest
+/// configuration), and the header may be one more.
 pub const MAX_PARTS: usize = 64;
 
-/// Bytes of the largest frame: the largest IP packet, segmented or not, behind an Ethernet header with a tag.
+/// Bytes of the largest frame: the largest IP packet, segmented or not, with an Ethernet header and a VLAN tag.
 const MAX_FRAME: usize = 65_535 + 18;
 
 /// Bytes of the longest `virtio_net_hdr`.
 const MAX_HEADER: usize = 12;
 
-/// The receiving half.
+/// Receives frames from the guest.
 #[derive(Debug)]
 pub struct Receiver {
-    half: Half,
+    data_plane: DataPlane,
     heads: Box<[[u8; MAX_HEADER + HEAD]; BURST]>,
     parts: SliceStore,
 }
 
-/// What a burst came to.
+/// The result of one call of [`Receiver::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// Frames that were handed on.
+    /// Frames passed to the sink.
     pub frames: usize,
-    /// Frames that were dropped here: offload metadata that means nothing, no frame behind it, too large, or in more
-    /// than [`MAX_PARTS`] pieces.
+    /// Frames dropped: invalid offload metadata, no frame after it, too large, or in more than [`MAX_PARTS`] pieces.
     pub malformed: u64,
-    /// There are more frames.
+    /// More frames are ready.
     pub more: bool,
 }
 
 impl Receiver {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> rustix::io::Result<Self> {
         Ok(Self {
-            half: Half::new(mailbox)?,
+            data_plane: DataPlane::new(mailbox)?,
             heads: Box::new([[0; MAX_HEADER + HEAD]; BURST]),
             parts: Vec::new(),
         })
     }
 
-    /// Takes up to `max` frames (at most [`BURST`]) and hands them to `sink` together, unless there is none. Their
-    /// buffers go back to the guest when that returns.
+    /// Takes up to `max` frames (at most [`BURST`]) and passes them to `sink` together, if there are any. Their buffers
+    /// are returned to the guest after that.
     pub fn receive(&mut self, max: usize, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
-        self.half.obey();
-        let Self { half, heads, parts } = self;
-        let Some(ring) = half.live() else {
+        self.data_plane.execute_command();
+        let Self {
+            data_plane,
+            heads,
+            parts,
+        } = self;
+        let Some(ring) = data_plane.live() else {
             return Burst::NONE;
         };
         let mut burst = Burst::NONE;
         if let Err(fault) = serve(ring, max.min(BURST), heads, parts, &mut burst, sink) {
-            half.fail(fault);
+            data_plane.fail(fault);
             burst.more = false;
         }
         burst
     }
 
-    /// Whether there are frames. The driver does not kick while it is served, so that nothing else tells of them until
-    /// [`rearm`](Self::rearm). Orders are obeyed, as those do not wait until frames may be taken.
-    pub fn has_frames(&mut self) -> bool {
-        self.half.obey();
-        self.look(|ring| Ok(ring.open()?.0.poll()?)) > 0
+    /// Executes a pending command and returns whether frames are ready. The driver does not kick while it is being
+    /// served, so nothing else reports frames until [`rearm`](Self::rearm).
+    pub fn poll(&mut self) -> bool {
+        self.data_plane.execute_command();
+        self.poll_with(|ring| Ok(ring.open()?.0.poll()?)) > 0
     }
 
-    /// Asks the driver to kick for what comes from now on. What is there already is told of, too.
+    /// Requests a kick for new frames. Frames that are ready make the descriptor readable.
     pub fn rearm(&mut self) {
-        let waiting = self.look(|ring| {
-            let (mut queue, door) = ring.open()?;
-            Ok(door.rearm(&mut queue)?)
+        let waiting = self.poll_with(|ring| {
+            let (mut queue, notifier) = ring.open()?;
+            Ok(notifier.rearm(&mut queue)?)
         });
         if waiting > 0 {
-            self.half.ring_bell();
+            self.data_plane.wake();
         }
     }
 
-    /// How many chains wait, as the ring says when it is looked at like this.
-    fn look(&mut self, how: impl FnOnce(&mut Ring) -> Result<u16, Fault>) -> u16 {
-        match self.half.live().map(how) {
+    /// Applies `poll` to the ring, and returns the number of chains ready.
+    fn poll_with(&mut self, how: impl FnOnce(&mut ActiveRing) -> Result<u16, RingFault>) -> u16 {
+        match self.data_plane.live().map(how) {
             Some(Ok(waiting)) => waiting,
             Some(Err(fault)) => {
-                self.half.fail(fault);
+                self.data_plane.fail(fault);
                 0
             }
             None => 0,
         }
     }
 
-    /// Queues that had to be given up, for what the driver did.
+    /// Returns the number of rings that failed because of the driver.
     pub fn faults(&self) -> u64 {
-        self.half.faults()
+        self.data_plane.faults()
     }
 }
 
 impl AsFd for Receiver {
-    /// Readable when there is something to [`receive`](Receiver::receive) since [`rearm`](Self::rearm), or to obey,
-    /// edge-triggered.
+    /// Readable, edge-triggered, when there is a frame to [`receive`](Receiver::receive) after [`rearm`](Self::rearm),
+    /// or a command.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.half.as_fd()
+        self.data_plane.as_fd()
     }
 }
 
@@ -126,18 +129,18 @@ impl Burst {
 }
 
 fn serve(
-    ring: &mut Ring,
+    ring: &mut ActiveRing,
     max: usize,
     heads: &mut [[u8; MAX_HEADER + HEAD]; BURST],
     store: &mut SliceStore,
     burst: &mut Burst,
     sink: impl FnOnce(&[Frame<'_>]),
-) -> Result<(), Fault> {
+) -> Result<(), RingFault> {
     let enabled = ring.is_enabled();
-    let (mut queue, door) = ring.open()?;
+    let (mut queue, notifier) = ring.open()?;
     queue.suppress();
     let waiting = usize::from(queue.poll()?);
-    let header_len = door.features.header_len();
+    let header_len = notifier.features.header_len();
     let mut parts: Vec<VolatileSlice<'_>> = parts::recycle(std::mem::take(store));
     let mut chains = ArrayVec::<Chain, BURST>::new();
     let mut taken = ArrayVec::<Taken<'_>, BURST>::new();
@@ -145,7 +148,7 @@ fn serve(
     for head in heads.iter_mut().take(max.min(waiting)) {
         let first = parts.len();
         let popped = queue.pop(|piece| {
-            // One too many is as good as any more of them.
+            // One piece too many is enough to reject the frame below.
             if piece.access == Access::Readable && parts.len() - first <= MAX_PARTS {
                 parts.push(piece.area);
             }
@@ -166,7 +169,7 @@ fn serve(
             }
         }
     }
-    // What a ring that is not enabled transmits is to be discarded.
+    // Frames on a disabled ring are discarded.
     if enabled && !taken.is_empty() {
         let frames: ArrayVec<Frame<'_>, BURST> = taken.iter().map(|taken| taken.frame(&parts)).collect();
         sink(&frames);
@@ -176,7 +179,7 @@ fn serve(
     for chain in &chains {
         queue.put(*chain, 0);
     }
-    door.publish(&mut queue);
+    notifier.publish(&mut queue);
     match broken {
         Some(error) => Err(error.into()),
         None => {
@@ -186,17 +189,17 @@ fn serve(
     }
 }
 
-/// A frame that was taken.
+/// A frame taken off the ring.
 struct Taken<'h> {
     offload: Offload,
     head: &'h [u8],
-    /// Its place among the burst's parts.
+    /// Its range in the burst's list of parts.
     parts: std::ops::Range<usize>,
     len: usize,
 }
 
 impl<'h> Taken<'h> {
-    /// Takes the offload metadata off the pieces from `first` on, and copies the frame's head.
+    /// Removes the offload metadata from the pieces from `first` on, and copies the beginning of the frame.
     fn new(
         parts: &mut [VolatileSlice<'_>],
         mut first: usize,

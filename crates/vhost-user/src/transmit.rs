@@ -1,4 +1,4 @@
-//! Frames to the guest: its receive queue.
+//! Frames to the guest: the receive queue of its driver.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,58 +12,59 @@ use pontoon_wire::checksum;
 use pontoon_wire::vnet::{self, Checksum, Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
+use crate::data_plane::{ActiveRing, DataPlane, Notifier};
 use crate::features::Features;
-use crate::half::{Door, Half, Ring};
 use crate::mailbox::Mailbox;
-use crate::memory::Table;
+use crate::memory::MemoryTable;
 use crate::parts::{self, PieceStore, SliceStore};
 
-/// Frames of one reservation.
+/// Maximum number of frames in a reservation.
 const MAX_FRAMES: usize = 64;
 
-/// Receive buffers that one frame may take: twice what the largest frame needs in the smallest ones that drivers offer.
+/// Maximum number of receive buffers per frame: twice what the largest frame needs with the smallest buffers that
+/// drivers offer.
 const MAX_BUFFERS: usize = 96;
 
-/// Pieces of guest memory that one frame may lie in: a buffer may have several, but what is handed to one system call
-/// has to be bounded.
+/// Maximum number of pieces of guest memory per frame: a buffer may consist of several, but the number passed to one
+/// system call must be bounded.
 const MAX_PIECES: usize = 256;
 
-/// Bytes of a frame that count as its headers: Ethernet to TCP, with all options, are 114.
+/// Bytes of a frame that may count as its headers: Ethernet to TCP with all options are 114.
 const MAX_HEAD: usize = 128;
 
 /// Bytes of the longest `virtio_net_hdr`.
 const MAX_HEADER: usize = vnet::LEN;
 
-/// The sending half.
+/// Sends frames to the guest.
 #[derive(Debug)]
 pub struct Transmitter {
-    half: Half,
+    data_plane: DataPlane,
     limits: Limits,
     full: bool,
-    /// Chains that waited when a frame was refused for want of more: the fewest, where there were several.
-    short: Option<u16>,
-    /// Chains were returned that the driver has not been shown.
+    /// The number of chains that were ready when a frame did not fit: the smallest, if that happened several times.
+    chains_when_full: Option<u16>,
+    /// Chains were returned and not published.
     unpublished: bool,
     store: Store,
 }
 
-/// What reservations are made in, so that they allocate nothing.
+/// Buffers that are reused by every reservation, to avoid allocation.
 #[derive(Debug)]
 struct Store {
     chains: Vec<Chain>,
     pieces: PieceStore,
     payloads: SliceStore,
-    /// A frame's payload, where its checksum is completed here.
+    /// A copy of a frame's payload, if its checksum must be completed here.
     bounce: Vec<u8>,
 }
 
 impl Transmitter {
     pub(crate) fn new(mailbox: Arc<Mailbox>, mtu: usize) -> rustix::io::Result<Self> {
         Ok(Self {
-            half: Half::new(mailbox)?,
+            data_plane: DataPlane::new(mailbox)?,
             limits: Features::default().limits(mtu, 0),
             full: false,
-            short: None,
+            chains_when_full: None,
             unpublished: false,
             store: Store {
                 chains: vec![Chain::default(); MAX_FRAMES * MAX_BUFFERS],
@@ -74,94 +75,99 @@ impl Transmitter {
         })
     }
 
-    /// Whether a frame was refused for want of room since this was last asked. The descriptor tells when there is room,
-    /// if [`rearm`](Self::rearm) is called before it is waited for: no need to try meanwhile.
+    /// Returns and clears whether a frame was refused for lack of room. The descriptor becomes readable when there is
+    /// room, if [`rearm`](Self::rearm) is called before waiting.
     pub fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.full)
     }
 
-    /// Asks the driver to kick for more room than there was when a frame was refused: one that was sent after it may have
-    /// taken that wish back. Room that is there already is told of, too.
+    /// Requests a kick when there is more room than when a frame was refused: a frame sent since may have withdrawn the
+    /// earlier request. Room that is available already makes the descriptor readable.
     pub fn rearm(&mut self) {
-        let Some(short) = self.short.take() else {
+        let Some(chains_when_full) = self.chains_when_full.take() else {
             return;
         };
-        let Some((mut queue, door)) = self
-            .half
+        let Some((mut queue, notifier)) = self
+            .data_plane
             .live()
             .filter(|ring| ring.is_enabled())
             .and_then(|ring| ring.open().ok())
         else {
             return;
         };
-        // An error: the queue is broken, and will be given up when it is next looked at.
+        // On an error the queue is broken, and is marked as failed at the next use.
         let Ok(before) = queue.poll() else { return };
-        // The driver is asked for chains after the ones that were seen before: those that came meanwhile are told of
-        // here. No others are, or too few would be tried again and again.
-        if door.rearm(&mut queue).is_ok_and(|now| now > before.min(short)) {
-            self.half.ring_bell();
+        // The kick is requested for chains after those seen by `poll`. Chains added between the two calls are reported
+        // here. Chains seen before are not, or too few would be tried again and again.
+        if notifier
+            .rearm(&mut queue)
+            .is_ok_and(|now| now > before.min(chains_when_full))
+        {
+            self.data_plane.wake();
         }
     }
 
-    /// Whether there is a guest that takes frames.
-    pub fn is_serving(&mut self) -> bool {
-        let ring = self.half.live().filter(|ring| ring.is_enabled());
+    /// Polls the ring, and returns whether there is a guest with receive buffers.
+    pub fn poll(&mut self) -> bool {
+        let ring = self.data_plane.live().filter(|ring| ring.is_enabled());
         ring.and_then(|ring| ring.open().ok())
             .is_some_and(|(mut queue, _)| queue.poll().is_ok_and(|waiting| waiting > 0))
     }
 
-    /// Queues that had to be given up, for what the driver did.
+    /// Returns the number of rings that failed because of the driver.
     pub fn faults(&self) -> u64 {
-        self.half.faults()
+        self.data_plane.faults()
     }
 
-    fn obey(&mut self) {
-        if !self.half.obey() {
+    fn execute_command(&mut self) {
+        if !self.data_plane.execute_command() {
             return;
         }
-        match self.half.ring() {
-            Some(Ring { setup, .. }) => self.limits = setup.features.limits(setup.mtu, setup.layout.size),
-            // It was shown everything when it stopped.
+        match self.data_plane.ring() {
+            Some(ActiveRing { config, .. }) => {
+                self.limits = config.features.limits(config.mtu, config.layout.size)
+            }
+            // All chains were published when the ring stopped.
             None => self.unpublished = false,
         }
     }
 
     fn take(&mut self, frames: usize, head: usize, payload: usize) -> Result<Reservation<'_>, Refused> {
-        self.obey();
+        self.execute_command();
         let Self {
-            half,
+            data_plane,
             limits,
             full,
-            short,
+            chains_when_full,
             unpublished,
             store,
         } = self;
-        let Some((mut queue, door)) = half
+        let Some((mut queue, notifier)) = data_plane
             .live()
             .filter(|ring| ring.is_enabled())
             .and_then(|ring| ring.open().ok())
         else {
             *full = true;
-            *short = Some(0);
+            *chains_when_full = Some(0);
             return Err(Refused::Full);
         };
-        let bytes = door.features.header_len() + head + payload;
+        let bytes = notifier.features.header_len() + head + payload;
         let mut room = Taken {
             pieces: parts::recycle(std::mem::take(&mut store.pieces)),
             frames: ArrayVec::new(),
             chains: 0,
         };
         queue.suppress();
-        let mut outcome = room.take(&mut queue, &door, &mut store.chains, frames, bytes);
+        let mut outcome = room.take(&mut queue, &notifier, &mut store.chains, frames, bytes);
         if let Ok(waiting) = outcome
             && room.frames.is_empty()
         {
-            // Whoever has no buffers left is shown those that came back, and wakes us when there are new ones.
-            door.publish(&mut queue);
+            // A driver without free buffers needs those that were returned, and then kicks for new ones.
+            notifier.publish(&mut queue);
             *unpublished = false;
-            outcome = door.rearm(&mut queue);
+            outcome = notifier.rearm(&mut queue);
             if outcome.is_ok_and(|now| now > waiting) {
-                outcome = room.take(&mut queue, &door, &mut store.chains, frames, bytes);
+                outcome = room.take(&mut queue, &notifier, &mut store.chains, frames, bytes);
                 if !room.frames.is_empty() {
                     queue.suppress();
                 }
@@ -169,16 +175,17 @@ impl Transmitter {
         }
         let refused = match outcome {
             Ok(_) if !room.frames.is_empty() => None,
-            // It is not for want of buffers, but for the size of them.
-            Ok(waiting) if usize::from(waiting) >= most_buffers(&door) => Some(Refused::Rejected),
-            // An error: the queue is broken, and will be given up when it is next looked at.
+            // The buffers suffice in number but are too small.
+            Ok(waiting) if usize::from(waiting) >= most_buffers(&notifier) => Some(Refused::Rejected),
+            // On an error the queue is broken, and is marked as failed at the next use.
             Ok(_) | Err(_) => Some(Refused::Full),
         };
         if let Some(refused) = refused {
             if refused == Refused::Full {
                 *full = true;
                 let waiting = outcome.unwrap_or(0);
-                *short = Some(short.map_or(waiting, |short| short.min(waiting)));
+                *chains_when_full =
+                    Some(chains_when_full.map_or(waiting, |chains_when_full| chains_when_full.min(waiting)));
             }
             store.pieces = parts::recycle(room.pieces);
             return Err(refused);
@@ -192,7 +199,7 @@ impl Transmitter {
         }
         Ok(Reservation {
             queue,
-            door,
+            notifier,
             limits: *limits,
             unpublished,
             store,
@@ -227,36 +234,36 @@ impl Transmit for Transmitter {
         self.take(frames, head, payload).ok()
     }
 
-    /// One look at whether the guest wants to be told, and at most one call.
+    /// Publishes returned chains, with at most one call.
     fn flush(&mut self) {
-        self.obey();
+        self.execute_command();
         if self.unpublished
-            && let Some(ring) = self.half.live()
-            && let Ok((mut queue, door)) = ring.open()
+            && let Some(ring) = self.data_plane.live()
+            && let Ok((mut queue, notifier)) = ring.open()
         {
-            door.publish(&mut queue);
+            notifier.publish(&mut queue);
             self.unpublished = false;
         }
     }
 }
 
 impl AsFd for Transmitter {
-    /// Readable when there is room again after a refusal, or something to obey, edge-triggered: [`flush`](Self::flush).
+    /// Readable, edge-triggered, when there is room again after a refusal, or a command: call [`flush`](Self::flush).
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.half.as_fd()
+        self.data_plane.as_fd()
     }
 }
 
 /// Chains taken for frames.
 #[derive(Debug)]
 struct Taken<'a> {
-    /// Of all chains, in order.
+    /// The pieces of all chains, in order.
     pieces: Vec<Piece<VolatileSlice<'a>>>,
     frames: ArrayVec<FrameRoom, MAX_FRAMES>,
     chains: usize,
 }
 
-/// Room for one frame: places in the lists of chains, pieces and payload slices.
+/// Room for one frame: ranges in the lists of chains, pieces and payload slices.
 #[derive(Clone, Debug)]
 struct FrameRoom {
     chains: Range<usize>,
@@ -265,11 +272,11 @@ struct FrameRoom {
 }
 
 impl<'a> Taken<'a> {
-    /// Takes room for up to `frames` frames of `bytes` bytes, and says how many chains waited.
+    /// Takes room for up to `frames` frames of `bytes` bytes, and returns the number of chains that were ready.
     fn take(
         &mut self,
-        queue: &mut Queue<'a, &'a Table>,
-        door: &Door<'_>,
+        queue: &mut Queue<'a, &'a MemoryTable>,
+        notifier: &Notifier<'_>,
         chains: &mut [Chain],
         frames: usize,
         bytes: usize,
@@ -278,9 +285,9 @@ impl<'a> Taken<'a> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         for _ in 0..frames.min(MAX_FRAMES) {
             let (first, pieces) = (self.chains, self.pieces.len());
-            let places = &mut chains[first..first + most_buffers(door)];
+            let places = &mut chains[first..first + most_buffers(notifier)];
             let taken = queue.take(bytes, places, |piece| {
-                // One too many is as good as any more of them.
+                // One piece too many is enough to reject the frame below.
                 if self.pieces.len() - pieces <= MAX_PIECES {
                     self.pieces.push(piece);
                 }
@@ -291,7 +298,7 @@ impl<'a> Taken<'a> {
             };
             if self.pieces.len() - pieces > MAX_PIECES {
                 self.pieces.truncate(pieces);
-                // Fewer than the queue has, whose size is a u16.
+                // At most the queue size, which is a u16.
                 queue.rewind(taken as u16);
                 break;
             }
@@ -306,16 +313,16 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Without mergeable buffers a frame has to fit into one (5.1.6.3.1).
-fn most_buffers(door: &Door<'_>) -> usize {
-    if door.features.has(Features::MRG_RXBUF) {
+/// Returns the maximum number of buffers per frame. Without mergeable buffers a frame must fit one (5.1.6.3.1).
+fn most_buffers(notifier: &Notifier<'_>) -> usize {
+    if notifier.features.has(Features::MRG_RXBUF) {
         MAX_BUFFERS
     } else {
         1
     }
 }
 
-/// The `len` bytes from `skip` on in `pieces`.
+/// Returns the `len` bytes from `skip` on in `pieces`.
 fn window<'a>(
     pieces: impl Iterator<Item = VolatileSlice<'a>>,
     mut skip: usize,
@@ -333,8 +340,8 @@ fn window<'a>(
 /// Reserved frames, in the guest's buffers.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    queue: Queue<'a, &'a Table>,
-    door: Door<'a>,
+    queue: Queue<'a, &'a MemoryTable>,
+    notifier: Notifier<'a>,
     limits: Limits,
     unpublished: &'a mut bool,
     store: &'a mut Store,
@@ -343,9 +350,9 @@ pub struct Reservation<'a> {
     payload: usize,
     room: Taken<'a>,
     payloads: Vec<VolatileSlice<'a>>,
-    /// The frame to be committed next.
+    /// The next frame to be committed.
     next: usize,
-    /// Chains that have been returned: the first of those taken.
+    /// Number of chains returned, from the beginning of those taken.
     returned: usize,
 }
 
@@ -367,7 +374,7 @@ impl Room for Reservation<'_> {
             .and_then(|frame| self.put(&frame, offload, head, len));
         self.next += 1;
         if committed != Ok(true) {
-            // What was not returned of this frame can be given back only if nothing is returned after it.
+            // Unused chains of this frame can be given back only if no later chain is returned.
             self.room.frames.truncate(self.next);
         }
         committed.map(|_| ())
@@ -375,17 +382,17 @@ impl Room for Reservation<'_> {
 }
 
 impl Reservation<'_> {
-    /// Writes what is in front of the payload, and returns the frame's chains. Says whether those were all.
+    /// Writes the headers and returns the frame's chains. The result is whether all its chains were used.
     fn put(&mut self, frame: &FrameRoom, offload: Offload, head: &[u8], len: usize) -> Result<bool, Refused> {
         if head.len() != self.head || head.len() > MAX_HEAD || len > self.payload || !self.takes(offload) {
             return Err(Refused::Rejected);
         }
-        let header_len = self.door.features.header_len();
+        let header_len = self.notifier.features.header_len();
         let total = header_len + head.len() + len;
-        // It is at most what was asked for when it was taken, which was a u32.
+        // At most the number of bytes reserved, which was a u32.
         let bytes = u32::try_from(total).map_err(|_| Refused::Rejected)?;
         let chains = &self.store.chains[frame.chains.clone()];
-        let buffers = device::spread(chains, bytes);
+        let buffers = device::chains_needed(chains, bytes);
 
         let mut front = [0; MAX_HEADER + MAX_HEAD];
         let front = &mut front[..header_len + head.len()];
@@ -397,11 +404,11 @@ impl Reservation<'_> {
         let pieces = &self.room.pieces[frame.pieces.clone()];
         parts::copy_in(pieces.iter().map(|piece| &piece.area), front);
 
-        if let Some(log) = self.door.log {
+        if let Some(log) = self.notifier.log {
             let mut left = total;
             for piece in pieces {
                 let written = left.min(piece.area.len());
-                log.wrote(piece.addr, written);
+                log.mark_buffer(piece.addr, written);
                 left -= written;
             }
         }
@@ -413,7 +420,7 @@ impl Reservation<'_> {
         Ok(usize::from(used) == frame.chains.len())
     }
 
-    /// Completes the checksum in `head` for a guest that does not.
+    /// Completes the checksum in `head` for a guest without VIRTIO_NET_F_GUEST_CSUM.
     fn complete(
         &mut self,
         frame: &FrameRoom,
@@ -421,7 +428,7 @@ impl Reservation<'_> {
         head: &mut [u8],
         len: usize,
     ) -> Result<Offload, Refused> {
-        if self.door.features.has(Features::GUEST_CSUM) || offload.checksum == Checksum::Complete {
+        if self.notifier.features.has(Features::GUEST_CSUM) || offload.checksum == Checksum::Complete {
             return Ok(offload);
         }
         let bounce = &mut self.store.bounce;
@@ -447,7 +454,7 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let left = self.room.chains - self.returned;
-        // No more than the queue's size, which is a u16.
+        // At most the queue size, which is a u16.
         self.queue.rewind(left as u16);
         self.store.pieces = parts::recycle(std::mem::take(&mut self.room.pieces));
         self.store.payloads = parts::recycle(std::mem::take(&mut self.payloads));

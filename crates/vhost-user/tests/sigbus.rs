@@ -1,7 +1,7 @@
-//! SIGBUS of others in a process that has a device: as it would be without. Each time in a process of its own, which has its
-//! handler for good.
+//! SIGBUS outside of guest memory behaves as in a process without a device. Each case runs in its own process, because
+//! the handler is never removed.
 
-// A test has no better answer to an error.
+// An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -17,11 +17,11 @@ use vm_memory::{FileOffset, MmapRegion};
 const CASE: &str = "PONTOON_TEST_SIGBUS";
 const PAGE: usize = 4096;
 
-/// Where a page is missing.
+/// Address of the missing page.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Puts a page of zeros where one is missing.
+/// Maps a page of zeros in place of the missing one.
 extern "C" fn plain(signal: libc::c_int) {
     assert_eq!(signal, libc::SIGBUS);
     let place = ptr::without_provenance_mut(PLACE.load(Ordering::Relaxed));
@@ -39,7 +39,7 @@ extern "C" fn informed(signal: libc::c_int, info: *mut libc::siginfo_t, _context
     plain(signal);
 }
 
-/// Sets what happens on SIGBUS.
+/// Sets the action for SIGBUS.
 fn set(handler: usize, flags: libc::c_int) {
     // SAFETY: all-zero bytes are a `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -50,7 +50,7 @@ fn set(handler: usize, flags: libc::c_int) {
     assert_eq!(result, 0);
 }
 
-/// What happens on SIGBUS.
+/// Returns the current handler for SIGBUS.
 fn current() -> usize {
     // SAFETY: all-zero bytes are a `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -60,7 +60,7 @@ fn current() -> usize {
     action.sa_sigaction
 }
 
-/// Reads a page that its file does not have.
+/// Reads a page past the end of its file.
 fn fault() {
     let file = File::from(memfd_create("some", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(PAGE as u64).unwrap();
@@ -85,8 +85,8 @@ fn case(name: &str) {
     }
     let before = current();
     let _device = Backend::new(1, 1500).unwrap();
-    let ours = current();
-    assert_ne!(ours, before);
+    let installed = current();
+    assert_ne!(installed, before);
     for round in 1..=3 {
         match name {
             "plain" | "informed" => {
@@ -95,12 +95,12 @@ fn case(name: &str) {
             }
             _ => raise(),
         }
-        assert_eq!(current(), ours, "round {round}");
+        assert_eq!(current(), installed, "round {round}");
     }
 }
 
 #[test]
-fn what_was_there_before_goes_on() {
+fn previous_sigbus_action_is_kept() {
     if let Ok(name) = env::var(CASE) {
         return case(&name);
     }
@@ -111,7 +111,7 @@ fn what_was_there_before_goes_on() {
         ("default", Some(libc::SIGBUS)),
     ] {
         let mut again = Command::new(env::current_exe().unwrap());
-        again.args(["--exact", "what_was_there_before_goes_on"]);
+        again.args(["--exact", "previous_sigbus_action_is_kept"]);
         let ended = again.env(CASE, name).output().unwrap();
         assert_eq!(ended.status.signal(), signal, "{name}: {ended:?}");
         assert_eq!(ended.status.success(), signal.is_none(), "{name}: {ended:?}");

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071): sums of byte runs, pseudo-headers, and completing a partial one.
+//! The Internet checksum (RFC 1071): sums of bytes, pseudo-headers, and completion of partial checksums.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -7,14 +7,14 @@ use crate::vnet::Checksum;
 #[cfg(test)]
 mod tests;
 
-/// A ones' complement sum under way.
+/// An unfinished ones' complement sum.
 ///
-/// Bytes may be added in pieces of any length, odd ones too: the result is that of the bytes in one run. An ICMPv6
-/// checksum, for one, is `Sum::pseudo(source, destination, protocol::ICMPV6, len).add(message).finish()` over a
+/// Bytes may be added in parts of any length, including odd ones: the result is that of all bytes in one run. An ICMPv6
+/// checksum, for example, is `Sum::pseudo(source, destination, protocol::ICMPV6, len).add(message).finish()` over a
 /// message whose checksum field is zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// 16-bit words in the machine's own byte order, which the sum commutes with (RFC 1071 section 2 (B)).
+    /// 16-bit words in host byte order, which does not change the sum (RFC 1071 section 2 (B)).
     total: u64,
     /// An odd number of bytes was added: the next byte is the second of a word.
     odd: bool,
@@ -28,7 +28,7 @@ impl Sum {
     }
 
     /// The sum of a pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1) for `len` bytes of upper-layer header
-    /// and data. Addresses of different families count as IPv6 ones.
+    /// and data. Addresses of different families are treated as IPv6 ones.
     #[must_use]
     pub fn pseudo(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> Self {
         let sum = match (source, destination) {
@@ -39,7 +39,7 @@ impl Sum {
                 .add(&v6(source).octets())
                 .add(&v6(destination).octets()),
         };
-        // Both families' layouts sum to the same: the fields are whole words, zeros apart.
+        // Both families' layouts have the same sum: the fields are whole words between zeros.
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a packet's length has 32 bits at most"
@@ -48,7 +48,7 @@ impl Sum {
         sum.add(&len.to_be_bytes()).add(&[0, protocol])
     }
 
-    /// With `bytes` added.
+    /// Returns the sum with `bytes` added.
     #[must_use]
     #[expect(
         clippy::should_implement_trait,
@@ -57,27 +57,27 @@ impl Sum {
     #[inline]
     pub fn add(self, bytes: &[u8]) -> Self {
         let run = sum(bytes);
-        // A run that begins in the middle of a word has its bytes the other way round (RFC 1071 section 2 (B)).
+        // A run that begins in the middle of a word has its bytes swapped (RFC 1071 section 2 (B)).
         let run = if self.odd {
             u64::from(fold(run).swap_bytes())
         } else {
             run
         };
         Self {
-            // Keeps far below 2^64 however many runs are added.
+            // Stays far below 2^64 however many runs are added.
             total: u64::from(fold(self.total)) + run,
             odd: self.odd ^ (bytes.len() % 2 == 1),
         }
     }
 
-    /// The sum itself, not inverted: what a checksum field holds while the checksum is partial.
+    /// Returns the sum, not inverted: the content of a checksum field while the checksum is partial.
     #[must_use]
     #[inline]
     pub fn partial(self) -> u16 {
         u16::from_be(fold(self.total))
     }
 
-    /// The checksum: the sum's complement. Over bytes that include a right checksum it is 0.
+    /// Returns the checksum: the complement of the sum. Over bytes that include a correct checksum it is 0.
     #[must_use]
     #[inline]
     pub fn finish(self) -> u16 {
@@ -85,25 +85,25 @@ impl Sum {
     }
 }
 
-/// The place of a partial checksum is not inside the bytes that are in hand.
+/// The field of a partial checksum is not within the given bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("checksum at {start}+{offset} is outside of {len} bytes")]
 pub struct Misplaced {
-    /// Where summing begins.
+    /// Offset of the first byte of the sum.
     pub start: u16,
-    /// Where the result goes, from `start`.
+    /// Offset of the checksum field, from `start`.
     pub offset: u16,
-    /// Bytes in hand.
+    /// Number of bytes given.
     pub len: usize,
 }
 
-/// Completes a partial checksum in `head`, the frame's first bytes, of which `payload` is the rest, in order.
+/// Completes a partial checksum in `head`, the frame's first bytes; `payload` is the rest of the frame in order.
 ///
-/// A checksum of 0 is written as 0xffff, which is the same number: in UDP 0 would mean that there is none (RFC 768),
-/// and must not be in IPv6.
+/// A checksum of 0 is written as 0xffff, which is equal in ones' complement: in UDP 0 means no checksum (RFC 768),
+/// which IPv6 does not allow.
 ///
 /// # Errors
-/// The checksum's place is not in `head`; nothing was written.
+/// The checksum field is not in `head`; nothing was written.
 pub fn complete<'a>(
     head: &mut [u8],
     checksum: Checksum,
@@ -128,7 +128,7 @@ pub fn complete<'a>(
     Ok(())
 }
 
-/// Addresses of a pair that is not of one family, as IPv6 ones.
+/// Converts an IPv4 address of a mixed pair to an IPv4-mapped one.
 pub(crate) fn v6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -136,10 +136,10 @@ pub(crate) fn v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The sum of a run's words, folded once: less than 2^33. A last odd byte is a word's first.
+/// Returns the sum of a run's words, folded once: less than 2^33. A last odd byte is the first of a word.
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
-    // Sixteen sums side by side, which the compiler turns into vector additions.
+    // Sixteen independent sums, which the compiler turns into vector additions.
     let (blocks, rest) = bytes.as_chunks::<64>();
     let mut total = 0;
     if !blocks.is_empty() {
@@ -161,13 +161,13 @@ fn sum(bytes: &[u8]) -> u64 {
     once(total + u64::from(u32::from_ne_bytes(last)))
 }
 
-/// The same sum in 33 bits.
+/// Folds a sum to 33 bits.
 #[inline]
 const fn once(sum: u64) -> u64 {
     (sum >> 32) + (sum & 0xffff_ffff)
 }
 
-/// The same sum in 16 bits.
+/// Folds a sum to 16 bits.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the last step leaves 16 bits")]
 const fn fold(sum: u64) -> u16 {

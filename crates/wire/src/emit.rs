@@ -1,7 +1,7 @@
-//! Header blocks of frames towards the guest.
+//! Header blocks of frames to the guest.
 //!
-//! A block is everything in front of the payload. TCP and UDP blocks carry a partial checksum (the pseudo-header's
-//! sum): the link, or the guest behind it, completes it.
+//! A block contains everything in front of the payload. TCP and UDP blocks carry a partial checksum (the
+//! pseudo-header's sum), which the link or the guest completes.
 
 use core::mem;
 use core::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::{Mac, protocol};
 #[cfg(test)]
 mod tests;
 
-/// Room for the longest block: Ethernet, IPv6, TCP with 40 bytes of options.
+/// Bytes of the longest block: Ethernet, IPv6, TCP with 40 bytes of options.
 const ROOM: usize = 14 + 40 + 60;
 
 /// A header block.
@@ -25,12 +25,12 @@ const ROOM: usize = 14 + 40 + 60;
 pub struct Head {
     bytes: [u8; ROOM],
     len: usize,
-    /// What the link still has to do about the checksum.
+    /// The checksum's state, for the link.
     pub checksum: Checksum,
 }
 
 impl Head {
-    /// The block's bytes.
+    /// Returns the block's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -40,13 +40,13 @@ impl Head {
 /// Addresses of the Ethernet header.
 #[derive(Clone, Copy, Debug)]
 pub struct Ether {
-    /// Sender: ours.
+    /// Source: the engine's address.
     pub source: Mac,
-    /// Receiver: the guest's.
+    /// Destination: the guest's address.
     pub destination: Mac,
 }
 
-/// What the IP header says. Both addresses are of one family.
+/// Fields of the IP header. Both addresses are of one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ip {
     /// Source address.
@@ -63,7 +63,7 @@ pub struct Ip {
     pub ident: u16,
 }
 
-/// What the TCP header says.
+/// Fields of the TCP header.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp<'a> {
     /// Source port.
@@ -84,20 +84,20 @@ pub struct Tcp<'a> {
     pub sack: &'a [(u32, u32)],
 }
 
-/// Options of our SYN or SYN-ACK.
+/// Options of a SYN or SYN-ACK from the engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Syn {
     /// Maximum segment size.
     pub mss: u16,
-    /// Window scale, absent where the guest offered none.
+    /// Window scale; `None` if the guest offered none.
     pub window_scale: Option<u8>,
     /// SACK permitted.
     pub sack_permitted: bool,
 }
 
-/// Headers of a TCP segment with `payload_len` bytes of data to follow.
+/// Returns the headers of a TCP segment with `payload_len` bytes of data to follow.
 ///
-/// The packet must not pass 65,535 bytes: `payload_len` is what the link's limit leaves after the headers.
+/// The packet must not exceed 65,535 bytes: `payload_len` is at most the link's limit minus the headers.
 #[must_use]
 pub fn tcp(ether: Ether, ip: Ip, tcp: Tcp<'_>, payload_len: usize) -> Head {
     let options = Options::new(&tcp);
@@ -125,9 +125,9 @@ pub fn tcp(ether: Ether, ip: Ip, tcp: Tcp<'_>, payload_len: usize) -> Head {
     head
 }
 
-/// Headers of a UDP datagram (or of a super-frame of several) with `payload_len` bytes of data to follow.
+/// Returns the headers of a UDP datagram (or of a super-frame of several) with `payload_len` bytes of data to follow.
 ///
-/// The packet must not pass 65,535 bytes. A super-frame's length fields cover all of it, as Linux wants it.
+/// The packet must not exceed 65,535 bytes. A super-frame's length fields cover all of it, as Linux requires.
 #[must_use]
 pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payload_len: usize) -> Head {
     let len = size_of::<layout::Udp>() + payload_len;
@@ -148,7 +148,7 @@ pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payloa
     head
 }
 
-/// Ethernet and IP headers for `protocol` with `payload_len` bytes to follow (ICMP, a finished datagram).
+/// Returns Ethernet and IP headers for `protocol` with `payload_len` bytes to follow (ICMP, or a complete datagram).
 #[must_use]
 pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> Head {
     let mut head = Head::new(ether);
@@ -156,10 +156,10 @@ pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> Head {
     head
 }
 
-/// Ethernet and IP headers of a fragment with `payload_len` bytes of `protocol` to follow.
+/// Returns Ethernet and IP headers of a fragment with `payload_len` bytes of `protocol` to follow.
 ///
-/// The fragment's own id counts (IPv4 has its lower 16 bits), its offset is a multiple of 8, and DF is not set. The
-/// transport checksum, which lies in the first fragment, must be complete.
+/// The identification is that of `fragment` (its lower 16 bits for IPv4), the offset must be a multiple of 8, and DF is
+/// not set. The transport checksum, which is in the first fragment, must be complete.
 #[must_use]
 pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_len: usize) -> Head {
     let mut head = Head::new(ether);
@@ -200,7 +200,7 @@ impl Identity {
 }
 
 impl Ip {
-    /// The identity of a packet that is no fragment.
+    /// Returns the identity of an unfragmented packet.
     const fn whole(&self) -> Identity {
         if self.dont_fragment {
             Identity {
@@ -240,7 +240,7 @@ impl Head {
         self.len += bytes.len();
     }
 
-    /// Appends the IP header and names its family in the Ethernet header.
+    /// Appends the IP header and sets the EtherType.
     fn ip(&mut self, ip: &Ip, identity: Identity, protocol: u8, payload_len: usize) {
         let ether_type = match (ip.source, ip.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -276,7 +276,8 @@ impl Head {
         self.bytes[ETHER_TYPE..ETHER_TYPE + 2].copy_from_slice(&ether_type.to_be_bytes());
     }
 
-    /// Appends a transport header that `header` makes of its checksum field, which holds the pseudo-header's sum.
+    /// Appends a transport header, which `header` returns for the content of its checksum field, the pseudo-header's
+    /// sum.
     fn partial<T: IntoBytes + Immutable>(
         &mut self,
         ip: &Ip,
@@ -301,7 +302,7 @@ struct Options {
 }
 
 impl Options {
-    /// A SYN's options, or else SACK blocks: a SYN has none to report, and both together would not fit.
+    /// Encodes a SYN's options, or else SACK blocks: a SYN has none, and both together would not fit.
     fn new(tcp: &Tcp<'_>) -> Self {
         let mut options = Self {
             bytes: [0; 40],
@@ -335,14 +336,14 @@ impl Options {
     }
 }
 
-/// A length as a header's 16 bits; the callers keep it in range.
+/// Converts a length to a header's 16-bit field; callers keep it in range.
 #[inline]
 fn field(len: usize) -> u16 {
     debug_assert!(len <= 0xffff, "{len} passes its field");
     u16::try_from(len).unwrap_or(u16::MAX)
 }
 
-/// A fragment's offset in the unit of both families' headers, 8 bytes; 13 bits.
+/// Returns a fragment's offset in the 13-bit field of both families, whose unit is 8 bytes.
 fn units(fragment: Fragment) -> u16 {
     debug_assert!(
         fragment.offset.is_multiple_of(8) && fragment.offset <= 0xffff,
@@ -352,8 +353,8 @@ fn units(fragment: Fragment) -> u16 {
     u16::try_from(fragment.offset / 8).unwrap_or(u16::MAX) & layout::Ipv4::OFFSET
 }
 
-/// TCP's option of no operation (RFC 9293 section 3.1).
+/// The no-operation TCP option (RFC 9293 section 3.1).
 const NOP: u8 = 1;
 
-/// Where the Ethernet header's type is.
+/// Offset of the EtherType.
 const ETHER_TYPE: usize = mem::offset_of!(layout::Ethernet, ether_type);

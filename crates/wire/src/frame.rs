@@ -1,4 +1,4 @@
-//! One frame, parsed once.
+//! A parsed frame.
 
 use core::net::IpAddr;
 
@@ -8,22 +8,22 @@ mod tests;
 
 pub use parse::parse;
 
-/// Bytes of a frame that links copy to private memory before anything reads them: more than the longest chain of
-/// headers that is accepted.
+/// Bytes of a frame that links copy to private memory before parsing: more than the longest chain of headers that is
+/// accepted.
 pub const HEAD: usize = 256;
 
-/// What a frame carries.
+/// A parsed frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Sender's Ethernet address.
     pub source: crate::Mac,
     /// Receiver's Ethernet address.
     pub destination: crate::Mac,
-    /// What follows the Ethernet header.
+    /// The packet after the Ethernet header.
     pub body: Body,
 }
 
-/// What follows the Ethernet header.
+/// The packet after an Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// ARP; the packet begins at byte 14.
@@ -32,7 +32,7 @@ pub enum Body {
     Ip(Ip, Transport),
 }
 
-/// The meaning of an IPv4 or IPv6 header with its extensions.
+/// The fields of an IPv4 header, or of an IPv6 header with its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
     /// Source address, as sent.
@@ -47,15 +47,15 @@ pub struct Ip {
     pub dont_fragment: bool,
     /// Upper-layer protocol number.
     pub protocol: u8,
-    /// Set where the packet is a fragment (then the transport is [`Transport::Fragment`]).
+    /// Set if the packet is a fragment (the transport is [`Transport::Fragment`] then).
     pub fragment: Option<Fragment>,
-    /// Where the upper-layer header begins, from the frame's first byte.
+    /// Offset of the upper-layer header, from the frame's first byte.
     pub payload_offset: usize,
-    /// Bytes of upper-layer header and data, by the IP header's own length field (never past the frame's end).
+    /// Bytes of upper-layer header and data, according to the IP header's length field (never past the frame's end).
     pub payload_len: usize,
 }
 
-/// A fragment's place (RFC 791, RFC 8200 section 4.5).
+/// Position of a fragment (RFC 791, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Identification.
@@ -75,7 +75,7 @@ pub enum Transport {
     Udp(Udp),
     /// ICMP or ICMPv6, by `Ip::protocol`; the message begins at `Ip::payload_offset`.
     Icmp(Icmp),
-    /// A fragment: look at the whole once it is reassembled.
+    /// A fragment, to be parsed after reassembly.
     Fragment,
     /// Anything else.
     Other,
@@ -98,7 +98,7 @@ pub struct Tcp {
     pub window: u16,
     /// Options.
     pub options: Options,
-    /// Where the data begins, from the frame's first byte.
+    /// Offset of the data, from the frame's first byte.
     pub payload_offset: usize,
     /// Bytes of data.
     pub payload_len: usize,
@@ -120,21 +120,21 @@ impl Flags {
     /// ACK.
     pub const ACK: Self = Self(0x10);
 
-    /// Whether every flag in `other` is set.
+    /// Returns whether every flag in `other` is set.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// The TCP options that the engine speaks. Unknown options are skipped, and so are those of a SYN elsewhere; a
-/// malformed list ends where it stops making sense.
+/// The TCP options that the engine supports. Unknown options are skipped, as are SYN options in other segments; a
+/// malformed list ends at the first invalid option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Options {
     /// Maximum segment size (SYN only).
@@ -154,13 +154,13 @@ pub struct Udp {
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
-    /// Where the data begins, from the frame's first byte.
+    /// Offset of the data, from the frame's first byte.
     pub payload_offset: usize,
-    /// Bytes of data. With UDP segmentation this is all datagrams together.
+    /// Bytes of data. With UDP segmentation, those of all datagrams together.
     pub payload_len: usize,
 }
 
-/// An ICMP or ICMPv6 message's fixed part.
+/// The fixed part of an ICMP or ICMPv6 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Icmp {
     /// Type.
@@ -171,31 +171,31 @@ pub struct Icmp {
     pub ident: u16,
     /// Bytes 6 to 8: sequence number of an echo.
     pub seq: u16,
-    /// Where the data after the first eight bytes begins, from the frame's first byte.
+    /// Offset of the data after the first eight bytes, from the frame's first byte.
     pub payload_offset: usize,
     /// Bytes of data after the first eight.
     pub payload_len: usize,
 }
 
-/// Why a frame was refused.
+/// The reason why a frame is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Shorter than a header that it says it has.
+    /// The frame is shorter than its headers.
     #[error("{0} bytes are too few for the headers")]
     Truncated(usize),
-    /// An EtherType that is neither ARP, IPv4 nor IPv6.
+    /// The EtherType is neither ARP, IPv4 nor IPv6.
     #[error("unknown EtherType {0:#06x}")]
     EtherType(u16),
-    /// Version, header length or total length that contradict each other, or a wrong IPv4 header checksum.
+    /// Version, header length or total length are inconsistent, or the IPv4 header checksum is wrong.
     #[error("inconsistent IP header")]
     IpHeader,
-    /// Upper-layer lengths that contradict each other, or a wrong checksum where that is verified ([`parse`] does not).
+    /// Upper-layer lengths are inconsistent, or the checksum is wrong where it is verified ([`parse`] does not).
     #[error("inconsistent header of protocol {0}")]
     Transport(u8),
-    /// Headers longer than [`HEAD`].
+    /// The headers are longer than [`HEAD`].
     #[error("headers longer than {HEAD} bytes")]
     TooManyHeaders,
 }
 
-/// RFC 7323 section 2.3: a larger shift counts as this one.
+/// RFC 7323 section 2.3: a larger shift is treated as this one.
 const MAX_WINDOW_SCALE: u8 = 14;

@@ -1,4 +1,4 @@
-//! Layouts of the headers that the packet path reads and writes, as they are on the wire.
+//! Wire formats of the headers that the packet path reads and writes.
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -49,8 +49,8 @@ pub(crate) struct Ipv6 {
     pub(crate) destination: [u8; 16],
 }
 
-/// What all IPv6 extension headers that are walked begin with (RFC 6564 section 4); type and segments left are the
-/// routing header's (RFC 8200 section 4.4).
+/// The common beginning of the IPv6 extension headers that are walked (RFC 6564 section 4); type and segments left are
+/// those of the routing header (RFC 8200 section 4.4).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Extension {
@@ -66,7 +66,7 @@ pub(crate) struct Extension {
 pub(crate) struct Fragment {
     pub(crate) next_header: u8,
     pub(crate) reserved: u8,
-    /// Offset in bytes in the upper 13 bits, because its unit is 8 bytes.
+    /// Offset in the upper 13 bits; its unit is 8 bytes, so that the masked value is in bytes.
     pub(crate) offset_more: U16,
     pub(crate) id: U32,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Tcp {
     pub(crate) urgent: U16,
 }
 
-/// The first eight bytes of [`Tcp`], which are all that an ICMP error need quote (RFC 792).
+/// The first eight bytes of [`Tcp`], the minimum that an ICMP error quotes (RFC 792).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct TcpStart {
@@ -113,7 +113,7 @@ pub(crate) struct Udp {
     pub(crate) checksum: [u8; 2],
 }
 
-/// The first eight bytes of an ICMP or ICMPv6 message, named for an echo (RFC 792, RFC 4443 section 4.1).
+/// The first eight bytes of an ICMP or ICMPv6 message, with the names of an echo (RFC 792, RFC 4443 section 4.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Icmp {
@@ -136,7 +136,7 @@ pub(crate) struct Vnet {
     pub(crate) csum_offset: zerocopy::little_endian::U16,
 }
 
-/// `struct virtio_net_hdr` with `num_buffers`, as virtio 1 has it.
+/// `struct virtio_net_hdr` with `num_buffers`, as in virtio 1.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Vnet1 {

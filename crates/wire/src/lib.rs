@@ -1,11 +1,11 @@
-//! Frame formats: bytes to types and back.
+//! Frame formats: parsing and emitting.
 //!
-//! Pure: no clock, no sockets, no threads, no unsafe code. The local services read and write their packets by
-//! `smoltcp::wire`, re-exported here; what the packet path needs (one-pass parsing of a frame's headers, header
-//! blocks, partial checksums, `virtio_net_hdr`) is ours.
+//! Pure: no clock, no sockets, no threads, no unsafe code. The local services use `smoltcp::wire`, re-exported here.
+//! The packet path has its own code: one-pass parsing of a frame's headers, header blocks, partial checksums,
+//! `virtio_net_hdr`.
 //!
-//! A frame is parsed once, at the door ([`frame::parse`]); nothing downstream reads header bytes again. Frames
-//! going out are a header block ([`emit`]) in front of payload that never moves.
+//! A frame is parsed once, on arrival ([`frame::parse`]); later code does not read header bytes. Outgoing frames are a
+//! header block ([`emit`]) in front of payload that is not moved.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! What etherparse, a parser of other people's, sees in a frame: the tests' second opinion.
+//! Parsing with etherparse, an independent parser, for comparison in tests.
 
 use core::net::IpAddr;
 
@@ -10,7 +10,7 @@ use etherparse::{
 use crate::Mac;
 use crate::frame::{Body, Flags, Fragment, Frame, Icmp, Ip, Options, Tcp, Transport, Udp};
 
-/// A frame by etherparse; `None` where it refuses.
+/// Parses a frame with etherparse; `None` if it is malformed.
 pub(crate) fn parse(bytes: &[u8]) -> Option<Frame> {
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else {
@@ -30,7 +30,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Frame> {
     })
 }
 
-/// The transport checksum of a complete packet, by etherparse: whether it is right. `None` where there is none.
+/// Returns whether etherparse computes the same transport checksum for a complete packet; `None` if it has none.
 pub(crate) fn checksum_is_right(bytes: &[u8]) -> Option<bool> {
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let (found, right) = match (packet.transport?, packet.net?) {

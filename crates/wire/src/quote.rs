@@ -1,4 +1,4 @@
-//! The packet that an ICMP or ICMPv6 error quotes, cut short where whoever sent the error liked.
+//! The packet quoted in an ICMP or ICMPv6 error, truncated at any point.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -6,24 +6,24 @@ use zerocopy::FromBytes;
 
 use crate::{layout, protocol};
 
-/// Bytes of a quote that [`Segment::read`] looks at, at most: an IPv4 header with all its options, and the eight bytes
-/// after it that RFC 792 promises.
+/// Maximum number of bytes that [`Segment::read`] uses: an IPv4 header with all its options, and the eight bytes after
+/// it that RFC 792 guarantees.
 pub const LEN: usize = 60 + 8;
 
 /// A quoted TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Who had sent it.
+    /// Source of the segment.
     pub source: SocketAddr,
-    /// Where to.
+    /// Destination of the segment.
     pub destination: SocketAddr,
     /// Its sequence number.
     pub seq: u32,
 }
 
 impl Segment {
-    /// Reads a quote from the IP header on; none of another protocol, behind extension headers (the engine sends none), or
-    /// cut before the sequence number.
+    /// Parses a quote, which begins with the IP header. Returns `None` for another protocol, for extension headers (the
+    /// engine sends none), or if the sequence number is missing.
     #[must_use]
     pub fn read(quote: &[u8]) -> Option<Self> {
         let (from, to, number, upper): (IpAddr, IpAddr, _, _) = match quote.first()? >> 4 {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn v4_with_and_without_options() {
+    fn parses_ipv4_quote_with_and_without_options() {
         let expected = quoted(Ipv4Addr::new(203, 0, 113, 7), Ipv4Addr::new(10, 0, 2, 15));
         for options in [0, 4, 40] {
             assert_eq!(Segment::read(&v4(options)), Some(expected), "{options}");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else() {
+    fn refuses_other_quotes() {
         let whole = v4(0);
         for len in 0..whole.len() {
             assert_eq!(Segment::read(&whole[..len]), None, "{len}");

@@ -1,4 +1,4 @@
-//! Offload metadata: what a `virtio_net_hdr` says (virtio 1.2, section 5.1.6).
+//! Offload metadata: `virtio_net_hdr` (virtio 1.2, section 5.1.6).
 
 use zerocopy::FromBytes;
 
@@ -7,97 +7,97 @@ use crate::layout::{Vnet, Vnet1};
 #[cfg(test)]
 mod tests;
 
-/// How a frame is to be cut into packets.
+/// Segmentation of a frame into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
     /// The frame is one packet.
     Whole,
-    /// TCP over IPv4, `mss` payload bytes a segment.
+    /// TCP over IPv4, with `mss` payload bytes per segment.
     Tcp4 {
         /// Payload bytes of each segment but the last.
         mss: u16,
     },
-    /// TCP over IPv6, `mss` payload bytes a segment.
+    /// TCP over IPv6, with `mss` payload bytes per segment.
     Tcp6 {
         /// Payload bytes of each segment but the last.
         mss: u16,
     },
-    /// UDP (either family), `len` payload bytes a datagram.
+    /// UDP over either family, with `len` payload bytes per datagram.
     Udp {
         /// Payload bytes of each datagram but the last.
         len: u16,
     },
 }
 
-/// Whether the transport checksum is done.
+/// State of the transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// The checksum field holds the final checksum.
     Complete,
-    /// The checksum field holds the pseudo-header's sum; the sum from `start` to the frame's end belongs at
-    /// `start + offset`.
+    /// The checksum field holds the pseudo-header's sum. The checksum of the bytes from `start` to the frame's end
+    /// belongs at `start + offset`.
     Partial {
-        /// Where summing begins, from the frame's first byte.
+        /// Offset of the first byte of the sum, from the frame's first byte.
         start: u16,
-        /// Where the result goes, from `start`.
+        /// Offset of the checksum field, from `start`.
         offset: u16,
     },
 }
 
-/// What travels with every frame on every link.
+/// The offload metadata of a frame on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
     /// State of the transport checksum.
     pub checksum: Checksum,
-    /// How the frame is to be cut.
+    /// Segmentation of the frame.
     pub segmentation: Segmentation,
 }
 
 impl Offload {
-    /// A finished packet: nothing left to compute, nothing to cut.
+    /// A complete packet: no checksum to compute, no segmentation.
     pub const NONE: Self = Self {
         checksum: Checksum::Complete,
         segmentation: Segmentation::Whole,
     };
 }
 
-/// Bytes of the header on a link: that of virtio 1, with `num_buffers`.
+/// Bytes of the header on a link: the virtio 1 header, with `num_buffers`.
 pub const LEN: usize = 12;
 
-/// Bytes of the header without `num_buffers`: a packet socket's (`PACKET_VNET_HDR`), and that of a device which was not
-/// asked for virtio 1 or mergeable buffers (virtio 1.2 section 5.1.6.1).
+/// Bytes of the header without `num_buffers`: that of a packet socket (`PACKET_VNET_HDR`), and of a device with neither
+/// virtio 1 nor mergeable buffers (virtio 1.2 section 5.1.6.1).
 pub const SHORT_LEN: usize = 10;
 
-/// Why a header was refused.
+/// The reason why a header is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Fewer bytes than a header has.
+    /// The header is truncated.
     #[error("{0} bytes are too few for the header")]
     NoHeader(usize),
-    /// A segmentation type that was not negotiated: UDP fragmentation, or the ECN bit.
+    /// An unsupported segmentation type: UDP fragmentation, or the ECN bit.
     #[error("unknown segmentation type {0:#04x}")]
     UnknownGso(u8),
-    /// Segmentation into pieces of no bytes.
+    /// A segment size of 0.
     #[error("segmentation type {0:#04x} with size 0")]
     ZeroSegment(u8),
 }
 
-/// Takes the header off `bytes`: what it says, and the frame that follows.
+/// Parses the header at the beginning of `bytes`, and returns it with the frame after it.
 ///
 /// # Errors
-/// Too short, or a segmentation that was not negotiated.
+/// The header is truncated or has an unsupported segmentation type.
 pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), Malformed> {
     let frame = bytes.get(LEN..).ok_or(Malformed::NoHeader(bytes.len()))?;
     Ok((offload(bytes)?, frame))
 }
 
-/// What a header says, of either length.
+/// Parses a header of either length.
 ///
-/// Its `hdr_len` is a hint that nobody needs (the frame's own headers say it) and is not looked at. Whether the checksum's
-/// place lies in the frame is looked at where the checksum is completed ([`crate::checksum::complete`]).
+/// `hdr_len` is a hint and is ignored, since the frame's own headers are parsed. The position of the checksum field is
+/// checked when the checksum is completed ([`crate::checksum::complete`]).
 ///
 /// # Errors
-/// As [`parse`].
+/// Those of [`parse`].
 pub fn offload(header: &[u8]) -> Result<Offload, Malformed> {
     let (header, _) = Vnet::ref_from_prefix(header).map_err(|_| Malformed::NoHeader(header.len()))?;
     let size = header.gso_size.get();
@@ -123,17 +123,17 @@ pub fn offload(header: &[u8]) -> Result<Offload, Malformed> {
     })
 }
 
-/// Buffers that the frame behind `header` was written to, as a device with VIRTIO_NET_F_MRG_RXBUF says (virtio 1.2
-/// section 5.1.6.4); `None` for fewer bytes than a header has.
+/// Returns the number of buffers that a device with VIRTIO_NET_F_MRG_RXBUF used for the frame after `header` (virtio
+/// 1.2 section 5.1.6.4); `None` if the header is truncated.
 #[must_use]
 pub fn buffers(header: &[u8]) -> Option<u16> {
     let (header, _) = Vnet1::ref_from_prefix(header).ok()?;
     Some(header.num_buffers.get())
 }
 
-/// The header of a frame whose own headers, Ethernet to TCP or UDP, have `header_len` bytes.
+/// Encodes the header of a frame whose own headers, Ethernet to TCP or UDP, have `header_len` bytes.
 ///
-/// A segmented frame must have a partial checksum (virtio 1.2 section 5.1.6.2: each segment's has to be computed).
+/// A segmented frame must have a partial checksum, since each segment has its own (virtio 1.2 section 5.1.6.2).
 #[must_use]
 pub fn emit(offload: Offload, header_len: usize) -> [u8; LEN] {
     debug_assert!(
@@ -166,7 +166,7 @@ pub fn emit(offload: Offload, header_len: usize) -> [u8; LEN] {
     };
     zerocopy::transmute!(Vnet1 {
         vnet,
-        // Nobody reads it on the way to a device.
+        // Not used in frames to a device.
         num_buffers: 0.into(),
     })
 }

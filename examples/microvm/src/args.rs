@@ -1,4 +1,4 @@
-//! Arguments.
+//! Command-line arguments.
 
 use std::io::Write;
 use std::time::Duration;
@@ -6,38 +6,38 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
-use crate::contract::{Link, Task};
 use crate::outcome::Outcome;
+use pontoon_microvm_abi::{Link, Task};
 
 /// A small virtual machine with Pontoon inside.
 #[derive(Debug, Parser)]
 #[command(name = "pontoon-microvm", version)]
 pub(crate) struct Args {
-    /// What the guest does, once DHCP has given it an address
+    /// Task of the guest, after DHCP has given it an address
     #[arg(long, value_enum, default_value = "crr")]
     task: TaskName,
-    /// How often
+    /// Number of repetitions
     #[arg(long, value_name = "N", default_value = "100")]
     pub(crate) count: u32,
-    /// By what frames come and go
+    /// Network interface of the guest
     #[arg(long, value_enum, default_value = "virtio")]
     link: LinkName,
-    /// Who hears the guest's doorbell
+    /// Receiver of the guest's notifications
     #[arg(long, value_enum, default_value = "engine")]
-    pub(crate) doorbells: Hears,
-    /// Who interrupts the guest
+    pub(crate) doorbells: Route,
+    /// Sender of the guest's interrupts
     #[arg(long, value_enum, default_value = "engine")]
-    pub(crate) interrupts: Hears,
-    /// Without VIRTIO_F_EVENT_IDX
+    pub(crate) interrupts: Route,
+    /// Do not negotiate VIRTIO_F_EVENT_IDX
     #[arg(long)]
     pub(crate) no_event_idx: bool,
-    /// How the guest and the engine wait
+    /// Pacing of guest and engine
     #[arg(long, value_enum, default_value = "event")]
     pub(crate) io: Io,
-    /// Seconds after which it is given up
+    /// Time limit in seconds
     #[arg(long, value_name = "S", default_value = "120")]
     deadline: u64,
-    /// Print numbers for programs
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -56,18 +56,18 @@ enum TaskName {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LinkName {
-    /// A call of the VMM for each
+    /// A call of the VMM per frame
     Calls,
     /// A virtio device
     Virtio,
 }
 
-/// Who is told.
+/// The receiver of notifications, or sender of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Hears {
+pub(crate) enum Route {
     /// The engine, by ioeventfd or irqfd
     Engine,
-    /// The VMM, which passes it on
+    /// The VMM, which forwards them
     Vmm,
 }
 
@@ -100,9 +100,10 @@ impl Args {
     }
 
     pub(crate) fn print(&self, outcome: &Outcome) -> Result<()> {
-        let text = match self.json {
-            true => serde_json::to_string(outcome)?,
-            false => outcome.to_string(),
+        let text = if self.json {
+            serde_json::to_string(outcome)?
+        } else {
+            outcome.to_string()
         };
         writeln!(std::io::stdout(), "{text}")?;
         Ok(())

@@ -1,16 +1,16 @@
-//! How the CPU starts: in 64-bit mode, with the first 4 GiB mapped to themselves.
+//! The CPU's initial state: 64-bit mode, with the first 4 GiB identity-mapped.
 
 use anyhow::Result;
 use kvm_bindings::{kvm_regs, kvm_segment};
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use crate::contract::{IMAGE, STACK};
+use pontoon_microvm_abi::{IMAGE, STACK};
 
 const GDT: u64 = 0x1000;
 const PML4: u64 = 0x2000;
 const PDPT: u64 = 0x3000;
-/// Four page directories of a page each.
+/// Address of four page directories of a page each.
 const DIRECTORIES: u64 = 0x4000;
 
 /// Bits of entries of page tables: present, writable, and a page of 2 MiB (Intel SDM volume 3, section 4.5).
@@ -29,7 +29,7 @@ const CR4: u64 = 1 << 5;
 /// EFER: long mode enabled and active.
 const EFER: u64 = 1 << 8 | 1 << 10;
 
-/// Puts the tables into memory, and the CPU at the image's entry.
+/// Writes the tables to memory, and sets the CPU's registers to the image's entry point.
 pub(crate) fn prepare(memory: &GuestMemoryMmap, vcpu: &VcpuFd) -> Result<()> {
     write(memory, GDT, &SEGMENTS)?;
     write(memory, PML4, &[PDPT | TABLE])?;
@@ -51,7 +51,7 @@ pub(crate) fn prepare(memory: &GuestMemoryMmap, vcpu: &VcpuFd) -> Result<()> {
     vcpu.set_sregs(&special)?;
     vcpu.set_regs(&kvm_regs {
         rip: IMAGE,
-        // As a call leaves it.
+        // Aligned as after a call.
         rsp: STACK - 8,
         rflags: 2,
         ..kvm_regs::default()

@@ -1,4 +1,4 @@
-//! A link without shared memory: the guest calls for each frame, and the VMM calls the kernel.
+//! A network interface without shared memory: the guest calls the VMM for each frame, and the VMM makes a system call.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use crate::contract::{PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
+use pontoon_microvm_abi::{PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
 /// Bytes of the longest frame.
 const FRAME: usize = 1514;
@@ -26,7 +26,7 @@ impl Calls {
         Self { socket, memory }
     }
 
-    /// Does what the guest calls for; nothing at a port that is another's.
+    /// Handles a write to an I/O port; other ports are ignored.
     pub(crate) fn call(&self, port: u16, value: u32) -> Result<()> {
         match port {
             PORT_WRITE => self.write(value),
@@ -36,7 +36,7 @@ impl Calls {
         }
     }
 
-    /// A frame that the engine has no room for is lost.
+    /// Sends a frame. It is lost if the engine has no room for it.
     fn write(&self, len: u32) -> Result<()> {
         let mut frame = [0; FRAME];
         let frame = &mut frame[..FRAME.min(len as usize)];

@@ -18,38 +18,45 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-use crate::args::{Args, Hears, Io};
+use crate::args::{Args, Io, Route};
 use crate::boot;
 use crate::calls::Calls;
-use crate::contract::{DEVICE, IMAGE, Link, MEMORY, ORDER, Order, PORT_STAGE, REPORT, Report, Stage, VECTOR};
 use crate::outcome::Outcome;
 use crate::server;
 use crate::statistics::{Counters, Statistics};
 use crate::virtio::{QUEUE_NOTIFY, Virtio};
+use pontoon_microvm_abi::{
+    DEVICE, IMAGE, Link, MEMORY, ORDER, Order, PORT_STAGE, REPORT, Report, Stage, VECTOR,
+};
 
-/// The guest, as it lies in memory.
+/// The guest's image.
 const GUEST: &[u8] = include_bytes!(env!("GUEST_IMAGE"));
 const _: () = assert!(!GUEST.is_empty(), "the linker has kept nothing");
 
-/// The interrupt's number with KVM. What comes of it is the routing's.
+/// The interrupt line in KVM, which the routing maps to a message.
 const GSI: u32 = 5;
 
 /// Bytes of the device's registers.
 const REGISTERS: u64 = 0x1000;
 
-/// Where messages are interrupts (Intel SDM volume 3, section 11.11.1): of the only CPU.
+/// Address of message-signalled interrupts for the only CPU (Intel SDM volume 3, section 11.11.1).
 const MESSAGES: u32 = 0xfee0_0000;
 
-// SAFETY: numbers without padding between them.
-unsafe impl ByteValued for Order {}
+/// A structure in the guest's memory: [`ByteValued`] cannot be implemented for types of another crate.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Shared<T>(T);
 
-// SAFETY: numbers and bytes without padding between them, of which any value is one.
-unsafe impl ByteValued for Report {}
+// SAFETY: integers without padding between them.
+unsafe impl ByteValued for Shared<Order> {}
 
-/// KVM, if it is there.
+// SAFETY: integers and bytes without padding between them, for which all bit patterns are valid.
+unsafe impl ByteValued for Shared<Report> {}
+
+/// Opens KVM. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// It is there, but not for us.
+/// KVM exists but cannot be opened.
 pub(crate) fn kvm() -> Result<Option<Kvm>> {
     const ENOENT: i32 = 2;
     match Kvm::new() {
@@ -59,7 +66,7 @@ pub(crate) fn kvm() -> Result<Option<Kvm>> {
     }
 }
 
-/// Runs the guest until it is done.
+/// Runs the guest until its task is done.
 pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)])?;
     let vm = Arc::new(kvm.create_vm().context("cannot make a machine")?);
@@ -71,7 +78,7 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     boot::prepare(&memory, &vcpu)?;
     memory.write_slice(GUEST, GuestAddress(IMAGE))?;
     let order = order(args, server::start()?, vcpu.get_tsc_khz()?);
-    memory.write_obj(order, GuestAddress(ORDER))?;
+    memory.write_obj(Shared(order), GuestAddress(ORDER))?;
 
     let deadline = args.deadline();
     thread::spawn(move || {
@@ -85,15 +92,15 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let (network, mut devices) = match args.link() {
         Link::Calls => {
             let flags = SocketFlags::CLOEXEC;
-            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            let link = Attachment::Packet(Source::Connected(theirs));
+            let (vmm_end, engine_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            let link = Attachment::Packet(Source::Connected(engine_end));
             let network = Network::attach(options, link)?;
-            (network, Devices::Calls(Calls::new(ours, memory.clone())))
+            (network, Devices::Calls(Calls::new(vmm_end, memory.clone())))
         }
         Link::Virtio => {
             let (network, device) = Network::start(options)?;
             let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
-            // Where the VMM interrupts, it waits for it.
+            // The VMM waits for the call descriptor if it sends the interrupts.
             let (kicks, call) = ([event()?, event()?], EventFd::new(EFD_CLOEXEC)?);
             join(&vm, &kicks, &call, args, &signals)?;
             let virtio = Virtio::new(device, memory.clone(), kicks, call);
@@ -114,7 +121,7 @@ fn options(io: Io) -> Options {
         },
         ..Options::default()
     };
-    // The server is on the host's loopback, which is the gateway to the guest.
+    // The server is on the host's loopback, which the guest reaches as its gateway.
     let gateway = options.config.addresses.v4.gateway;
     options.config.host_loopback.push(gateway.into());
     options
@@ -132,7 +139,7 @@ fn order(args: &Args, port: u16, khz: u32) -> Order {
     }
 }
 
-/// Gives the machine its memory.
+/// Maps the guest's memory into the machine.
 fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
     let region = kvm_userspace_memory_region {
         slot: 0,
@@ -141,11 +148,12 @@ fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
         userspace_addr: memory.get_host_address(GuestAddress(0))?.addr() as u64,
         flags: 0,
     };
-    // SAFETY: the mapping is of this length, and is there as long as the machine runs: both end with `run`.
+    // SAFETY: the mapping has this length, and exists as long as the machine: both end with `run`.
     unsafe { vm.set_user_memory_region(region) }.context("cannot give it memory")
 }
 
-/// Joins the device to the machine: who hears its doorbells, and who interrupts. In the latter's case, how often is counted.
+/// Connects the device to the machine: notifications and interrupts, by eventfds or by the VMM. Returns the counter of
+/// the interrupts that the VMM sends.
 fn join(
     vm: &Arc<VmFd>,
     kicks: &[EventFd; 2],
@@ -153,14 +161,14 @@ fn join(
     args: &Args,
     signals: &Arc<AtomicU64>,
 ) -> Result<()> {
-    if args.doorbells == Hears::Engine {
+    if args.doorbells == Route::Engine {
         for (number, kick) in (0_u32..).zip(kicks) {
             vm.register_ioevent(kick, &IoEventAddress::Mmio(DEVICE + QUEUE_NOTIFY), number)
                 .context("no ioeventfd")?;
         }
     }
     match args.interrupts {
-        Hears::Engine => {
+        Route::Engine => {
             let mut entry = kvm_irq_routing_entry {
                 gsi: GSI,
                 type_: KVM_IRQ_ROUTING_MSI,
@@ -173,7 +181,7 @@ fn join(
                 .context("cannot route the interrupt")?;
             vm.register_irqfd(call, GSI).context("no irqfd")?;
         }
-        Hears::Vmm => {
+        Route::Vmm => {
             let (vm, call, signals) = (vm.clone(), call.try_clone()?, signals.clone());
             thread::spawn(move || {
                 while call.read().is_ok() {
@@ -193,13 +201,13 @@ fn join(
     Ok(())
 }
 
-/// What the guest may turn to.
+/// The devices of the guest.
 enum Devices {
     Calls(Calls),
     Virtio(Box<Virtio>),
 }
 
-/// What has been counted at some moment.
+/// A snapshot of counters.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     returns: u64,
@@ -231,7 +239,7 @@ fn go(
                     kvm: counters.read()?,
                 };
                 if value(stage) == Stage::Begin as u32 {
-                    // Of what comes from here on, this return is none.
+                    // This return does not count as part of the task.
                     before = Counts {
                         returns: returns + 1,
                         ..now
@@ -271,14 +279,14 @@ fn register(address: u64) -> Option<u64> {
         .filter(|register| *register < REGISTERS)
 }
 
-/// What an I/O instruction of 32 bits wrote.
+/// Returns the value of a 32-bit I/O write.
 fn value(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_le_bytes)
 }
 
 /// Reads the guest's report.
 fn conclude(stage: u32, memory: &GuestMemoryMmap, before: Counts, now: Counts) -> Result<Outcome> {
-    let report: Report = memory.read_obj(GuestAddress(REPORT))?;
+    let Shared(report): Shared<Report> = memory.read_obj(GuestAddress(REPORT))?;
     if stage != Stage::End as u32 {
         let text = CStr::from_bytes_until_nul(&report.error).unwrap_or(c"at length");
         bail!("the guest failed: {}", text.to_string_lossy());

@@ -1,9 +1,9 @@
 //! A small virtual machine with Pontoon inside: one CPU, one virtio-net device, a guest without an operating system.
 //!
-//! The engine is a thread of this process. It serves the device's queues itself: the guest's doorbell is an ioeventfd that
-//! it waits for, and its answer an irqfd, so that no frame passes through the CPU's thread. `--doorbells vmm` and
-//! `--interrupts vmm` take both through the VMM instead, and `--link calls` has the guest call the VMM for each frame; what
-//! that costs in exits is what `pontoon bench exits` shows.
+//! The engine is a thread of this process and serves the device's queues itself. The guest's notifications arrive
+//! through an ioeventfd and its interrupts are sent through an irqfd, so no frame involves the CPU's thread.
+//! `--doorbells vmm` and `--interrupts vmm` route them through the VMM instead, and with `--link calls` the guest calls
+//! the VMM for each frame; `pontoon bench exits` shows the resulting exits.
 
 use std::process::ExitCode;
 
@@ -13,8 +13,6 @@ use clap::Parser;
 mod args;
 mod boot;
 mod calls;
-#[allow(dead_code, reason = "some of it is the guest's")]
-mod contract;
 mod machine;
 mod outcome;
 mod server;

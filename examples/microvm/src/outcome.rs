@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The result of a run.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -7,24 +7,24 @@ use serde::Serialize;
 
 use crate::statistics::Statistics;
 
-/// What came of a run. Counts are of the task alone.
+/// The result of a run. Counters cover the task alone.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     /// The guest's address, from DHCP.
     pub(crate) address: Ipv4Addr,
-    /// How often the task was done.
+    /// Number of repetitions done.
     pub(crate) done: u32,
     /// Frames that the guest sent.
     pub(crate) sent: u32,
     /// Frames that the guest received.
     pub(crate) received: u32,
-    /// Times that the guest rang the device.
+    /// Notifications of the device by the guest.
     pub(crate) doorbells: u32,
-    /// Times that the CPU's thread came back from KVM_RUN.
+    /// Returns of the CPU's thread from KVM_RUN.
     pub(crate) returns: u64,
-    /// Times that the VMM, rather than an irqfd, interrupted the guest.
+    /// Interrupts sent by the VMM rather than an irqfd.
     pub(crate) signals: u64,
-    /// What KVM counted.
+    /// KVM's counters.
     pub(crate) kvm: Statistics,
 }
 

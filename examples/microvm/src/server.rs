@@ -1,4 +1,4 @@
-//! What the guest talks to, on the host's loopback.
+//! The guest's server, on the host's loopback.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Datagrams at once, and the pause after them: no more than the queues on their way hold.
+/// Datagrams sent before a pause: no more than the queues on their path hold.
 const BURST: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How often the end is said, as a datagram may be lost.
+/// Number of copies of the last datagram, since datagrams may be lost.
 const ENDS: u32 = 50;
 
 /// Bytes of each datagram but the last.
 const LEN: usize = 64;
 
-/// Starts the server, which ends with the process, and says its port: over TCP it returns a byte, over UDP it sends as many
-/// datagrams as it is asked for in four bytes.
+/// Starts the server, which runs until the process ends, and returns its port. Over TCP it returns one byte; over UDP
+/// it sends as many datagrams as the four bytes of a request ask for.
 pub(crate) fn start() -> Result<u16> {
     let host = Ipv4Addr::LOCALHOST;
     let listener = TcpListener::bind((host, 0)).context("cannot listen")?;
@@ -31,7 +31,7 @@ pub(crate) fn start() -> Result<u16> {
 
 fn echo(mut client: TcpStream) {
     let mut byte = [0];
-    // A client that goes away early is the guest's failure, which says so.
+    // The guest reports a connection that it closed early as its own failure.
     let _ = client
         .read_exact(&mut byte)
         .and_then(|()| client.write_all(&byte))
@@ -45,7 +45,7 @@ fn serve(socket: &UdpSocket) {
             continue;
         };
         let send = |datagram: &[u8]| {
-            // What the host does not take is lost, as a datagram may be.
+            // A datagram that the host refuses is lost, as any datagram may be.
             let _ = socket.send_to(datagram, client);
         };
         for number in 1..=count {

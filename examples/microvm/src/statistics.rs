@@ -1,4 +1,4 @@
-//! What KVM counts of a CPU (KVM_GET_STATS_FD, Linux 5.14).
+//! KVM's counters of a CPU (KVM_GET_STATS_FD, Linux 5.14).
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use vmm_sys_util::ioctl_io_nr;
 
 ioctl_io_nr!(KVM_GET_STATS_FD, 0xae, 0xce);
 
-/// A CPU's counters.
+/// The counters of a CPU.
 #[derive(Debug)]
 pub(crate) struct Counters {
     file: File,
@@ -22,14 +22,14 @@ pub(crate) struct Counters {
     exits: u64,
 }
 
-/// What they said.
+/// Values of the counters.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Statistics {
-    /// Times that the CPU halted (`halt_exits`).
+    /// Number of halts (`halt_exits`).
     pub(crate) halts: u64,
-    /// Interrupts that were injected (`irq_injections`).
+    /// Number of injected interrupts (`irq_injections`).
     pub(crate) interrupts: u64,
-    /// Exits of all kinds (`exits`), among them, where KVM emulates the guest, those of its instructions.
+    /// Number of exits of all kinds (`exits`), which include exits for emulated instructions.
     pub(crate) exits: u64,
 }
 
@@ -44,7 +44,7 @@ impl Counters {
         if fd < 0 {
             return Err(io::Error::last_os_error()).context("KVM_GET_STATS_FD");
         }
-        // SAFETY: the kernel has made this descriptor for us.
+        // SAFETY: the kernel returned this descriptor to this process.
         let file = unsafe { File::from_raw_fd(fd) };
         let mut header = [0; HEADER];
         file.read_exact_at(&mut header, 0)?;

@@ -35,7 +35,7 @@ const FEATURES_OK: u32 = 8;
 /// Entries of the largest queue.
 const MAX_SIZE: u16 = 1024;
 
-/// The device, as far as its registers go. What its queues carry is the engine's.
+/// The device's registers. The engine serves its queues.
 #[derive(Debug)]
 pub(crate) struct Virtio {
     device: Device,
@@ -61,7 +61,7 @@ struct Registers {
 }
 
 impl Virtio {
-    /// A device that is kicked by these, and calls by that.
+    /// Creates a device with these kick descriptors and this call descriptor.
     pub(crate) fn new(device: Device, memory: GuestMemoryMmap, kicks: [EventFd; 2], call: EventFd) -> Self {
         Self {
             device,
@@ -77,7 +77,7 @@ impl Virtio {
         }
     }
 
-    /// What the driver reads.
+    /// Handles a read of a register.
     pub(crate) fn read(&self, register: u64, into: &mut [u8]) {
         if let Some(at) = register.checked_sub(CONFIG) {
             let config = self.device.config();
@@ -100,7 +100,7 @@ impl Virtio {
             DEVICE_FEATURES => word(self.device.features(), self.device_word),
             QUEUE_NUM_MAX => queue.map_or(0, |_| MAX_SIZE.into()),
             QUEUE_READY => queue.map_or(0, |queue| queue.ready.into()),
-            // An irqfd says no more than that there is something.
+            // An irqfd carries no status: report used buffers always.
             INTERRUPT_STATUS => 1,
             STATUS => self.status,
             _ => 0,
@@ -111,10 +111,10 @@ impl Virtio {
         }
     }
 
-    /// What the driver writes.
+    /// Handles a write to a register.
     ///
     /// # Errors
-    /// Its queues cannot be served.
+    /// The queues cannot be served.
     pub(crate) fn write(&mut self, register: u64, bytes: &[u8]) -> Result<()> {
         let Ok(bytes) = bytes.try_into() else {
             return Ok(());
@@ -193,7 +193,7 @@ impl Registers {
     }
 }
 
-/// A word of 32 bits, the lowest first; there are two.
+/// Returns word `number` of a value, the lower one first.
 fn word(value: u64, number: u32) -> u32 {
     match number {
         0 => value as u32,
@@ -210,9 +210,9 @@ fn set_word(value: &mut u64, number: u32, word: u32) {
     }
 }
 
-/// A copy of the descriptor, as the engine wants it.
+/// Duplicates the descriptor into the type that the engine takes.
 fn descriptor(event: &EventFd) -> Result<OwnedFd> {
     let copy = event.try_clone()?.into_raw_fd();
-    // SAFETY: nobody else owns the copy: `into_raw_fd` has given it away.
+    // SAFETY: the copy has no other owner: `into_raw_fd` released it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }

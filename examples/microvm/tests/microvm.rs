@@ -1,12 +1,12 @@
-//! The machine, run as a user runs it.
+//! The machine, run as a program.
 
-// A test has no better answer to an error.
+// An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs the machine, unless there is no KVM: then it says so.
+/// Runs the machine. Reports a skipped test without KVM.
 fn run(arguments: &str) -> Option<serde_json::Value> {
     let Output {
         status,
@@ -30,7 +30,7 @@ fn run(arguments: &str) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn a_guest_has_an_address_and_is_answered() {
+fn guest_gets_an_address_and_ping_replies() {
     let Some(outcome) = run("--task ping --count 3") else {
         return;
     };
@@ -39,7 +39,7 @@ fn a_guest_has_an_address_and_is_answered() {
 }
 
 #[test]
-fn a_guest_connects_a_hundred_times() {
+fn guest_opens_a_hundred_connections() {
     let Some(outcome) = run("--task crr --count 100") else {
         return;
     };
@@ -51,7 +51,7 @@ fn a_guest_connects_a_hundred_times() {
 }
 
 #[test]
-fn a_guest_connects_through_the_vmm() {
+fn guest_connects_through_the_vmm() {
     for link in ["--doorbells vmm --interrupts vmm", "--link calls"] {
         let Some(outcome) = run(&format!("--task crr --count 20 {link}")) else {
             return;
@@ -63,7 +63,7 @@ fn a_guest_connects_through_the_vmm() {
 }
 
 #[test]
-fn many_datagrams_cost_one_doorbell() {
+fn batch_of_datagrams_takes_one_doorbell() {
     for task in ["send", "receive"] {
         let Some(outcome) = run(&format!("--task {task} --count 2000")) else {
             return;

@@ -32,7 +32,7 @@ const LEN: usize = 22;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn floods(context: &Context) -> Result<Outcome> {
-    let Ok(testpmd) = pontoon_qemu::find(TESTPMD) else {
+    let Ok(testpmd) = pontoon_vm_peer::qemu::find(TESTPMD) else {
         return Ok(Outcome::Skipped(format!("needs {TESTPMD} (Debian: dpdk-dev)")));
     };
     let (network, vm) = vm::start(context, Framing::VhostUser(1), &[])?;

@@ -22,7 +22,7 @@ use crate::network::Network;
 use crate::process;
 use crate::server;
 use crate::sys;
-use pontoon_carrier::Faults;
+use pontoon_vm_peer::tap_bridge::Faults;
 
 const GIB: u64 = 1 << 30;
 

@@ -7,7 +7,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pontoon_qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root};
+use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root};
 
 use super::Started;
 use crate::host::Host;
@@ -35,11 +35,11 @@ impl Machine {
     /// # Errors
     /// Something is missing that is needed to boot.
     pub(super) fn find() -> Result<Self> {
-        pontoon_qemu::kernel()?;
+        pontoon_vm_peer::qemu::kernel()?;
         for program in ["busybox", "cpio"] {
-            pontoon_qemu::find(program)?;
+            pontoon_vm_peer::qemu::find(program)?;
         }
-        let qemu = pontoon_qemu::find(QEMU)?;
+        let qemu = pontoon_vm_peer::qemu::find(QEMU)?;
         Ok(Self {
             accelerator: accelerator(&qemu)?,
             qemu,
@@ -68,7 +68,7 @@ impl Machine {
         command
             .args(["-c", UNTIL_END, "sh"])
             .arg(&self.qemu)
-            .args(pontoon_qemu::machine(self.accelerator))
+            .args(pontoon_vm_peer::qemu::machine(self.accelerator))
             .args(interface)
             .args(["-serial", "null", "-serial", "stdio", "-kernel"])
             .arg(&image.kernel)
@@ -87,7 +87,7 @@ impl Machine {
 fn accelerator(qemu: &Path) -> Result<Accelerator> {
     let mut command = super::unprivileged(qemu);
     command
-        .args(pontoon_qemu::machine(Accelerator::Kvm))
+        .args(pontoon_vm_peer::qemu::machine(Accelerator::Kvm))
         .args(["-S", "-monitor", "stdio"]);
     let mut trial = super::spawn(&mut command)?;
     if let Some(mut monitor) = trial.stdin.take() {
@@ -126,7 +126,7 @@ fn image(host: &Host) -> Result<Image> {
     let directory = &host.enclosure.programs;
     let kernel = host
         .enclosure
-        .publish(&pontoon_qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
+        .publish(&pontoon_vm_peer::qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
     let initrd = directory.join("initrd");
     if !initrd.exists() {
         let root = Root::new(directory.join("machine"))?;

@@ -49,8 +49,8 @@ impl Qemu {
     /// Options of an interface that is served at `socket`.
     fn interface(&self, socket: &Path) -> Vec<String> {
         match self.link {
-            Link::Stream => pontoon_qemu::stream(socket),
-            Link::VhostUser => pontoon_qemu::vhost_user(socket, 1),
+            Link::Stream => pontoon_vm_peer::qemu::stream(socket),
+            Link::VhostUser => pontoon_vm_peer::qemu::vhost_user(socket, 1),
         }
     }
 }

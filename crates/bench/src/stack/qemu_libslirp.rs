@@ -46,7 +46,7 @@ impl Stack for QemuLibslirp {
         let netdev = format!("{NETDEV}{}", published.unwrap_or_default());
         self.machine.start(
             host,
-            &pontoon_qemu::interface(&netdev),
+            &pontoon_vm_peer::qemu::interface(&netdev),
             wish.mtu.unwrap_or(MTU),
             program,
             Vec::new(),
@@ -54,7 +54,7 @@ impl Stack for QemuLibslirp {
     }
 
     fn command(&self) -> String {
-        machine::command(&pontoon_qemu::interface(NETDEV))
+        machine::command(&pontoon_vm_peer::qemu::interface(NETDEV))
     }
 
     fn boot(&self) -> Duration {

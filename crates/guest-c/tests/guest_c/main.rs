@@ -1,24 +1,19 @@
-//! The C example, built as its comment says, against a device made of rust-vmm's crates.
+//! The C example, built with the commands in its comment, and run with a device made of rust-vmm's crates.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "all of this is tests; clippy knows only the functions marked so"
-)]
+// An unexpected error fails the test.
+#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-#[path = "../../../guest/tests/guest/device.rs"]
-mod device;
-
-use device::Device;
+use pontoon_test_support::vhost_user_device::Device;
 
 const FRAMES: u16 = 2000;
 
 #[test]
-fn a_c_program_echoes() {
+fn c_example_echoes_frames() {
     let directory = tempfile::tempdir().unwrap();
     let program = build(directory.path());
     let (sender, frames) = mpsc::channel();
@@ -42,15 +37,15 @@ fn a_c_program_echoes() {
 }
 
 #[test]
-fn the_program_is_short() {
+fn c_example_has_less_than_100_lines() {
     let lines = include_str!("../../examples/echo.c").lines().count();
     assert!(lines < 100, "{lines} lines");
 }
 
-/// Rust has an int where C could have an enumeration, whose size is the compiler's to choose: a byte with
-/// `-fshort-enums`, which is usual on bare metal.
+/// Rust uses an int where C could use an enumeration, whose size the compiler chooses: a byte with `-fshort-enums`,
+/// which is common on bare metal.
 #[test]
-fn no_layout_depends_on_the_size_of_an_enumeration() {
+fn struct_layout_is_independent_of_enum_size() {
     const CHECK: &str = r#"
         #include "pontoon_guest.h"
         _Static_assert(sizeof(((struct pontoon_config *)0)->pacing) == sizeof(int), "pacing");
@@ -94,7 +89,7 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// A datagram from and to addresses and ports that end in these.
+/// Returns a datagram whose addresses and ports end in these numbers.
 fn datagram([from, to]: [u8; 2], number: u16) -> Vec<u8> {
     let len = 60 + usize::from(number) % 1400;
     let mut frame = vec![number as u8; len];

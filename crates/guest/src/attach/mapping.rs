@@ -10,19 +10,19 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::{VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
-/// Address of the first byte, as the device knows it: so that zero is no address.
+/// Guest address of the first byte; not zero, so that address 0 is invalid.
 pub(super) const ORIGIN: u64 = 1 << 20;
 
-/// The memory of an attached interface: a file that the device maps too.
+/// The memory of an attached interface: a file that the device maps, too.
 #[derive(Debug)]
 pub struct Mapping {
     window: Window<Raw<'static>>,
-    /// What the window is of, until both are dropped.
+    /// Owns the mapping that `window` refers to.
     memory: GuestMemoryMmap,
 }
 
 impl Mapping {
-    /// Maps `len` bytes of a new file.
+    /// Creates a file of `len` bytes and maps it.
     pub(super) fn new(len: usize) -> io::Result<Self> {
         let file = memfd_create("pontoon-guest", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, len as u64)?;
@@ -34,10 +34,10 @@ impl Mapping {
             .get_host_address(GuestAddress(ORIGIN))
             .map_err(io::Error::other)?;
         let base = NonNull::new(base).ok_or(io::ErrorKind::InvalidData)?;
-        // SAFETY: `len` bytes at `base` are one mapping, readable and writable, until `memory` is dropped; the window is
-        // private to this type, and what it gives out goes only to the interface that owns this, which keeps none of it
-        // from one call to the next. This process accesses the memory through nothing else, and from one thread at a
-        // time, as an interface's methods want it for themselves.
+        // SAFETY: `len` bytes at `base` are one mapping, readable and writable, until `memory` is dropped. The window
+        // is private to this type, and its areas go only to the interface that owns this value, which keeps none of
+        // them from one call to the next. This process accesses the memory only through them, and from one thread at a
+        // time, since the interface's methods take `&mut self`.
         let raw = unsafe { Raw::new(base, len) };
         Ok(Self {
             window: Window::new(raw, ORIGIN),
@@ -45,7 +45,7 @@ impl Mapping {
         })
     }
 
-    /// What the device is to be told of the memory.
+    /// Returns the description of the memory for the device.
     pub(super) fn regions(&self) -> Result<Vec<VhostUserMemoryRegionInfo>, vhost::Error> {
         self.memory
             .iter()
@@ -53,8 +53,8 @@ impl Mapping {
             .collect()
     }
 
-    /// Where a ring lies, by addresses of this process.
-    pub(super) fn place(&self, layout: Layout) -> io::Result<VringConfigData> {
+    /// Returns the addresses of a ring in this process.
+    pub(super) fn vring_config(&self, layout: Layout) -> io::Result<VringConfigData> {
         let host = |guest| {
             let host = self.memory.get_host_address(GuestAddress(guest));
             host.map(|host| host.addr() as u64).map_err(io::Error::other)

@@ -1,4 +1,4 @@
-//! What an attached interface stands on: eventfds, and the kernel's clock.
+//! The platform of an attached interface: eventfds, and the kernel's clock.
 
 use core::time::Duration;
 use std::io;
@@ -11,14 +11,14 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::{Gone, Platform, Ring};
 
-/// A process with a kick and a call for each ring: eventfds, for memory and descriptors that were handed over.
+/// A platform with a kick and a call eventfd for each ring, for memory and descriptors received from another process.
 #[derive(Debug)]
 pub struct Process {
-    /// Non-blocking eventfds by which the device is notified: of the receive ring, of the transmit ring.
+    /// Non-blocking eventfds that notify the device: of the receive ring, of the transmit ring.
     pub kicks: [OwnedFd; 2],
-    /// Non-blocking eventfds by which the device notifies.
+    /// Non-blocking eventfds that the device signals.
     pub calls: [OwnedFd; 2],
-    /// One end of a socket or a pipe: when the other one is closed, the device is gone.
+    /// One end of a socket or a pipe. The device is gone when the other end is closed.
     pub connection: OwnedFd,
 }
 
@@ -32,9 +32,10 @@ impl Process {
         })
     }
 
-    /// Kick and call of each ring, for the session.
+    /// Returns kick and call of each ring.
     pub(super) fn events(&self) -> io::Result<[[EventFd; 2]; 2]> {
-        let pair = |ring: usize| io::Result::Ok([lend(&self.kicks[ring])?, lend(&self.calls[ring])?]);
+        let pair =
+            |ring: usize| io::Result::Ok([to_event_fd(&self.kicks[ring])?, to_event_fd(&self.calls[ring])?]);
         Ok([pair(0)?, pair(1)?])
     }
 }
@@ -46,12 +47,12 @@ impl Platform for Process {
     }
 
     fn notify(&mut self, ring: Ring) {
-        // It fails when 2^64 - 2 kicks have not been heard.
+        // It fails only if the counter is at its maximum of 2^64 - 2.
         let _ = rustix::io::write(&self.kicks[ring as usize], &1_u64.to_ne_bytes());
     }
 
     fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
-        // What is too long for the kernel is for ever.
+        // A timeout that the kernel cannot represent means no timeout.
         let timeout = until.and_then(|until| Timespec::try_from(until.saturating_sub(self.now())).ok());
         let [receive, transmit] = &self.calls;
         let mut fds = [
@@ -67,19 +68,20 @@ impl Platform for Process {
         let [receive, transmit, connection] = fds.map(|fd| fd.revents());
         let called = [receive, transmit].map(|events| events.contains(PollFlags::IN));
         for (call, _) in self.calls.iter().zip(called).filter(|(_, called)| *called) {
-            // Resets it. There is nothing in it by now only if somebody else has the descriptor too.
+            // Resets the counter. It can be 0 already only if another process reads the descriptor, too.
             let _ = rustix::io::read(call, &mut [0; 8]);
         }
-        match connection.is_empty() || called.contains(&true) {
-            true => Ok(()),
-            false => Err(Gone),
+        if connection.is_empty() || called.contains(&true) {
+            Ok(())
+        } else {
+            Err(Gone)
         }
     }
 }
 
-/// A copy of the descriptor, as rust-vmm's front-end wants it.
-fn lend(event: &OwnedFd) -> io::Result<EventFd> {
+/// Duplicates the descriptor into the type that rust-vmm's front-end takes.
+fn to_event_fd(event: &OwnedFd) -> io::Result<EventFd> {
     let copy = event.try_clone()?.into_raw_fd();
-    // SAFETY: the descriptor is an eventfd that nobody else owns: `into_raw_fd` has given it away.
+    // SAFETY: the descriptor is an eventfd without another owner: `into_raw_fd` released it.
     Ok(unsafe { EventFd::from_raw_fd(copy) })
 }

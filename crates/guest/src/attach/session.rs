@@ -1,4 +1,4 @@
-//! What is said over the socket.
+//! The messages of the vhost-user session.
 
 use pontoon_ring::Features;
 use vhost::vhost_user::message::VhostUserHeaderFlag;
@@ -9,7 +9,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::AttachError;
 use super::mapping::Mapping;
 
-/// A vhost-user session, from the front-end's side.
+/// The front-end's side of a vhost-user session.
 pub(super) struct Session {
     frontend: Frontend,
     features: u64,
@@ -23,7 +23,8 @@ const PROTOCOL: u64 = 1 << 30;
 const VERSION_1: u64 = 1 << 32;
 
 impl Session {
-    /// Takes the features that the interface has a use for: frames are whole, and their checksums finished.
+    /// Negotiates the features that the interface uses. It has no offloads: frames are whole and their checksums
+    /// complete.
     pub(super) fn negotiate(mut frontend: Frontend) -> Result<Self, AttachError> {
         frontend.set_owner()?;
         let features = frontend.get_features()? & (VERSION_1 | PROTOCOL | EVENT_IDX);
@@ -31,7 +32,7 @@ impl Session {
             return Err(AttachError::Legacy);
         }
         if features & PROTOCOL != 0 {
-            // With answers, what the device refuses is known before a frame is lost.
+            // With replies, a refusal by the device is known before a frame is lost.
             let protocol = frontend.get_protocol_features()? & VhostUserProtocolFeatures::REPLY_ACK;
             frontend.set_protocol_features(protocol)?;
             if !protocol.is_empty() {
@@ -42,7 +43,7 @@ impl Session {
         Ok(Self { frontend, features })
     }
 
-    /// What the rings have to know.
+    /// Returns the features that concern the rings.
     pub(super) fn features(&self) -> Features {
         Features {
             event_idx: self.features & EVENT_IDX != 0,
@@ -50,14 +51,14 @@ impl Session {
         }
     }
 
-    /// Tells the device of the memory.
-    pub(super) fn share(&self, mapping: &Mapping) -> Result<(), AttachError> {
+    /// Shares the memory with the device.
+    pub(super) fn share_memory(&self, mapping: &Mapping) -> Result<(), AttachError> {
         self.frontend.set_mem_table(&mapping.regions()?)?;
         Ok(())
     }
 
-    /// Tells the device of a ring.
-    pub(super) fn set_up(
+    /// Configures a ring.
+    pub(super) fn configure_ring(
         &self,
         number: usize,
         place: &VringConfigData,
@@ -72,9 +73,9 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the device to begin with both rings.
+    /// Enables both rings.
     pub(super) fn enable(&mut self) -> Result<(), AttachError> {
-        // Without the feature a ring is enabled from its first kick on.
+        // Without the feature, rings are enabled when they start.
         if self.features & PROTOCOL != 0 {
             self.frontend.set_vring_enable(0, true)?;
             self.frontend.set_vring_enable(1, true)?;

@@ -1,4 +1,4 @@
-//! The interface with the ring's device side at the other end.
+//! The interface with this crate's device side as its peer.
 
 use core::time::Duration;
 use std::vec;
@@ -8,22 +8,20 @@ use super::*;
 use crate::QueueError;
 use pontoon_ring::driver;
 
-#[path = "../../../ring/tests/ring/doorbell.rs"]
-mod doorbell;
 pub(crate) mod peer;
 mod threads;
 
 use peer::{Host, MAP, Net, Shared, open};
 
-/// By the tests' clock, which each look around moves.
+/// A deadline on the tests' clock, which each reading advances.
 const SOON: Option<Duration> = Some(Duration::from_millis(if cfg!(miri) { 1 } else { 1000 }));
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 
-/// More than the rings' indices can count, so that every wish about notifications grows old.
+/// More than the ring's 16-bit indices, so that every notification request expires.
 const ROUNDS: u32 = if cfg!(miri) { 20 } else { 100_000 };
 
 #[test]
-fn a_flush_rings_once() {
+fn flush_notifies_once() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     for frame in [b"one".as_slice(), b"two", b"three"] {
@@ -34,41 +32,45 @@ fn a_flush_rings_once() {
         Vec::<Vec<u8>>::new(),
         "nothing was flushed"
     );
-    peer.borrow_mut().doze();
+    peer.borrow_mut().request_notifications();
     net.flush().unwrap();
-    assert_eq!(peer.borrow_mut().rung(), [Ring::Transmit]);
+    assert_eq!(peer.borrow_mut().take_notifications(), [Ring::Transmit]);
     assert_eq!(
         peer.borrow_mut().take(),
         [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]
     );
     net.flush().unwrap();
-    assert_eq!(peer.borrow_mut().rung(), [], "nothing was new");
+    assert_eq!(peer.borrow_mut().take_notifications(), [], "no new frames");
     assert_eq!(net.counters().sent, 3);
 }
 
 #[test]
-fn a_device_that_is_awake_is_not_rung() {
+fn polling_device_is_not_notified() {
     for event_idx in [false, true] {
         let shared = Shared::new();
         let (mut net, peer) = open(&shared, Pacing::Event, event_idx);
         net.write(b"wake up").unwrap();
-        assert_eq!(peer.borrow_mut().rung(), [Ring::Transmit]);
-        peer.borrow_mut().stay_awake();
+        assert_eq!(peer.borrow_mut().take_notifications(), [Ring::Transmit]);
+        peer.borrow_mut().suppress();
         assert_eq!(peer.borrow_mut().take().len(), 1);
         for _ in 0..ROUNDS {
             net.write(b"more").unwrap();
-            peer.borrow_mut().stay_awake();
+            peer.borrow_mut().suppress();
             assert_eq!(peer.borrow_mut().take().len(), 1);
         }
-        assert_eq!(peer.borrow_mut().rung(), [], "event_idx {event_idx}");
-        peer.borrow_mut().doze();
+        assert_eq!(
+            peer.borrow_mut().take_notifications(),
+            [],
+            "event_idx {event_idx}"
+        );
+        peer.borrow_mut().request_notifications();
         net.write(b"wake up").unwrap();
-        assert_eq!(peer.borrow_mut().rung(), [Ring::Transmit]);
+        assert_eq!(peer.borrow_mut().take_notifications(), [Ring::Transmit]);
     }
 }
 
 #[test]
-fn reads_what_came_and_gives_the_buffers_back() {
+fn reads_frames_and_returns_their_buffers() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let mut buffer = [0; 2048];
@@ -86,20 +88,20 @@ fn reads_what_came_and_gives_the_buffers_back() {
 }
 
 #[test]
-fn a_device_without_buffers_is_told_of_new_ones() {
+fn device_without_buffers_is_notified_of_new_ones() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let mut buffer = [0; 8];
     for _ in 0..MAP.receive().size {
         peer.borrow_mut().send(b"all");
     }
-    peer.borrow_mut().doze();
+    peer.borrow_mut().request_notifications();
     while net.read(&mut buffer).unwrap().is_some() {}
-    assert_eq!(peer.borrow_mut().rung(), [Ring::Receive]);
+    assert_eq!(peer.borrow_mut().take_notifications(), [Ring::Receive]);
 }
 
 #[test]
-fn the_rest_of_a_frame_that_is_too_long_is_lost() {
+fn truncates_frame_longer_than_the_buffer() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().send(b"longer than that");
@@ -112,7 +114,7 @@ fn the_rest_of_a_frame_that_is_too_long_is_lost() {
 }
 
 #[test]
-fn frames_of_every_length_up_to_the_longest() {
+fn carries_frames_of_every_length() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let longest: Vec<u8> = (0..MAP.frame()).map(|at| at as u8).collect();
@@ -139,9 +141,13 @@ fn waits_for_room() {
         }
         assert_eq!(net.queue(b"one too many"), Err(QueueError::Full));
         let deadline = Some(net.platform().now() + Duration::from_millis(1));
-        assert_eq!(net.poll(deadline), Ok(Ready::default()), "nobody has taken any");
+        assert_eq!(
+            net.poll(deadline),
+            Ok(Ready::default()),
+            "the device has taken no frame"
+        );
         net.platform()
-            .when_idle(|peer| assert_eq!(peer.take().len(), usize::from(MAP.transmit().size)));
+            .at_next_clock_reading(|peer| assert_eq!(peer.take().len(), usize::from(MAP.transmit().size)));
         assert_eq!(
             net.poll(None),
             Ok(Ready {
@@ -152,7 +158,7 @@ fn waits_for_room() {
         assert_eq!(
             net.poll(Some(Duration::ZERO)),
             Ok(Ready::default()),
-            "it was said"
+            "room is reported once"
         );
         net.write(b"one more").unwrap();
         assert_eq!(peer.borrow_mut().take(), [b"one more"]);
@@ -160,11 +166,12 @@ fn waits_for_room() {
 }
 
 #[test]
-fn a_wait_ends_with_a_frame() {
+fn frame_ends_a_wait() {
     for pacing in PACINGS {
         let shared = Shared::new();
         let (mut net, _peer) = open(&shared, pacing, true);
-        net.platform().when_idle(|peer| peer.send(b"good morning"));
+        net.platform()
+            .at_next_clock_reading(|peer| peer.send(b"good morning"));
         assert_eq!(
             net.poll(None),
             Ok(Ready {
@@ -178,7 +185,7 @@ fn a_wait_ends_with_a_frame() {
 }
 
 #[test]
-fn what_is_queued_leaves_before_a_wait() {
+fn poll_flushes_queued_frames() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     net.queue(b"question").unwrap();
@@ -187,7 +194,7 @@ fn what_is_queued_leaves_before_a_wait() {
 }
 
 #[test]
-fn a_deadline_that_has_passed_does_not_wait() {
+fn expired_deadline_does_not_wait() {
     for pacing in PACINGS {
         let shared = Shared::new();
         let (mut net, peer) = open(&shared, pacing, true);
@@ -199,11 +206,11 @@ fn a_deadline_that_has_passed_does_not_wait() {
 }
 
 #[test]
-fn event_sleeps_at_once_and_poll_never() {
+fn event_sleeps_at_once_and_poll_never_sleeps() {
     let shared = Shared::new();
     let (mut net, _peer) = open(&shared, Pacing::Event, true);
     let begin = net.platform().now();
-    net.platform().when_asleep(|peer| peer.send(b"frame"));
+    net.platform().at_next_sleep(|peer| peer.send(b"frame"));
     assert!(net.poll(SOON).unwrap().frame);
     assert_eq!(net.counters().sleeps, 1);
     assert!(net.platform().slept_at() - begin < Duration::from_micros(10));
@@ -216,46 +223,47 @@ fn event_sleeps_at_once_and_poll_never() {
 }
 
 #[test]
-fn hybrid_sleeps_only_once_looking_around_was_in_vain() {
+fn hybrid_sleeps_after_polling_without_result() {
     let shared = Shared::new();
     let (mut net, _peer) = open(&shared, Pacing::Hybrid, true);
     let begin = net.platform().now();
-    net.platform().when_asleep(|peer| peer.send(b"frame"));
+    net.platform().at_next_sleep(|peer| peer.send(b"frame"));
     assert!(net.poll(SOON).unwrap().frame);
     let looked = net.platform().slept_at() - begin;
     assert!((50..60).contains(&looked.as_micros()), "{looked:?}");
 }
 
 #[test]
-fn hybrid_is_called_only_out_of_its_sleep() {
+fn hybrid_requests_calls_only_to_sleep() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Hybrid, true);
     let mut buffer = [0; 8];
-    net.platform().when_asleep(|peer| peer.send(b"doorbell"));
+    net.platform().at_next_sleep(|peer| peer.send(b"doorbell"));
     assert!(net.poll(None).unwrap().frame);
     assert_eq!(peer.borrow_mut().calls(), 1);
     for _ in 0..ROUNDS {
         while net.read(&mut buffer).unwrap().is_some() {}
-        net.platform().when_idle(|peer| peer.send(b"more"));
+        net.platform().at_next_clock_reading(|peer| peer.send(b"more"));
         assert!(net.poll(None).unwrap().frame);
     }
-    assert_eq!(peer.borrow_mut().calls(), 0, "it was looking by itself");
+    assert_eq!(peer.borrow_mut().calls(), 0, "the interface was polling");
     assert_eq!(net.counters().sleeps, 1);
 }
 
 #[test]
-fn what_comes_while_going_to_sleep_is_seen() {
+fn frame_arriving_before_sleep_is_noticed() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
-    // The clock is read for the last time between the last look around and the wish to be notified.
-    net.platform().when_idle(|peer| peer.send(b"just now"));
+    // The last reading of the clock is between the last poll and the request for a notification.
+    net.platform()
+        .at_next_clock_reading(|peer| peer.send(b"just now"));
     assert!(net.poll(None).unwrap().frame);
     assert_eq!(net.counters().sleeps, 0);
-    assert_eq!(peer.borrow_mut().calls(), 0, "it had not asked to be notified");
+    assert_eq!(peer.borrow_mut().calls(), 0, "no notification was requested");
 }
 
 #[test]
-fn a_frame_shorter_than_its_header_is_counted() {
+fn frame_shorter_than_header_is_counted() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().send_short(11);
@@ -266,7 +274,7 @@ fn a_frame_shorter_than_its_header_is_counted() {
 }
 
 #[test]
-fn a_device_that_breaks_the_protocol_is_the_end() {
+fn protocol_violation_makes_interface_unusable() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().corrupt_used_index(1000);
@@ -283,7 +291,7 @@ fn a_device_that_breaks_the_protocol_is_the_end() {
 }
 
 #[test]
-fn a_device_that_is_gone_ends_the_sleep() {
+fn disconnected_device_ends_the_sleep() {
     let shared = Shared::new();
     let (mut net, _peer) = open(&shared, Pacing::Event, true);
     net.platform().leave();
@@ -291,7 +299,7 @@ fn a_device_that_is_gone_ends_the_sleep() {
 }
 
 #[test]
-fn memory_has_to_be_there() {
+fn refuses_unmapped_memory() {
     let shared = Shared::new();
     let (_net, peer) = open(&shared, Pacing::Event, true);
     let addr = peer::ORIGIN + 64;

@@ -1,22 +1,17 @@
-//! An attached interface, and at the other end of its socket a device made of rust-vmm's crates.
+//! An attached interface with a device made of rust-vmm's crates.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "all of this is tests; clippy knows only the functions marked so"
-)]
+// An unexpected error fails the test.
+#![allow(clippy::unwrap_used)]
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use pontoon_guest::{Attached, Error, Gone, Options, Pacing, Platform, QueueError, Ready, attach};
-
-mod device;
-
-use device::Device;
+use pontoon_test_support::vhost_user_device::Device;
 
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 
-/// For ever, unless something is wrong.
+/// A deadline that is reached only on failure.
 const LONG: Duration = Duration::from_secs(30);
 
 fn open(device: &Device, pacing: Pacing) -> Attached {
@@ -34,7 +29,7 @@ fn wait(interface: &mut Attached) -> Ready {
 }
 
 #[test]
-fn every_frame_comes_back_whole_and_in_order() {
+fn frames_are_echoed_whole_and_in_order() {
     for pacing in PACINGS {
         let device = Device::new(Vec::new(), None);
         let mut interface = open(&device, pacing);
@@ -67,7 +62,7 @@ fn every_frame_comes_back_whole_and_in_order() {
 }
 
 #[test]
-fn a_deadline_ends_a_wait() {
+fn deadline_ends_a_wait() {
     for pacing in PACINGS {
         let device = Device::new(Vec::new(), None);
         let mut interface = open(&device, pacing);
@@ -79,7 +74,7 @@ fn a_deadline_ends_a_wait() {
 }
 
 #[test]
-fn a_device_that_goes_away_ends_a_sleep() {
+fn disconnected_device_ends_a_sleep() {
     let device = Device::new(Vec::new(), None);
     let mut interface = open(&device, Pacing::Event);
     drop(device);

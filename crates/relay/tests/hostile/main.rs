@@ -4,20 +4,18 @@
 // A test reports an error by panicking.
 #![allow(clippy::unwrap_used)]
 
-mod play;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::relay::run;
 use proptest::prelude::*;
 
 proptest! {
     #[test]
     fn accepts_random_input(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        play::play(&bytes);
+        run(&bytes);
     }
 }
 
 #[test]
 fn accepts_the_fuzzing_corpus() {
-    replay::replay("relay", 20, play::play);
+    replay("relay", 20, run);
 }

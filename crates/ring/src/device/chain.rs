@@ -1,33 +1,33 @@
-//! A chain of descriptors, read once and checked (2.7.5).
+//! Reading and checking of descriptor chains (2.7.5).
 
 use super::error::{Error, Indirect};
 use crate::descriptor::{self, Access, Descriptor};
 use crate::index::Size;
 use crate::memory::{Area, Memory};
 
-/// A chain that the device has taken and has to return.
+/// A chain that the device has taken and must return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Its head: the name by which it is returned.
+    /// The chain's head: the id under which it is returned.
     pub head: u16,
-    /// Bytes for the device to read.
+    /// Bytes that the device may read.
     pub readable: u32,
-    /// Bytes for the device to write.
+    /// Bytes that the device may write.
     pub writable: u32,
 }
 
-/// A contiguous part of a chain. Pieces come in order, the readable ones first; none is empty.
+/// A contiguous part of a chain's memory. Pieces come in chain order, readable ones first; none is empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<A> {
-    /// What the device may do with it.
+    /// Access of the device.
     pub access: Access,
-    /// Its address, as the driver knows it: what a log of dirty pages goes by.
+    /// The address that the driver gave, which a log of dirty pages needs.
     pub addr: u64,
-    /// Its memory.
+    /// The memory.
     pub area: A,
 }
 
-/// Where chains are read from.
+/// A queue's descriptor table and the memory that its descriptors refer to.
 pub(super) struct Chains<'q, M: Memory> {
     pub(super) memory: &'q M,
     pub(super) table: &'q M::Area,
@@ -36,10 +36,11 @@ pub(super) struct Chains<'q, M: Memory> {
 }
 
 impl<M: Memory> Chains<'_, M> {
-    /// Reads the chain at `head`.
+    /// Reads the chain at `head` and passes its pieces to `each`.
     ///
-    /// Each descriptor is read once, into private memory, and each step takes one of at most as many buffers as the queue
-    /// has descriptors, or enters the one indirect table: whatever the driver writes meanwhile, this ends.
+    /// Each descriptor is read once, into private memory. Each iteration consumes one buffer, of which there are at
+    /// most as many as the queue has descriptors, or enters the one indirect table, so the loop ends whatever the
+    /// driver writes meanwhile.
     pub(super) fn read(&self, head: u16, mut each: impl FnMut(Piece<M::Area>)) -> Result<Chain, Error> {
         let mut chain = Chain {
             head,
@@ -73,7 +74,7 @@ impl<M: Memory> Chains<'_, M> {
                 continue;
             }
             if buffers == self.size.get() {
-                return Err(Error::Endless { head });
+                return Err(Error::TooManyBuffers { head });
             }
             buffers += 1;
             chain.add(descriptor)?;
@@ -85,27 +86,28 @@ impl<M: Memory> Chains<'_, M> {
         }
     }
 
-    /// The table that an indirect descriptor of `outer` names. Its WRITE flag means nothing (2.7.5.3.2).
-    fn enter(&self, outer: &Table<M::Area>, descriptor: Descriptor) -> Result<Table<M::Area>, Refused> {
+    /// Returns the table that an indirect descriptor of `outer` refers to. The descriptor's WRITE flag is ignored
+    /// (2.7.5.3.2).
+    fn enter(&self, outer: &Table<M::Area>, descriptor: Descriptor) -> Result<Table<M::Area>, IndirectError> {
         let Descriptor { addr, len, flags, .. } = descriptor;
         if !self.indirect {
-            return Err(Refused::Indirect(Indirect::NotNegotiated));
+            return Err(IndirectError::Indirect(Indirect::NotNegotiated));
         }
         if outer.indirect {
-            return Err(Refused::Indirect(Indirect::Nested));
+            return Err(IndirectError::Indirect(Indirect::Nested));
         }
         if flags & descriptor::NEXT != 0 {
-            return Err(Refused::Indirect(Indirect::Chained));
+            return Err(IndirectError::Indirect(Indirect::Chained));
         }
         let bytes = len as usize;
         if len == 0 || !bytes.is_multiple_of(descriptor::BYTES) {
-            return Err(Refused::Indirect(Indirect::Length(len)));
+            return Err(IndirectError::Indirect(Indirect::Length(len)));
         }
         let area = self
             .memory
             .area(addr, bytes)
             .filter(|area| area.len() == bytes)
-            .ok_or(Refused::Unmapped { addr, len: bytes })?;
+            .ok_or(IndirectError::Unmapped { addr, len: bytes })?;
         Ok(Table {
             area,
             len: len / descriptor::BYTES as u32,
@@ -113,7 +115,7 @@ impl<M: Memory> Chains<'_, M> {
         })
     }
 
-    /// Finds the memory of one buffer, which may lie in more than one area.
+    /// Looks up the memory of one buffer, which may span several areas.
     fn pieces(
         &self,
         head: u16,
@@ -139,16 +141,16 @@ impl<M: Memory> Chains<'_, M> {
 }
 
 impl Chain {
-    /// Counts one more buffer in.
+    /// Adds a buffer's length to the totals.
     fn add(&mut self, descriptor: Descriptor) -> Result<(), Error> {
         let head = self.head;
         if descriptor.len == 0 {
             return Err(Error::Empty { head });
         }
-        // Of both together, so that one of them cannot overflow either.
+        // Checked for the sum of both, so that neither can overflow.
         (self.readable.checked_add(self.writable))
             .and_then(|bytes| bytes.checked_add(descriptor.len))
-            .ok_or(Error::Long { head })?;
+            .ok_or(Error::TooManyBytes { head })?;
         match access(descriptor) {
             Access::Writable => self.writable += descriptor.len,
             Access::Readable if self.writable > 0 => return Err(Error::Order { head }),
@@ -158,20 +160,20 @@ impl Chain {
     }
 }
 
-/// The queue's own table, or an indirect one.
+/// The queue's own descriptor table, or an indirect one.
 struct Table<A> {
     area: A,
     len: u32,
     indirect: bool,
 }
 
-/// Why an indirect table is not entered.
-enum Refused {
+/// An invalid indirect descriptor, before the chain's head is known.
+enum IndirectError {
     Indirect(Indirect),
     Unmapped { addr: u64, len: usize },
 }
 
-impl Refused {
+impl IndirectError {
     fn in_chain(self, head: u16) -> Error {
         match self {
             Self::Indirect(reason) => Error::Indirect { head, reason },

@@ -1,17 +1,17 @@
-//! Frames in several receive buffers (VIRTIO_NET_F_MRG_RXBUF, 5.1.6.4).
+//! Frames that span several receive buffers (VIRTIO_NET_F_MRG_RXBUF, 5.1.6.4).
 
 use super::{Chain, Error, Piece, Queue};
 use crate::memory::Memory;
 
 impl<M: Memory> Queue<'_, M> {
-    /// Takes as many chains as have room for `room` bytes together, and says how many: they are the first of `chains`.
-    /// The pieces of them are handed over in order.
+    /// Takes as many chains as are needed for `room` bytes, stores them at the front of `chains`, and returns how many.
+    /// Their pieces are passed to `each` in order.
     ///
-    /// `None`: the chains that the last [`poll`](Self::poll) saw, or the places in `chains`, do not suffice. None is
-    /// taken then, and the pieces handed over are void.
+    /// Returns `None`, and takes no chain, if the chains seen by the last [`poll`](Self::poll) or the elements of
+    /// `chains` do not suffice. The pieces passed to `each` must be ignored then.
     ///
     /// # Errors
-    /// As [`pop`](Self::pop); and a chain may not have anything for the device to read.
+    /// Those of [`pop`](Self::pop), and a chain with readable buffers.
     pub fn take(
         &mut self,
         room: u32,
@@ -38,10 +38,11 @@ impl<M: Memory> Queue<'_, M> {
         Ok(None)
     }
 
-    /// Returns the chains of one frame of `len` bytes, and says how many of `chains` it needed: what `num_buffers` in
-    /// its header says. The others are still taken; [`rewind`](Self::rewind) gives them back.
+    /// Returns the chains of one frame of `len` bytes to the driver. The result is the number of `chains` used, which
+    /// the frame's header carries as `num_buffers`. The other chains remain taken; [`rewind`](Self::rewind) gives them
+    /// back.
     pub fn put_frame(&mut self, chains: &[Chain], len: u32) -> u16 {
-        let used = spread(chains, len);
+        let used = chains_needed(chains, len);
         let mut left = len;
         for chain in &chains[..used.into()] {
             let part = left.min(chain.writable);
@@ -53,10 +54,10 @@ impl<M: Memory> Queue<'_, M> {
     }
 }
 
-/// How many of `chains` a frame of `len` bytes needs: one at least, if there is one.
+/// Returns how many of `chains` a frame of `len` bytes needs: at least one, if there is one.
 ///
-/// All but the last are filled (5.1.6.4.1).
-pub fn spread(chains: &[Chain], len: u32) -> u16 {
+/// All chains but the last are filled completely (5.1.6.4.1).
+pub fn chains_needed(chains: &[Chain], len: u32) -> u16 {
     let mut left = len;
     let mut used = 0;
     for chain in chains {

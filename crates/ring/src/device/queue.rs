@@ -1,39 +1,40 @@
-//! A device at work on its queue.
+//! The operations of a device on its queue.
 
 use super::chain::{Chain, Chains, Piece};
 use super::{Device, Error};
-use crate::half::Half;
 use crate::memory::Memory;
+use crate::rings::RingPart;
 
-/// A device's queue, found in memory.
+/// A device's queue, with its parts looked up in memory.
 ///
-/// A burst is [`poll`](Self::poll), then [`pop`](Self::pop) for each chain, [`put`](Self::put) for each that is done
-/// with, in any order, and one [`publish`](Self::publish).
+/// One burst is [`poll`](Self::poll), [`pop`](Self::pop) for each chain, [`put`](Self::put) for each finished chain, in
+/// any order, and one [`publish`](Self::publish).
 ///
-/// When the driver breaks the protocol, the call that sees it says how, and every later call that would take chains says
-/// it again. What was taken before may still be returned.
+/// If the driver violates the protocol, the call that detects it returns the error, and so does every later call that
+/// would take chains. Chains taken before may still be returned.
 #[derive(Debug)]
 pub struct Queue<'d, M: Memory> {
     pub(super) device: &'d mut Device,
     pub(super) memory: M,
     pub(super) table: M::Area,
-    pub(super) available: Half<M::Area>,
-    pub(super) used: Half<M::Area>,
+    pub(super) available: RingPart<M::Area>,
+    pub(super) used: RingPart<M::Area>,
 }
 
 impl<M: Memory> Queue<'_, M> {
-    /// Looks how many chains wait to be taken.
+    /// Reads the available index and returns the number of chains ready to be taken.
     ///
     /// # Errors
-    /// The available index is where it cannot be.
+    /// The available index is invalid.
     pub fn poll(&mut self) -> Result<u16, Error> {
         self.sound()?;
         let cursor = &mut self.device.cursor;
         let size = self.device.size.get();
         let seen = cursor.seen().get();
-        // The driver may have as many chains outstanding as there are descriptors, and has those back that it was shown.
+        // The driver may have as many chains in flight as there are descriptors, and may reuse those of chains that
+        // were published as used.
         let base = cursor.published();
-        cursor.look(&self.available, base, size).map_err(|index| {
+        cursor.poll(&self.available, base, size).map_err(|index| {
             self.break_by(Error::AvailableIndex {
                 seen,
                 index: index.0,
@@ -42,13 +43,13 @@ impl<M: Memory> Queue<'_, M> {
         })
     }
 
-    /// Takes the next of the chains that the last [`poll`](Self::poll) saw, and hands over the pieces of it in order.
+    /// Takes the next of the chains seen by the last [`poll`](Self::poll), and passes its pieces to `each` in order.
     ///
     /// # Errors
-    /// The chain is not one. Pieces handed over before that was seen are void.
+    /// The chain is malformed. Pieces passed to `each` before the error was detected must be ignored.
     pub fn pop(&mut self, each: impl FnMut(Piece<M::Area>)) -> Result<Option<Chain>, Error> {
         self.sound()?;
-        let Some(entry) = self.device.cursor.waiting() else {
+        let Some(entry) = self.device.cursor.next_entry() else {
             return Ok(None);
         };
         let chain = self.chain(self.available.head(entry), each)?;
@@ -56,11 +57,11 @@ impl<M: Memory> Queue<'_, M> {
         Ok(Some(chain))
     }
 
-    /// Reads a chain that was taken before, by itself or by the device whose [`State`](super::State) this one goes on
+    /// Reads a chain that was taken before, by this device or by the device whose [`State`](super::State) it continues
     /// from.
     ///
     /// # Errors
-    /// The chain is not one.
+    /// The chain is malformed.
     pub fn chain(&mut self, head: u16, each: impl FnMut(Piece<M::Area>)) -> Result<Chain, Error> {
         self.sound()?;
         let chains = Chains {
@@ -72,20 +73,21 @@ impl<M: Memory> Queue<'_, M> {
         chains.read(head, each).map_err(|error| self.break_by(error))
     }
 
-    /// Gives back the last `chains` chains that were taken and not returned: they will be popped again.
+    /// Gives back the last `chains` chains that were taken: they will be popped again.
     ///
-    /// Only the driver's order can be restored: none of them, nor a chain taken after them, may have been returned.
+    /// None of these chains, and no chain taken after them, may have been returned, since the driver's order could not
+    /// be restored.
     pub fn rewind(&mut self, chains: u16) {
         debug_assert!(
             chains <= self.device.taken(),
             "{chains} of {}",
             self.device.taken()
         );
-        self.device.cursor.unconsume(chains);
+        self.device.cursor.rewind(chains);
     }
 
-    /// Returns a chain of which the device has written the first `len` bytes (of the writable ones), to be seen by the
-    /// driver at the next [`publish`](Self::publish).
+    /// Returns a chain as used, with the first `len` writable bytes written by the device. The driver sees it after the
+    /// next [`publish`](Self::publish).
     pub fn put(&mut self, chain: Chain, len: u32) {
         debug_assert!(self.device.taken() > 0, "returned more than was taken");
         debug_assert!(len <= chain.writable, "{len} bytes in {chain:?}");
@@ -93,28 +95,28 @@ impl<M: Memory> Queue<'_, M> {
         self.used.set_element(entry, chain.head.into(), len);
     }
 
-    /// Shows the driver what was returned, and says whether it wants to be notified of it.
+    /// Publishes the returned chains, and returns whether the driver must be notified.
     #[must_use = "the driver sleeps until it is notified"]
     pub fn publish(&mut self) -> bool {
         self.device.cursor.publish(&self.used, &self.available)
     }
 
-    /// Asks to be notified of the next chain after those that the last [`poll`](Self::poll) saw, and then looks once more
-    /// how many wait. Sleep only if none does, or if no more do than are too few.
+    /// Requests a notification for the next chain after those seen by the last [`poll`](Self::poll), then polls again.
+    /// The caller may sleep only if the result is 0, or as low as the number of chains that it could not use.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// Those of [`poll`](Self::poll).
     pub fn rearm(&mut self) -> Result<u16, Error> {
         self.device.cursor.rearm(&self.used);
         self.poll()
     }
 
-    /// Asks not to be notified. A hint: notifications may come all the same.
+    /// Requests that the driver send no notifications. This is a hint: notifications may still arrive.
     pub fn suppress(&mut self) {
         self.device.cursor.suppress(&self.used);
     }
 
-    /// Chains that were taken and not returned.
+    /// Returns the number of chains taken and not returned.
     pub fn taken(&self) -> u16 {
         self.device.taken()
     }

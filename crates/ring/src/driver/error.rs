@@ -1,32 +1,32 @@
-//! What a device can do wrong.
+//! Protocol errors of a device.
 
-/// A device broke the protocol. Sections are of virtio 1.2.
+/// A protocol error of the device. Sections are those of virtio 1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The used index went back, or past what the device was given (2.7.8).
-    #[error("the used index went from {seen} to {index} with {outstanding} chains outstanding")]
+    /// The used index moved backwards, or past the chains that the device had (2.7.8).
+    #[error("the used index went from {seen} to {index} with {outstanding} chains in flight")]
     UsedIndex {
-        /// Where it was.
+        /// The index at the previous poll.
         seen: u16,
-        /// Where it is.
+        /// The index read.
         index: u16,
-        /// Chains that the device had.
+        /// Chains in flight.
         outstanding: u16,
     },
-    /// A chain was returned that the device did not have: never, or not any more (2.7.8).
-    #[error("chain {id} was returned, which was not outstanding")]
+    /// The device returned a chain that was not in flight (2.7.8).
+    #[error("the device returned chain {id}, which was not in flight")]
     NotOutstanding {
-        /// The name it was returned by.
+        /// The id in the used ring.
         id: u32,
     },
-    /// More bytes are said to be written than the chain has for writing (2.7.8.2).
-    #[error("{len} bytes are said to be written to chain {id}, which has room for {room}")]
+    /// The device claims to have written more bytes than the chain has writable bytes (2.7.8.2).
+    #[error("the device claims {len} bytes written to chain {id}, which has {room}")]
     Length {
         /// Head of the chain.
         id: u32,
-        /// Bytes said to be written.
+        /// Bytes claimed.
         len: u32,
-        /// Bytes for the device to write.
+        /// Writable bytes of the chain.
         room: u32,
     },
 }

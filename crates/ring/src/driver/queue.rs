@@ -1,53 +1,53 @@
-//! A driver at work on its queue.
+//! The operations of a driver on its queue.
 
 use super::{Driver, Error, Slot};
-use crate::half::Half;
 use crate::memory::Memory;
+use crate::rings::RingPart;
 
-/// A driver's queue, found in memory.
+/// A driver's queue, with its parts looked up in memory.
 ///
-/// A burst is [`add`](Self::add) for each chain and one [`publish`](Self::publish); and in the other direction
+/// One burst is [`add`](Self::add) for each chain and one [`publish`](Self::publish). In the other direction it is
 /// [`poll`](Self::poll), then [`reap`](Self::reap) for each chain that came back.
 ///
-/// When the device breaks the protocol, the call that sees it says how, and every later call that would take chains back
-/// says it again.
+/// If the device violates the protocol, the call that detects it returns the error, and so does every later call that
+/// would take chains back.
 #[derive(Debug)]
 pub struct Queue<'d, M: Memory, S> {
     pub(super) driver: &'d mut Driver<S>,
     pub(super) memory: M,
     pub(super) table: M::Area,
-    pub(super) available: Half<M::Area>,
-    pub(super) used: Half<M::Area>,
+    pub(super) available: RingPart<M::Area>,
+    pub(super) used: RingPart<M::Area>,
 }
 
-/// A chain that came back.
+/// A chain that the device returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// What it was added by.
+    /// The tag that it was added with.
     pub tag: u32,
-    /// Bytes written, from the first writable one on. It is no more than there was room for.
+    /// Bytes written by the device, from the first writable byte on; at most the writable bytes of the chain.
     pub len: u32,
 }
 
 impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
-    /// Shows the device what was added, and says whether it wants to be notified of it.
+    /// Publishes the added chains, and returns whether the device must be notified.
     #[must_use = "the device sleeps until it is notified"]
     pub fn publish(&mut self) -> bool {
         self.driver.cursor.publish(&self.available, &self.used)
     }
 
-    /// Looks how many chains wait to be taken back.
+    /// Reads the used index and returns the number of chains ready to be taken back.
     ///
     /// # Errors
-    /// The used index is where it cannot be.
+    /// The used index is invalid.
     pub fn poll(&mut self) -> Result<u16, Error> {
         self.sound()?;
         let cursor = &mut self.driver.cursor;
         let seen = cursor.seen().get();
-        // The device can return what it has been shown.
+        // The device can return only chains that were published.
         let base = cursor.consumed();
         let outstanding = base.until(cursor.published());
-        cursor.look(&self.used, base, outstanding).map_err(|index| {
+        cursor.poll(&self.used, base, outstanding).map_err(|index| {
             self.break_by(Error::UsedIndex {
                 seen,
                 index: index.0,
@@ -56,14 +56,13 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
         })
     }
 
-    /// Takes back the next of the chains that the last [`poll`](Self::poll) saw. They come in whatever order the device
-    /// is done with them.
+    /// Takes back the next of the chains seen by the last [`poll`](Self::poll). The device returns chains in any order.
     ///
     /// # Errors
-    /// The device did not have this chain, or could not write so much to it.
+    /// The chain was not in flight, or has less room than the device claims to have written.
     pub fn reap(&mut self) -> Result<Option<Used>, Error> {
         self.sound()?;
-        let Some(entry) = self.driver.cursor.waiting() else {
+        let Some(entry) = self.driver.cursor.next_entry() else {
             return Ok(None);
         };
         let (id, len) = self.used.element(entry);
@@ -77,33 +76,33 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
                 room: chain.writable,
             }));
         }
-        // A slot has the number `id`, so that it is a u16.
+        // A slot exists for `id`, so it fits a u16.
         self.driver.slots.release(id as u16);
         self.driver.cursor.consume();
         Ok(Some(Used { tag: chain.tag, len }))
     }
 
-    /// Asks to be notified of the next chain that comes back after those that the last [`poll`](Self::poll) saw, and then
-    /// looks once more how many wait. Sleep only if none does.
+    /// Requests a notification for the next returned chain after those seen by the last [`poll`](Self::poll), then
+    /// polls again. The caller may sleep only if the result is 0.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// Those of [`poll`](Self::poll).
     pub fn rearm(&mut self) -> Result<u16, Error> {
         self.driver.cursor.rearm(&self.available);
         self.poll()
     }
 
-    /// Asks not to be notified. A hint: notifications may come all the same.
+    /// Requests that the device send no notifications. This is a hint: notifications may still arrive.
     pub fn suppress(&mut self) {
         self.driver.cursor.suppress(&self.available);
     }
 
-    /// Descriptors that are free.
+    /// Returns the number of free descriptors.
     pub fn free(&self) -> u16 {
         self.driver.free()
     }
 
-    /// Chains added and not taken back.
+    /// Returns the number of chains added and not taken back.
     pub fn outstanding(&self) -> u16 {
         self.driver.outstanding()
     }

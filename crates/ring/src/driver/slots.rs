@@ -1,33 +1,33 @@
-//! The driver's own record of its descriptors: which are free, and what each chain that is out is.
+//! The driver's private state per descriptor: the free list and the chains in flight.
 
 use crate::index::Size;
 use crate::layout::LayoutError;
 
-/// What a driver notes about one descriptor.
+/// State of one descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
     /// The next descriptor of its chain, or of the free list.
     next: u16,
-    /// Descriptors in the chain that begins here; 0 if none does.
+    /// Descriptors in the chain that begins here; 0 if none begins here.
     chained: u16,
-    /// The caller's name for the chain.
+    /// The caller's tag of the chain.
     tag: u32,
-    /// Bytes of the chain for the device to write.
+    /// Writable bytes of the chain.
     writable: u32,
 }
 
-/// A chain that came back.
+/// A chain in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Returned {
+pub(super) struct Outstanding {
     pub(super) tag: u32,
     pub(super) writable: u32,
 }
 
-/// The slots, with the free ones in a list: last in, first out, while it is in the cache.
+/// The slots, with a free list that is last in, first out, to reuse cached descriptors.
 #[derive(Clone, Debug)]
 pub(super) struct Slots<S> {
     slots: S,
-    first: u16,
+    first_free: u16,
     free: u16,
 }
 
@@ -47,7 +47,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         }
         Ok(Self {
             slots,
-            first: 0,
+            first_free: 0,
             free: size,
         })
     }
@@ -56,21 +56,21 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         self.free
     }
 
-    /// The descriptor that [`Self::push`] will take next. It is free if any is.
-    pub(super) fn first(&self) -> u16 {
-        self.first
+    /// Returns the descriptor that [`Self::allocate`] takes next. It is free only if any is.
+    pub(super) fn first_free(&self) -> u16 {
+        self.first_free
     }
 
-    /// Takes one free descriptor, which there is, for a chain under way.
-    pub(super) fn push(&mut self) -> u16 {
-        let index = self.first;
-        self.first = self.slots.as_ref()[usize::from(index)].next;
+    /// Takes a descriptor off the free list, which must not be empty.
+    pub(super) fn allocate(&mut self) -> u16 {
+        let index = self.first_free;
+        self.first_free = self.slots.as_ref()[usize::from(index)].next;
         self.free -= 1;
         index
     }
 
-    /// The chain that begins at `head`, of the last `chained` descriptors pushed, is out.
-    pub(super) fn close(&mut self, head: u16, chained: u16, tag: u32, writable: u32) {
+    /// Records the chain that begins at `head` and consists of the last `chained` descriptors allocated.
+    pub(super) fn record(&mut self, head: u16, chained: u16, tag: u32, writable: u32) {
         let slot = &mut self.slots.as_mut()[usize::from(head)];
         *slot = Slot {
             chained,
@@ -80,10 +80,10 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         };
     }
 
-    /// Whether a chain that is out begins at `id`, and what it is.
-    pub(super) fn outstanding(&self, id: u32) -> Option<Returned> {
+    /// Returns the chain in flight that begins at `id`, if there is one.
+    pub(super) fn outstanding(&self, id: u32) -> Option<Outstanding> {
         let slot = self.slots.as_ref().get(usize::try_from(id).ok()?)?;
-        (slot.chained > 0).then_some(Returned {
+        (slot.chained > 0).then_some(Outstanding {
             tag: slot.tag,
             writable: slot.writable,
         })
@@ -97,8 +97,8 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         for _ in 1..chained {
             last = slots[usize::from(last)].next;
         }
-        slots[usize::from(last)].next = self.first;
-        self.first = head;
+        slots[usize::from(last)].next = self.first_free;
+        self.first_free = head;
         self.free += chained;
     }
 }

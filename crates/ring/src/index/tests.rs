@@ -1,4 +1,4 @@
-//! Against counters that never wrap. Not in Miri, for which millions of steps without unsafe code are too many.
+//! Index arithmetic compared with counters that never wrap. Skipped under Miri: millions of steps, no unsafe code.
 
 #![cfg(not(miri))]
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::{Index, Size};
 
-/// As [`Index::passes`], by looking at every entry.
+/// [`Index::passes`], computed by looking at every entry.
 fn passes_naively(old: u64, entries: u16, event: u16) -> bool {
     (old..old + u64::from(entries)).any(|entry| low(entry) == event)
 }
@@ -19,14 +19,14 @@ fn low(counter: u64) -> u16 {
 }
 
 #[test]
-fn sizes_are_the_sixteen_powers_of_two() {
+fn valid_sizes_are_powers_of_two() {
     let sizes: Vec<u16> = (0..=u16::MAX).filter(|size| Size::new(*size).is_some()).collect();
     let powers: Vec<u16> = (0..16).map(|bits| 1 << bits).collect();
     assert_eq!(sizes, powers);
 }
 
 #[test]
-fn a_slot_is_the_index_modulo_the_size() {
+fn slot_is_index_modulo_size() {
     for bits in 0..16 {
         let size = Size::new(1 << bits).unwrap();
         for index in 0..=u16::MAX {
@@ -36,7 +36,7 @@ fn a_slot_is_the_index_modulo_the_size() {
 }
 
 #[test]
-fn short_moves_pass_what_they_write() {
+fn passes_matches_naive_search_for_short_moves() {
     for old in [0, 1, 0x7fff, 0x8000, 0xfff8, 0xffff] {
         for entries in 0..=40 {
             for event in 0..=u16::MAX {
@@ -53,7 +53,7 @@ fn short_moves_pass_what_they_write() {
 
 proptest! {
     #[test]
-    fn indices_are_counters_without_their_high_bits(start: u32, forward: u16, back: u16) {
+    fn index_arithmetic_matches_wide_counters(start: u32, forward: u16, back: u16) {
         let counter = u64::from(start) + 65_536;
         let index = Index::new(low(counter));
         prop_assert_eq!(index.forward(forward).get(), low(counter + u64::from(forward)));
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn moves_pass_what_they_write(old: u32, entries in 0..=32_768_u16, event: u16) {
+    fn passes_matches_naive_search(old: u32, entries in 0..=32_768_u16, event: u16) {
         let from = Index::new(low(old.into()));
         prop_assert_eq!(
             from.passes(from.forward(entries), Index::new(event)),
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn an_event_in_the_move_is_passed_once(old: u16, first in 0..=16_384_u16, second in 0..=16_384_u16, event: u16) {
+    fn event_is_passed_in_one_part_of_a_move(old: u16, first in 0..=16_384_u16, second in 0..=16_384_u16, event: u16) {
         let (old, event) = (Index::new(old), Index::new(event));
         let middle = old.forward(first);
         let end = middle.forward(second);
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn slots_of_a_ring_full_of_entries_differ(start: u16, bits in 0..12_u32) {
+    fn entries_of_a_full_ring_have_distinct_slots(start: u16, bits in 0..12_u32) {
         let size = Size::new(1 << bits).unwrap();
         let mut seen = vec![false; size.get().into()];
         for entry in 0..size.get() {

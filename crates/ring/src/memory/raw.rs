@@ -1,6 +1,6 @@
-//! Memory behind a pointer: for guests and wherever there is no std.
+//! Memory behind a pointer, for guests and for targets without std.
 //!
-//! All unsafe code of this crate.
+//! All unsafe code of this crate is here.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Area;
 
-/// Memory behind a pointer, shared with somebody who may write it at any moment.
+/// Memory behind a pointer, shared with another party that may write it at any moment.
 ///
-/// Words are accessed by atomics, and bytes are copied by volatile accesses: each is read once and then private, whatever
-/// the other side does.
+/// Words are accessed with atomics, and bytes are copied with volatile accesses: each is read once and then private,
+/// whatever the other side does.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw<'m> {
     base: NonNull<u8>,
@@ -19,24 +19,24 @@ pub struct Raw<'m> {
     memory: PhantomData<&'m [AtomicU64]>,
 }
 
-// SAFETY: the memory is not bound to a thread; words are accessed by atomics, and for copies `new`'s caller promised that
-// no two threads get in each other's way.
+// SAFETY: the memory is not bound to a thread. Words are accessed with atomics, and the caller of `new` promised that
+// no two threads conflict in copies.
 unsafe impl Send for Raw<'_> {}
-// SAFETY: as above; a `Raw` is a pointer and a length that never change, so that sharing one is having one each.
+// SAFETY: as above. A `Raw` is a pointer and a length that never change, so sharing one is the same as copying it.
 unsafe impl Sync for Raw<'_> {}
 
 impl<'m> Raw<'m> {
-    /// The `len` bytes at `base`.
+    /// Describes the `len` bytes at `base`.
     ///
     /// # Safety
     /// For all of `'m`:
     /// - the `len` bytes at `base` are one mapping or allocation, readable and writable;
     /// - this process accesses them through `Raw`s only, or in system calls;
-    /// - what one thread copies from or to, another one does not write meanwhile: the ring's protocol sees to that, as a
-    ///   buffer belongs to one side at a time;
+    /// - bytes that one thread copies are not written by another thread meanwhile. The ring protocol ensures this,
+    ///   since a buffer belongs to one side at a time;
     /// - no `&[u8]` or `&mut [u8]` to them is in use.
     ///
-    /// Another process, a kernel or a VM may write them as it likes, when it likes.
+    /// Another process, a kernel or a VM may write them at any time.
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self {
             base,
@@ -45,19 +45,19 @@ impl<'m> Raw<'m> {
         }
     }
 
-    /// The address of `len` bytes at `at`, which exist.
+    /// Returns the address of `len` bytes at `at`, checked against the length.
     fn at(&self, at: usize, len: usize) -> NonNull<u8> {
         assert!(
             at <= self.len && len <= self.len - at,
             "{len} bytes at {at} of {}",
             self.len
         );
-        // SAFETY: `at` is at most `len`, so that the result is in the allocation of `base` or one past it (contract of
+        // SAFETY: `at` is at most `len`, so the result is in the allocation of `base` or one past it (contract of
         // `new`).
         unsafe { self.base.add(at) }
     }
 
-    /// The address of a word at `at`, which exists and is aligned.
+    /// Returns the address of a word at `at`, checked for bounds and alignment.
     fn word<T>(&self, at: usize) -> *mut T {
         let pointer = self.at(at, size_of::<T>()).cast::<T>();
         assert!(pointer.is_aligned(), "a word at {pointer:p}");
@@ -65,8 +65,8 @@ impl<'m> Raw<'m> {
     }
 
     fn u16(&self, at: usize) -> &AtomicU16 {
-        // SAFETY: `word` has checked that it is there and aligned, and `new`'s caller promised that it stays so for
-        // 'm, and that nothing in this process accesses it but this type.
+        // SAFETY: `word` has checked bounds and alignment. The caller of `new` promised that the memory exists for 'm,
+        // and that nothing in this process accesses it except through this type.
         unsafe { AtomicU16::from_ptr(self.word(at)) }
     }
 
@@ -125,19 +125,19 @@ impl Area for Raw<'_> {
 
     fn copy_out(&self, at: usize, into: &mut [u8]) {
         let from = self.at(at, into.len()).as_ptr();
-        // SAFETY: `at` has checked that `into.len()` bytes are there, which `new`'s caller promised to stay so for 'm, and
-        // not to be written meanwhile by another thread of this process.
+        // SAFETY: `at` has checked that `into.len()` bytes exist. The caller of `new` promised that they exist for 'm,
+        // and that no other thread of this process writes them meanwhile.
         unsafe { read_words(from, into) }
     }
 
     fn copy_in(&self, at: usize, from: &[u8]) {
         let to = self.at(at, from.len()).as_ptr();
-        // SAFETY: as for `copy_out`, and nobody in this process reads them meanwhile either.
+        // SAFETY: as for `copy_out`, and no other thread of this process reads them meanwhile either.
         unsafe { write_words(from, to) }
     }
 }
 
-/// Copies bytes out of shared memory: by whole words, but for the ragged ends.
+/// Copies bytes out of shared memory, by whole words except at unaligned ends.
 ///
 /// # Safety
 /// `into.len()` bytes at `from` can be read, and no other thread of this process writes them meanwhile.
@@ -161,7 +161,7 @@ unsafe fn read_words(from: *const u8, into: &mut [u8]) {
     }
 }
 
-/// Copies bytes into shared memory: by whole words, but for the ragged ends.
+/// Copies bytes into shared memory, by whole words except at unaligned ends.
 ///
 /// # Safety
 /// `from.len()` bytes at `to` can be written, and no other thread of this process accesses them meanwhile.
@@ -190,5 +190,5 @@ unsafe fn write_words(from: &[u8], to: *mut u8) {
     }
 }
 
-/// Bytes of a word.
+/// Size of a word in bytes.
 const WORD: usize = size_of::<u64>();

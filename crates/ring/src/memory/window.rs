@@ -1,10 +1,10 @@
-//! One area, seen at one address.
+//! One area mapped at one address.
 
 use super::{Area, Memory};
 
-/// One area of memory, the first byte of which has the address `origin`.
+/// One area of memory whose first byte has the address `origin`.
 ///
-/// What a vhost-net link and a guest have: all that the other side may touch is one mapping.
+/// A vhost-net link and a guest use it: all memory that they share with the other side is one mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<A> {
     area: A,
@@ -12,7 +12,7 @@ pub struct Window<A> {
 }
 
 impl<A: Area> Window<A> {
-    /// `area` at `origin`.
+    /// Places `area` at `origin`.
     pub const fn new(area: A, origin: u64) -> Self {
         Self { area, origin }
     }

@@ -1,4 +1,4 @@
-//! Memory whose words are loom's atomics.
+//! Memory made of loom's atomics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,24 +14,24 @@ pub(crate) const ORIGIN: u64 = 0x1000;
 
 pub(crate) const LAYOUT: Layout = Layout::contiguous(SIZE, ORIGIN);
 
-/// Address of a buffer of 8 bytes, of which there are [`SIZE`].
+/// Address of one of the [`SIZE`] buffers of 8 bytes.
 pub(crate) const fn buffer(index: u16) -> u64 {
     ORIGIN + (Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8) + 8 * index as u64
 }
 
-/// A word of the width that the ring's code accesses it by.
+/// An atomic of the width with which the ring code accesses the word.
 #[derive(Debug)]
 enum Word {
     U16(AtomicU16),
     U32(AtomicU32),
     U64(AtomicU64),
-    /// In the middle of one of the above.
+    /// Not the first two bytes of a word.
     None,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Words {
-    /// One for each two bytes.
+    /// One element for each two bytes.
     words: Arc<[Word]>,
     at: usize,
     len: usize,

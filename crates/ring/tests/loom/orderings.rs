@@ -1,4 +1,4 @@
-//! What an index shows has been written: entries, descriptors, and the bytes in the buffers.
+//! Entries, descriptors and buffer contents are visible once the index that covers them is.
 
 use loom::thread;
 use pontoon_ring::Features;
@@ -8,18 +8,18 @@ use pontoon_ring::memory::{Area, Memory};
 
 use crate::memory::{LAYOUT, SIZE, buffer, memory};
 
-/// Two chains there and back, more than there are descriptors for at a time when each has two.
+/// Two chains of two descriptors each, one after the other, in a queue of two descriptors.
 #[test]
-fn a_chain_that_is_seen_is_whole() {
+fn published_chain_is_fully_visible() {
     loom::model(|| {
         let memory = memory();
         let features = Features::default();
         let mut driver = Driver::new(&memory, LAYOUT, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = Device::new(LAYOUT, features, State::default()).unwrap();
 
-        let theirs = memory.clone();
+        let device_memory = memory.clone();
         let serving = thread::spawn(move || {
-            let mut queue = device.attach(&theirs).unwrap();
+            let mut queue = device.attach(&device_memory).unwrap();
             for turn in 0..2 {
                 while queue.poll().unwrap() == 0 {
                     thread::yield_now();
@@ -27,18 +27,18 @@ fn a_chain_that_is_seen_is_whole() {
                 let mut pieces = Vec::new();
                 let chain = queue.pop(|piece| pieces.push(piece.area)).unwrap().unwrap();
                 assert_eq!((chain.readable, chain.writable), (8, 8));
-                assert_eq!(pieces[0].load_u64(0), 100 + turn, "a stale question");
+                assert_eq!(pieces[0].load_u64(0), 100 + turn, "a stale request");
                 pieces[1].store_u64(0, 200 + turn);
                 queue.put(chain, 8);
                 let _ = queue.publish();
             }
         });
 
-        let question = memory.area(buffer(0), 8).unwrap();
-        let answer = memory.area(buffer(1), 8).unwrap();
+        let request = memory.area(buffer(0), 8).unwrap();
+        let reply = memory.area(buffer(1), 8).unwrap();
         let mut queue = driver.attach(&memory).unwrap();
         for turn in 0..2 {
-            question.store_u64(0, 100 + turn);
+            request.store_u64(0, 100 + turn);
             queue
                 .add(
                     turn as u32,
@@ -51,7 +51,7 @@ fn a_chain_that_is_seen_is_whole() {
             }
             let used = queue.reap().unwrap().unwrap();
             assert_eq!((used.tag, used.len), (turn as u32, 8));
-            assert_eq!(answer.load_u64(0), 200 + turn, "a stale answer");
+            assert_eq!(reply.load_u64(0), 200 + turn, "a stale reply");
         }
         serving.join().unwrap();
     });

@@ -1,4 +1,4 @@
-//! Who sleeps is woken. A notification lost leaves a thread waiting for ever, which loom reports as a deadlock.
+//! A sleeping side is woken. A lost notification leaves a thread waiting forever, which loom reports as a deadlock.
 
 use std::sync::Arc;
 
@@ -7,65 +7,65 @@ use pontoon_ring::Features;
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 
-use crate::doorbell::Doorbell;
 use crate::memory::{LAYOUT, SIZE, buffer, memory};
+use pontoon_test_support::notifier::Notifier;
 
-const BY_EVENT: Features = Features {
+const EVENT_IDX: Features = Features {
     event_idx: true,
     indirect: false,
 };
-const BY_FLAGS: Features = Features {
+const FLAGS: Features = Features {
     event_idx: false,
     indirect: false,
 };
 
 #[test]
-fn a_device_asleep_is_woken_by_event() {
-    device_sleeps(BY_EVENT);
+fn wakes_sleeping_device_with_event_idx() {
+    device_sleeps(EVENT_IDX);
 }
 
 #[test]
-fn a_device_asleep_is_woken_by_flags() {
-    device_sleeps(BY_FLAGS);
+fn wakes_sleeping_device_with_flags() {
+    device_sleeps(FLAGS);
 }
 
 #[test]
-fn a_driver_asleep_is_woken_by_event() {
-    driver_sleeps(BY_EVENT);
+fn wakes_sleeping_driver_with_event_idx() {
+    driver_sleeps(EVENT_IDX);
 }
 
 #[test]
-fn a_driver_asleep_is_woken_by_flags() {
-    driver_sleeps(BY_FLAGS);
+fn wakes_sleeping_driver_with_flags() {
+    driver_sleeps(FLAGS);
 }
 
 #[test]
-fn both_sleep_and_both_are_woken_by_event() {
-    both_sleep(BY_EVENT);
+fn wakes_both_sides_with_event_idx() {
+    both_sleep(EVENT_IDX);
 }
 
 #[test]
-fn both_sleep_and_both_are_woken_by_flags() {
-    both_sleep(BY_FLAGS);
+fn wakes_both_sides_with_flags() {
+    both_sleep(FLAGS);
 }
 
-/// The driver publishes two chains one by one; the device works with notifications suppressed and sleeps when it has
-/// nothing.
+/// The driver publishes two chains, one at a time. The device works with notifications suppressed and sleeps when there
+/// is no chain.
 fn device_sleeps(features: Features) {
     loom::model(move || {
         let memory = memory();
         let mut driver = Driver::new(&memory, LAYOUT, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = Device::new(LAYOUT, features, State::default()).unwrap();
-        let kick = Arc::new(Doorbell::default());
+        let kick = Arc::new(Notifier::default());
 
-        let (theirs, bell) = (memory.clone(), kick.clone());
+        let (device_memory, notifier) = (memory.clone(), kick.clone());
         let serving = thread::spawn(move || {
-            let mut queue = device.attach(&theirs).unwrap();
+            let mut queue = device.attach(&device_memory).unwrap();
             queue.suppress();
             for _ in 0..2 {
                 while queue.pop(|_| ()).unwrap().is_none() {
                     if queue.rearm().unwrap() == 0 {
-                        bell.wait();
+                        notifier.wait();
                         queue.poll().unwrap();
                     }
                     queue.suppress();
@@ -77,35 +77,36 @@ fn device_sleeps(features: Features) {
         for tag in 0..2 {
             queue.add(tag, &[Buffer::readable(buffer(0), 8)]).unwrap();
             if queue.publish() {
-                kick.ring();
+                kick.notify();
             }
         }
         serving.join().unwrap();
     });
 }
 
-/// The device returns two chains one by one; the driver works with notifications suppressed and sleeps when none is back.
+/// The device returns two chains, one at a time. The driver works with notifications suppressed and sleeps when no
+/// chain has come back.
 fn driver_sleeps(features: Features) {
     loom::model(move || {
         let memory = memory();
         let mut driver = Driver::new(&memory, LAYOUT, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = Device::new(LAYOUT, features, State::default()).unwrap();
-        let call = Arc::new(Doorbell::default());
+        let call = Arc::new(Notifier::default());
         let mut queue = driver.attach(&memory).unwrap();
         for tag in 0..2 {
             queue.add(tag, &[Buffer::writable(buffer(0), 8)]).unwrap();
         }
         let _ = queue.publish();
 
-        let (theirs, bell) = (memory.clone(), call.clone());
+        let (device_memory, notifier) = (memory.clone(), call.clone());
         let serving = thread::spawn(move || {
-            let mut queue = device.attach(&theirs).unwrap();
+            let mut queue = device.attach(&device_memory).unwrap();
             assert_eq!(queue.poll(), Ok(2));
             for _ in 0..2 {
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
                 if queue.publish() {
-                    bell.ring();
+                    notifier.notify();
                 }
             }
         });
@@ -124,20 +125,20 @@ fn driver_sleeps(features: Features) {
     });
 }
 
-/// A question and its answer, twice; each side sleeps until the other has something.
+/// Two requests and replies; each side sleeps until the other has published something.
 fn both_sleep(features: Features) {
-    // Not all interleavings, as in the other models: those with at most this many preemptions.
+    // Limited to interleavings with at most this many preemptions: all of them would take too long.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(5);
     model.check(move || {
         let memory = memory();
         let mut driver = Driver::new(&memory, LAYOUT, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = Device::new(LAYOUT, features, State::default()).unwrap();
-        let (kick, call) = (Arc::new(Doorbell::default()), Arc::new(Doorbell::default()));
+        let (kick, call) = (Arc::new(Notifier::default()), Arc::new(Notifier::default()));
 
-        let (theirs, woken, wake) = (memory.clone(), kick.clone(), call.clone());
+        let (device_memory, woken, wake) = (memory.clone(), kick.clone(), call.clone());
         let serving = thread::spawn(move || {
-            let mut queue = device.attach(&theirs).unwrap();
+            let mut queue = device.attach(&device_memory).unwrap();
             for _ in 0..2 {
                 while queue.rearm().unwrap() == 0 {
                     woken.wait();
@@ -145,7 +146,7 @@ fn both_sleep(features: Features) {
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
                 if queue.publish() {
-                    wake.ring();
+                    wake.notify();
                 }
             }
         });
@@ -154,7 +155,7 @@ fn both_sleep(features: Features) {
         for tag in 0..2 {
             queue.add(tag, &[Buffer::writable(buffer(0), 8)]).unwrap();
             if queue.publish() {
-                kick.ring();
+                kick.notify();
             }
             while queue.rearm().unwrap() == 0 {
                 call.wait();

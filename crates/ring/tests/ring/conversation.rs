@@ -1,11 +1,11 @@
-//! Driver against device in one thread: whatever each does in whatever order, nothing is lost, doubled or mixed up.
+//! Driver and device in one thread, with random operations: no chain is lost, duplicated or altered.
 
 use pontoon_ring::Features;
 use proptest::prelude::*;
 
-use crate::cases::cases;
 use crate::shared::Shared;
 use crate::world::{BUFFER, BUFFERS, Shape, World};
+use pontoon_test_support::property::cases;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -62,15 +62,15 @@ fn take(world: &mut World<'_>, step: Step) {
         Step::Put(which, fill) => world.put(which, fill),
         Step::DevicePublish => world.device_publish(),
         Step::Reap(most) => world.reap(most),
-        Step::DriverSleep => world.driver_sleep(),
-        Step::DeviceSleep => world.device_sleep(),
+        Step::DriverSleep => world.driver_rearm(),
+        Step::DeviceSleep => world.device_rearm(),
         Step::DriverSuppress => world.driver_suppress(),
         Step::DeviceSuppress => world.device_suppress(),
         Step::Restart => world.restart(),
     }
 }
 
-/// Steps of the longest conversation.
+/// Operations of the longest test case.
 const LONGEST: usize = if cfg!(miri) { 60 } else { 300 };
 
 fn features() -> impl Strategy<Value = Features> {
@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn what_goes_in_comes_out(
+    fn chains_are_neither_lost_nor_altered(
         bits in 0..6_u32,
         features in features(),
         steps in prop::collection::vec(step(), 0..LONGEST),
@@ -100,9 +100,9 @@ proptest! {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// The same where the 16-bit indices wrap.
+    /// The same, near the point where the 16-bit indices wrap.
     #[test]
-    fn nothing_happens_at_65536(
+    fn chains_survive_index_wrap_around(
         before in 65_500..65_536_u32,
         features in features(),
         steps in prop::collection::vec(step(), 100..300),
@@ -110,7 +110,7 @@ proptest! {
         let shared = Shared::new(World::bytes(8));
         let mut world = World::new(shared.window(), 8, features);
         world.turn(before as u16);
-        // An event of the beginning would come round again.
+        // An event index from the beginning would match again after the wrap.
         world.driver_suppress();
         world.device_suppress();
         for step in steps {
@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// By event index, a wish not to be notified would be forgotten after 65,535 entries. It is said again before.
+/// With event indices, suppression expires after 65,535 entries unless it is renewed.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of thousands of steps")]
 fn suppression_lasts_longer_than_the_index() {

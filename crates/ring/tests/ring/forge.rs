@@ -1,4 +1,4 @@
-//! A driver's half of a queue, written by hand.
+//! The driver's side of a queue, written directly to memory.
 
 use std::sync::atomic::Ordering;
 
@@ -6,28 +6,28 @@ use pontoon_ring::device::{Device, State};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
 pub(crate) const ORIGIN: u64 = 0x2_0000;
 pub(crate) const SIZE: u16 = 8;
-/// Where tables and buffers may be.
+/// Address of indirect tables and buffers.
 pub(crate) const HEAP: u64 = ORIGIN + 0x800;
-/// The first address without memory.
+/// The first unmapped address.
 pub(crate) const END: u64 = ORIGIN + 0x1000;
 
 pub(crate) const NEXT: u16 = 1;
 pub(crate) const WRITE: u16 = 2;
 pub(crate) const INDIRECT: u16 = 4;
 
-/// A queue whose driver is the test.
+/// A queue that the test writes in place of a driver.
 pub(crate) struct Forged {
-    pub(crate) memory: Model,
+    pub(crate) memory: ModelMemory,
     layout: Layout,
 }
 
 impl Forged {
     pub(crate) fn new() -> Self {
-        let memory = Model::new((END - ORIGIN) as usize);
+        let memory = ModelMemory::new((END - ORIGIN) as usize);
         memory.copy_in(0, &[0; (HEAP - ORIGIN) as usize]);
         Self {
             memory,
@@ -35,7 +35,7 @@ impl Forged {
         }
     }
 
-    pub(crate) fn window(&self) -> Window<Model> {
+    pub(crate) fn window(&self) -> Window<ModelMemory> {
         Window::new(self.memory.clone(), ORIGIN)
     }
 
@@ -43,9 +43,9 @@ impl Forged {
         Device::new(self.layout, features, State::default()).unwrap()
     }
 
-    /// Writes descriptor `index` of the queue's table.
-    pub(crate) fn describe(&self, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
-        self.describe_at(
+    /// Writes descriptor `index` of the descriptor table.
+    pub(crate) fn write_descriptor(&self, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
+        self.write_descriptor_at(
             self.layout.descriptors + 16 * u64::from(index),
             addr,
             len,
@@ -55,7 +55,7 @@ impl Forged {
     }
 
     /// Writes a descriptor at an address.
-    pub(crate) fn describe_at(&self, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
+    pub(crate) fn write_descriptor_at(&self, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
         let at = (at - ORIGIN) as usize;
         self.memory.copy_in(at, &addr.to_le_bytes());
         self.memory.copy_in(at + 8, &len.to_le_bytes());
@@ -63,7 +63,7 @@ impl Forged {
         self.memory.copy_in(at + 14, &next.to_le_bytes());
     }
 
-    /// Offers one more chain.
+    /// Adds a chain to the available ring.
     pub(crate) fn offer(&self, head: u16) {
         let ring = (self.layout.available - ORIGIN) as usize;
         let index = self.index();
@@ -82,7 +82,7 @@ impl Forged {
         self.memory.store_u16(ring + 2, index.to_le(), Ordering::Relaxed);
     }
 
-    /// The used ring: its index, and all its elements.
+    /// Returns the used index and all elements of the used ring.
     pub(crate) fn used(&self) -> (u16, Vec<(u32, u32)>) {
         let ring = (self.layout.used - ORIGIN) as usize;
         let index = u16::from_le(self.memory.load_u16(ring + 2, Ordering::Relaxed));

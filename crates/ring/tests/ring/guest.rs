@@ -1,8 +1,8 @@
-//! Over rust-vmm's guest memory.
+//! Queues in guest memory of the `vm-memory` crate.
 
 use pontoon_ring::device::{Device, Error, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
-use pontoon_ring::memory::{Area, Guest, Window};
+use pontoon_ring::memory::{Area, VmMemory, Window};
 use pontoon_ring::{Access, Features, Layout, LayoutError, Part};
 use vm_memory::bitmap::{AtomicBitmap, Bitmap};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, VolatileSlice};
@@ -11,12 +11,12 @@ const PAGE: u64 = 0x1000;
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri maps no memory with MAP_NORESERVE")]
-fn buffers_may_cross_regions_and_holes_are_refused() {
-    // Two regions side by side, a hole, one more.
+fn accepts_buffers_across_regions_and_refuses_holes() {
+    // Two adjacent regions, a hole, and a third region.
     let regions = [(0x1_0000, 0x2000), (0x1_2000, 0x1000), (0x2_0000, 0x1000)];
     let regions = regions.map(|(addr, len)| (GuestAddress(addr), len));
     let memory = GuestMemoryMmap::<()>::from_ranges(&regions).unwrap();
-    let guest = Guest::new(&memory);
+    let guest = VmMemory::new(&memory);
     let layout = Layout::contiguous(8, 0x1_0000);
     let mut driver = Driver::new(guest, layout, Features::default(), [Slot::default(); 8]).unwrap();
     let mut queue = driver.attach(guest).unwrap();
@@ -57,21 +57,18 @@ fn buffers_may_cross_regions_and_holes_are_refused() {
         len: 1,
     };
     assert_eq!(queue.pop(|_| ()), Err(error));
-    assert_eq!(
-        error.to_string(),
-        "chain 2 names 1 bytes at 0x13000, where no memory is"
-    );
+    assert_eq!(error.to_string(), "chain 2 refers to 1 unmapped bytes at 0x13000");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri maps no memory with MAP_NORESERVE")]
-fn a_ring_may_not_cross_regions() {
+fn refuses_ring_across_regions() {
     let regions = [(GuestAddress(0), 0x1000), (GuestAddress(0x1000), 0x1000)];
     let memory = GuestMemoryMmap::<()>::from_ranges(&regions).unwrap();
     let layout = Layout::contiguous(8, 0xfc0);
     let mut device = Device::new(layout, Features::default(), State::default()).unwrap();
     assert_eq!(
-        device.attach(Guest::new(&memory)).unwrap_err(),
+        device.attach(VmMemory::new(&memory)).unwrap_err(),
         LayoutError::Unmapped {
             part: Part::Descriptors,
             addr: 0xfc0,
@@ -82,17 +79,17 @@ fn a_ring_may_not_cross_regions() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri maps no memory with MAP_NORESERVE")]
-fn what_the_device_writes_is_dirty() {
+fn device_writes_are_marked_dirty() {
     let memory = GuestMemoryMmap::<AtomicBitmap>::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();
-    let guest = Guest::new(&memory);
-    // Each part on a page of its own, and a page for the buffer.
+    let guest = VmMemory::new(&memory);
+    // Each part, and the buffer, on a page of its own.
     let layout = Layout {
         size: 8,
         descriptors: 0,
         available: PAGE,
         used: 2 * PAGE,
     };
-    // By hand, as a driver would set up the used ring too: a writable buffer, and the index.
+    // Written directly, as a driver would: a writable buffer and the available index.
     memory
         .write_slice(&(3 * PAGE).to_le_bytes(), GuestAddress(0))
         .unwrap();
@@ -124,24 +121,24 @@ fn what_the_device_writes_is_dirty() {
 struct Aligned([u8; 1024]);
 
 #[test]
-fn a_volatile_slice_is_memory() {
+fn volatile_slice_implements_area() {
     let mut bytes = Aligned([0; 1024]);
     let memory = Window::new(VolatileSlice::from(&mut bytes.0[..]), 0x8000);
     let layout = Layout::contiguous(4, 0x8000);
     let mut driver = Driver::new(memory, layout, Features::default(), [Slot::default(); 4]).unwrap();
     let mut device = Device::new(layout, Features::default(), State::default()).unwrap();
-    let mut asks = driver.attach(&memory).unwrap();
+    let mut driver_queue = driver.attach(&memory).unwrap();
     let mut serves = device.attach(&memory).unwrap();
-    asks.add(7, &[Buffer::writable(0x8200, 5)]).unwrap();
-    assert!(asks.publish());
+    driver_queue.add(7, &[Buffer::writable(0x8200, 5)]).unwrap();
+    assert!(driver_queue.publish());
     assert_eq!(serves.poll(), Ok(1));
     let mut area = None;
     let chain = serves.pop(|piece| area = Some(piece.area)).unwrap().unwrap();
     Area::copy_in(&area.unwrap(), 0, b"hello");
     serves.put(chain, 5);
     assert!(serves.publish());
-    assert_eq!(asks.poll(), Ok(1));
-    let used = asks.reap().unwrap().unwrap();
+    assert_eq!(driver_queue.poll(), Ok(1));
+    let used = driver_queue.reap().unwrap().unwrap();
     assert_eq!((used.tag, used.len), (7, 5));
     assert_eq!(&bytes.0[0x200..0x205], b"hello");
 }

@@ -1,22 +1,22 @@
-//! Hostile peers by the property tester, and by the corpus that the fuzzer has gathered.
+//! Hostile peers, with random scripts and with the fuzzer's corpus.
 
 use proptest::prelude::*;
 
-use crate::cases::cases;
-use crate::replay::replay;
-use crate::{hostile_device, hostile_driver};
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::property::cases;
+use pontoon_test_support::ring::{hostile_device, hostile_driver};
 
 proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn the_device_keeps_its_bounds(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
-        hostile_driver::play(&script);
+    fn device_survives_random_drivers(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
+        hostile_driver::run(&script);
     }
 
     #[test]
-    fn the_driver_keeps_its_books(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
-        hostile_device::play(&script);
+    fn driver_survives_random_devices(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
+        hostile_device::run(&script);
     }
 }
 
@@ -25,12 +25,12 @@ const LONGEST: usize = 600;
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no files")]
-fn the_device_stands_the_corpus() {
-    replay("ring_device", 50, hostile_driver::play);
+fn device_survives_the_corpus() {
+    replay("ring_device", 50, hostile_driver::run);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no files")]
-fn the_driver_stands_the_corpus() {
-    replay("ring_driver", 50, hostile_device::play);
+fn driver_survives_the_corpus() {
+    replay("ring_driver", 50, hostile_device::run);
 }

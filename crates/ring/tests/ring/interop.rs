@@ -1,17 +1,17 @@
-//! The driver side against rust-vmm's device side.
+//! This crate's driver with rust-vmm's device.
 
 #![cfg(not(miri))]
 
 use std::sync::atomic::Ordering;
 
 use pontoon_ring::driver::{Buffer, Driver, Slot};
-use pontoon_ring::memory::Guest;
+use pontoon_ring::memory::VmMemory;
 use pontoon_ring::{Features, Layout};
 use proptest::prelude::*;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use crate::cases::cases;
+use pontoon_test_support::property::cases;
 
 const SIZE: u16 = 16;
 const RINGS: u64 = 0x1000;
@@ -38,24 +38,24 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn rust_vmm_serves_our_driver(
+    fn rust_vmm_device_serves_this_driver(
         event_idx: bool,
         bursts in prop::collection::vec((prop::collection::vec((1..4_usize, 1..3_usize, any::<bool>()), 1..4), any::<bool>(), any::<u8>()), 1..40),
     ) {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1_0000)]).unwrap();
         let layout = Layout::contiguous(SIZE, RINGS);
         let features = Features { event_idx, indirect: true };
-        let guest = Guest::new(&memory);
+        let guest = VmMemory::new(&memory);
         let mut driver = Driver::new(guest, layout, features, [Slot::default(); SIZE as usize]).unwrap();
         let mut device = queue(layout, event_idx);
         prop_assert!(device.is_valid(&memory));
         let mut tag = 0;
         for (burst, sleep, order) in bursts {
-            let mut ours = driver.attach(guest).unwrap();
+            let mut driver_queue = driver.attach(guest).unwrap();
             if sleep {
-                prop_assert_eq!(ours.rearm(), Ok(0));
+                prop_assert_eq!(driver_queue.rearm(), Ok(0));
             } else {
-                ours.suppress();
+                driver_queue.suppress();
             }
             prop_assert!(!device.enable_notification(&memory).unwrap());
 
@@ -66,15 +66,15 @@ proptest! {
                 let mut buffers: Vec<_> = (0..readable).map(|at| Buffer::readable(addr(at), 10 + at as u32)).collect();
                 buffers.extend((0..writable).map(|at| Buffer::writable(addr(readable + at), 20 + at as u32)));
                 let added = if indirect {
-                    ours.add_indirect(tag, TABLES + 128 * place, &buffers)
+                    driver_queue.add_indirect(tag, TABLES + 128 * place, &buffers)
                 } else {
-                    ours.add(tag, &buffers)
+                    driver_queue.add(tag, &buffers)
                 };
                 prop_assert_eq!(added, Ok(()));
                 tag += 1;
                 shapes.push(buffers);
             }
-            prop_assert!(ours.publish(), "rust-vmm's device wanted to be woken");
+            prop_assert!(driver_queue.publish(), "rust-vmm's device requested a notification");
 
             let chains: Vec<_> = device.iter(&memory).unwrap().collect();
             prop_assert_eq!(chains.len(), shapes.len());
@@ -91,16 +91,16 @@ proptest! {
             for (head, _, len) in &done {
                 device.add_used(&memory, *head, *len).unwrap();
             }
-            // Without event index rust-vmm always notifies.
+            // Without event indices rust-vmm always notifies.
             prop_assert_eq!(device.needs_notification(&memory).unwrap(), sleep || !event_idx);
 
-            let mut ours = driver.attach(guest).unwrap();
-            prop_assert_eq!(ours.poll(), Ok(done.len() as u16));
+            let mut driver_queue = driver.attach(guest).unwrap();
+            prop_assert_eq!(driver_queue.poll(), Ok(done.len() as u16));
             for (_, tag, len) in done {
-                let used = ours.reap().unwrap().unwrap();
+                let used = driver_queue.reap().unwrap().unwrap();
                 prop_assert_eq!((used.tag, used.len), (tag, len));
             }
-            prop_assert_eq!(ours.free(), SIZE);
+            prop_assert_eq!(driver_queue.free(), SIZE);
         }
         let index: u16 = memory.load(GuestAddress(layout.used + 2), Ordering::Relaxed).unwrap();
         prop_assert_eq!(u32::from(index), tag);

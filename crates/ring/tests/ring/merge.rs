@@ -1,25 +1,25 @@
-//! Frames in several receive buffers.
+//! Frames that span several receive buffers.
 
 use pontoon_ring::Features;
-use pontoon_ring::device::{Chain, Error, spread};
+use pontoon_ring::device::{Chain, Error, chains_needed};
 use pontoon_ring::memory::Area;
 use proptest::prelude::*;
 
-use crate::cases::cases;
 use crate::forge::{Forged, HEAP, NEXT, SIZE, WRITE};
+use pontoon_test_support::property::cases;
 
-/// A queue of receive buffers of these lengths, all offered.
+/// Returns a queue with receive buffers of these lengths, all available.
 fn buffers(lens: &[u32]) -> Forged {
     let forged = Forged::new();
     for (index, len) in (0..).zip(lens) {
-        forged.describe(index, HEAP, *len, WRITE, 0);
+        forged.write_descriptor(index, HEAP, *len, WRITE, 0);
         forged.offer(index);
     }
     forged
 }
 
 #[test]
-fn a_frame_takes_what_it_needs_and_gives_back_the_rest() {
+fn frame_returns_needed_chains_and_rewinds_the_rest() {
     let forged = buffers(&[100; 8]);
     let mut device = forged.device(Features::default());
     let window = forged.window();
@@ -27,7 +27,7 @@ fn a_frame_takes_what_it_needs_and_gives_back_the_rest() {
     let mut chains = [Chain::default(); 8];
     assert_eq!(queue.poll(), Ok(8));
 
-    // Room for 350 bytes, of which 150 come.
+    // Room for 350 bytes, of which 150 are used.
     let mut bytes = 0;
     assert_eq!(
         queue.take(350, &mut chains, |piece| bytes += piece.area.len()),
@@ -40,7 +40,7 @@ fn a_frame_takes_what_it_needs_and_gives_back_the_rest() {
     let (index, elements) = forged.used();
     assert_eq!((index, &elements[..2]), (2, &[(0, 100), (1, 50)][..]));
 
-    // The next frame gets those that were given back.
+    // The next frame uses the chains that were given back.
     assert_eq!(queue.take(101, &mut chains, |_| ()), Ok(Some(2)));
     assert_eq!((chains[0].head, chains[1].head), (2, 3));
     assert_eq!(queue.put_frame(&chains[..2], 200), 2);
@@ -49,7 +49,7 @@ fn a_frame_takes_what_it_needs_and_gives_back_the_rest() {
 }
 
 #[test]
-fn too_little_room_takes_nothing() {
+fn insufficient_room_takes_no_chain() {
     let forged = buffers(&[100, 100, 100]);
     let mut device = forged.device(Features::default());
     let window = forged.window();
@@ -73,10 +73,10 @@ fn too_little_room_takes_nothing() {
 }
 
 #[test]
-fn a_receive_buffer_to_be_read_is_refused() {
+fn refuses_readable_receive_buffer() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 4, NEXT, 1);
-    forged.describe(1, HEAP, 4, WRITE, 0);
+    forged.write_descriptor(0, HEAP, 4, NEXT, 1);
+    forged.write_descriptor(1, HEAP, 4, WRITE, 0);
     forged.offer(0);
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();
@@ -89,9 +89,9 @@ fn a_receive_buffer_to_be_read_is_refused() {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// All buffers but the last are full, and no buffer is used that is not needed (5.1.6.4.1).
+    /// All buffers but the last are full, and no unneeded buffer is used (5.1.6.4.1).
     #[test]
-    fn frames_fill_their_buffers(lens in prop::collection::vec(1..300_u32, 1..=usize::from(SIZE)), share in 0..=100_u32) {
+    fn frames_fill_all_buffers_but_the_last(lens in prop::collection::vec(1..300_u32, 1..=usize::from(SIZE)), share in 0..=100_u32) {
         let room = lens.iter().sum();
         let frame = room * share / 100;
         let forged = buffers(&lens);
@@ -101,7 +101,7 @@ proptest! {
         let mut chains = [Chain::default(); SIZE as usize];
         queue.poll().unwrap();
         prop_assert_eq!(queue.take(room, &mut chains, |_| ()), Ok(Some(lens.len())));
-        let used = spread(&chains[..lens.len()], frame);
+        let used = chains_needed(&chains[..lens.len()], frame);
         prop_assert_eq!(queue.put_frame(&chains[..lens.len()], frame), used);
         queue.rewind(lens.len() as u16 - used);
         prop_assert!(queue.publish());

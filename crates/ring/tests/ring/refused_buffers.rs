@@ -1,15 +1,15 @@
-//! Chains that a driver may not add.
+//! Chains that the driver side refuses to add.
 
 use pontoon_ring::driver::{AddError, Buffer, Driver, Slot};
 use pontoon_ring::memory::Window;
 use pontoon_ring::{Features, Layout};
 
 use crate::forge::{END, HEAP, ORIGIN};
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
 #[test]
-fn chains_that_a_driver_may_not_add() {
-    let memory = Window::new(Model::new(0x1000), ORIGIN);
+fn refuses_invalid_chains() {
+    let memory = Window::new(ModelMemory::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(2, ORIGIN);
     let features = Features {
         event_idx: false,
@@ -25,10 +25,10 @@ fn chains_that_a_driver_may_not_add() {
         Err(AddError::Empty)
     );
     assert_eq!(queue.add(0, &[writable, readable]), Err(AddError::Order));
-    assert_eq!(queue.add(0, &[readable; 3]), Err(AddError::Long(3)));
+    assert_eq!(queue.add(0, &[readable; 3]), Err(AddError::TooManyBuffers(3)));
     assert_eq!(
         queue.add(0, &[readable, Buffer::writable(0, u32::MAX)]),
-        Err(AddError::Bytes)
+        Err(AddError::TooManyBytes)
     );
     assert_eq!(
         queue.add_indirect(0, HEAP, &[readable]),

@@ -1,4 +1,4 @@
-//! Every chain that a device refuses, and the error that says why; and what comes close but is right.
+//! Chains that the device side refuses, with the resulting error, and valid chains close to the limits.
 
 use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, Error, Indirect};
@@ -11,7 +11,7 @@ const INDIRECT_ALLOWED: Features = Features {
     indirect: true,
 };
 
-/// Pops the chain at descriptor 0, which is refused; twice.
+/// Pops the chain at descriptor 0 twice, and expects this error both times.
 #[track_caller]
 fn refused(forged: &Forged, features: Features) -> Error {
     forged.offer(0);
@@ -20,8 +20,8 @@ fn refused(forged: &Forged, features: Features) -> Error {
     let mut queue = device.attach(&window).unwrap();
     assert_eq!(queue.poll(), Ok(1));
     let error = queue.pop(|_| ()).expect_err("refused");
-    // Repaired memory does not mend the queue.
-    forged.describe(0, HEAP, 1, 0, 0);
+    // Correcting the memory does not make the queue usable again.
+    forged.write_descriptor(0, HEAP, 1, 0, 0);
     assert_eq!(queue.poll(), Err(error));
     assert_eq!(queue.pop(|_| ()), Err(error));
     assert_eq!(queue.chain(0, |_| ()), Err(error));
@@ -30,7 +30,7 @@ fn refused(forged: &Forged, features: Features) -> Error {
     error
 }
 
-/// Pops the chain at descriptor 0, which is taken.
+/// Pops the chain at descriptor 0, and expects success.
 #[track_caller]
 fn taken(forged: &Forged, features: Features) -> (Chain, Vec<(u64, usize)>) {
     forged.offer(0);
@@ -46,7 +46,7 @@ fn taken(forged: &Forged, features: Features) -> (Chain, Vec<(u64, usize)>) {
 }
 
 #[test]
-fn a_head_that_is_no_descriptor() {
+fn refuses_head_outside_the_table() {
     let forged = Forged::new();
     forged.offer(SIZE);
     let mut device = forged.device(Features::default());
@@ -61,9 +61,9 @@ fn a_head_that_is_no_descriptor() {
 }
 
 #[test]
-fn a_next_that_is_no_descriptor() {
+fn refuses_next_outside_the_table() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 1, NEXT, SIZE);
+    forged.write_descriptor(0, HEAP, 1, NEXT, SIZE);
     let error = Error::Index {
         head: 0,
         index: SIZE,
@@ -73,19 +73,22 @@ fn a_next_that_is_no_descriptor() {
 }
 
 #[test]
-fn a_loop() {
+fn refuses_descriptor_loop() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 1, NEXT, 1);
-    forged.describe(1, HEAP, 1, NEXT, 0);
-    assert_eq!(refused(&forged, Features::default()), Error::Endless { head: 0 });
+    forged.write_descriptor(0, HEAP, 1, NEXT, 1);
+    forged.write_descriptor(1, HEAP, 1, NEXT, 0);
+    assert_eq!(
+        refused(&forged, Features::default()),
+        Error::TooManyBuffers { head: 0 }
+    );
 }
 
 #[test]
-fn a_chain_of_all_descriptors_is_none_too_long() {
+fn accepts_chain_of_all_descriptors() {
     let forged = Forged::new();
     for index in 0..SIZE {
         let flags = if index + 1 < SIZE { NEXT } else { 0 };
-        forged.describe(index, HEAP, 2, flags, index + 1);
+        forged.write_descriptor(index, HEAP, 2, flags, index + 1);
     }
     let (chain, pieces) = taken(&forged, Features::default());
     assert_eq!(
@@ -100,29 +103,35 @@ fn a_chain_of_all_descriptors_is_none_too_long() {
 }
 
 #[test]
-fn an_indirect_table_may_have_no_longer_chain_than_the_queue() {
+fn refuses_indirect_chain_longer_than_the_queue() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 16 * 9, INDIRECT, 0);
+    forged.write_descriptor(0, HEAP, 16 * 9, INDIRECT, 0);
     for index in 0..9 {
-        forged.describe_at(HEAP + 16 * u64::from(index), HEAP, 1, NEXT, index + 1);
+        forged.write_descriptor_at(HEAP + 16 * u64::from(index), HEAP, 1, NEXT, index + 1);
     }
-    assert_eq!(refused(&forged, INDIRECT_ALLOWED), Error::Endless { head: 0 });
+    assert_eq!(
+        refused(&forged, INDIRECT_ALLOWED),
+        Error::TooManyBuffers { head: 0 }
+    );
 }
 
 #[test]
-fn too_many_bytes() {
+fn refuses_chain_of_4_gib() {
     let forged = Forged::new();
-    // The last one alone is too much: that it is not in memory is not even looked at.
-    forged.describe(0, HEAP, 16, NEXT, 1);
-    forged.describe(1, HEAP, u32::MAX - 15, WRITE, 0);
-    assert_eq!(refused(&forged, Features::default()), Error::Long { head: 0 });
+    // The last buffer alone exceeds the limit; that it is unmapped is not checked before.
+    forged.write_descriptor(0, HEAP, 16, NEXT, 1);
+    forged.write_descriptor(1, HEAP, u32::MAX - 15, WRITE, 0);
+    assert_eq!(
+        refused(&forged, Features::default()),
+        Error::TooManyBytes { head: 0 }
+    );
 }
 
 #[test]
-fn flags_that_are_none() {
+fn refuses_undefined_flags() {
     for flags in [8, 0x80, 0x8000, 0x8001] {
         let forged = Forged::new();
-        forged.describe(0, HEAP, 1, flags, 0);
+        forged.write_descriptor(0, HEAP, 1, flags, 0);
         assert_eq!(
             refused(&forged, Features::default()),
             Error::Flags { head: 0, flags }
@@ -131,28 +140,28 @@ fn flags_that_are_none() {
 }
 
 #[test]
-fn indirect_descriptors_where_none_may_be() {
+fn refuses_misplaced_indirect_descriptors() {
     let indirect = |reason| Error::Indirect { head: 0, reason };
 
     let forged = Forged::new();
-    forged.describe(0, HEAP, 16, INDIRECT, 0);
+    forged.write_descriptor(0, HEAP, 16, INDIRECT, 0);
     assert_eq!(
         refused(&forged, Features::default()),
         indirect(Indirect::NotNegotiated)
     );
 
     let forged = Forged::new();
-    forged.describe(0, HEAP, 16, INDIRECT, 0);
-    forged.describe_at(HEAP, HEAP + 16, 16, INDIRECT, 0);
+    forged.write_descriptor(0, HEAP, 16, INDIRECT, 0);
+    forged.write_descriptor_at(HEAP, HEAP + 16, 16, INDIRECT, 0);
     assert_eq!(refused(&forged, INDIRECT_ALLOWED), indirect(Indirect::Nested));
 
     let forged = Forged::new();
-    forged.describe(0, HEAP, 16, INDIRECT | NEXT, 1);
+    forged.write_descriptor(0, HEAP, 16, INDIRECT | NEXT, 1);
     assert_eq!(refused(&forged, INDIRECT_ALLOWED), indirect(Indirect::Chained));
 
     for len in [0, 8, 17, u32::MAX] {
         let forged = Forged::new();
-        forged.describe(0, HEAP, len, INDIRECT, 0);
+        forged.write_descriptor(0, HEAP, len, INDIRECT, 0);
         assert_eq!(
             refused(&forged, INDIRECT_ALLOWED),
             indirect(Indirect::Length(len))
@@ -161,9 +170,9 @@ fn indirect_descriptors_where_none_may_be() {
 }
 
 #[test]
-fn an_indirect_table_outside_memory() {
+fn refuses_unmapped_indirect_table() {
     let forged = Forged::new();
-    forged.describe(0, END - 16, 32, INDIRECT, 0);
+    forged.write_descriptor(0, END - 16, 32, INDIRECT, 0);
     assert_eq!(
         refused(&forged, INDIRECT_ALLOWED),
         Error::Unmapped {
@@ -175,10 +184,10 @@ fn an_indirect_table_outside_memory() {
 }
 
 #[test]
-fn a_next_outside_the_indirect_table() {
+fn refuses_next_outside_the_indirect_table() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 32, INDIRECT, 0);
-    forged.describe_at(HEAP, HEAP, 1, NEXT, 2);
+    forged.write_descriptor(0, HEAP, 32, INDIRECT, 0);
+    forged.write_descriptor_at(HEAP, HEAP, 1, NEXT, 2);
     assert_eq!(
         refused(&forged, INDIRECT_ALLOWED),
         Error::Index {
@@ -189,15 +198,15 @@ fn a_next_outside_the_indirect_table() {
     );
 }
 
-/// 2.7.5.3.2: ordinary descriptors may come first; and nothing asks the table to be aligned.
+/// 2.7.5.3.2: ordinary descriptors may precede an indirect one; the table need not be aligned.
 #[test]
-fn an_indirect_table_at_the_end_of_a_chain() {
+fn accepts_indirect_table_at_the_end_of_a_chain() {
     let forged = Forged::new();
     let table = HEAP + 3;
-    forged.describe(0, HEAP, 5, NEXT, 1);
-    forged.describe(1, table, 32, INDIRECT | WRITE, 0);
-    forged.describe_at(table, HEAP + 64, 6, NEXT, 1);
-    forged.describe_at(table + 16, HEAP + 128, 7, WRITE, 0);
+    forged.write_descriptor(0, HEAP, 5, NEXT, 1);
+    forged.write_descriptor(1, table, 32, INDIRECT | WRITE, 0);
+    forged.write_descriptor_at(table, HEAP + 64, 6, NEXT, 1);
+    forged.write_descriptor_at(table + 16, HEAP + 128, 7, WRITE, 0);
     let (chain, pieces) = taken(&forged, INDIRECT_ALLOWED);
     assert_eq!(
         chain,
@@ -211,22 +220,22 @@ fn an_indirect_table_at_the_end_of_a_chain() {
 }
 
 #[test]
-fn readable_behind_writable() {
+fn refuses_readable_buffer_after_writable() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 1, WRITE | NEXT, 1);
-    forged.describe(1, HEAP, 1, 0, 0);
+    forged.write_descriptor(0, HEAP, 1, WRITE | NEXT, 1);
+    forged.write_descriptor(1, HEAP, 1, 0, 0);
     assert_eq!(refused(&forged, Features::default()), Error::Order { head: 0 });
 }
 
 #[test]
-fn a_buffer_without_bytes() {
+fn refuses_empty_buffer() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 0, 0, 0);
+    forged.write_descriptor(0, HEAP, 0, 0, 0);
     assert_eq!(refused(&forged, Features::default()), Error::Empty { head: 0 });
 }
 
 #[test]
-fn buffers_outside_memory() {
+fn refuses_unmapped_buffers() {
     for (addr, len, missing) in [
         (0, 1, (0, 1)),
         (ORIGIN - 1, 2, (ORIGIN - 1, 2)),
@@ -237,7 +246,7 @@ fn buffers_outside_memory() {
         (u64::MAX - 3, 100, (u64::MAX - 3, 100)),
     ] {
         let forged = Forged::new();
-        forged.describe(0, addr, len, 0, 0);
+        forged.write_descriptor(0, addr, len, 0, 0);
         let (addr, len) = missing;
         assert_eq!(
             refused(&forged, Features::default()),
@@ -247,8 +256,8 @@ fn buffers_outside_memory() {
 }
 
 #[test]
-fn a_buffer_up_to_the_last_byte() {
+fn accepts_buffer_up_to_the_last_mapped_byte() {
     let forged = Forged::new();
-    forged.describe(0, END - 7, 7, 0, 0);
+    forged.write_descriptor(0, END - 7, 7, 0, 0);
     assert_eq!(taken(&forged, Features::default()).1, [(END - 7, 7)]);
 }

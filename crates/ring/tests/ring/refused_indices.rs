@@ -1,4 +1,4 @@
-//! Available indices that cannot be.
+//! Invalid available indices.
 
 use pontoon_ring::Features;
 use pontoon_ring::device::Error;
@@ -6,16 +6,16 @@ use pontoon_ring::device::Error;
 use crate::forge::{Forged, HEAP, SIZE};
 
 #[test]
-fn an_available_index_that_runs_away() {
+fn refuses_available_index_beyond_queue_size() {
     let forged = Forged::new();
-    forged.describe(0, HEAP, 1, 0, 0);
+    forged.write_descriptor(0, HEAP, 1, 0, 0);
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();
-    // As far as it may go: as many chains as there are descriptors.
+    // The largest valid index: as many chains as there are descriptors.
     forged.set_index(SIZE);
     assert_eq!(queue.poll(), Ok(SIZE));
     let chain = queue.pop(|_| ()).unwrap().unwrap();
-    // A chain that is done with but not shown is still the device's.
+    // A chain that was returned but not published still counts as in flight.
     queue.put(chain, 0);
     forged.set_index(SIZE + 1);
     let error = Error::AvailableIndex {
@@ -24,13 +24,13 @@ fn an_available_index_that_runs_away() {
         size: SIZE,
     };
     assert_eq!(queue.poll(), Err(error));
-    // What was taken may still be returned.
+    // Chains taken before the error may still be returned.
     assert!(queue.publish());
     assert_eq!(forged.used().0, 1);
 }
 
 #[test]
-fn an_available_index_that_goes_back() {
+fn refuses_available_index_that_moves_backwards() {
     let forged = Forged::new();
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();

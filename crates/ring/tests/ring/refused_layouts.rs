@@ -1,4 +1,4 @@
-//! Queues that cannot be where they are said to be.
+//! Queues with invalid addresses or sizes.
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Driver, Slot};
@@ -6,11 +6,11 @@ use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout, LayoutError, Part};
 
 use crate::forge::ORIGIN;
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
 #[test]
-fn queues_that_cannot_be() {
-    let memory = Window::new(Model::new(0x1000), ORIGIN);
+fn refuses_invalid_layouts() {
+    let memory = Window::new(ModelMemory::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(8, ORIGIN);
     let device = |layout| Device::new(layout, Features::default(), State::default());
     for size in [0, 3, 32_769] {
@@ -88,10 +88,10 @@ fn queues_that_cannot_be() {
         assert_eq!(device(wrong).unwrap().attach(&memory).unwrap_err(), error);
         assert!(!error.to_string().is_empty());
     }
-    // Aligned by its address, but not where this process has it.
-    let askew = Window::new(Model::new(0x1000).slice(8, 0xff0), ORIGIN);
+    // Aligned as a guest address, but not in this process.
+    let misaligned = Window::new(ModelMemory::new(0x1000).slice(8, 0xff0), ORIGIN);
     assert_eq!(
-        device(layout).unwrap().attach(&askew).unwrap_err(),
+        device(layout).unwrap().attach(&misaligned).unwrap_err(),
         LayoutError::Misaligned {
             part: Part::Descriptors,
             addr: ORIGIN

@@ -1,16 +1,16 @@
-//! Everything that a device can say wrong in the used ring, and the error that says what it was.
+//! Invalid entries of the used ring, with the resulting error.
 
 use pontoon_ring::driver::{Buffer, Driver, Error, Slot, Used};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
 use crate::forge::{HEAP, ORIGIN};
-use crate::model::Model;
+use pontoon_test_support::ring::model::ModelMemory;
 
-/// What the device says in the used ring, after it was given chains 0 (room for 4 bytes) and 1 (for none).
+/// Returns what the driver reads from this used ring after it added chains 0 (4 writable bytes) and 1 (none).
 #[track_caller]
-fn said(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
-    let model = Model::new(0x1000);
+fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
+    let model = ModelMemory::new(0x1000);
     let memory = Window::new(model.clone(), ORIGIN);
     let layout = Layout::contiguous(4, ORIGIN);
     let mut driver = Driver::new(&memory, layout, Features::default(), [Slot::default(); 4]).unwrap();
@@ -41,26 +41,30 @@ fn said(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
 }
 
 #[test]
-fn chains_come_back_in_any_order() {
+fn accepts_used_chains_in_any_order() {
     let used = |tag, len| Used { tag, len };
-    assert_eq!(said(0, &[]), Ok(vec![]));
-    assert_eq!(said(2, &[(2, 0), (0, 4)]), Ok(vec![used(11, 0), used(10, 4)]));
-    assert_eq!(said(1, &[(0, 3)]), Ok(vec![used(10, 3)]));
+    assert_eq!(reap_all(0, &[]), Ok(vec![]));
+    assert_eq!(reap_all(2, &[(2, 0), (0, 4)]), Ok(vec![used(11, 0), used(10, 4)]));
+    assert_eq!(reap_all(1, &[(0, 3)]), Ok(vec![used(10, 3)]));
 }
 
 #[test]
-fn chains_that_were_not_outstanding() {
-    // The second descriptor of a chain, a free one, none, one beyond 16 bits, and one twice.
+fn refuses_used_chains_not_in_flight() {
+    // The second descriptor of a chain, a free descriptor, no descriptor, a number above 16 bits, and a chain returned
+    // twice.
     for id in [1, 3, 4, 0x1_0000, u32::MAX] {
-        assert_eq!(said(1, &[(id, 0)]), Err(Error::NotOutstanding { id }));
+        assert_eq!(reap_all(1, &[(id, 0)]), Err(Error::NotOutstanding { id }));
     }
-    assert_eq!(said(2, &[(0, 0), (0, 0)]), Err(Error::NotOutstanding { id: 0 }));
+    assert_eq!(
+        reap_all(2, &[(0, 0), (0, 0)]),
+        Err(Error::NotOutstanding { id: 0 })
+    );
 }
 
 #[test]
-fn more_written_than_there_was_room_for() {
+fn refuses_used_length_beyond_writable_bytes() {
     assert_eq!(
-        said(1, &[(0, 5)]),
+        reap_all(1, &[(0, 5)]),
         Err(Error::Length {
             id: 0,
             len: 5,
@@ -68,7 +72,7 @@ fn more_written_than_there_was_room_for() {
         })
     );
     assert_eq!(
-        said(1, &[(2, 1)]),
+        reap_all(1, &[(2, 1)]),
         Err(Error::Length {
             id: 2,
             len: 1,
@@ -78,13 +82,13 @@ fn more_written_than_there_was_room_for() {
 }
 
 #[test]
-fn a_used_index_that_runs_away() {
+fn refuses_used_index_beyond_chains_in_flight() {
     for index in [3, 0x8000, u16::MAX] {
         let error = Error::UsedIndex {
             seen: 0,
             index,
             outstanding: 2,
         };
-        assert_eq!(said(index, &[(0, 0), (2, 0)]), Err(error));
+        assert_eq!(reap_all(index, &[(0, 0), (2, 0)]), Err(error));
     }
 }

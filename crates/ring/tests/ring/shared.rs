@@ -1,11 +1,11 @@
-//! Memory that two threads share.
+//! Memory shared by two threads.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use pontoon_ring::memory::{Raw, Window};
 
-/// Zeroed memory, aligned to 8 bytes by its type and to 16 by choice of its first word.
+/// Zeroed memory, aligned to 8 bytes by its type and to 16 by the choice of its first word.
 pub(crate) struct Shared(Box<[AtomicU64]>);
 
 /// Address of the first byte.

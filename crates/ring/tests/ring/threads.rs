@@ -1,52 +1,52 @@
-//! A driver and a device in two threads, asleep whenever there is nothing to do.
+//! A driver and a device in two threads that sleep whenever there is nothing to do.
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::doorbell::Doorbell;
 use crate::shared::{ORIGIN, Shared};
+use pontoon_test_support::notifier::Notifier;
 
 const SIZE: u16 = 16;
 const FRAME: u64 = 24;
 const CHAINS: u32 = if cfg!(miri) { 150 } else { 100_000 };
 
 #[test]
-fn no_notification_is_lost_by_event_index() {
-    converse(Features {
+fn no_notification_is_lost_with_event_idx() {
+    exchange(Features {
         event_idx: true,
         indirect: false,
     });
 }
 
 #[test]
-fn no_notification_is_lost_by_flags() {
-    converse(Features::default());
+fn no_notification_is_lost_with_flags() {
+    exchange(Features::default());
 }
 
-/// Sends [`CHAINS`] chains through the queue, each with a question for which the device has an answer.
-fn converse(features: Features) {
+/// Sends [`CHAINS`] chains through the queue, each with a request to which the device replies.
+fn exchange(features: Features) {
     let layout = Layout::contiguous(SIZE, ORIGIN);
     let frames = (ORIGIN + Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8);
     let shared = Shared::new((frames - ORIGIN) as usize + (FRAME * u64::from(SIZE)) as usize);
     let memory = shared.window();
-    let (kick, call) = (Doorbell::default(), Doorbell::default());
+    let (kick, call) = (Notifier::default(), Notifier::default());
     let driver = Driver::new(memory, layout, features, [Slot::default(); SIZE as usize]).unwrap();
     let device = Device::new(layout, features, State::default()).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| serve(device, memory, &kick, &call));
-        ask(driver, memory, frames, &kick, &call);
+        run_driver(driver, memory, frames, &kick, &call);
     });
 }
 
-/// The driver: 8 bytes to be read and 16 to be written for each chain.
-fn ask(
+/// The driver: 8 readable and 16 writable bytes per chain.
+fn run_driver(
     mut driver: Driver<[Slot; SIZE as usize]>,
     memory: Window<Raw<'_>>,
     frames: u64,
-    kick: &Doorbell,
-    call: &Doorbell,
+    kick: &Notifier,
+    call: &Notifier,
 ) {
     let mut queue = driver.attach(memory).unwrap();
     let mut free: Vec<u64> = (0..u64::from(SIZE) / 2)
@@ -54,8 +54,8 @@ fn ask(
         .collect();
     let mut out = vec![0; SIZE.into()];
     let mut asked = 0;
-    let mut answered = 0;
-    while answered < CHAINS {
+    let mut replies = 0;
+    while replies < CHAINS {
         queue.suppress();
         while asked < CHAINS
             && let Some(frame) = free.pop()
@@ -75,7 +75,7 @@ fn ask(
             asked += 1;
         }
         if queue.publish() {
-            kick.ring();
+            kick.notify();
         }
         if queue.poll().unwrap() == 0 && queue.rearm().unwrap() == 0 {
             call.wait();
@@ -83,21 +83,21 @@ fn ask(
         queue.poll().unwrap();
         while let Some(used) = queue.reap().unwrap() {
             let frame = frames + FRAME * u64::from(used.tag);
-            let question = out[used.tag as usize];
-            assert_eq!(used.len, 8 + question % 9);
-            let mut answer = [0; 16];
-            memory.area(frame + 8, 16).unwrap().copy_out(0, &mut answer);
-            let expected = (u128::from(question) * 0x1_0000_0001_0000_0001).to_le_bytes();
+            let request = out[used.tag as usize];
+            assert_eq!(used.len, 8 + request % 9);
+            let mut reply = [0; 16];
+            memory.area(frame + 8, 16).unwrap().copy_out(0, &mut reply);
+            let expected = (u128::from(request) * 0x1_0000_0001_0000_0001).to_le_bytes();
             let len = used.len as usize;
-            assert_eq!(answer[..len], expected[..len]);
+            assert_eq!(reply[..len], expected[..len]);
             free.push(frame);
-            answered += 1;
+            replies += 1;
         }
     }
 }
 
-/// The device: returns what it has read, several times over.
-fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Doorbell, call: &Doorbell) {
+/// The device: replies with the request repeated.
+fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &Notifier) {
     let mut queue = device.attach(memory).unwrap();
     let mut served = 0;
     while served < CHAINS {
@@ -109,21 +109,21 @@ fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Doorbell, call: &Do
             let Some(chain) = queue.pop(|piece| pieces.push(piece.area)).unwrap() else {
                 break;
             };
-            let mut question = [0; 8];
-            pieces[0].copy_out(0, &mut question);
-            let question = u64::from_le_bytes(question);
-            let answer = (u128::from(question) * 0x1_0000_0001_0000_0001).to_le_bytes();
-            let len = 8 + question as u32 % 9;
-            pieces[1].copy_in(0, &answer[..len as usize]);
+            let mut request = [0; 8];
+            pieces[0].copy_out(0, &mut request);
+            let request = u64::from_le_bytes(request);
+            let reply = (u128::from(request) * 0x1_0000_0001_0000_0001).to_le_bytes();
+            let len = 8 + request as u32 % 9;
+            pieces[1].copy_in(0, &reply[..len as usize]);
             taken.push((chain, len));
         }
-        // Not in order.
+        // In reverse order.
         while let Some((chain, len)) = taken.pop() {
             queue.put(chain, len);
             served += 1;
         }
         if queue.publish() {
-            call.ring();
+            call.notify();
         }
         if served < CHAINS && queue.rearm().unwrap() == 0 {
             kick.wait();

@@ -1,4 +1,4 @@
-//! A driver and a device on one memory, and what each must see of the other.
+//! A driver and a device on one memory, with a model of their state.
 
 use std::collections::VecDeque;
 
@@ -14,10 +14,10 @@ pub(crate) const BUFFER: u32 = 40;
 /// Buffers in the longest chain.
 pub(crate) const BUFFERS: usize = 4;
 
-/// Room for one chain: an indirect table and its buffers.
+/// Bytes of memory per chain: an indirect table and its buffers.
 const PLACE: u64 = 16 * BUFFERS as u64 + BUFFER as u64 * BUFFERS as u64;
 
-/// Buffers of a chain to be added: lengths of the readable ones, then of the writable ones.
+/// Lengths of a chain's readable buffers, then of its writable ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) readable: Vec<u32>,
@@ -25,36 +25,36 @@ pub(crate) struct Shape {
     pub(crate) indirect: bool,
 }
 
-/// A chain that the driver has added.
+/// A chain that the driver added.
 #[derive(Clone, Debug)]
 struct Added {
     tag: u32,
     shape: Shape,
-    /// Its [`PLACE`].
+    /// Address of its memory, [`PLACE`] bytes.
     place: u64,
 }
 
-/// A chain that the device has taken.
+/// A chain that the device took.
 struct Taken<'m> {
     chain: Chain,
     added: Added,
     pieces: Vec<Raw<'m>>,
 }
 
-/// A chain that the device has returned.
+/// A chain that the device returned.
 struct Returned {
     added: Added,
     len: u32,
 }
 
-/// How a side wants to be notified, as far as its own calls say.
+/// A side's request for notifications, according to its own calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    /// It has gone to sleep: the next publication has to wake it.
+enum NotifyRequest {
+    /// The side sleeps: the next publication must notify it.
     Asleep,
-    /// It does not want to be woken.
+    /// The side requested no notifications.
     Suppressed,
-    /// Neither: it was woken, or is about to look again.
+    /// Neither: it was notified, or is about to poll again.
     Awake,
 }
 
@@ -71,20 +71,20 @@ pub(crate) struct World<'m> {
     taken: VecDeque<Taken<'m>>,
     put: VecDeque<Returned>,
     returned: VecDeque<Returned>,
-    driver_wish: Wish,
-    device_wish: Wish,
-    /// What each side was shown and has not looked at.
-    driver_news: usize,
-    device_news: usize,
+    driver_request: NotifyRequest,
+    device_request: NotifyRequest,
+    /// Entries published to each side that it has not polled.
+    driver_unseen: usize,
+    device_unseen: usize,
 }
 
 impl<'m> World<'m> {
-    /// Bytes of memory for a queue of `size`, and for as many chains.
+    /// Returns the bytes of memory for a queue of `size` and as many chains.
     pub(crate) fn bytes(size: u16) -> usize {
         (Self::place(size, size) - ORIGIN) as usize
     }
 
-    /// Address of the room for a chain.
+    /// Returns the address of a chain's memory.
     fn place(size: u16, index: u16) -> u64 {
         let first = (ORIGIN + Layout::contiguous_bytes(size) as u64).next_multiple_of(16);
         first + PLACE.next_multiple_of(16) * u64::from(index)
@@ -107,10 +107,10 @@ impl<'m> World<'m> {
             taken: VecDeque::new(),
             put: VecDeque::new(),
             returned: VecDeque::new(),
-            driver_wish: Wish::Asleep,
-            device_wish: Wish::Asleep,
-            driver_news: 0,
-            device_news: 0,
+            driver_request: NotifyRequest::Asleep,
+            device_request: NotifyRequest::Asleep,
+            driver_unseen: 0,
+            device_unseen: 0,
         }
     }
 
@@ -124,7 +124,7 @@ impl<'m> World<'m> {
         let mut addr = place + 16 * BUFFERS as u64;
         let mut buffers = Vec::new();
         for (index, len) in shape.readable.iter().enumerate() {
-            area(&self.memory, addr, *len).copy_in(0, &question(tag, index, *len));
+            area(&self.memory, addr, *len).copy_in(0, &request(tag, index, *len));
             buffers.push(Buffer::readable(addr, *len));
             addr += u64::from(BUFFER);
         }
@@ -141,7 +141,7 @@ impl<'m> World<'m> {
             queue.add(tag, &buffers)
         };
         if buffers.len() > self.layout.size.into() {
-            assert_eq!(result, Err(AddError::Long(buffers.len())));
+            assert_eq!(result, Err(AddError::TooManyBuffers(buffers.len())));
         } else if needed > free.into() {
             assert_eq!(result, Err(AddError::Full { needed, free }));
         } else {
@@ -154,20 +154,20 @@ impl<'m> World<'m> {
         self.places.push(place);
     }
 
-    /// The driver shows what it added, and rings if it has to.
+    /// Publishes the driver's chains, and checks whether it must notify.
     pub(crate) fn driver_publish(&mut self) {
         let fresh = !self.added.is_empty();
-        let rings = self.driver.attach(&self.memory).unwrap().publish();
-        self.device_news += self.added.len();
+        let notified = self.driver.attach(&self.memory).unwrap().publish();
+        self.device_unseen += self.added.len();
         self.published.append(&mut self.added);
-        check_ring(rings, fresh, &mut self.device_wish, self.features.event_idx);
+        check_notification(notified, fresh, &mut self.device_request, self.features.event_idx);
     }
 
     /// The device takes up to `most` chains.
     pub(crate) fn pop(&mut self, most: usize) {
         let mut queue = self.device.attach(&self.memory).unwrap();
         assert_eq!(queue.poll(), Ok(self.published.len() as u16));
-        self.device_news = 0;
+        self.device_unseen = 0;
         for _ in 0..most {
             let mut pieces = Vec::new();
             let Some(chain) = queue.pop(|piece| pieces.push(piece)).unwrap() else {
@@ -184,7 +184,7 @@ impl<'m> World<'m> {
                 assert_eq!(piece.access, Access::Readable);
                 assert_eq!(
                     bytes(piece.area),
-                    question(added.tag, index, shape.readable[index])
+                    request(added.tag, index, shape.readable[index])
                 );
             }
             assert!(writable.iter().all(|piece| piece.access == Access::Writable));
@@ -202,9 +202,9 @@ impl<'m> World<'m> {
         }
     }
 
-    /// The device gives back up to `most` of what it took, if it has returned nothing taken after that.
+    /// The device gives back up to `most` of the chains taken, if it has returned none taken after them.
     pub(crate) fn rewind(&mut self, most: usize) {
-        // The newest chain with the device is the newest one taken only if nothing newer was returned.
+        // The newest chain in flight is the last one taken only if none taken after it was returned.
         let newest = self
             .published
             .front()
@@ -223,7 +223,7 @@ impl<'m> World<'m> {
         self.device.attach(&self.memory).unwrap().rewind(back as u16);
     }
 
-    /// The device writes to one of the chains it has and returns it.
+    /// The device writes to one of its chains and returns it.
     pub(crate) fn put(&mut self, which: usize, fill: u32) {
         if self.taken.is_empty() {
             return;
@@ -234,8 +234,8 @@ impl<'m> World<'m> {
         } else {
             fill % (chain.writable + 1)
         };
-        let answer = answer(added.tag, len);
-        let mut rest = &answer[..];
+        let reply = reply(added.tag, len);
+        let mut rest = &reply[..];
         for piece in pieces {
             let (now, later) = rest.split_at(rest.len().min(piece.len()));
             piece.copy_in(0, now);
@@ -245,20 +245,20 @@ impl<'m> World<'m> {
         self.put.push_back(Returned { added, len });
     }
 
-    /// The device shows what it returned, and rings if it has to.
+    /// Publishes the device's used entries, and checks whether it must notify.
     pub(crate) fn device_publish(&mut self) {
         let fresh = !self.put.is_empty();
-        let rings = self.device.attach(&self.memory).unwrap().publish();
-        self.driver_news += self.put.len();
+        let notified = self.device.attach(&self.memory).unwrap().publish();
+        self.driver_unseen += self.put.len();
         self.returned.append(&mut self.put);
-        check_ring(rings, fresh, &mut self.driver_wish, self.features.event_idx);
+        check_notification(notified, fresh, &mut self.driver_request, self.features.event_idx);
     }
 
     /// The driver takes back up to `most` chains.
     pub(crate) fn reap(&mut self, most: usize) {
         let mut queue = self.driver.attach(&self.memory).unwrap();
         assert_eq!(queue.poll(), Ok(self.returned.len() as u16));
-        self.driver_news = 0;
+        self.driver_unseen = 0;
         for _ in 0..most {
             let Some(used) = queue.reap().unwrap() else {
                 assert!(self.returned.is_empty());
@@ -273,34 +273,34 @@ impl<'m> World<'m> {
                 written.extend(bytes(area(&self.memory, addr, *len)));
                 addr += u64::from(BUFFER);
             }
-            assert_eq!(&written[..len as usize], &answer(added.tag, len)[..]);
+            assert_eq!(&written[..len as usize], &reply(added.tag, len)[..]);
             self.places.push(added.place);
         }
     }
 
-    pub(crate) fn driver_sleep(&mut self) {
+    pub(crate) fn driver_rearm(&mut self) {
         let waiting = self.driver.attach(&self.memory).unwrap().rearm().unwrap();
         assert_eq!(usize::from(waiting), self.returned.len());
-        self.driver_wish = asleep_without(std::mem::take(&mut self.driver_news));
+        self.driver_request = request_after_poll(std::mem::take(&mut self.driver_unseen));
     }
 
-    pub(crate) fn device_sleep(&mut self) {
+    pub(crate) fn device_rearm(&mut self) {
         let waiting = self.device.attach(&self.memory).unwrap().rearm().unwrap();
         assert_eq!(usize::from(waiting), self.published.len());
-        self.device_wish = asleep_without(std::mem::take(&mut self.device_news));
+        self.device_request = request_after_poll(std::mem::take(&mut self.device_unseen));
     }
 
     pub(crate) fn driver_suppress(&mut self) {
         self.driver.attach(&self.memory).unwrap().suppress();
-        self.driver_wish = Wish::Suppressed;
+        self.driver_request = NotifyRequest::Suppressed;
     }
 
     pub(crate) fn device_suppress(&mut self) {
         self.device.attach(&self.memory).unwrap().suppress();
-        self.device_wish = Wish::Suppressed;
+        self.device_request = NotifyRequest::Suppressed;
     }
 
-    /// Another device goes on where this one has got to, and reads again what this one had taken.
+    /// Replaces the device with one that continues from its state and reads the chains in flight again.
     pub(crate) fn restart(&mut self) {
         self.device_publish();
         let state = self.device.state();
@@ -308,14 +308,14 @@ impl<'m> World<'m> {
         assert_eq!(state.used, used);
         assert_eq!(usize::from(self.device.taken()), self.taken.len());
         self.device = Device::new(self.layout, self.features, state).unwrap();
-        self.device_news = self.published.len();
+        self.device_unseen = self.published.len();
         let mut queue = self.device.attach(&self.memory).unwrap();
         for taken in &self.taken {
             assert_eq!(queue.chain(taken.chain.head, |_| ()), Ok(taken.chain));
         }
     }
 
-    /// Everything comes home.
+    /// Completes all chains.
     pub(crate) fn finish(&mut self) {
         self.driver_publish();
         self.pop(usize::MAX);
@@ -329,7 +329,7 @@ impl<'m> World<'m> {
         assert_eq!(self.device.taken(), 0);
     }
 
-    /// Moves both indices on by `entries`.
+    /// Advances both indices by `entries`.
     pub(crate) fn turn(&mut self, entries: u16) {
         let shape = Shape {
             readable: vec![1],
@@ -342,30 +342,31 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Tag of the first chain not shown to the device.
+    /// Returns the tag of the first chain not published.
     fn next_unpublished(&self) -> u32 {
         self.added.front().map_or(self.next_tag, |added| added.tag)
     }
 }
 
-/// Whoever finds news stays awake. What it has known of does not wake it, however much that is.
-fn asleep_without(news: usize) -> Wish {
+/// A side that finds new entries stays awake. Entries it already knew of do not keep it awake.
+fn request_after_poll(news: usize) -> NotifyRequest {
     match news {
-        0 => Wish::Asleep,
-        _ => Wish::Awake,
+        0 => NotifyRequest::Asleep,
+        _ => NotifyRequest::Awake,
     }
 }
 
-/// A side that sleeps is woken, one that asked not to be is not, and by event index nobody is woken twice.
-fn check_ring(rings: bool, fresh: bool, wish: &mut Wish, event_idx: bool) {
-    match wish {
-        _ if !fresh => assert!(!rings, "rang for nothing"),
-        Wish::Asleep => assert!(rings, "nobody woke the sleeper"),
-        Wish::Suppressed => assert!(!rings, "rang although asked not to"),
-        Wish::Awake => assert!(!rings || !event_idx, "rang twice"),
+/// A sleeping side is notified, one with notifications suppressed is not, and with event indices no side is notified
+/// twice.
+fn check_notification(notified: bool, fresh: bool, notify_request: &mut NotifyRequest, event_idx: bool) {
+    match notify_request {
+        _ if !fresh => assert!(!notified, "notified without new entries"),
+        NotifyRequest::Asleep => assert!(notified, "sleeping side was not notified"),
+        NotifyRequest::Suppressed => assert!(!notified, "notified although suppressed"),
+        NotifyRequest::Awake => assert!(!notified || !event_idx, "notified twice"),
     }
-    if fresh && *wish == Wish::Asleep {
-        *wish = Wish::Awake;
+    if fresh && *notify_request == NotifyRequest::Asleep {
+        *notify_request = NotifyRequest::Awake;
     }
 }
 
@@ -379,15 +380,15 @@ fn bytes(area: Raw<'_>) -> Vec<u8> {
     bytes
 }
 
-/// What the driver writes to a chain's readable buffer.
-fn question(tag: u32, index: usize, len: u32) -> Vec<u8> {
+/// The bytes that the driver writes to a chain's readable buffer.
+fn request(tag: u32, index: usize, len: u32) -> Vec<u8> {
     (0..len)
         .map(|at| (tag.wrapping_mul(31) + 7 * index as u32 + at) as u8)
         .collect()
 }
 
-/// What the device writes to a chain.
-fn answer(tag: u32, len: u32) -> Vec<u8> {
+/// The bytes that the device writes to a chain.
+fn reply(tag: u32, len: u32) -> Vec<u8> {
     (0..len)
         .map(|at| (tag.wrapping_mul(17) ^ at.wrapping_mul(3)) as u8)
         .collect()

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pontoon_engine::Frame;
-use pontoon_vhost_user::{Backend, Device, Inactive, Queue, Receiver, Transmitter};
+use pontoon_vhost_user::{ActivateError, Backend, Device, Queue, Receiver, Transmitter};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -85,7 +85,7 @@ impl Control {
         memory: &GuestMemoryMmap,
         features: u64,
         queues: [Queue; 2],
-    ) -> Result<(), Inactive> {
+    ) -> Result<(), ActivateError> {
         self.device.activate(memory, features, queues)
     }
 
@@ -145,7 +145,7 @@ impl Link for VhostUser {
     }
 
     fn has_guest(&mut self) -> bool {
-        self.transmitter.is_serving()
+        self.transmitter.poll()
     }
 
     fn take_full(&mut self) -> Result<bool, Gone> {
@@ -153,7 +153,7 @@ impl Link for VhostUser {
     }
 
     fn has_frames(&mut self) -> bool {
-        self.receiver.has_frames()
+        self.receiver.poll()
     }
 
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
@@ -278,7 +278,7 @@ impl Door {
         let Some(listener) = &self.listener else {
             return;
         };
-        if self.backend.has_hung_up() {
+        if self.backend.peer_closed() {
             // Whoever comes is the next one, and is told of once more when this one has been parted with.
             return;
         }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pontoon_vhost_driver::{Machine, Options, carry};
+use pontoon_vm_peer::vhost_user::{Machine, Options, bridge_tap};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::*;
@@ -78,7 +78,7 @@ fn guest(socket: UnixStream, features: u64, port: u16) {
             server.shutdown(Shutdown::Write).unwrap();
             check(&mut server, 2);
         });
-        carry(&tap.queues[0], &machine, pairs, &over).unwrap();
+        bridge_tap(&tap.queues[0], &machine, pairs, &over).unwrap();
         client.join().unwrap();
     });
 }

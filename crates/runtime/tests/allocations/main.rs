@@ -6,12 +6,12 @@
 #[cfg(test)]
 mod counting;
 #[cfg(test)]
-#[path = "../../src/namespace.rs"]
-mod namespace;
-#[cfg(test)]
 mod workload;
 #[cfg(test)]
 mod world;
+
+#[cfg(test)]
+use pontoon_test_support::namespace;
 
 #[test]
 fn up() {

@@ -4,37 +4,29 @@
 // A test has no better answer to an error.
 #![allow(clippy::unwrap_used)]
 
-mod engine;
-mod frame;
-mod guest;
-mod host;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-#[path = "../../../ring/tests/ring/script.rs"]
-mod script;
-
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::{engine, frame};
 use pontoon_testkit::rng::Rng;
-use replay::replay;
 
 /// Scripts of chance, a few dozen steps each: what the fuzzer builds upon.
 #[test]
 fn the_engine_keeps_its_bounds() {
-    chance(3_000, 400, engine::play);
+    chance(3_000, 400, engine::run);
 }
 
 #[test]
 fn frames_are_parsed_or_refused() {
-    chance(20_000, 200, frame::play);
+    chance(20_000, 200, frame::run);
 }
 
 #[test]
 fn the_engine_stands_the_corpus() {
-    replay("engine", 50, engine::play);
+    replay("engine", 50, engine::run);
 }
 
 #[test]
 fn the_parser_stands_the_corpus() {
-    replay("frame", 50, frame::play);
+    replay("frame", 50, frame::run);
 }
 
 /// Plays `count` scripts of up to `longest` bytes.

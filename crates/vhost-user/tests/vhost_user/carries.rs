@@ -1,7 +1,7 @@
-//! Frames arrive as they were sent, with what came with them.
+//! Frames arrive unchanged, with their offload metadata.
 
 use pontoon_engine::link::{Refused, Room, Transmit as _};
-use pontoon_vhost_driver::Shape;
+use pontoon_vm_peer::vhost_user::TxLayout;
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 
@@ -9,23 +9,25 @@ use crate::device::{
     ALL, Device, EVENT_IDX, GUEST_CSUM, GUEST_TSO4, How, MRG_RXBUF, TSO, VERSION_1, bytes, fill,
 };
 
-/// The longest frame: an Ethernet header with a tag, and the longest IP packet.
+/// The longest frame: an Ethernet header with a VLAN tag, and the longest IP packet.
 const LONGEST: usize = 18 + 65_535;
 
 const LENGTHS: [usize; 6] = [1, 14, 60, 1514, 9014, LONGEST];
 
-/// Features that frames' headers depend on: 12 bytes, 12 and 10.
+/// Feature sets with header lengths of 12, 12 and 10 bytes.
 const HEADERS: [u64; 3] = [ALL, ALL & !VERSION_1, ALL & !(VERSION_1 | MRG_RXBUF)];
 
 #[test]
-fn frames_come_in_every_shape() {
-    let whole = Shape::WHOLE;
-    let pieces = Shape { piece: 1500, ..whole };
+fn receives_frames_in_every_layout() {
+    let whole = TxLayout::WHOLE;
+    let pieces = TxLayout { piece: 1500, ..whole };
     let shapes = [whole, pieces].into_iter().flat_map(|shape| {
-        [(false, false), (true, false), (false, true), (true, true)].map(|(header_apart, indirect)| Shape {
-            header_apart,
-            indirect,
-            ..shape
+        [(false, false), (true, false), (false, true), (true, true)].map(|(header_apart, indirect)| {
+            TxLayout {
+                header_apart,
+                indirect,
+                ..shape
+            }
         })
     });
     for (features, shape) in HEADERS
@@ -33,7 +35,7 @@ fn frames_come_in_every_shape() {
         .flat_map(|features| shapes.clone().map(move |shape| (features, shape)))
     {
         let (mut device, _machine, mut pair) = Device::pair(features, 70_000);
-        pair.tx.shape = shape;
+        pair.tx.layout = shape;
         for len in LENGTHS {
             for offload in [Offload::NONE, TSO] {
                 assert!(pair.tx.send(offload, 54, &bytes(len)).unwrap());
@@ -50,7 +52,7 @@ fn frames_come_in_every_shape() {
 }
 
 #[test]
-fn bursts_are_bounded_and_say_what_is_left() {
+fn bursts_are_bounded_and_report_remaining_frames() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
     for len in 1..=40 {
         assert!(pair.tx.send(Offload::NONE, 0, &bytes(len)).unwrap());
@@ -73,7 +75,7 @@ fn bursts_are_bounded_and_say_what_is_left() {
 }
 
 #[test]
-fn what_is_no_frame_is_counted_and_returned() {
+fn malformed_frames_are_counted_and_returned() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
     let unknown = [0, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     let no_size = [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -83,7 +85,7 @@ fn what_is_no_frame_is_counted_and_returned() {
     assert!(pair.tx.send(Offload::NONE, 0, &[]).unwrap());
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(LONGEST + 1)).unwrap());
     // In more than 64 pieces.
-    pair.tx.shape.piece = 1000;
+    pair.tx.layout.piece = 1000;
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(LONGEST)).unwrap());
     assert!(pair.tx.send(Offload::NONE, 0, b"the last").unwrap());
     pair.tx.flush().unwrap();
@@ -92,16 +94,16 @@ fn what_is_no_frame_is_counted_and_returned() {
     assert_eq!(device.receiver().faults(), 0);
 }
 
-/// Nothing is copied: what the guest changes while the frame is at hand changes the frame.
+/// Payload is not copied: changes by the guest are visible in the frame.
 #[test]
-fn payload_stays_in_the_guests_memory() {
-    use pontoon_ring::memory::{Area, Guest, Memory};
+fn payload_is_not_copied() {
+    use pontoon_ring::memory::{Area, Memory, VmMemory};
 
     let (mut device, machine, mut pair) = Device::pair(ALL, 1536);
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(1000)).unwrap());
     pair.tx.flush().unwrap();
     let table = pair.tx.queue.layout().descriptors;
-    let memory = Guest::new(machine.memory());
+    let memory = VmMemory::new(machine.memory());
     let address = memory.area(table, 16).unwrap().load_u64(0);
     let frame = memory.area(address + 12, 1000).unwrap();
     device.receiver().receive(32, |frames| {
@@ -123,7 +125,7 @@ fn payload_stays_in_the_guests_memory() {
 }
 
 #[test]
-fn frames_go_in_as_many_buffers_as_they_need() {
+fn sends_frames_in_as_many_buffers_as_needed() {
     for (features, buffer) in [
         (ALL, 1536),
         (ALL, 70_000),
@@ -162,9 +164,9 @@ fn frames_go_in_as_many_buffers_as_they_need() {
 }
 
 #[test]
-fn a_reservation_is_used_in_order_and_undone() {
+fn reservations_are_committed_in_order_and_rewound() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
-    // Four rounds of all the buffers there are, so that one that were lost would be missed.
+    // Four rounds over all buffers, so that a lost buffer would be noticed.
     for round in 0..100 {
         let mut room = device.transmitter().reserve(5, 54, 3000).unwrap();
         assert_eq!(
@@ -173,7 +175,7 @@ fn a_reservation_is_used_in_order_and_undone() {
         );
         fill(&room, &bytes(3000));
         room.commit(Offload::NONE, &bytes(54), 3000).unwrap();
-        // One that needs fewer buffers than were taken for it ends the reservation.
+        // A frame that needs fewer buffers than were taken for it ends the reservation.
         fill(&room, &bytes(100));
         room.commit(Offload::NONE, &bytes(54), 100).unwrap();
         assert!(room.payloads().is_empty());
@@ -187,7 +189,7 @@ fn a_reservation_is_used_in_order_and_undone() {
         pair.rx.receive(|frame| lengths.push(frame.bytes.len())).unwrap();
         assert_eq!(lengths, [3054, 154], "round {round}");
     }
-    // As much as fits, and never more than 64.
+    // As many as fit, and at most 64.
     let count = |device: &mut Device, payload| {
         let room = device.transmitter().reserve(1000, 54, payload).unwrap();
         room.payloads().iter().map(|slice| slice.len()).sum::<usize>() / payload
@@ -209,7 +211,7 @@ fn a_reservation_is_used_in_order_and_undone() {
 }
 
 #[test]
-fn a_guest_that_completes_no_checksums_gets_complete_ones() {
+fn completes_checksums_for_guest_without_guest_csum() {
     let (mut device, _machine, mut pair) = Device::pair(ALL & !GUEST_CSUM, 1536);
     let limits = device.transmitter().limits();
     assert!(!limits.tso4 && !limits.tso6 && !limits.uso);
@@ -233,7 +235,7 @@ fn a_guest_that_completes_no_checksums_gets_complete_ones() {
 }
 
 #[test]
-fn limits_are_what_was_negotiated() {
+fn limits_follow_negotiated_features() {
     let limits = |features, buffer| Device::pair(features, buffer).0.transmitter().limits();
     let all = limits(ALL, 1536);
     assert!(all.tso4 && all.tso6 && all.uso);

@@ -1,4 +1,4 @@
-//! What a front-end changes while frames flow.
+//! Changes by the front-end while frames are carried.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::thread;
 
 use pontoon_engine::link::{Refused, Transmit as _};
-use pontoon_ring::memory::{Area, Guest, Memory};
-use pontoon_vhost_driver::{Pair, Queue};
+use pontoon_ring::memory::{Area, Memory, VmMemory};
+use pontoon_vm_peer::vhost_user::{Queue, QueuePair};
 use pontoon_wire::vnet::Offload;
 use vhost::vhost_user::VhostUserFrontend as _;
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo};
@@ -15,11 +15,11 @@ use vm_memory::{GuestMemoryBackend as _, MmapRegion, VolatileMemory as _};
 
 use crate::device::{ALL, Device, How, OPTIONS, TSO, bytes};
 use crate::hostile::Raw;
-use crate::messages::{memory, message};
+use pontoon_test_support::vhost_user::messages::{memory, message};
 
-/// Frames go both ways.
+/// Checks that frames are carried both ways.
 #[track_caller]
-pub(crate) fn carries(device: &mut Device, pair: &mut Pair) {
+pub(crate) fn carries(device: &mut Device, pair: &mut QueuePair) {
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(1000)).unwrap());
     pair.tx.flush().unwrap();
     assert_eq!(device.drain(), (vec![(Offload::NONE, bytes(1000))], 0));
@@ -32,7 +32,7 @@ pub(crate) fn carries(device: &mut Device, pair: &mut Pair) {
 }
 
 #[test]
-fn a_queue_stops_where_it_says_and_goes_on_there() {
+fn stopped_queue_resumes_at_its_base() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
     for len in 1..=5 {
         assert!(pair.tx.send(Offload::NONE, 0, &bytes(len)).unwrap());
@@ -40,7 +40,7 @@ fn a_queue_stops_where_it_says_and_goes_on_there() {
     pair.tx.flush().unwrap();
     assert_eq!(device.drain().0.len(), 5);
     for _ in 0..3 {
-        // Not flushed: what was sent is shown all the same when the queue stops.
+        // Not flushed: frames sent are published when the queue stops.
         device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
     }
     let bases = device.during(|| [0, 1].map(|ring| machine.stop(ring).unwrap()));
@@ -61,15 +61,15 @@ fn a_queue_stops_where_it_says_and_goes_on_there() {
         machine.start(0, &pair.rx.queue, 3).unwrap();
         machine.start(1, &pair.tx.queue, 5).unwrap();
     });
-    // `during` takes frames and drops them.
+    // `during` receives frames and drops them.
     assert_eq!(pair.tx.outstanding().unwrap(), 0);
     carries(&mut device, &mut pair);
 }
 
 #[test]
-fn a_queue_that_is_not_enabled_gets_nothing_and_drops_what_it_has() {
+fn disabled_queue_receives_nothing_and_drops_frames() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
-    let enable = |device: &mut Device, machine: &mut pontoon_vhost_driver::Machine, enable| {
+    let enable = |device: &mut Device, machine: &mut pontoon_vm_peer::vhost_user::Machine, enable| {
         device.during(|| {
             for ring in 0..2 {
                 machine.frontend().set_vring_enable(ring, enable).unwrap();
@@ -90,17 +90,17 @@ fn a_queue_that_is_not_enabled_gets_nothing_and_drops_what_it_has() {
 }
 
 #[test]
-fn guests_come_one_after_the_other() {
+fn serves_guests_one_after_another() {
     let mut device = Device::new(1);
     for round in 0..3 {
-        let (machine, mut pairs) = device.meet(&OPTIONS);
+        let (machine, mut pairs) = device.connect_machine(&OPTIONS);
         assert!(device.backend.is_connected());
         for _ in 0..=round {
             carries(&mut device, &mut pairs[0]);
         }
         drop((machine, pairs));
         let ended = loop {
-            match device.turn() {
+            match device.serve() {
                 Ok(()) => thread::yield_now(),
                 Err(ended) => break ended,
             }
@@ -114,18 +114,18 @@ fn guests_come_one_after_the_other() {
     }
 }
 
-/// A session that takes the place of one that is under way begins from nothing.
+/// A session that replaces another one starts with a clean state.
 #[test]
-fn a_session_takes_anothers_place() {
+fn new_session_replaces_the_current_one() {
     let (mut device, mut first, mut pair) = Device::pair(ALL, 1536);
     carries(&mut device, &mut pair);
-    let (_second, mut pairs) = device.meet(&OPTIONS);
+    let (_second, mut pairs) = device.connect_machine(&OPTIONS);
     carries(&mut device, &mut pairs[0]);
     assert!(first.frontend().get_features().is_err());
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_the_session_goes_on() {
+fn failed_messages_are_reported_and_session_continues() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
     device.during(|| {
         let features = machine.features();
@@ -139,19 +139,19 @@ fn what_cannot_be_done_is_said_and_the_session_goes_on() {
 }
 
 #[test]
-fn the_front_end_says_the_mtu() {
+fn front_end_sets_the_mtu() {
     let mut device = Device::new(1);
     let mut socket = device.accept();
     socket
         .write_all(&message(20, 1, &9000_u64.to_ne_bytes()))
         .unwrap();
     let options = OPTIONS;
-    let _guest = device.during(|| pontoon_vhost_driver::Machine::connect(socket, &options).unwrap());
+    let _guest = device.during(|| pontoon_vm_peer::vhost_user::Machine::connect(socket, &options).unwrap());
     assert_eq!(device.transmitter().limits().mtu, 9000);
 }
 
 #[test]
-fn memory_comes_and_goes() {
+fn memory_regions_are_added_and_removed() {
     const AT: u64 = 1 << 40;
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
     let file = memory(1 << 20);
@@ -165,7 +165,7 @@ fn memory_comes_and_goes() {
     device.during(|| {
         let frontend = machine.frontend();
         assert_eq!(frontend.get_max_mem_slots().unwrap(), 64);
-        // As QEMU 7.2 does for two pairs of queues; what overlaps otherwise is refused.
+        // QEMU 7.2 adds a region once for each of two queue pairs; any other overlap is refused.
         frontend.add_mem_region(&region).unwrap();
         frontend.add_mem_region(&region).unwrap();
         let other = VhostUserMemoryRegionInfo {
@@ -178,7 +178,7 @@ fn memory_comes_and_goes() {
     rustix::io::pwrite(&file, &[0; 12], 1 << 16).unwrap();
     let mut raw = Raw::new(machine.memory(), pair.tx.queue.layout());
     raw.descriptor(0, AT, 112, 0, 0);
-    raw.offer(0);
+    raw.make_available(0);
     assert_eq!(device.drain(), (vec![(Offload::NONE, vec![7; 100])], 0));
 
     device.during(|| {
@@ -189,27 +189,27 @@ fn memory_comes_and_goes() {
     device.transmitter().flush();
     assert_eq!(pair.rx.receive(|_| {}).unwrap(), 1);
     let mut raw = Raw::new(machine.memory(), pair.tx.queue.layout());
-    raw.offer(0);
+    raw.make_available(0);
     assert!(device.drain().0.is_empty());
     device.receiver().receive(32, |_| panic!("its memory is gone"));
     assert_eq!(device.receiver().faults(), 1);
 }
 
-/// A worker that may not take frames yet looks for them all the same.
+/// A worker that may not take frames, because of the rate limit, polls and thereby executes commands.
 #[test]
-fn who_only_looks_for_frames_obeys_too() {
+fn poll_executes_commands() {
     let (mut device, _machine, _pair) = Device::pair(ALL, 1536);
     device.backend.disconnect();
     device.transmitter().flush();
-    assert!(!device.receiver().has_frames());
+    assert!(!device.receiver().poll());
     drop(device.accept());
     let ended = device.backend.handle().expect_err("its rings have stopped");
     assert!(ended.is_orderly(), "{ended}");
 }
 
-/// Regions are taken away and given back while the rings that lie in them run.
+/// Memory regions are removed and added again while rings in them run.
 #[test]
-fn rings_outlive_memory_that_comes_back() {
+fn rings_survive_removal_and_return_of_their_memory() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
     let regions = machine
         .memory()
@@ -226,7 +226,7 @@ fn rings_outlive_memory_that_comes_back() {
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(70)).unwrap());
     pair.tx.flush().unwrap();
     assert!(device.drain().0.is_empty());
-    assert!(!device.transmitter().is_serving());
+    assert!(!device.transmitter().poll());
     assert_eq!(
         device.send(How::Copied, Offload::NONE, 54, &bytes(60)),
         Err(Refused::Full)
@@ -239,7 +239,7 @@ fn rings_outlive_memory_that_comes_back() {
             machine.frontend().add_mem_region(region).unwrap();
         }
     });
-    // `during` takes frames and drops them.
+    // `during` receives frames and drops them.
     assert_eq!(pair.tx.outstanding().unwrap(), 0);
     assert_eq!(pair.rx.receive(|_| {}).unwrap(), 1, "what had been sent is shown");
     carries(&mut device, &mut pair);
@@ -249,9 +249,9 @@ fn rings_outlive_memory_that_comes_back() {
     );
 }
 
-/// Every page that the device writes is marked, and no other.
+/// Exactly the pages that the device writes are marked.
 #[test]
-fn the_log_has_the_pages_that_were_written() {
+fn log_marks_written_pages() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
     let log = device.during(|| {
         let rings = [(0, &pair.rx.queue), (1, &pair.tx.queue)];
@@ -261,7 +261,7 @@ fn the_log_has_the_pages_that_were_written() {
     device.send(How::Reserved, TSO, 54, &bytes(9000)).unwrap();
     device.transmitter().flush();
     let mut expected = used_pages(&pair.rx.queue);
-    let guest = Guest::new(machine.memory());
+    let guest = VmMemory::new(machine.memory());
     let mut left = 12 + 9000;
     for descriptor in 0..6 {
         let table = pair.rx.queue.layout().descriptors;
@@ -288,7 +288,7 @@ fn the_log_has_the_pages_that_were_written() {
     assert_eq!(take_marks(&log), BTreeSet::new());
 }
 
-/// The pages that are marked, which are not marked any more.
+/// Returns and clears the marked pages.
 fn take_marks(log: &MmapRegion) -> BTreeSet<u64> {
     let slice = log.as_volatile_slice();
     let mut marks = vec![0_u8; slice.len()];

@@ -1,4 +1,4 @@
-//! A device, worked on in the test's own thread.
+//! A device that is served in the test's own thread.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pontoon_engine::Frame;
 use pontoon_engine::link::{Refused, Room, Transmit as _};
-use pontoon_vhost_driver::{Machine, Options, Pair};
-use pontoon_vhost_user::{BURST, Backend, Burst, Ended, Receiver, Transmitter};
+use pontoon_vhost_user::{BURST, Backend, Burst, Receiver, SessionEnd, Transmitter};
+use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 use rustix::event::Timespec;
 use rustix::event::epoll;
@@ -21,7 +21,7 @@ pub(crate) const MRG_RXBUF: u64 = 1 << 15;
 pub(crate) const EVENT_IDX: u64 = 1 << 29;
 pub(crate) const VERSION_1: u64 = 1 << 32;
 
-/// All of them, but for the log.
+/// All features except VHOST_F_LOG_ALL.
 pub(crate) const ALL: u64 = !(1 << 26);
 
 pub(crate) const OPTIONS: Options = Options {
@@ -31,7 +31,7 @@ pub(crate) const OPTIONS: Options = Options {
     buffer: 1536,
 };
 
-/// A TCP segment to be cut, whose checksum is to be completed.
+/// A TCP segment to be segmented, with a partial checksum.
 pub(crate) const TSO: Offload = Offload {
     checksum: Checksum::Partial {
         start: 34,
@@ -45,8 +45,8 @@ pub(crate) struct Device {
     pub(crate) halves: Vec<(Receiver, Transmitter)>,
 }
 
-/// A frame that came.
-pub(crate) type Came = (Offload, Vec<u8>);
+/// A received frame.
+pub(crate) type ReceivedFrame = (Offload, Vec<u8>);
 
 impl Device {
     pub(crate) fn new(pairs: usize) -> Self {
@@ -54,15 +54,15 @@ impl Device {
         Self { backend, halves }
     }
 
-    /// A device and a machine that are connected.
-    pub(crate) fn with(options: &Options) -> (Self, Machine, Vec<Pair>) {
+    /// Connects a device and a machine.
+    pub(crate) fn with(options: &Options) -> (Self, Machine, Vec<QueuePair>) {
         let mut device = Self::new(options.pairs);
-        let (machine, pairs) = device.meet(options);
+        let (machine, pairs) = device.connect_machine(options);
         (device, machine, pairs)
     }
 
-    /// With one pair of queues.
-    pub(crate) fn pair(features: u64, buffer: u32) -> (Self, Machine, Pair) {
+    /// The same with one queue pair.
+    pub(crate) fn pair(features: u64, buffer: u32) -> (Self, Machine, QueuePair) {
         let options = Options {
             features,
             buffer,
@@ -73,22 +73,22 @@ impl Device {
     }
 
     /// Connects another machine.
-    pub(crate) fn meet(&mut self, options: &Options) -> (Machine, Vec<Pair>) {
+    pub(crate) fn connect_machine(&mut self, options: &Options) -> (Machine, Vec<QueuePair>) {
         let socket = self.accept();
         self.during(|| Machine::connect(socket, options).unwrap())
     }
 
-    /// The other end of a new session.
+    /// Starts a session and returns the front-end's socket.
     pub(crate) fn accept(&mut self) -> UnixStream {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        self.backend.connect(ours.into()).unwrap();
-        theirs
+        let (device_end, front_end) = UnixStream::pair().unwrap();
+        device_end.set_nonblocking(true).unwrap();
+        front_end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        self.backend.connect(device_end.into()).unwrap();
+        front_end
     }
 
-    /// Does what there is to do, but for frames, which are dropped.
-    pub(crate) fn turn(&mut self) -> Result<(), Ended> {
+    /// Serves the device once; received frames are dropped.
+    pub(crate) fn serve(&mut self) -> Result<(), SessionEnd> {
         for (receiver, transmitter) in &mut self.halves {
             receiver.receive(BURST, |_| {});
             transmitter.flush();
@@ -96,12 +96,12 @@ impl Device {
         self.backend.handle()
     }
 
-    /// Does so while the other side does something that waits for answers.
+    /// Serves the device while `what` runs in another thread.
     pub(crate) fn during<T: Send>(&mut self, what: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let other = scope.spawn(what);
             while !other.is_finished() {
-                self.turn().unwrap();
+                self.serve().unwrap();
                 thread::yield_now();
             }
             other.join().unwrap()
@@ -116,8 +116,8 @@ impl Device {
         &mut self.halves[0].1
     }
 
-    /// One burst from the first pair.
-    pub(crate) fn burst(&mut self) -> (Vec<Came>, Burst) {
+    /// Receives one burst from the first pair.
+    pub(crate) fn burst(&mut self) -> (Vec<ReceivedFrame>, Burst) {
         let mut came = Vec::new();
         let burst = self.receiver().receive(BURST, |frames| {
             assert!(!frames.is_empty());
@@ -127,8 +127,9 @@ impl Device {
         (came, burst)
     }
 
-    /// All that there is from the first pair, and how many frames were malformed. The device then sleeps.
-    pub(crate) fn drain(&mut self) -> (Vec<Came>, u64) {
+    /// Receives all frames from the first pair, and returns them and the number of malformed ones. The device then
+    /// requests kicks.
+    pub(crate) fn drain(&mut self) -> (Vec<ReceivedFrame>, u64) {
         let mut came = Vec::new();
         let mut malformed = 0;
         loop {
@@ -136,14 +137,14 @@ impl Device {
             came.extend(frames);
             malformed += burst.malformed;
             if !burst.more {
-                assert!(!self.receiver().has_frames());
+                assert!(!self.receiver().poll());
                 self.receiver().rearm();
                 return (came, malformed);
             }
         }
     }
 
-    /// Sends one frame in whatever way.
+    /// Sends one frame by the given method.
     pub(crate) fn send(
         &mut self,
         how: How,
@@ -166,8 +167,8 @@ impl Device {
     }
 }
 
-/// A frame as a whole.
-pub(crate) fn copy(frame: &Frame<'_>) -> Came {
+/// Copies a whole frame.
+pub(crate) fn copy(frame: &Frame<'_>) -> ReceivedFrame {
     let mut bytes = vec![0; frame.len];
     assert_eq!(frame.copy(0, &mut bytes), frame.len);
     assert_eq!(frame.head, &bytes[..frame.head.len()]);
@@ -175,7 +176,7 @@ pub(crate) fn copy(frame: &Frame<'_>) -> Came {
     (frame.offload, bytes)
 }
 
-/// Writes the next payload into its room.
+/// Writes the next payload of a reservation.
 pub(crate) fn fill(room: &impl Room, payload: &[u8]) {
     let mut left = payload;
     for slice in room.payloads() {
@@ -192,12 +193,12 @@ pub(crate) enum How {
     Reserved,
 }
 
-/// Bytes that tell where they are.
+/// Returns bytes that depend on their position.
 pub(crate) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256 + len) as u8).collect()
 }
 
-/// What waits for a descriptor as a worker does.
+/// An edge-triggered epoll descriptor, as a worker uses.
 pub(crate) struct Waiter(OwnedFd);
 
 impl Waiter {
@@ -210,7 +211,7 @@ impl Waiter {
         Self(epoll)
     }
 
-    /// Whether something has happened since this was last asked.
+    /// Returns whether there was an event since the last call.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 4];
         let timeout = Timespec::try_from(timeout).unwrap();

@@ -1,32 +1,31 @@
-//! Hostile front-ends and guests by the property tester, and by the corpus that the fuzzer has gathered.
+//! Hostile front-ends and guests, with random scripts and with the fuzzer's corpus.
 
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::vhost_user::{front_end, guest};
 use proptest::prelude::*;
-
-use crate::replay::replay;
-use crate::{front_end, guest};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_device_stands_any_front_end(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
-        front_end::play(&script);
+    fn device_survives_random_front_ends(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
+        front_end::run(&script);
     }
 
     #[test]
-    fn the_device_stands_any_guest(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
-        guest::play(&script);
+    fn device_survives_random_guests(script in prop::collection::vec(any::<u8>(), 0..LONGEST)) {
+        guest::run(&script);
     }
 }
 
 #[test]
-fn the_device_stands_the_corpus_of_messages() {
-    replay("vhost_user_messages", 0, front_end::play);
+fn device_survives_the_corpus_of_messages() {
+    replay("vhost_user_messages", 0, front_end::run);
 }
 
 #[test]
-fn the_device_stands_the_corpus_of_chains() {
-    replay("vhost_user_chains", 0, guest::play);
+fn device_survives_the_corpus_of_chains() {
+    replay("vhost_user_chains", 0, guest::run);
 }
 
 /// Bytes of the longest script.

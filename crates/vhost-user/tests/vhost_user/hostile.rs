@@ -1,5 +1,4 @@
-//! Front-ends and guests that do what they must not: it costs them their session or their queue, and nobody else
-//! anything.
+//! A front-end that violates the protocol loses its session, and a driver its queue. Nothing else is affected.
 
 use std::cell::Cell;
 use std::io::Write as _;
@@ -11,9 +10,9 @@ use std::time::Duration;
 
 use pontoon_engine::link::{Refused, Transmit as _};
 use pontoon_ring::Layout;
-use pontoon_ring::memory::{Area, Guest, Memory};
-use pontoon_vhost_driver::Machine;
-use pontoon_vhost_user::Ended;
+use pontoon_ring::memory::{Area, Memory, VmMemory};
+use pontoon_vhost_user::SessionEnd;
+use pontoon_vm_peer::vhost_user::Machine;
 use pontoon_wire::vnet::Offload;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::ioctl_fionbio;
@@ -23,11 +22,11 @@ use vm_memory::GuestMemoryMmap;
 
 use crate::control::carries;
 use crate::device::{ALL, Device, How, OPTIONS, bytes};
-use crate::messages::{halves, memory, message, send, words};
+use pontoon_test_support::vhost_user::messages::{halves, memory, message, send, words};
 
-/// A driver that writes what it likes.
+/// A driver that writes to the rings directly.
 pub(crate) struct Raw<'m> {
-    memory: Guest<'m, GuestMemoryMmap>,
+    memory: VmMemory<'m, GuestMemoryMmap>,
     layout: Layout,
     /// The available index.
     next: u16,
@@ -39,7 +38,7 @@ const INDIRECT: u16 = 4;
 
 impl<'m> Raw<'m> {
     pub(crate) fn new(memory: &'m GuestMemoryMmap, layout: Layout) -> Self {
-        let memory = Guest::new(memory);
+        let memory = VmMemory::new(memory);
         let mut index = [0; 2];
         memory
             .area(layout.available + 2, 2)
@@ -61,8 +60,8 @@ impl<'m> Raw<'m> {
         self.write(at, &descriptor(address, len, flags, next));
     }
 
-    /// Shows one more chain.
-    pub(crate) fn offer(&mut self, head: u16) {
+    /// Adds a chain to the available ring.
+    pub(crate) fn make_available(&mut self, head: u16) {
         let place = u64::from(self.next % self.layout.size);
         self.write(self.layout.available + 4 + 2 * place, &head.to_le_bytes());
         self.index(self.next.wrapping_add(1));
@@ -79,48 +78,48 @@ fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
     (u128::from(rest) << 64 | u128::from(address)).to_le_bytes()
 }
 
-/// Writes what may not be.
-type Breach = fn(&mut Raw<'_>);
+/// A violation of the ring protocol.
+type Violation = fn(&mut Raw<'_>);
 
 #[test]
-fn a_driver_that_breaks_the_protocol_loses_its_queue_only() {
-    let breaches: [(&str, Breach); 11] = [
+fn protocol_violation_fails_only_its_queue() {
+    let breaches: [(&str, Violation); 11] = [
         ("more chains than descriptors", |raw| raw.index(257)),
         ("an index that goes back", |raw| raw.index(u16::MAX)),
-        ("a head outside the table", |raw| raw.offer(256)),
+        ("a head outside the table", |raw| raw.make_available(256)),
         ("a loop", |raw| {
             raw.descriptor(0, raw.layout.descriptors, 16, NEXT, 0);
-            raw.offer(0);
+            raw.make_available(0);
         }),
         ("a chain that leaves the table", |raw| {
             raw.descriptor(0, raw.layout.descriptors, 16, NEXT, 300);
-            raw.offer(0);
+            raw.make_available(0);
         }),
         ("memory that is not there", |raw| {
             raw.descriptor(0, 0, 16, 0, 0);
-            raw.offer(0);
+            raw.make_available(0);
         }),
         ("memory that ends before", |raw| {
             raw.descriptor(0, raw.layout.descriptors, u32::MAX, 0, 0);
-            raw.offer(0);
+            raw.make_available(0);
         }),
-        ("memory behind the end of addresses", |raw| {
+        ("memory past the end of the address space", |raw| {
             raw.descriptor(0, u64::MAX - 5, 100, 0, 0);
-            raw.offer(0);
+            raw.make_available(0);
         }),
         ("no bytes", |raw| {
             raw.descriptor(0, raw.layout.descriptors, 0, 0, 0);
-            raw.offer(0);
+            raw.make_available(0);
         }),
         ("half an indirect table", |raw| {
             raw.descriptor(0, raw.layout.descriptors, 24, INDIRECT, 0);
-            raw.offer(0);
+            raw.make_available(0);
         }),
         ("a table in a table", |raw| {
             let table = raw.layout.descriptors + 16;
             raw.descriptor(0, table, 16, INDIRECT, 0);
             raw.descriptor(1, table, 16, INDIRECT, 0);
-            raw.offer(0);
+            raw.make_available(0);
         }),
     ];
     for (what, breach) in breaches {
@@ -135,12 +134,12 @@ fn a_driver_that_breaks_the_protocol_loses_its_queue_only() {
         device.transmitter().flush();
         assert_eq!(pair.rx.receive(|_| {}).unwrap(), 1);
 
-        let (_machine, mut pairs) = device.meet(&OPTIONS);
+        let (_machine, mut pairs) = device.connect_machine(&OPTIONS);
         carries(&mut device, &mut pairs[0]);
     }
 }
 
-/// Counts lines of the log that everybody sees, for each thread, and so for each test.
+/// A tracing subscriber that counts log lines per thread, and so per test.
 struct Lines;
 
 thread_local! {
@@ -170,13 +169,13 @@ impl Subscriber for Lines {
 }
 
 #[test]
-fn what_is_done_again_and_again_does_not_fill_the_log() {
+fn repeated_failures_are_logged_a_limited_number_of_times() {
     tracing::subscriber::set_global_default(Lines).unwrap();
-    // Other threads may have found out that nobody listens.
+    // Other threads may have cached that no subscriber is interested.
     tracing::callsite::rebuild_interest_cache();
     let mut device = Device::new(1);
     for faults in 1..=50 {
-        let (machine, pairs) = device.meet(&OPTIONS);
+        let (machine, pairs) = device.connect_machine(&OPTIONS);
         Raw::new(machine.memory(), pairs[0].tx.queue.layout()).index(257);
         device.receiver().receive(32, |_| panic!("no frame"));
         assert_eq!(device.receiver().faults(), faults);
@@ -194,7 +193,7 @@ fn what_is_done_again_and_again_does_not_fill_the_log() {
 }
 
 #[test]
-fn a_receive_buffer_that_cannot_be_one_costs_the_queue() {
+fn readable_receive_buffer_fails_the_queue() {
     for (flags, len) in [(0, 1536), (WRITE | 8, 1536), (WRITE, 0)] {
         let (mut device, machine, pair) = Device::pair(ALL, 1536);
         let raw = Raw::new(machine.memory(), pair.rx.queue.layout());
@@ -208,9 +207,9 @@ fn a_receive_buffer_that_cannot_be_one_costs_the_queue() {
     }
 }
 
-/// Buffers of a byte each: a frame does not have so many pieces, and nothing is reserved without end.
+/// Buffers of one byte each: a frame has a limited number of pieces, and a reservation is bounded.
 #[test]
-fn buffers_in_crumbs_are_refused() {
+fn refuses_frames_in_one_byte_buffers() {
     let (mut device, machine, pair) = Device::pair(ALL, 1536);
     let raw = Raw::new(machine.memory(), pair.rx.queue.layout());
     for index in 0..256 {
@@ -223,13 +222,13 @@ fn buffers_in_crumbs_are_refused() {
 }
 
 #[test]
-fn memory_that_is_cut_off_costs_the_queue_and_not_the_process() {
+fn truncated_memory_fails_the_queue_not_the_process() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
     for len in [60, 5000] {
         assert!(pair.tx.send(Offload::NONE, 0, &bytes(len)).unwrap());
     }
     pair.tx.flush().unwrap();
-    // While frames are at hand: what is gone reads as zeros, for us and for nobody else.
+    // While frames are in use: a truncated page reads as zeros.
     device.receiver().receive(32, |frames| {
         machine.file().set_len(0).unwrap();
         let mut seen = [1; 5000];
@@ -248,11 +247,11 @@ fn memory_that_is_cut_off_costs_the_queue_and_not_the_process() {
     );
     device.during(|| machine.stop(0).unwrap());
 
-    let (_machine, mut pairs) = device.meet(&OPTIONS);
+    let (_machine, mut pairs) = device.connect_machine(&OPTIONS);
     carries(&mut device, &mut pairs[0]);
 }
 
-/// A pipe that is full, and would block whoever writes to it.
+/// Returns a full pipe, to which a blocking write would block.
 fn full() -> [OwnedFd; 2] {
     let (read, write) = rustix::pipe::pipe().unwrap();
     ioctl_fionbio(&write, true).unwrap();
@@ -261,9 +260,9 @@ fn full() -> [OwnedFd; 2] {
     [read, write]
 }
 
-/// Who works on the ring does not wait for whoever it signals.
+/// Signalling a full or unread descriptor does not block the ring's thread.
 #[test]
-fn a_signal_that_nobody_hears_holds_up_nobody() {
+fn unread_signals_do_not_block() {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
         let mut device = Device::new(1);
@@ -274,7 +273,7 @@ fn a_signal_that_nobody_hears_holds_up_nobody() {
         for (code, [_, write]) in [(13, &call), (14, &err)] {
             send(&raw, &message(code, 1, &words(&[0])), &[write.as_fd()]).unwrap();
             for _ in 0..3 {
-                device.turn().unwrap();
+                device.serve().unwrap();
             }
         }
         device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
@@ -291,25 +290,25 @@ fn a_signal_that_nobody_hears_holds_up_nobody() {
     is_done.recv_timeout(Duration::from_secs(10)).unwrap();
 }
 
-/// How a session ends that has this message; another one goes well after it.
-fn end(what: &str, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Ended {
+/// Returns the reason for which a session with this message ends, and checks that another session works.
+fn end(what: &str, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SessionEnd {
     let mut device = Device::new(1);
     let socket = device.accept();
     assert_eq!(send(&socket, bytes, fds), Ok(bytes.len()));
     let ended = (0..10)
-        .find_map(|_| device.turn().err())
-        .unwrap_or_else(|| panic!("{what}: the session goes on"));
+        .find_map(|_| device.serve().err())
+        .unwrap_or_else(|| panic!("{what}: the session continues"));
     assert!(!device.backend.is_connected());
-    let (_machine, mut pairs) = device.meet(&OPTIONS);
+    let (_machine, mut pairs) = device.connect_machine(&OPTIONS);
     carries(&mut device, &mut pairs[0]);
     ended
 }
 
 #[test]
-fn a_message_that_is_none_ends_the_session() {
+fn malformed_message_ends_the_session() {
     let file = memory(1 << 16);
     let file = file.as_fd();
-    // Nothing can be done with it.
+    // A descriptor that cannot be used.
     let place = open("/", OFlags::PATH, Mode::empty()).unwrap();
     let place = place.as_fd();
     let region = |guest: u64, size: u64, offset: u64| words(&[guest, size, guest, offset]);
@@ -326,10 +325,10 @@ fn a_message_that_is_none_ends_the_session() {
         ),
         ("message 0", message(0, 1, &[]), vec![]),
         ("message 40", message(40, 1, &[]), vec![]),
-        ("half a word", message(2, 1, &[0; 4]), vec![]),
-        ("a word and a half", message(2, 1, &[0; 12]), vec![]),
-        ("bytes where none are", message(1, 1, &[0; 8]), vec![]),
-        ("a descriptor where none is", message(1, 1, &[]), vec![file]),
+        ("half a body", message(2, 1, &[0; 4]), vec![]),
+        ("a body and a half", message(2, 1, &[0; 12]), vec![]),
+        ("unexpected body", message(1, 1, &[0; 8]), vec![]),
+        ("unexpected descriptor", message(1, 1, &[]), vec![file]),
         ("other features", message(2, 1, &words(&[1 << 5])), vec![]),
         (
             "other protocol features",
@@ -367,7 +366,7 @@ fn a_message_that_is_none_ends_the_session() {
             vec![file; 2],
         ),
         (
-            "a region of nothing",
+            "an empty region",
             message(5, 1, &table(1, &[region(0, 0, 0)])),
             vec![file],
         ),
@@ -377,23 +376,23 @@ fn a_message_that_is_none_ends_the_session() {
             vec![file],
         ),
         (
-            "a region past all",
+            "a region past the address space",
             message(5, 1, &table(1, &[region(u64::MAX, 2, 0)])),
             vec![file],
         ),
         (
-            "an offset past all",
+            "an offset past the largest file",
             message(5, 1, &table(1, &[region(0, 2, u64::MAX)])),
             vec![file],
         ),
-        ("a log of nothing", message(6, 1, &words(&[0, 0])), vec![file]),
+        ("an empty log", message(6, 1, &words(&[0, 0])), vec![file]),
         (
             "a log past its file",
             message(6, 1, &words(&[1 << 16, 1])),
             vec![file],
         ),
         (
-            "a log past all",
+            "a log past the largest file",
             message(6, 1, &words(&[2, u64::MAX])),
             vec![file],
         ),
@@ -403,15 +402,23 @@ fn a_message_that_is_none_ends_the_session() {
         ("a size of 100", message(8, 1, &halves(0, 100)), vec![]),
         ("a size of 0", message(8, 1, &halves(0, 0)), vec![]),
         ("a size of 65536", message(8, 1, &halves(0, 65_536)), vec![]),
-        ("a ring nowhere", message(9, 1, &words(&[0, 0, 0, 0, 0])), vec![]),
+        (
+            "an unmapped ring",
+            message(9, 1, &words(&[0, 0, 0, 0, 0])),
+            vec![],
+        ),
         ("a base of 65536", message(10, 1, &halves(0, 65_536)), vec![]),
-        ("a ring without a place", message(12, 1, &words(&[0])), vec![file]),
-        ("a ring to be polled", message(12, 1, &words(&[0x100])), vec![]),
-        ("a kick that is not there", message(12, 1, &words(&[0])), vec![]),
+        (
+            "a ring without addresses",
+            message(12, 1, &words(&[0])),
+            vec![file],
+        ),
+        ("polling mode", message(12, 1, &words(&[0x100])), vec![]),
+        ("a missing kick", message(12, 1, &words(&[0])), vec![]),
         ("ring 512", message(12, 1, &words(&[0x200])), vec![file]),
-        ("a call that is none", message(13, 1, &words(&[0])), vec![place]),
-        ("an err that is none", message(14, 1, &words(&[0])), vec![place]),
-        ("perhaps", message(18, 1, &halves(0, 2)), vec![]),
+        ("an unusable call", message(13, 1, &words(&[0])), vec![place]),
+        ("an unusable err", message(14, 1, &words(&[0])), vec![place]),
+        ("enable with 2", message(18, 1, &halves(0, 2)), vec![]),
         ("an MTU of 67", message(20, 1, &words(&[67])), vec![]),
         ("an MTU of 65536", message(20, 1, &words(&[65_536])), vec![]),
     ];
@@ -422,36 +429,36 @@ fn a_message_that_is_none_ends_the_session() {
 }
 
 #[test]
-fn half_a_message_is_waited_for_and_its_end_is_the_end() {
+fn partial_message_is_completed_or_ends_the_session() {
     let mut device = Device::new(1);
     let mut socket = device.accept();
     let whole = message(2, 1, &words(&[1 << 32]));
     for byte in &whole {
         socket.write_all(&[*byte]).unwrap();
-        device.turn().unwrap();
+        device.serve().unwrap();
     }
     socket.write_all(&whole[..15]).unwrap();
-    device.turn().unwrap();
+    device.serve().unwrap();
     drop(socket);
-    let ended = device.turn().unwrap_err();
+    let ended = device.serve().unwrap_err();
     assert!(!ended.is_orderly(), "{ended}");
 }
 
 #[test]
-fn who_does_not_listen_is_not_answered_for_ever() {
+fn unread_replies_end_the_session() {
     let mut device = Device::new(1);
     let socket = device.accept();
     socket.set_nonblocking(true).unwrap();
-    let questions = message(1, 1, &[]).repeat(64);
+    let requests = message(1, 1, &[]).repeat(64);
     let mut at = 0;
     for _ in 0..10_000 {
-        if let Ok(written) = (&socket).write(&questions[at..]) {
-            at = (at + written) % questions.len();
+        if let Ok(written) = (&socket).write(&requests[at..]) {
+            at = (at + written) % requests.len();
         }
-        if let Err(ended) = device.turn() {
-            assert!(ended.to_string().contains("does not take its answers"), "{ended}");
+        if let Err(ended) = device.serve() {
+            assert!(ended.to_string().contains("does not read its replies"), "{ended}");
             return;
         }
     }
-    panic!("it is answered and answered");
+    panic!("the session continues although its replies are not read");
 }

@@ -1,4 +1,4 @@
-//! A device whose VMM is this process.
+//! A device for a VMM in the same process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 const BYTES: u64 = 1 << 20;
 const VERSION_1: u64 = 1 << 32;
 
-/// Somebody who works on the rings, and does nothing with what they carry.
+/// Serves the rings and drops frames.
 fn work(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         receiver.receive(BURST, |_| ());
@@ -23,7 +23,7 @@ fn work(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
     }
 }
 
-/// Ends the work when it is dropped.
+/// Ends the worker when dropped.
 struct Ends<'o>(&'o AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -32,13 +32,13 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A device with somebody who works on its rings.
+/// Runs `test` with a device whose rings are served by another thread.
 fn with_device(test: impl FnOnce(&mut Device)) {
     let over = AtomicBool::new(false);
     let (mut device, receiver, transmitter) = Device::new(1500).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| work(receiver, transmitter, &over));
-        // Also of a test that fails: the scope waits for the worker, and a failure would never be told.
+        // Ends the worker of a failed test too: otherwise the scope would wait for it forever.
         let _ends = Ends(&over);
         test(&mut device);
     });
@@ -48,7 +48,7 @@ fn memory() -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges(&[(GuestAddress(0), BYTES as usize)]).unwrap()
 }
 
-/// How many hold the memory, besides whoever asks.
+/// Returns the number of references to the memory, without the caller's.
 fn holders(memory: &GuestMemoryMmap) -> usize {
     let region = memory.iter().next().unwrap();
     Arc::strong_count(&region.get_mmap()) - 1
@@ -71,7 +71,7 @@ fn queues() -> [Queue; 2] {
 }
 
 #[test]
-fn a_reset_lets_go_of_the_memory() {
+fn reset_releases_the_memory() {
     with_device(|device| {
         let memory = memory();
         for _ in 0..3 {
@@ -89,7 +89,7 @@ fn a_reset_lets_go_of_the_memory() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_nothing_is_kept() {
+fn refuses_invalid_queues_and_releases_them() {
     with_device(|device| {
         let memory = memory();
         let offered = device.features();
@@ -104,14 +104,17 @@ fn what_cannot_be_is_refused_and_nothing_is_kept() {
         for absent in [1 << 63, 1 << 26, 1 << 30] {
             assert_eq!(offered & absent, 0);
             let why = refused(device, VERSION_1 | absent, |_| ());
-            assert!(why.contains("not on offer"), "{why}");
+            assert!(why.contains("were not offered"), "{why}");
         }
         for (change, wanted) in [
             (
                 (|queue| queue.size = 100) as fn(&mut Queue),
-                "queue 1: a size of 100",
+                "queue 1: invalid queue size 100",
             ),
-            (|queue| queue.used = BYTES, "queue 1: 0x100000 is not in memory"),
+            (
+                |queue| queue.used = BYTES,
+                "queue 1: address 0x100000 is not in guest memory",
+            ),
             (|queue| queue.descriptors = BYTES - 16, ""),
         ] {
             let why = refused(device, VERSION_1, change);
@@ -122,7 +125,7 @@ fn what_cannot_be_is_refused_and_nothing_is_kept() {
 }
 
 #[test]
-fn a_device_outlives_whoever_worked_on_it() {
+fn device_survives_its_worker() {
     let (mut device, receiver, transmitter) = Device::new(1500).unwrap();
     drop((receiver, transmitter));
     device.activate(&memory(), VERSION_1, queues()).unwrap();

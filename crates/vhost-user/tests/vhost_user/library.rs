@@ -1,4 +1,4 @@
-//! The guest library at the other end: a driver with one buffer for each frame and no offloads.
+//! The guest library as the driver: one buffer per frame, no offloads.
 
 use pontoon_engine::Transmit as _;
 use pontoon_guest::{Attached, Options, attach};
@@ -8,7 +8,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use crate::device::{Device, How, TSO, bytes};
 
 #[test]
-fn the_guest_library_attaches() {
+fn serves_the_guest_library() {
     let mut device = Device::new(1);
     let socket = device.accept();
     let mut interface: Attached<64> = device.during(|| attach(socket, Options::default()).unwrap());
@@ -26,7 +26,7 @@ fn the_guest_library_attaches() {
         assert_eq!(interface.read(&mut into).unwrap(), None);
     }
 
-    // It takes whole frames with whole checksums.
+    // It accepts whole frames with complete checksums.
     let frame = bytes(1000);
     let partial = Offload {
         segmentation: Segmentation::Whole,
@@ -41,7 +41,7 @@ fn the_guest_library_attaches() {
     assert!(device.send(How::Copied, TSO, 54, &bytes(3000)).is_err());
 
     drop(interface);
-    while device.turn().is_ok() {
+    while device.serve().is_ok() {
         std::thread::yield_now();
     }
     assert!(!device.backend.is_connected());

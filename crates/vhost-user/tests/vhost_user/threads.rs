@@ -1,4 +1,4 @@
-//! Workers, drivers and the front-end, each in a thread of its own, asleep when there is nothing to do.
+//! Workers, drivers and the front-end in a thread each, which sleep when there is nothing to do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,18 +6,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::link::{Refused, Transmit as _};
-use pontoon_vhost_driver::{Machine, Options, Pair};
 use pontoon_vhost_user::{BURST, Receiver, Transmitter};
+use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 use pontoon_wire::vnet::Offload;
 
 use crate::device::{Device, OPTIONS, TSO, Waiter, bytes, copy};
 
-/// Frames of each pair.
+/// Frames per pair.
 const FRAMES: usize = 5000;
 
-/// Every frame comes back, from both pairs at a time, while the front-end changes where writes are logged.
+/// Every frame is echoed by both pairs while the front-end changes the dirty log.
 #[test]
-fn everything_sent_is_echoed_by_two_workers() {
+fn two_workers_echo_all_frames() {
     let options = Options {
         pairs: 2,
         queue_size: 64,
@@ -25,12 +25,12 @@ fn everything_sent_is_echoed_by_two_workers() {
         ..OPTIONS
     };
     let Device { mut backend, halves } = Device::new(2);
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    ours.set_nonblocking(true).unwrap();
-    backend.connect(ours.into()).unwrap();
+    let (device_end, front_end) = std::os::unix::net::UnixStream::pair().unwrap();
+    front_end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    device_end.set_nonblocking(true).unwrap();
+    backend.connect(device_end.into()).unwrap();
     let over = &AtomicBool::new(false);
-    // It stays until the threads have ended, one of which would hear it go.
+    // It lives until the threads have ended, since a worker would notice the end of the session.
     let _machine = thread::scope(|scope| {
         let _ends = Ends(over);
         for (receiver, transmitter) in halves {
@@ -43,7 +43,7 @@ fn everything_sent_is_echoed_by_two_workers() {
                 waiter.wait(Duration::from_millis(100));
             }
         });
-        let (mut machine, pairs) = Machine::connect(theirs, &options).unwrap();
+        let (mut machine, pairs) = Machine::connect(front_end, &options).unwrap();
         let drivers: Vec<_> = pairs
             .into_iter()
             .map(|pair| scope.spawn(move || exchange(pair)))
@@ -61,7 +61,7 @@ fn everything_sent_is_echoed_by_two_workers() {
     });
 }
 
-/// Ends the threads, also when the test has failed.
+/// Ends the threads, in case of a failed test too.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -91,25 +91,25 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
         transmitter.flush();
         if !more && (waiting.is_empty() || transmitter.take_full()) {
             receiver.rearm();
-            // Longer than the driver waits for an answer: a wake-up that is lost is a failure.
+            // Longer than the driver waits for a reply, so that a lost wake-up is a failure.
             waiter.wait(Duration::from_secs(5));
         }
     }
     assert_eq!((receiver.faults(), transmitter.faults()), (0, 0));
 }
 
-fn exchange(mut pair: Pair) {
+fn exchange(mut pair: QueuePair) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    // Of every kind: many that are short, some that are cut by nobody and some that someone has to cut.
+    // Mostly short frames, some large whole ones, and some to be segmented.
     let frame = |nth: usize| match nth % 10 {
         0 => (TSO, bytes(20_000 + nth)),
         1 => (Offload::NONE, bytes(5000 + nth % 100)),
         _ => (Offload::NONE, bytes(60 + nth % 1400)),
     };
-    let (mut sent, mut heard) = (0, 0);
-    while heard < FRAMES {
-        assert!(Instant::now() < deadline, "{heard} of {sent} came back");
-        while sent < FRAMES && sent - heard < 100 {
+    let (mut sent, mut received) = (0, 0);
+    while received < FRAMES {
+        assert!(Instant::now() < deadline, "{received} of {sent} came back");
+        while sent < FRAMES && sent - received < 100 {
             let (offload, bytes) = frame(sent);
             if !pair.tx.send(offload, 54, &bytes).unwrap() {
                 break;
@@ -117,18 +117,18 @@ fn exchange(mut pair: Pair) {
             sent += 1;
         }
         pair.tx.flush().unwrap();
-        let before = heard;
+        let before = received;
         pair.rx
             .receive(|came| {
-                let (offload, bytes) = frame(heard);
+                let (offload, bytes) = frame(received);
                 assert_eq!(came.offload, offload);
-                assert!(came.bytes == bytes, "frame {heard}");
-                heard += 1;
+                assert!(came.bytes == bytes, "frame {received}");
+                received += 1;
             })
             .unwrap();
-        if heard == before {
+        if received == before {
             let more = pair.rx.queue.wait(Duration::from_secs(4)).unwrap();
-            assert!(more, "{heard} of {sent} came back, and no more");
+            assert!(more, "{received} of {sent} came back, and no more");
         }
     }
 }

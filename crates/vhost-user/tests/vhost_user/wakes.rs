@@ -1,18 +1,18 @@
-//! Who wakes whom, and when.
+//! Notifications in both directions.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use pontoon_engine::link::{Refused, Transmit as _};
-use pontoon_vhost_driver::{Machine, Options};
+use pontoon_vm_peer::vhost_user::{Machine, Options};
 use pontoon_wire::vnet::Offload;
 
 use crate::device::{ALL, Device, EVENT_IDX, How, OPTIONS, TSO, Waiter, bytes};
-use crate::messages::{message, send, words};
+use pontoon_test_support::vhost_user::messages::{message, send, words};
 
-/// With event indices a burst costs one notification, either way, however often it is published.
+/// With event indices a burst causes one notification in each direction, however often it is published.
 #[test]
-fn a_burst_costs_one_notification() {
+fn burst_causes_one_notification() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
     assert!(device.drain().0.is_empty());
     for _ in 0..10 {
@@ -34,9 +34,9 @@ fn a_burst_costs_one_notification() {
     }
 }
 
-/// A guest that is out of buffers is not sent anything, and wakes us when it has some.
+/// A guest without receive buffers receives nothing, and kicks when it adds some.
 #[test]
-fn a_full_queue_refuses_and_tells_when_there_is_room() {
+fn full_queue_refuses_frame_and_signals_room() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let (mut device, _machine, mut pair) = Device::pair(features, 1536);
         let waiter = Waiter::new([&device.halves[0].1 as _]);
@@ -51,7 +51,7 @@ fn a_full_queue_refuses_and_tells_when_there_is_room() {
             assert_eq!((sent, refused), (256, Refused::Full));
             assert!(device.transmitter().take_full());
             assert!(!device.transmitter().take_full());
-            // Whoever is out of buffers was shown those that came back, without a flush.
+            // The used buffers were published without a flush.
             while waiter.has() {}
             assert_eq!(pair.rx.take(|_| {}).unwrap(), 256);
             assert!(!waiter.has());
@@ -64,9 +64,9 @@ fn a_full_queue_refuses_and_tells_when_there_is_room() {
     }
 }
 
-/// Some buffers are left, but too few for the frame: the next ones have to wake us all the same.
+/// Some buffers are left, but too few for the frame: new ones cause a kick.
 #[test]
-fn too_few_buffers_are_waited_for_too() {
+fn signals_room_after_too_few_buffers() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let (mut device, _machine, mut pair) = Device::pair(features, 1536);
         let waiter = Waiter::new([&device.halves[0].1 as _]);
@@ -95,9 +95,9 @@ fn too_few_buffers_are_waited_for_too() {
     }
 }
 
-/// A frame that found room after another one was refused takes the wish to be woken back, until the device sleeps.
+/// A frame that fits after a refused one withdraws the request for a kick, until the device calls `rearm`.
 #[test]
-fn a_small_frame_after_a_refusal_does_not_cancel_the_wake_up() {
+fn small_frame_after_refusal_keeps_room_notification() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let (mut device, _machine, mut pair) = Device::pair(features, 1536);
         let waiter = Waiter::new([&device.halves[0].1 as _]);
@@ -121,9 +121,9 @@ fn a_small_frame_after_a_refusal_does_not_cancel_the_wake_up() {
     }
 }
 
-/// While it is awake nobody kicks; it looks, and before it sleeps it is told of what it has not seen.
+/// A polling receiver is not kicked. Frames that it has not seen before `rearm` make its descriptor readable.
 #[test]
-fn a_receiver_that_is_awake_is_left_alone() {
+fn polling_receiver_is_not_kicked() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let (mut device, _machine, mut pair) = Device::pair(features, 1536);
         assert!(device.drain().0.is_empty());
@@ -137,10 +137,10 @@ fn a_receiver_that_is_awake_is_left_alone() {
         let kicks = send();
         assert!(waiter.has());
         assert_eq!(device.burst().0.len(), 1);
-        assert!(!device.receiver().has_frames());
+        assert!(!device.receiver().poll());
 
         assert_eq!(send(), kicks);
-        assert!(device.receiver().has_frames());
+        assert!(device.receiver().poll());
         assert!(!waiter.has());
         device.receiver().rearm();
         assert!(waiter.has());
@@ -153,7 +153,7 @@ fn a_receiver_that_is_awake_is_left_alone() {
 }
 
 #[test]
-fn frames_and_orders_wake_the_receiver() {
+fn frames_and_commands_wake_the_receiver() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
     let waiter = Waiter::new([&device.halves[0].0 as _]);
     assert!(device.drain().0.is_empty());
@@ -168,9 +168,9 @@ fn frames_and_orders_wake_the_receiver() {
     assert!(waiter.has());
 }
 
-/// What was shown while there was nobody to signal is told of when there is somebody, or when the ring starts again.
+/// Entries published while there was no call descriptor are signalled when one is set, or when the ring starts again.
 #[test]
-fn a_call_that_comes_late_is_not_missed() {
+fn late_call_descriptor_is_signalled() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let mut device = Device::new(1);
         let socket = device.accept();
@@ -181,7 +181,7 @@ fn a_call_that_comes_late_is_not_missed() {
         let set_call = |device: &mut Device, number: u64, fds: &[BorrowedFd<'_>]| {
             send(&raw, &message(13, 1, &words(&[number])), fds).unwrap();
             for _ in 0..3 {
-                device.turn().unwrap();
+                device.serve().unwrap();
             }
         };
         let show = |device: &mut Device| {
@@ -194,17 +194,18 @@ fn a_call_that_comes_late_is_not_missed() {
             set_call(&mut device, 0x100, &[]);
             show(&mut device);
             assert_eq!(rx.queue.take_calls(), 0);
-            match restarts {
-                true => device.during(|| {
+            if restarts {
+                device.during(|| {
                     let base = machine.stop(0).unwrap();
                     machine.start(0, &rx.queue, base.try_into().unwrap()).unwrap();
-                }),
-                false => set_call(&mut device, 0, &[call.as_fd()]),
+                });
+            } else {
+                set_call(&mut device, 0, &[call.as_fd()]);
             }
             assert_eq!(rx.queue.take_calls(), 1, "restarts: {restarts}");
             assert_eq!(rx.receive(|_| {}).unwrap(), 1);
 
-            // What comes now is told of as ever.
+            // Later entries are signalled as usual.
             assert!(!rx.queue.wait(Duration::ZERO).unwrap());
             show(&mut device);
             assert_eq!(rx.queue.take_calls(), 1);

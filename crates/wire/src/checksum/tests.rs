@@ -14,7 +14,7 @@ fn rfc_1071_example() {
 }
 
 #[test]
-fn all_ones_carry() {
+fn sum_of_all_ones_carries() {
     let bytes = vec![0xff; 65_535];
     assert_eq!(Sum::new().add(&bytes[..65_534]).partial(), 0xffff);
     assert_eq!(Sum::new().add(&bytes).partial(), 0xff00);
@@ -30,7 +30,7 @@ fn completed_checksum_is_never_zero() {
 }
 
 #[test]
-fn complete_writes_only_inside() {
+fn complete_refuses_field_outside_the_head() {
     let mut head = [1; 10];
     for (start, offset) in [(9, 0), (0, 9), (11, 0), (u16::MAX, u16::MAX)] {
         let checksum = Checksum::Partial { start, offset };
@@ -50,7 +50,7 @@ fn complete_writes_only_inside() {
 
 proptest! {
     #[test]
-    fn equals_the_naive_sum_for_any_split(bytes in vec(any::<u8>(), 0..3_000), cuts in vec(0..300_usize, 0..20)) {
+    fn sum_is_independent_of_the_split(bytes in vec(any::<u8>(), 0..3_000), cuts in vec(0..300_usize, 0..20)) {
         let mut rest = &bytes[..];
         let mut sum = Sum::new();
         for cut in cuts {
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn pseudo_header_equals_its_layout(
+    fn pseudo_header_sum_equals_sum_of_its_bytes(
         v4: ([u8; 4], [u8; 4]),
         v6: ([u8; 16], [u8; 16]),
         protocol: u8,
@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn complete_is_verified_by_summing_again(
+    fn completed_checksum_verifies(
         head in vec(any::<u8>(), 30..200),
         parts in vec(vec(any::<u8>(), 0..70), 0..5),
     ) {

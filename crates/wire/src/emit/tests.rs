@@ -11,7 +11,7 @@ const ETHER: Ether = Ether {
 };
 
 #[test]
-fn syn_ack_byte_for_byte() {
+fn encodes_syn_ack() {
     let segment = Tcp {
         source_port: 80,
         destination_port: 40_000,
@@ -47,7 +47,7 @@ fn syn_ack_byte_for_byte() {
 }
 
 #[test]
-fn udp_over_ipv6_byte_for_byte() {
+fn encodes_udp_over_ipv6() {
     let head = udp(ETHER, v6(), 53, 40_000, 100);
     #[rustfmt::skip]
     let expected = [
@@ -77,7 +77,7 @@ fn identification_is_used_without_df() {
 }
 
 #[test]
-fn sack_blocks() {
+fn encodes_sack_blocks() {
     let blocks: Vec<_> = (0..5).map(|n| (n * 100, n * 100 + 50)).collect();
     for n in 0..=5 {
         let segment = Tcp {
@@ -94,7 +94,7 @@ fn sack_blocks() {
 }
 
 #[test]
-fn a_syn_reports_no_blocks() {
+fn syn_has_no_sack_blocks() {
     let syn = Some(Syn {
         mss: 1,
         window_scale: None,
@@ -111,7 +111,7 @@ fn a_syn_reports_no_blocks() {
 
 proptest! {
     #[test]
-    fn tcp_is_parsed_back(
+    fn emitted_tcp_parses_back(
         ip in addresses(),
         ports: (u16, u16),
         numbers: (u32, u32, u16),
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn udp_is_parsed_back(ip in addresses(), ports: (u16, u16), data in vec(any::<u8>(), 0..300)) {
+    fn emitted_udp_parses_back(ip in addresses(), ports: (u16, u16), data in vec(any::<u8>(), 0..300)) {
         let packet = completed(udp(ETHER, ip, ports.0, ports.1, data.len()), &data);
         prop_assert_eq!(oracle::checksum_is_right(&packet), Some(true));
         let Body::Ip(seen_ip, Transport::Udp(seen)) = parsed(&packet).body else {
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn ip_is_parsed_back(ip in addresses(), data in vec(any::<u8>(), 0..300)) {
+    fn emitted_ip_parses_back(ip in addresses(), data in vec(any::<u8>(), 0..300)) {
         let packet = completed(super::ip(ETHER, ip, 132, data.len()), &data);
         let Body::Ip(seen, Transport::Other) = parsed(&packet).body else {
             return Err(TestCaseError::fail("not another protocol"));
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn fragments_are_parsed_back(
+    fn emitted_fragments_parse_back(
         ip in addresses(),
         id: u32,
         place in (0..0x2000_u32, any::<bool>()).prop_filter("a fragment", |(units, more)| *units > 0 || *more),
@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn super_frames_of_the_largest_size() {
+fn emits_largest_super_frames() {
     let data = vec![0xab; 65_535 - 20 - 20];
     let packet = completed(tcp(ETHER, v4(), ack(), data.len()), &data);
     assert_eq!(packet.len(), 14 + 65_535);

@@ -1,4 +1,4 @@
-//! Headers to meaning, in one pass.
+//! Parsing of a frame's headers in one pass.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,15 +11,15 @@ use crate::checksum::Sum;
 use crate::layout::{self, ether_type, extension};
 use crate::{Mac, protocol};
 
-/// Parses the headers of a frame of `len` bytes of which `head` are the first (all, or [`super::HEAD`]).
+/// Parses the headers of a frame of `len` bytes. `head` has all of its bytes, or the first [`super::HEAD`].
 ///
-/// Bytes after the IP packet's end (Ethernet padding) belong to nothing. Transport checksums are not verified: they
-/// may be partial, and the data is not here. A UDP super-frame (virtio's UDP segmentation) is one datagram to this
-/// function, with all its data as payload: Linux writes the length of the whole super-frame into the UDP length field
-/// (`udp_send_skb` and `udp_gro_complete`, 6.2 and later) as into the IP header's.
+/// Bytes after the IP packet's end (Ethernet padding) are ignored. Transport checksums are not verified: they may be
+/// partial, and the data is not available here. A UDP super-frame (virtio's UDP segmentation) is parsed as one datagram
+/// with all its data as payload: Linux writes the length of the whole super-frame into the UDP length field
+/// (`udp_send_skb` and `udp_gro_complete`, 6.2 and later), as into that of the IP header.
 ///
 /// # Errors
-/// Says what contradicts what; nothing downstream checks lengths again.
+/// The frame is malformed. Code that uses the result need not check lengths again.
 pub fn parse(head: &[u8], len: usize) -> Result<Frame, Malformed> {
     let head = Head::new(head, len);
     let ethernet: &layout::Ethernet = head.read(0)?;
@@ -36,7 +36,7 @@ pub fn parse(head: &[u8], len: usize) -> Result<Frame, Malformed> {
     })
 }
 
-/// The first bytes of something `len` bytes long.
+/// The first bytes of data that is `len` bytes long.
 #[derive(Clone, Copy)]
 struct Head<'a> {
     bytes: &'a [u8],
@@ -51,7 +51,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The same, ending at `end` at the latest: an IP packet's end ends its headers.
+    /// Returns the same, ending at `end` at the latest: headers must lie within the IP packet.
     fn until(self, end: usize) -> Result<Self, Malformed> {
         if end > self.len {
             return Err(Malformed::Truncated(self.len));
@@ -59,7 +59,7 @@ impl<'a> Head<'a> {
         Ok(Self::new(self.bytes, end))
     }
 
-    /// `len` bytes from `offset` on.
+    /// Returns `len` bytes from `offset` on.
     fn slice(self, offset: usize, len: usize) -> Result<&'a [u8], Malformed> {
         self.bytes
             .get(offset..offset + len)
@@ -70,7 +70,7 @@ impl<'a> Head<'a> {
             })
     }
 
-    /// The header at `offset`.
+    /// Returns the header at `offset`.
     #[inline]
     fn read<T: FromBytes + KnownLayout + Immutable + Unaligned>(
         self,
@@ -85,7 +85,7 @@ fn ipv4(head: Head<'_>) -> Result<Body, Malformed> {
     let header: &layout::Ipv4 = head.read(ETHERNET)?;
     let header_len = usize::from(header.version_length & 0x0f) * 4;
     let total_len = usize::from(header.total_length.get());
-    // A total length of 0 ("the frame says it", as BIG TCP does within Linux) is refused with the others.
+    // A total length of 0, which Linux uses internally for BIG TCP, is refused, too.
     if header.version_length >> 4 != 4 || header_len < size_of::<layout::Ipv4>() || total_len < header_len {
         return Err(Malformed::IpHeader);
     }
@@ -120,7 +120,7 @@ fn ipv6(head: Head<'_>) -> Result<Body, Malformed> {
         return Err(Malformed::IpHeader);
     }
     let first = ETHERNET + size_of::<layout::Ipv6>();
-    // A payload length of 0 (a jumbogram's, RFC 2675) leaves no room for any header: refused where one is named.
+    // A payload length of 0 (a jumbogram, RFC 2675) leaves no room for headers: refused if there is a next header.
     let end = first + usize::from(header.payload_length.get());
     let head = head.until(end)?;
     let chain = walk(head, header.next_header, first)?;
@@ -138,7 +138,7 @@ fn ipv6(head: Head<'_>) -> Result<Body, Malformed> {
     Ok(Body::Ip(ip, transport(head, &ip, protocol::ICMPV6)?))
 }
 
-/// Where a chain of extension headers ends.
+/// The result of walking a chain of extension headers.
 struct Chain {
     protocol: u8,
     fragment: Option<Fragment>,
@@ -147,8 +147,8 @@ struct Chain {
 
 /// Walks extension headers (RFC 8200 section 4) from `offset` on, of which `next` is the first.
 ///
-/// A fragment header ends the walk: what follows it is a piece of something. The exception is the atomic fragment,
-/// which is the whole (RFC 6946).
+/// A fragment header ends the walk, because a fragment follows. The exception is the atomic fragment, which is a whole
+/// packet (RFC 6946).
 fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
     let first = offset;
     let mut chain = Chain {
@@ -168,7 +168,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
             }
             extension::ROUTING => {
                 let header: &layout::Extension = head.read(chain.end)?;
-                // The destination would be another than the one in the IP header, which is what policy judges.
+                // The final destination would differ from the one in the IP header, which policy checks.
                 if header.segments_left != 0 {
                     return Err(Malformed::IpHeader);
                 }
@@ -177,7 +177,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
             }
             extension::AUTHENTICATION => {
                 let header: &layout::Extension = head.read(chain.end)?;
-                // Its fixed part alone has three words (RFC 4302 section 2.2).
+                // The fixed part alone has three words (RFC 4302 section 2.2).
                 if header.length == 0 {
                     return Err(Malformed::IpHeader);
                 }
@@ -186,7 +186,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
             }
             extension::FRAGMENT => {
                 let header: &layout::Fragment = head.read(chain.end)?;
-                // A fragment of a fragment is nothing that a sender makes.
+                // No sender makes fragments of fragments.
                 if atomic || header.next_header == extension::FRAGMENT {
                     return Err(Malformed::IpHeader);
                 }
@@ -246,7 +246,7 @@ fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, Malformed> {
     })
 }
 
-/// Reads a list of TCP options (RFC 9293 section 3.1). An option of an unexpected length counts as an unknown one.
+/// Parses a list of TCP options (RFC 9293 section 3.1). An option of unexpected length is treated as unknown.
 fn options(mut list: &[u8], flags: Flags) -> Options {
     let mut options = Options::default();
     let syn = flags.has(Flags::SYN);
@@ -288,8 +288,8 @@ fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, Malformed> {
     let header: &layout::Udp = head.read(ip.payload_offset)?;
     let header_len = size_of::<layout::Udp>();
     let len = usize::from(header.length.get());
-    // 0 would mean a jumbogram (RFC 2675 section 4), which a frame of at most 65,535 bytes is not. Less than the IP
-    // payload is fine: what follows is not data (RFC 768).
+    // 0 would mean a jumbogram (RFC 2675 section 4), which a frame of at most 65,535 bytes cannot be. Less than the IP
+    // payload is valid: the rest is not data (RFC 768).
     if len < header_len || len > ip.payload_len {
         return Err(Malformed::Transport(protocol::UDP));
     }
@@ -314,5 +314,5 @@ fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, Malformed> {
     })
 }
 
-/// Bytes of an Ethernet header: where the packet begins.
+/// Bytes of an Ethernet header, and so the offset of the packet.
 const ETHERNET: usize = size_of::<layout::Ethernet>();

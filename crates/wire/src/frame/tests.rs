@@ -6,7 +6,7 @@ use super::*;
 use crate::{oracle, protocol};
 
 #[test]
-fn padding_belongs_to_nothing() {
+fn ethernet_padding_is_ignored() {
     let mut frame = ipv4(protocol::UDP, &udp(b"abc"));
     frame.resize(60, 0xee);
     let Ok(Frame {
@@ -31,7 +31,7 @@ fn payload_may_lie_beyond_the_head() {
         panic!("no TCP");
     };
     assert_eq!((tcp.payload_offset, tcp.payload_len), (54, 60_000));
-    // One byte less, and the IP header lies.
+    // One byte less contradicts the IP header's length.
     let short = frame.len() - 1;
     assert_eq!(parse(&frame[..HEAD], short), Err(Malformed::Truncated(short)));
 }
@@ -50,7 +50,7 @@ fn udp_super_frame_is_one_datagram() {
 }
 
 #[test]
-fn udp_length_bounds_the_data() {
+fn udp_length_limits_the_data() {
     let with_length = |length: u16| {
         let mut datagram = udp(b"0123456789");
         datagram[4..6].copy_from_slice(&length.to_be_bytes());
@@ -70,7 +70,7 @@ fn udp_length_bounds_the_data() {
 }
 
 #[test]
-fn inconsistent_ipv4_headers() {
+fn refuses_inconsistent_ipv4_headers() {
     let good = ipv4(protocol::UDP, &udp(b"abc"));
     let refused = |at: usize, value: u8| {
         let mut frame = good.clone();
@@ -103,7 +103,7 @@ fn inconsistent_ipv4_headers() {
 }
 
 #[test]
-fn ethernet_that_is_not_ip() {
+fn parses_arp_and_refuses_other_ethertypes() {
     assert_eq!(parse(&[0; 13], 13), Err(Malformed::Truncated(13)));
     assert_eq!(parse(&[], 0), Err(Malformed::Truncated(0)));
     let tagged = ethernet(0x8100, &[0; 50]);
@@ -113,7 +113,7 @@ fn ethernet_that_is_not_ip() {
 }
 
 #[test]
-fn ipv6_ports_are_found_behind_extension_headers() {
+fn parses_transport_after_ipv6_extension_headers() {
     let chain = [
         Extension::HopByHop(1),
         Extension::Destination(0),
@@ -143,7 +143,7 @@ fn ipv6_ports_are_found_behind_extension_headers() {
 }
 
 #[test]
-fn fragments_are_not_looked_into() {
+fn fragments_are_not_parsed_further() {
     for (offset, more) in [(0, true), (1448, true), (1448, false)] {
         let extension = Extension::Fragment {
             id: 0xdead_beef,
@@ -174,7 +174,7 @@ fn fragments_are_not_looked_into() {
 }
 
 #[test]
-fn chains_that_no_sender_makes() {
+fn refuses_invalid_extension_header_chains() {
     let atomic = Extension::Fragment {
         id: 1,
         offset: 0,
@@ -220,7 +220,7 @@ fn chains_that_no_sender_makes() {
 }
 
 #[test]
-fn tcp_option_lists() {
+fn parses_tcp_options() {
     let parsed = |flags: u8, list: &[u8]| {
         let mut segment = tcp(list);
         segment[13] = flags;
@@ -302,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn agrees_with_etherparse_on_what_both_accept(
+    fn agrees_with_etherparse_on_corrupted_frames(
         frame in valid(),
         changes in vec((0..120_usize, any::<u8>()), 1..4),
         keep in 0..400_usize,
@@ -327,7 +327,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_lies_in_the_frame(frame in valid(), change in any::<(u8, u8)>(), len in 0..600_usize) {
+    fn parsed_offsets_lie_in_the_frame(frame in valid(), change in any::<(u8, u8)>(), len in 0..600_usize) {
         let mut frame = frame;
         if let Some(byte) = frame.get_mut(usize::from(change.0)) {
             *byte = change.1;
@@ -348,9 +348,9 @@ proptest! {
     }
 }
 
-/// Whether two parses of a mangled frame agree, apart from what etherparse does differently on purpose: it ends a
-/// list of TCP options at an unknown one, walks on behind a fragment header into data, knows IPv4's authentication
-/// header, and takes a length of 0 (UDP, IPv6) for the rest of the frame.
+/// Compares two parses of a corrupted frame, except where etherparse differs by design: it ends a list of TCP options
+/// at an unknown one, continues past a fragment header into data, supports IPv4's authentication header, and treats a
+/// length of 0 (UDP, IPv6) as the rest of the frame.
 fn agree(ours: Frame, theirs: Frame) -> bool {
     let (Body::Ip(our_ip, ours), Body::Ip(their_ip, theirs)) = (ours.body, theirs.body) else {
         return ours == theirs;
@@ -430,7 +430,7 @@ impl Extension {
     }
 }
 
-/// Chains of at most about 130 bytes; a fragment header that fragments stands at the end.
+/// Chains of at most about 130 bytes; a fragment header with an offset or more fragments is last.
 fn chain() -> impl Strategy<Value = Vec<Extension>> {
     let middle = prop_oneof![
         (0..3_u8).prop_map(Extension::Routing),
@@ -461,7 +461,7 @@ fn upper(icmp: u8) -> impl Strategy<Value = (u8, Vec<u8>)> {
             (protocol::TCP, segment)
         }),
         data().prop_map(|data| (protocol::UDP, udp(&data))),
-        // Echo: etherparse wants exact lengths of some other types.
+        // Echo only: etherparse requires exact lengths for some other types.
         (any::<[u8; 6]>(), data()).prop_map(move |(rest, data)| {
             let kind = if icmp == protocol::ICMP { 8 } else { 128 };
             (icmp, [&[kind, 0][..], &rest, &data].concat())
@@ -518,7 +518,7 @@ fn ipv4_with(fields: Ipv4Fields, protocol: u8, payload: &[u8]) -> Vec<u8> {
         destination,
     )
     .unwrap();
-    // Up to three words of options, by the first byte.
+    // Up to three words of options, chosen by the first byte.
     let words = usize::from(options[0] % 4);
     header.options = options[..4 * words].try_into().unwrap();
     header.set_payload_len(payload.len()).unwrap();
@@ -532,7 +532,7 @@ fn ipv4_with(fields: Ipv4Fields, protocol: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Makes an IPv4 header's checksum right by arithmetic of its own, where there is a whole header.
+/// Sets an IPv4 header's checksum, computed independently, if there is a whole header.
 fn set_ipv4_checksum(frame: &mut [u8]) {
     if frame.len() < 34 || frame[12..14] != [8, 0] {
         return;
@@ -590,7 +590,7 @@ fn tcp(options: &[u8]) -> Vec<u8> {
 
 /// IPv4's and IPv6's authentication header.
 const AUTHENTICATION: u8 = 51;
-/// SCTP: a protocol that is not carried.
+/// SCTP: a protocol that the engine does not support.
 const OTHER: u8 = 132;
 const ARP_REQUEST: [u8; 28] = [
     0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2,

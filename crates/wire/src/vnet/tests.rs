@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn tso_frame() {
+fn parses_tso_header() {
     let offload = Offload {
         checksum: Checksum::Partial {
             start: 34,
@@ -21,9 +21,9 @@ fn tso_frame() {
 }
 
 #[test]
-fn plain_frame() {
+fn parses_plain_header() {
     assert_eq!(emit(Offload::NONE, 54), [0; 12]);
-    // VIRTIO_NET_HDR_F_DATA_VALID: the sender vouches for the checksum.
+    // VIRTIO_NET_HDR_F_DATA_VALID: the sender has verified the checksum.
     assert_eq!(
         parse(&[2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]),
         Ok((Offload::NONE, &[][..]))
@@ -31,7 +31,7 @@ fn plain_frame() {
 }
 
 #[test]
-fn refusals() {
+fn refuses_malformed_headers() {
     let typed = |kind, size| {
         let bytes = [1, kind, 0, 0, size, 0, 34, 0, 16, 0, 0, 0];
         parse(&bytes).map(|(offload, _)| offload.segmentation)
@@ -54,7 +54,7 @@ fn refusals() {
 }
 
 #[test]
-fn buffers_are_the_last_word() {
+fn buffers_reads_num_buffers() {
     let bytes = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0, 3, 1];
     assert_eq!(buffers(&bytes), Some(259));
     assert_eq!(buffers(&bytes[..11]), None);
@@ -62,7 +62,7 @@ fn buffers_are_the_last_word() {
 
 proptest! {
     #[test]
-    fn out_and_back(kind in 0..4, size in 1..=u16::MAX, partial: Option<(u16, u16)>) {
+    fn emitted_header_parses_back(kind in 0..4, size in 1..=u16::MAX, partial: Option<(u16, u16)>) {
         let segmentation = match kind {
             0 => Segmentation::Whole,
             1 => Segmentation::Tcp4 { mss: size },

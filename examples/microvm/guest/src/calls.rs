@@ -1,13 +1,13 @@
-//! Frames by a call of the VMM for each, as in the days before shared memory.
+//! A network interface with a call of the VMM per frame, without shared memory.
 
 use core::time::Duration;
 
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use crate::contract::{Order, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 use crate::tasks::{Net, Traffic};
 use crate::{machine, memory};
+use pontoon_microvm_abi::{Order, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
 /// Bytes of the longest frame.
 const FRAME: usize = 1514;
@@ -20,10 +20,10 @@ pub(crate) struct Calls {
     frame: [u8; FRAME],
 }
 
-/// A frame that was read.
+/// A received frame.
 pub(crate) struct Read<'c>(&'c [u8]);
 
-/// A frame to be written.
+/// A frame to be sent.
 pub(crate) struct Write<'c> {
     traffic: &'c mut Traffic,
 }

@@ -1,11 +1,11 @@
-//! What the guest library stands on.
+//! The platform of the guest library.
 
 use core::time::Duration;
 
 use pontoon_guest::{Gone, Platform, Ring};
 
-use crate::contract::DEVICE;
 use crate::{interrupts, memory};
+use pontoon_microvm_abi::DEVICE;
 
 /// A machine with a virtio device.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Machine {
     }
 }
 
-/// The time since the counter began.
+/// Returns the time since the counter started.
 pub(crate) fn now(khz: u32) -> Duration {
     let ticks = u128::from(memory::ticks());
     Duration::from_nanos((ticks * 1_000_000 / u128::from(khz)) as u64)

@@ -1,12 +1,9 @@
-//! A guest without an operating system: the guest library, smoltcp, and what little they stand on.
+//! A guest without an operating system: the guest library, smoltcp, and a platform for them.
 
 #![no_std]
 #![no_main]
 
 mod calls;
-#[path = "../../src/contract.rs"]
-#[allow(dead_code, reason = "some of it is the VMM's")]
-mod contract;
 mod interrupts;
 mod machine;
 mod memory;
@@ -14,14 +11,14 @@ mod report;
 mod tasks;
 mod virtio;
 
-use contract::{Link, ORDER, Order};
+use pontoon_microvm_abi::{Link, ORDER, Order};
 
-/// The entry, at the image's first byte.
-// SAFETY: no other symbol has this name; the section's place is the linker script's.
+/// The entry point, at the image's first byte.
+// SAFETY: no other symbol has this name; the linker script places the section.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.start")]
 extern "C" fn start() -> ! {
-    // SAFETY: the VMM has put an order there before it started the guest, and nobody writes to it any more.
+    // SAFETY: the VMM wrote the order before it started the guest, and does not change it.
     let order = unsafe { core::ptr::with_exposed_provenance::<Order>(ORDER as usize).read() };
     interrupts::set_up();
     let outcome = match order.link {

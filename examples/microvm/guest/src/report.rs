@@ -1,17 +1,17 @@
-//! What the guest tells the VMM.
+//! Reports from the guest to the VMM.
 
 use core::fmt::{self, Write};
 
-use crate::contract::{PORT_STAGE, REPORT, Report, Stage};
 use crate::memory;
 use crate::tasks::Failure;
+use pontoon_microvm_abi::{PORT_STAGE, REPORT, Report, Stage};
 
-/// What is measured begins, or is over.
+/// Reports the beginning or end of the measurement.
 pub(crate) fn stage(stage: Stage) {
     memory::out(PORT_STAGE, stage as u32);
 }
 
-/// The end, of which the VMM is told before the guest stops for ever.
+/// Reports the result and halts.
 pub(crate) fn end(outcome: Result<Report, Failure>) -> ! {
     match outcome {
         Ok(report) => finish(&report, Stage::End),
@@ -19,16 +19,16 @@ pub(crate) fn end(outcome: Result<Report, Failure>) -> ! {
     }
 }
 
-/// The end of a guest that failed.
+/// Reports an error and halts.
 pub(crate) fn fail(why: fmt::Arguments<'_>) -> ! {
-    let mut report = Report::new();
-    // What does not fit is lost.
+    let mut report = Report::EMPTY;
+    // Text that does not fit is truncated.
     let _ = Text(&mut report.error).write_fmt(why);
     finish(&report, Stage::Failed)
 }
 
 fn finish(report: &Report, last: Stage) -> ! {
-    // SAFETY: a report is bytes and numbers, without padding between them.
+    // SAFETY: a report consists of bytes and integers, without padding between them.
     let bytes =
         unsafe { core::slice::from_raw_parts(core::ptr::from_ref(report).cast(), size_of::<Report>()) };
     memory::put(REPORT, bytes);
@@ -37,7 +37,7 @@ fn finish(report: &Report, last: Stage) -> ! {
     }
 }
 
-/// Room for a text.
+/// A buffer for text.
 struct Text<'t>(&'t mut [u8]);
 
 impl Write for Text<'_> {

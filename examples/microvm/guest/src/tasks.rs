@@ -1,4 +1,4 @@
-//! What the guest does: gets an address, and then what it was told to.
+//! The guest's tasks: configuration by DHCP, then the task of the order.
 
 use core::fmt;
 use core::time::Duration;
@@ -9,8 +9,8 @@ use smoltcp::socket::dhcpv4;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
 
-use crate::contract::{Order, Report, Stage, Task};
 use crate::report;
+use pontoon_microvm_abi::{Order, Report, Stage, Task};
 
 mod crr;
 mod datagrams;
@@ -19,25 +19,25 @@ mod ping;
 /// The guest's Ethernet address.
 const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of each step.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What carries frames.
+/// A network interface.
 pub(crate) trait Net: Device {
-    /// The time.
+    /// Returns the time.
     fn now(&mut self) -> Duration;
 
-    /// Has what was queued sent.
+    /// Sends queued frames.
     fn flush(&mut self) -> Result<(), pontoon_guest::Error>;
 
-    /// Has what was queued sent, and waits for a frame.
+    /// Sends queued frames, and waits for a frame.
     fn wait(&mut self, until: Option<Duration>) -> Result<(), pontoon_guest::Error>;
 
-    /// What went through so far.
+    /// Returns the counters.
     fn traffic(&mut self) -> Traffic;
 }
 
-/// What went through.
+/// Counters of an interface.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: u32,
@@ -46,20 +46,20 @@ pub(crate) struct Traffic {
     pub(crate) sleeps: u32,
 }
 
-/// Why a task failed.
+/// The reason why a task failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Net(pontoon_guest::Error),
     Text(&'static str),
 }
 
-/// A stack on its interface.
+/// A network stack on its interface.
 struct World<N> {
     net: N,
     stack: Interface,
 }
 
-/// Gets an address, then does what was ordered.
+/// Gets an address by DHCP, then runs the task.
 pub(crate) fn run<N: Net>(mut net: N, order: &Order) -> Result<Report, Failure> {
     let stack = Interface::new(Config::new(MAC.into()), &mut net, Instant::ZERO);
     let mut world = World { net, stack };
@@ -67,9 +67,9 @@ pub(crate) fn run<N: Net>(mut net: N, order: &Order) -> Result<Report, Failure> 
     let server = (gateway, order.port as u16);
 
     let task = order.task;
-    let mut report = Report::new();
+    let mut report = Report::EMPTY;
     report.address = address.octets();
-    // The first finds the gateway's Ethernet address.
+    // The first ping resolves the gateway's Ethernet address.
     ping::ping(&mut world, gateway, 1)?;
     let before = world.net.traffic();
     report::stage(Stage::Begin);
@@ -88,7 +88,7 @@ pub(crate) fn run<N: Net>(mut net: N, order: &Order) -> Result<Report, Failure> 
 }
 
 impl<N: Net> World<N> {
-    /// Gets an address by DHCP: the guest's, and the gateway's.
+    /// Gets the addresses of the guest and the gateway by DHCP.
     fn configure(&mut self) -> Result<(Ipv4Address, Ipv4Address), Failure> {
         let mut storage = [SocketStorage::EMPTY];
         let mut sockets = SocketSet::new(&mut storage[..]);
@@ -100,24 +100,24 @@ impl<N: Net> World<N> {
             }
         })?;
         self.stack.update_ip_addrs(|addresses| {
-            // There is room for one at least.
+            // There is room for at least one address.
             let _ = addresses.push(IpCidr::Ipv4(address));
         });
         Ok((address.address(), gateway))
     }
 
-    /// Has the stack work until `done`.
+    /// Polls the stack until `done` returns a value.
     fn until<'s, R>(
         &mut self,
         sockets: &mut SocketSet<'s>,
         mut done: impl FnMut(&mut SocketSet<'s>) -> Option<R>,
     ) -> Result<R, Failure> {
-        let end = self.net.now() + PATIENCE;
+        let end = self.net.now() + TIMEOUT;
         loop {
             let now = self.net.now();
             let moment = Instant::from_micros(now.as_micros() as i64);
             self.stack.poll_maintenance(moment);
-            // One at a time: a stack that takes all that there is has no room for it.
+            // One frame at a time: the stack's receive buffers are too small for a burst.
             let taken = self.stack.poll_ingress_single(moment, &mut self.net, sockets);
             while self.stack.poll_egress(moment, &mut self.net, sockets) == PollResult::SocketStateChanged {}
             if let Some(result) = done(sockets) {

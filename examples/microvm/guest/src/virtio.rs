@@ -1,4 +1,4 @@
-//! The virtio device behind its registers (virtio 1.2, section 4.2), as far as the guest library does not see to it.
+//! Initialisation of the virtio device through its registers (virtio 1.2, section 4.2).
 
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::time::Duration;
@@ -7,12 +7,12 @@ use pontoon_guest::{Error, Interface, Map, Pacing, Phy, Platform};
 use pontoon_ring::memory::{Raw, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::contract::{DEVICE, MEMORY, Order, RINGS};
 use crate::machine::Machine;
 use crate::memory::{load, store};
 use crate::tasks::{Failure, Net, Traffic};
+use pontoon_microvm_abi::{DEVICE, MEMORY, Order, RINGS};
 
-/// Frames each way.
+/// Frames in each direction.
 const SIZE: usize = 256;
 
 const MAGIC: u64 = DEVICE;
@@ -31,7 +31,7 @@ const QUEUE_DESC: u64 = DEVICE + 0x80;
 const QUEUE_DRIVER: u64 = DEVICE + 0x90;
 const QUEUE_DEVICE: u64 = DEVICE + 0xa0;
 
-/// Bits of the status (2.1).
+/// Bits of the device status (2.1).
 const ACKNOWLEDGE: u32 = 1;
 const DRIVER: u32 = 2;
 const DRIVER_OK: u32 = 4;
@@ -40,13 +40,13 @@ const FEATURES_OK: u32 = 8;
 /// VIRTIO_F_EVENT_IDX.
 const EVENT_IDX: u32 = 1 << 29;
 
-/// VIRTIO_F_VERSION_1, in the features' second word.
+/// VIRTIO_F_VERSION_1, in the second word of the features.
 const VERSION_1: u32 = 1;
 
 /// The interface.
 pub(crate) type Virtio = Phy<Window<Raw<'static>>, Machine, SIZE>;
 
-/// Sets the device up (3.1.1), and the interface.
+/// Initialises the device (3.1.1) and the interface.
 pub(crate) fn open(order: &Order) -> Result<Virtio, Failure> {
     if [load(MAGIC), load(VERSION), load(DEVICE_ID)] != [0x7472_6976, 2, 1] {
         return Err(Failure::Text("no virtio-net device"));
@@ -70,7 +70,7 @@ pub(crate) fn open(order: &Order) -> Result<Virtio, Failure> {
     let map = Map::<SIZE>::new(RINGS, 1514);
     let base = NonNull::new(with_exposed_provenance_mut(RINGS as usize));
     let base = base.ok_or(Failure::Text("no place for the rings"))?;
-    // SAFETY: the memory is there from RINGS to MEMORY, no value of the program's is in it, and this is its one `Raw`.
+    // SAFETY: the memory from RINGS to MEMORY is mapped, holds no object of the program, and has no other `Raw`.
     let raw = unsafe { Raw::new(base, (MEMORY - RINGS) as usize) };
     let features = Features {
         event_idx: order.event_idx != 0,

@@ -1,4 +1,4 @@
-//! The device at the other end, and the host that both are on.
+//! The device of the tests, and the platform.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-/// An interface that was started, and the device that it was started with.
+/// Creates and starts an interface with its device.
 pub(crate) fn open(shared: &Shared, pacing: Pacing, event_idx: bool) -> (Net<'_>, Rc<RefCell<Peer<'_>>>) {
     let features = Features {
         event_idx,
@@ -54,7 +54,7 @@ pub(crate) fn open(shared: &Shared, pacing: Pacing, event_idx: bool) -> (Net<'_>
     let peer = Rc::new(RefCell::new(Peer::new(shared.window(), features)));
     let mut net = Net::new(shared.window(), MAP, features, Host::new(peer.clone()), pacing).unwrap();
     net.start();
-    assert_eq!(peer.borrow_mut().rung(), [Ring::Receive]);
+    assert_eq!(peer.borrow_mut().take_notifications(), [Ring::Receive]);
     (net, peer)
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Peer<'m> {
     memory: Window<Raw<'m>>,
     to_guest: Device,
     from_guest: Device,
-    rung: Vec<Ring>,
+    take_notifications: Vec<Ring>,
     calls: u64,
 }
 
@@ -74,34 +74,34 @@ impl<'m> Peer<'m> {
             memory,
             to_guest: device(MAP.receive()),
             from_guest: device(MAP.transmit()),
-            rung: Vec::new(),
+            take_notifications: Vec::new(),
             calls: 0,
         }
     }
 
-    /// Doorbells since this was last asked.
-    pub(crate) fn rung(&mut self) -> Vec<Ring> {
-        std::mem::take(&mut self.rung)
+    /// Returns and clears the notifications from the guest.
+    pub(crate) fn take_notifications(&mut self) -> Vec<Ring> {
+        std::mem::take(&mut self.take_notifications)
     }
 
-    /// Times that the guest wanted to be called since this was last asked.
+    /// Returns and clears the number of calls that the guest requested.
     pub(crate) fn calls(&mut self) -> u64 {
         std::mem::take(&mut self.calls)
     }
 
-    /// Asks to be rung for both rings.
-    pub(crate) fn doze(&mut self) {
+    /// Requests notifications for both rings.
+    pub(crate) fn request_notifications(&mut self) {
         let _ = self.to_guest.attach(self.memory).unwrap().rearm().unwrap();
         assert_eq!(self.rearm(), 0);
     }
 
-    /// Asks to be rung for the next frame from the guest, and says how many there are already.
+    /// Requests a notification for the next frame from the guest, and returns how many are ready.
     pub(crate) fn rearm(&mut self) -> u16 {
         self.from_guest.attach(self.memory).unwrap().rearm().unwrap()
     }
 
-    /// Asks not to be rung.
-    pub(crate) fn stay_awake(&mut self) {
+    /// Suppresses notifications.
+    pub(crate) fn suppress(&mut self) {
         for device in [&mut self.to_guest, &mut self.from_guest] {
             device.attach(self.memory).unwrap().suppress();
         }
@@ -130,7 +130,7 @@ impl<'m> Peer<'m> {
         frames
     }
 
-    /// Sends the guest a frame, for which there is a buffer.
+    /// Sends the guest a frame; there must be a buffer.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let mut bytes = vec![0; HEADER];
         // num_buffers
@@ -139,12 +139,12 @@ impl<'m> Peer<'m> {
         self.write(&bytes, bytes.len());
     }
 
-    /// Sends the guest a buffer that is said to have only `len` bytes.
+    /// Returns a receive buffer with a length of `len` bytes, shorter than the header.
     pub(crate) fn send_short(&mut self, len: usize) {
         self.write(&[], len);
     }
 
-    /// Overwrites what says how many frames the guest has got.
+    /// Overwrites the used index of the receive ring.
     pub(crate) fn corrupt_used_index(&mut self, index: u16) {
         let ring = self.memory.area(MAP.receive().used, 4).unwrap();
         ring.store_u16(2, index.to_le(), Ordering::Release);
@@ -166,7 +166,7 @@ impl<'m> Peer<'m> {
 
 type Action<'m> = Box<dyn FnOnce(&mut Peer<'m>) + 'm>;
 
-/// A clock that moves by a microsecond whenever it is looked at, and a sleep in which things happen.
+/// A clock that advances by a microsecond at each reading, and a sleep during which actions run.
 pub(crate) struct Host<'m> {
     peer: Rc<RefCell<Peer<'m>>>,
     now: Duration,
@@ -188,22 +188,22 @@ impl<'m> Host<'m> {
         }
     }
 
-    /// What happens at the next look at the clock.
-    pub(crate) fn when_idle(&mut self, action: impl FnOnce(&mut Peer<'m>) + 'm) {
+    /// Sets the action for the next reading of the clock.
+    pub(crate) fn at_next_clock_reading(&mut self, action: impl FnOnce(&mut Peer<'m>) + 'm) {
         self.idle = Some(Box::new(action));
     }
 
-    /// What happens in the next sleep.
-    pub(crate) fn when_asleep(&mut self, action: impl FnOnce(&mut Peer<'m>) + 'm) {
+    /// Sets the action for the next sleep.
+    pub(crate) fn at_next_sleep(&mut self, action: impl FnOnce(&mut Peer<'m>) + 'm) {
         self.asleep = Some(Box::new(action));
     }
 
-    /// When the last sleep began.
+    /// Returns the time at which the last sleep began.
     pub(crate) fn slept_at(&self) -> Duration {
         self.slept_at
     }
 
-    /// The device goes away.
+    /// Disconnects the device.
     pub(crate) fn leave(&mut self) {
         self.gone = true;
     }
@@ -219,7 +219,7 @@ impl Platform for Host<'_> {
     }
 
     fn notify(&mut self, ring: Ring) {
-        self.peer.borrow_mut().rung.push(ring);
+        self.peer.borrow_mut().take_notifications.push(ring);
     }
 
     fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {

@@ -1,23 +1,23 @@
-//! An interface and a device that echoes, in two threads, each asleep whenever it has nothing to do.
+//! An interface and an echoing device in two threads, which sleep when they have nothing to do.
 
 use std::time::Instant;
 
 use pontoon_ring::memory::{Raw, Window};
 
-use super::doorbell::Doorbell;
 use super::peer::{MAP, Peer, Shared};
 use super::*;
 use crate::Gone;
+use pontoon_test_support::notifier::Notifier;
 
 const FRAMES: u32 = if cfg!(miri) { 64 } else { 100_000 };
 
-/// Frames under way at once.
+/// Frames in flight.
 const WINDOW: u32 = 8;
 
 struct Thread<'d> {
     begin: Instant,
-    kick: &'d Doorbell,
-    call: &'d Doorbell,
+    kick: &'d Notifier,
+    call: &'d Notifier,
 }
 
 impl Platform for Thread<'_> {
@@ -26,7 +26,7 @@ impl Platform for Thread<'_> {
     }
 
     fn notify(&mut self, _: Ring) {
-        self.kick.ring();
+        self.kick.notify();
     }
 
     fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
@@ -52,7 +52,7 @@ fn converse(pacing: Pacing, event_idx: bool) {
     };
     let shared = Shared::new();
     let memory = shared.window();
-    let (kick, call) = (Doorbell::default(), Doorbell::default());
+    let (kick, call) = (Notifier::default(), Notifier::default());
     let thread = Thread {
         begin: Instant::now(),
         kick: &kick,
@@ -61,12 +61,12 @@ fn converse(pacing: Pacing, event_idx: bool) {
     let net = Interface::new(memory, MAP, features, thread, pacing).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| echo(memory, features, &kick, &call));
-        ask(net);
+        request_echoes(net);
     });
 }
 
-/// Sends frames, [`WINDOW`] at a time, and takes their echoes.
-fn ask(mut net: Interface<Window<Raw<'_>>, Thread<'_>, 16>) {
+/// Sends frames, [`WINDOW`] at a time, and receives their echoes.
+fn request_echoes(mut net: Interface<Window<Raw<'_>>, Thread<'_>, 16>) {
     net.start();
     let mut buffer = [0; 64];
     for first in (0..FRAMES).step_by(WINDOW as usize) {
@@ -85,7 +85,7 @@ fn ask(mut net: Interface<Window<Raw<'_>>, Thread<'_>, 16>) {
     }
 }
 
-fn echo(memory: Window<Raw<'_>>, features: Features, kick: &Doorbell, call: &Doorbell) {
+fn echo(memory: Window<Raw<'_>>, features: Features, kick: &Notifier, call: &Notifier) {
     let mut peer = Peer::new(memory, features);
     let mut echoed = 0;
     while echoed < FRAMES {
@@ -95,7 +95,7 @@ fn echo(memory: Window<Raw<'_>>, features: Features, kick: &Doorbell, call: &Doo
             echoed += 1;
         }
         if peer.calls() > 0 {
-            call.ring();
+            call.notify();
         }
         if frames.is_empty() && peer.rearm() == 0 {
             kick.wait();

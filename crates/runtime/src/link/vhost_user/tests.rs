@@ -3,7 +3,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
 
-use pontoon_vhost_driver::{Machine, Options, Pair as Queues};
+use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair as Queues};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::Segmentation;
 use vm_memory::{Bytes as _, GuestAddress};

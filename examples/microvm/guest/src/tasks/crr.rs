@@ -1,4 +1,4 @@
-//! Connections that carry a byte each way.
+//! Connections that send and receive one byte.
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -6,10 +6,10 @@ use smoltcp::wire::Ipv4Address;
 
 use super::{Failure, Net, World};
 
-/// The first of the ports that connections come from (RFC 6335, section 6).
+/// The first ephemeral port (RFC 6335, section 6).
 const FIRST_PORT: u16 = 49_152;
 
-/// Connects, asks, is answered and closes, so many times, and says how many times.
+/// Makes connections one after another, and returns their number.
 pub(super) fn crr<N: Net>(
     world: &mut World<N>,
     server: (Ipv4Address, u16),
@@ -26,37 +26,37 @@ pub(super) fn crr<N: Net>(
             .get_mut::<Socket<'_>>(handle)
             .connect(world.stack.context(), server, port)
             .map_err(|_| Failure::Text("cannot connect"))?;
-        converse(world, &mut sockets, handle, number as u8)?;
+        exchange_byte(world, &mut sockets, handle, number as u8)?;
     }
     Ok(count)
 }
 
-/// What one connection carries, once there is one.
-fn converse<N: Net>(
+/// Sends a byte and receives the reply on an open connection.
+fn exchange_byte<N: Net>(
     world: &mut World<N>,
     sockets: &mut SocketSet<'_>,
     handle: SocketHandle,
-    question: u8,
+    request: u8,
 ) -> Result<(), Failure> {
     world
         .until(sockets, |sockets| {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
-            socket.may_send().then(|| socket.send_slice(&[question]))
+            socket.may_send().then(|| socket.send_slice(&[request]))
         })?
         .map_err(|_| Failure::Text("the server has refused the connection"))?;
-    let mut answer = [0];
+    let mut reply = [0];
     world
         .until(sockets, |sockets| {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
-            let heard = socket.can_recv().then(|| socket.recv_slice(&mut answer));
-            if heard.is_some() {
+            let result = socket.can_recv().then(|| socket.recv_slice(&mut reply));
+            if result.is_some() {
                 socket.close();
             }
-            heard
+            result
         })?
-        .map_err(|_| Failure::Text("the server has cut the connection"))?;
-    if answer != [question] {
-        return Err(Failure::Text("the server's answer is another"));
+        .map_err(|_| Failure::Text("the server has closed the connection"))?;
+    if reply != [request] {
+        return Err(Failure::Text("the server sent another byte"));
     }
     world.until(sockets, |sockets| {
         let state = sockets.get::<Socket<'_>>(handle).state();

@@ -1,4 +1,4 @@
-//! Datagrams, in one direction.
+//! Datagrams in one direction.
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, Socket};
@@ -6,16 +6,16 @@ use smoltcp::wire::Ipv4Address;
 
 use super::{Failure, Net, World};
 
-/// Datagrams that wait to be sent, or to be taken.
+/// Length of the socket's queues, in datagrams.
 const QUEUE: usize = 192;
 
-/// Bytes of each. Another length is the server's last.
+/// Bytes of each datagram. The server's last one has another length.
 const LEN: usize = 64;
 
 /// The guest's port.
 const PORT: u16 = 5000;
 
-/// Sends so many, and says how many.
+/// Sends datagrams, and returns their number.
 pub(super) fn send<N: Net>(
     world: &mut World<N>,
     server: (Ipv4Address, u16),
@@ -34,7 +34,7 @@ pub(super) fn send<N: Net>(
     Ok(sent)
 }
 
-/// Asks for so many, and says how many came.
+/// Requests datagrams from the server, and returns the number received.
 pub(super) fn receive<N: Net>(
     world: &mut World<N>,
     server: (Ipv4Address, u16),
@@ -45,7 +45,7 @@ pub(super) fn receive<N: Net>(
         sockets
             .get_mut::<Socket<'_>>(handle)
             .send_slice(&count.to_le_bytes(), server)
-            .map_err(|_| Failure::Text("cannot ask for datagrams"))?;
+            .map_err(|_| Failure::Text("cannot request datagrams"))?;
         world.until(sockets, |sockets| {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
             while let Ok((datagram, _)) = socket.recv() {
@@ -60,7 +60,7 @@ pub(super) fn receive<N: Net>(
     Ok(received)
 }
 
-/// Works with a socket.
+/// Runs `exchange` with a bound socket.
 fn exchange<N: Net>(
     world: &mut World<N>,
     work: impl FnOnce(&mut World<N>, &mut SocketSet<'_>, SocketHandle) -> Result<(), Failure>,

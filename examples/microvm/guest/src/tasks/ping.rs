@@ -1,4 +1,4 @@
-//! Echo requests, and their answers.
+//! Echo requests and replies.
 
 use smoltcp::iface::{SocketSet, SocketStorage};
 use smoltcp::phy::ChecksumCapabilities;
@@ -10,15 +10,15 @@ use super::{Failure, Net, World};
 const IDENT: u16 = 0x706f;
 const DATA: &[u8] = b"across a floating bridge";
 
-/// Pings so many times, and says how many answers came.
+/// Sends pings, and returns the number of replies.
 pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32) -> Result<u32, Failure> {
-    let (mut asked, mut answered) = ([PacketMetadata::EMPTY], [PacketMetadata::EMPTY]);
+    let (mut requests, mut replies) = ([PacketMetadata::EMPTY], [PacketMetadata::EMPTY]);
     let (mut out, mut back) = ([0; 64], [0; 64]);
     let mut storage = [SocketStorage::EMPTY];
     let mut sockets = SocketSet::new(&mut storage[..]);
     let mut socket = Socket::new(
-        PacketBuffer::new(&mut answered[..], &mut back[..]),
-        PacketBuffer::new(&mut asked[..], &mut out[..]),
+        PacketBuffer::new(&mut replies[..], &mut back[..]),
+        PacketBuffer::new(&mut requests[..], &mut out[..]),
     );
     socket
         .bind(Endpoint::Ident(IDENT))
@@ -27,16 +27,16 @@ pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32
 
     let checksums = ChecksumCapabilities::default();
     for number in 0..count {
-        let question = Icmpv4Repr::EchoRequest {
+        let request = Icmpv4Repr::EchoRequest {
             ident: IDENT,
             seq_no: number as u16,
             data: DATA,
         };
         let room = sockets
             .get_mut::<Socket<'_>>(handle)
-            .send(question.buffer_len(), target.into())
-            .map_err(|_| Failure::Text("cannot ask for an echo"))?;
-        question.emit(&mut Icmpv4Packet::new_unchecked(room), &checksums);
+            .send(request.buffer_len(), target.into())
+            .map_err(|_| Failure::Text("cannot send an echo request"))?;
+        request.emit(&mut Icmpv4Packet::new_unchecked(room), &checksums);
         let expected = Icmpv4Repr::EchoReply {
             ident: IDENT,
             seq_no: number as u16,
@@ -45,8 +45,8 @@ pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32
         world.until(&mut sockets, |sockets| {
             let (bytes, from) = sockets.get_mut::<Socket<'_>>(handle).recv().ok()?;
             let packet = Icmpv4Packet::new_checked(bytes).ok()?;
-            let answer = Icmpv4Repr::parse(&packet, &checksums).ok()?;
-            (answer == expected && from == target.into()).then_some(())
+            let reply = Icmpv4Repr::parse(&packet, &checksums).ok()?;
+            (reply == expected && from == target.into()).then_some(())
         })?;
     }
     Ok(count)

@@ -1,0 +1,29 @@
+//! Code shared by the tests of several crates and by the fuzz targets.
+//!
+//! A module that names types of another crate must not be used by that crate's own unit tests, which are built with a
+//! second copy of those types. Integration tests and fuzz targets may use it.
+
+// An unexpected error fails the test.
+#![allow(clippy::unwrap_used)]
+
+pub mod corpus;
+#[cfg(feature = "engine")]
+pub mod engine;
+#[cfg(feature = "frame")]
+pub mod frame;
+#[cfg(feature = "guest")]
+pub mod guest;
+#[cfg(feature = "namespace")]
+pub mod namespace;
+pub mod notifier;
+#[cfg(feature = "property")]
+pub mod property;
+#[cfg(feature = "relay")]
+pub mod relay;
+#[cfg(feature = "ring")]
+pub mod ring;
+pub mod script;
+#[cfg(feature = "vhost-user")]
+pub mod vhost_user;
+#[cfg(feature = "vhost-user-device")]
+pub mod vhost_user_device;

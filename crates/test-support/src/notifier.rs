@@ -1,0 +1,38 @@
+//! A stand-in for an eventfd.
+
+use std::time::Duration;
+
+#[cfg(loom)]
+use loom::sync::{Condvar, Mutex};
+#[cfg(not(loom))]
+use std::sync::{Condvar, Mutex};
+
+/// A notification flag: any number of notifications end one wait.
+#[derive(Default)]
+pub struct Notifier {
+    notified: Mutex<bool>,
+    condvar: Condvar,
+}
+
+impl Notifier {
+    /// Wakes the waiting thread, or lets its next wait return at once.
+    pub fn notify(&self) {
+        *self.notified.lock().unwrap() = true;
+        self.condvar.notify_one();
+    }
+
+    /// Waits for a notification. Panics after 60 seconds.
+    pub fn wait(&self) {
+        let mut notified = self.notified.lock().unwrap();
+        while !*notified {
+            // loom has no time: it reports a lost notification as a deadlock instead.
+            let (guard, timeout) = self
+                .condvar
+                .wait_timeout(notified, Duration::from_secs(60))
+                .unwrap();
+            assert!(!timeout.timed_out(), "a notification was lost");
+            notified = guard;
+        }
+        *notified = false;
+    }
+}

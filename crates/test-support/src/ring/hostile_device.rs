@@ -1,0 +1,196 @@
+//! A driver with a hostile device.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use pontoon_ring::driver::{Buffer, Driver, Error, Queue, Slot};
+use pontoon_ring::memory::{Area, Window};
+use pontoon_ring::{Features, Layout};
+
+use crate::ring::model::ModelMemory;
+use crate::ring::racy::RacyMemory;
+use crate::script::Script;
+
+const ORIGIN: u64 = 0x4000;
+/// Bytes of memory: the rings, and indirect tables behind them.
+const MEMORY: usize = 4096;
+
+/// Runs a script. Panics if the driver misbehaves.
+pub fn run(script: &[u8]) {
+    let mut script = Script(script);
+    let size = 1 << script.below(6);
+    let options = script.byte();
+    let features = Features {
+        event_idx: options & 1 != 0,
+        indirect: options & 2 != 0,
+    };
+    let memory = ModelMemory::new(MEMORY);
+    let seed = if options & 4 == 0 {
+        0
+    } else {
+        1 + u64::from(script.u32())
+    };
+    let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
+    let layout = Layout::contiguous(size, ORIGIN);
+    let mut runner = Runner {
+        driver: driver(&window, layout, features),
+        memory,
+        window,
+        layout,
+        features,
+        next_tag: 0,
+        out: HashMap::new(),
+    };
+    while let Some(step) = script.next_byte() {
+        runner.step(step, &mut script);
+    }
+}
+
+fn driver(window: &Window<RacyMemory>, layout: Layout, features: Features) -> Driver<Vec<Slot>> {
+    Driver::new(
+        window,
+        layout,
+        features,
+        vec![Slot::default(); layout.size.into()],
+    )
+    .unwrap()
+}
+
+/// A chain in flight.
+struct Out {
+    room: u32,
+    descriptors: u16,
+}
+
+struct Runner {
+    memory: ModelMemory,
+    window: Window<RacyMemory>,
+    layout: Layout,
+    features: Features,
+    driver: Driver<Vec<Slot>>,
+    next_tag: u32,
+    out: HashMap<u32, Out>,
+}
+
+impl Runner {
+    fn step(&mut self, step: u8, script: &mut Script<'_>) {
+        match step % 16 {
+            0..=2 => self.add(script),
+            3 => drop(self.queue().publish()),
+            4..=6 => self.give_back(script),
+            7 => self.forge(script),
+            8 => {
+                let at = script.below(MEMORY);
+                self.memory.copy_in(at, &[script.byte()]);
+            }
+            9 => {
+                let at = script.below(MEMORY / 8) * 8;
+                self.memory
+                    .store_u64(at, u64::from(script.u32()) << 32 | u64::from(script.u32()));
+            }
+            10..=12 => self.poll_and_reap(script.below(8)),
+            13 => drop(self.call(|queue| queue.rearm())),
+            14 => self.queue().suppress(),
+            _ if self.driver.broken().is_some() => {
+                self.driver = driver(&self.window, self.layout, self.features);
+                self.out.clear();
+            }
+            _ => {}
+        }
+        let descriptors: u16 = self.out.values().map(|out| out.descriptors).sum();
+        assert_eq!(
+            self.driver.free() + descriptors,
+            self.layout.size,
+            "lost descriptors"
+        );
+        assert_eq!(usize::from(self.driver.outstanding()), self.out.len());
+    }
+
+    fn add(&mut self, script: &mut Script<'_>) {
+        let readable = script.below(3);
+        let writable = script.below(3);
+        let len = u32::from(script.byte());
+        let mut buffers = vec![Buffer::readable(ORIGIN, len); readable];
+        buffers.extend(vec![Buffer::writable(ORIGIN, len); writable]);
+        let tag = self.next_tag;
+        let table = ORIGIN + MEMORY as u64 / 2 + 16 * script.below(MEMORY / 32) as u64;
+        let indirect = script.byte() & 1 == 1;
+        let mut queue = self.queue();
+        let (result, descriptors) = if indirect {
+            (queue.add_indirect(tag, table, &buffers), 1)
+        } else {
+            (queue.add(tag, &buffers), buffers.len() as u16)
+        };
+        if result.is_ok() {
+            self.out.insert(
+                tag,
+                Out {
+                    room: len * writable as u32,
+                    descriptors,
+                },
+            );
+            self.next_tag += 1;
+        }
+    }
+
+    /// Returns chains of the available ring, as a device would, with a length from the script.
+    fn give_back(&mut self, script: &mut Script<'_>) {
+        let available = (self.layout.available - ORIGIN) as usize;
+        let used = (self.layout.used - ORIGIN) as usize;
+        let index = self.memory.load_u16(used + 2, Ordering::Relaxed);
+        let count = script.below(3) as u16;
+        for entry in 0..count {
+            let slot = usize::from(index.wrapping_add(entry) % self.layout.size);
+            let head = self.memory.load_u16(available + 4 + 2 * slot, Ordering::Relaxed);
+            self.memory.store_u32(used + 4 + 8 * slot, head.into());
+            self.memory
+                .store_u32(used + 8 + 8 * slot, u32::from(script.byte() & 0x1f));
+        }
+        self.memory
+            .store_u16(used + 2, index.wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// Writes any element to the used ring.
+    fn forge(&mut self, script: &mut Script<'_>) {
+        let used = (self.layout.used - ORIGIN) as usize;
+        let slot = script.below(self.layout.size.into());
+        let id = if script.byte() & 3 == 0 {
+            script.u32()
+        } else {
+            u32::from(script.byte() & 0x3f)
+        };
+        self.memory.store_u32(used + 4 + 8 * slot, id);
+        self.memory
+            .store_u32(used + 8 + 8 * slot, script.u32() >> (script.byte() & 31));
+    }
+
+    fn poll_and_reap(&mut self, most: usize) {
+        let waiting = self.call(|queue| queue.poll());
+        assert!(waiting.is_err() || waiting.is_ok_and(|waiting| usize::from(waiting) <= self.out.len()));
+        for _ in 0..most {
+            let Ok(Some(used)) = self.call(|queue| queue.reap()) else {
+                return;
+            };
+            let out = self.out.remove(&used.tag).expect("returned once");
+            assert!(used.len <= out.room);
+        }
+    }
+
+    fn queue(&mut self) -> Queue<'_, &Window<RacyMemory>, Vec<Slot>> {
+        self.driver.attach(&self.window).unwrap()
+    }
+
+    /// Makes a call, and checks that every call after an error returns the same error.
+    fn call<T>(
+        &mut self,
+        call: impl FnOnce(&mut Queue<'_, &Window<RacyMemory>, Vec<Slot>>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let before = self.driver.broken();
+        let result = call(&mut self.queue());
+        let error = result.as_ref().err().copied();
+        assert_eq!(error, self.driver.broken());
+        assert!(before.is_none() || before == error);
+        assert!(error.is_none_or(|error| !error.to_string().is_empty()));
+        result
+    }
+}

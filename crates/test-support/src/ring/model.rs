@@ -1,0 +1,91 @@
+//! Memory in a plain array, for one thread.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use pontoon_ring::memory::Area;
+
+/// Shared memory of a test: clones and slices refer to the same bytes.
+#[derive(Clone, Debug)]
+pub struct ModelMemory {
+    bytes: Rc<RefCell<Vec<u8>>>,
+    at: usize,
+    len: usize,
+}
+
+impl ModelMemory {
+    /// Creates `len` bytes, none of them zero, so that uninitialised memory is noticed.
+    pub fn new(len: usize) -> Self {
+        Self {
+            bytes: Rc::new(RefCell::new(vec![0x5a; len])),
+            at: 0,
+            len,
+        }
+    }
+
+    fn load<const N: usize>(&self, at: usize) -> [u8; N] {
+        assert!((self.at + at).is_multiple_of(N), "{N} bytes at {}", self.at + at);
+        let mut word = [0; N];
+        self.copy_out(at, &mut word);
+        word
+    }
+
+    fn store<const N: usize>(&self, at: usize, word: [u8; N]) {
+        assert!((self.at + at).is_multiple_of(N), "{N} bytes at {}", self.at + at);
+        self.copy_in(at, &word);
+    }
+}
+
+impl Area for ModelMemory {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn is_aligned(&self, align: usize) -> bool {
+        self.at.is_multiple_of(align)
+    }
+
+    fn slice(&self, at: usize, len: usize) -> Self {
+        assert!(at <= self.len && len <= self.len - at);
+        Self {
+            bytes: self.bytes.clone(),
+            at: self.at + at,
+            len,
+        }
+    }
+
+    fn load_u16(&self, at: usize, _: Ordering) -> u16 {
+        u16::from_ne_bytes(self.load(at))
+    }
+
+    fn store_u16(&self, at: usize, value: u16, _: Ordering) {
+        self.store(at, value.to_ne_bytes());
+    }
+
+    fn load_u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.load(at))
+    }
+
+    fn store_u32(&self, at: usize, value: u32) {
+        self.store(at, value.to_ne_bytes());
+    }
+
+    fn load_u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.load(at))
+    }
+
+    fn store_u64(&self, at: usize, value: u64) {
+        self.store(at, value.to_ne_bytes());
+    }
+
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
+        assert!(at <= self.len && into.len() <= self.len - at);
+        into.copy_from_slice(&self.bytes.borrow()[self.at + at..][..into.len()]);
+    }
+
+    fn copy_in(&self, at: usize, from: &[u8]) {
+        assert!(at <= self.len && from.len() <= self.len - at);
+        self.bytes.borrow_mut()[self.at + at..][..from.len()].copy_from_slice(from);
+    }
+}

@@ -1,0 +1,5 @@
+//! Hostile front-ends and guests of the vhost-user device.
+
+pub mod front_end;
+pub mod guest;
+pub mod messages;

@@ -1,0 +1,307 @@
+//! The data plane of a ring, used by receiver and transmitter: the ring, its mailbox, and one epoll descriptor for
+//! both.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use pontoon_ring::device::{self, Device, Queue, State};
+use pontoon_ring::{Layout, LayoutError};
+use rustix::event::epoll;
+use tracing::warn;
+
+use crate::features::Features;
+use crate::log::RingLog;
+use crate::mailbox::{self, Command, Mailbox, Response};
+use crate::memory::MemoryTable;
+
+/// The configuration with which a ring starts.
+#[derive(Debug)]
+pub(crate) struct RingConfig {
+    pub(crate) memory: Arc<MemoryTable>,
+    pub(crate) layout: Layout,
+    pub(crate) features: Features,
+    /// Available entries taken by the previous back-end.
+    pub(crate) base: u16,
+    pub(crate) kick: OwnedFd,
+    pub(crate) call: Option<OwnedFd>,
+    pub(crate) err: Option<OwnedFd>,
+    pub(crate) enabled: bool,
+    pub(crate) log: Option<RingLog>,
+    /// The MTU of the guest's interface.
+    pub(crate) mtu: usize,
+}
+
+/// The data plane of one ring.
+#[derive(Debug)]
+pub(crate) struct DataPlane {
+    mailbox: Arc<Mailbox>,
+    /// Watches the mailbox's eventfd and the ring's kick, so that the worker needs to watch one descriptor only.
+    epoll: OwnedFd,
+    ring: Option<ActiveRing>,
+    /// Number of rings that failed.
+    faults: u64,
+}
+
+/// A ring that is being served.
+#[derive(Debug)]
+pub(crate) struct ActiveRing {
+    pub(crate) device: Device,
+    pub(crate) config: RingConfig,
+    /// The ring has failed and is not served until it is started again.
+    failed: bool,
+    /// All parts of the ring are in the current memory table.
+    mapped: bool,
+}
+
+/// The reason why a ring cannot be served any longer.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum RingFault {
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Driver(#[from] device::Error),
+    #[error("guest memory was truncated")]
+    Memory,
+}
+
+/// Maximum number of failures of a ring, or failed messages of a session, that are logged: the guest and its front-end
+/// could cause any number.
+pub(crate) const MAX_LOGGED: u64 = 20;
+
+impl DataPlane {
+    pub(crate) fn new(mailbox: Arc<Mailbox>) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, mailbox.event())?;
+        Ok(Self {
+            mailbox,
+            epoll,
+            ring: None,
+            faults: 0,
+        })
+    }
+
+    /// Executes a pending command. Returns false if there is none.
+    pub(crate) fn execute_command(&mut self) -> bool {
+        if !self.mailbox.has_command() {
+            return false;
+        }
+        let mailbox = self.mailbox.clone();
+        mailbox.execute(|command| self.execute(command));
+        true
+    }
+
+    /// Returns the ring if it can be served. It may be disabled.
+    pub(crate) fn live(&mut self) -> Option<&mut ActiveRing> {
+        let ring = self.ring.as_ref()?;
+        if ring.lost_memory() {
+            self.fail(RingFault::Memory);
+        } else if let Some(error) = ring.device.broken() {
+            self.fail(RingFault::Driver(error));
+        }
+        self.ring.as_mut().filter(|ring| !ring.failed && ring.mapped)
+    }
+
+    /// Makes the descriptor readable.
+    pub(crate) fn wake(&self) {
+        mailbox::signal(self.mailbox.event());
+    }
+
+    /// Marks the ring as failed.
+    pub(crate) fn fail(&mut self, fault: RingFault) {
+        let Some(ring) = self.ring.as_mut().filter(|ring| !ring.failed) else {
+            return;
+        };
+        ring.failed = true;
+        self.faults += 1;
+        if self.faults <= MAX_LOGGED {
+            warn!("virtqueue failed: {fault}");
+        }
+        if let Some(err) = &ring.config.err {
+            signal(err);
+        }
+    }
+
+    pub(crate) fn faults(&self) -> u64 {
+        self.faults
+    }
+
+    /// Returns the ring in any state.
+    pub(crate) fn ring(&self) -> Option<&ActiveRing> {
+        self.ring.as_ref()
+    }
+
+    fn execute(&mut self, command: Command) -> Response {
+        match command {
+            Command::Start(config) => return self.start(*config),
+            Command::Stop => return Response::Stopped(self.stop()),
+            Command::Memory(memory) => self.remap(memory),
+            Command::Call(call) => self.set(|ring| {
+                ring.config.call = call;
+                ring.call();
+            }),
+            Command::Err(err) => self.set(|ring| ring.config.err = err),
+            Command::Enable(enabled) => self.set(|ring| ring.config.enabled = enabled),
+            Command::Log(log) => self.set(|ring| ring.config.log = log),
+        }
+        Response::Done
+    }
+
+    fn set(&mut self, how: impl FnOnce(&mut ActiveRing)) {
+        if let Some(ring) = &mut self.ring {
+            how(ring);
+        }
+    }
+
+    /// A front-end may remove the region that contains a running ring and add it again (REM_MEM_REG, ADD_MEM_REG). The
+    /// ring is not served meanwhile.
+    fn remap(&mut self, memory: Arc<MemoryTable>) {
+        self.set(|ring| {
+            ring.config.memory = memory;
+            ring.mapped = ring.open().is_ok();
+        });
+    }
+
+    fn start(&mut self, config: RingConfig) -> Response {
+        self.stop();
+        let ring = match ActiveRing::new(config) {
+            Ok(ring) => ring,
+            Err(fault) => return Response::Failed(fault.to_string()),
+        };
+        if let Err(errno) = watch(&self.epoll, &ring.config.kick) {
+            return Response::Failed(format!("cannot watch the kick descriptor: {errno}"));
+        }
+        // A previous back-end that was killed may not have signalled the chains it returned.
+        if ring.device.state().used != 0 {
+            ring.call();
+        }
+        self.ring = Some(ring);
+        Response::Done
+    }
+
+    fn stop(&mut self) -> Option<u16> {
+        let mut ring = self.ring.take()?;
+        let _ = epoll::delete(&self.epoll, &ring.config.kick);
+        if let Ok((mut queue, notifier)) = ring.open() {
+            notifier.publish(&mut queue);
+        }
+        Some(ring.device.state().available)
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        self.mailbox.close();
+    }
+}
+
+impl AsFd for DataPlane {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// The features, the dirty log and the call descriptor that are needed while a queue is served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notifier<'r> {
+    pub(crate) features: Features,
+    pub(crate) log: Option<&'r RingLog>,
+    call: Option<&'r OwnedFd>,
+}
+
+impl ActiveRing {
+    fn new(config: RingConfig) -> Result<Self, RingFault> {
+        // All chains are returned in the order in which they were taken. Chains that a killed back-end took and did not
+        // return therefore follow those that it returned, and are taken again. No other state is needed, which is why
+        // INFLIGHT_SHMFD is not offered.
+        let used = device::used_index(&&*config.memory, &config.layout)?;
+        if config.base.wrapping_sub(used) > config.layout.size {
+            return Err(RingFault::Layout(LayoutError::State {
+                available: config.base,
+                used,
+                size: config.layout.size,
+            }));
+        }
+        let state = State {
+            available: used,
+            used,
+        };
+        let mut ring = Self {
+            device: Device::new(config.layout, config.features.ring(), state)?,
+            config,
+            failed: false,
+            mapped: true,
+        };
+        // Refuses a layout outside of memory now rather than at the first frame.
+        ring.open()?;
+        if ring.lost_memory() {
+            return Err(RingFault::Memory);
+        }
+        Ok(ring)
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.config.enabled
+    }
+
+    /// Signals the driver unconditionally. Used entries published while there was no call descriptor are not signalled
+    /// later: with event indices the signal is due once, when the index passes the driver's event.
+    fn call(&self) {
+        if let Some(call) = &self.config.call {
+            signal(call);
+        }
+    }
+
+    /// Looks up the queue in memory.
+    pub(crate) fn open(&mut self) -> Result<(Queue<'_, &MemoryTable>, Notifier<'_>), LayoutError> {
+        let RingConfig {
+            memory,
+            features,
+            log,
+            call,
+            ..
+        } = &self.config;
+        let notifier = Notifier {
+            features: *features,
+            log: log.as_ref(),
+            call: call.as_ref(),
+        };
+        Ok((self.device.attach(&**memory)?, notifier))
+    }
+
+    fn lost_memory(&self) -> bool {
+        let log = self.config.log.as_ref();
+        self.config.memory.has_faulted() || log.is_some_and(|log| log.log.has_faulted())
+    }
+}
+
+impl Notifier<'_> {
+    /// Publishes the returned chains, and signals the driver if it requested that.
+    pub(crate) fn publish(&self, queue: &mut Queue<'_, &MemoryTable>) {
+        let wake = queue.publish();
+        if let Some(log) = self.log {
+            log.mark_used_ring();
+        }
+        if let Some(call) = self.call.filter(|_| wake) {
+            signal(call);
+        }
+    }
+
+    /// Requests a kick, then returns the number of chains ready to be taken.
+    pub(crate) fn rearm(&self, queue: &mut Queue<'_, &MemoryTable>) -> Result<u16, device::Error> {
+        let waiting = queue.rearm();
+        if let Some(log) = self.log {
+            log.mark_used_ring();
+        }
+        waiting
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)
+}
+
+/// Adds one to a non-blocking eventfd. A failed write means that its counter is full, so it is readable already.
+fn signal(fd: &OwnedFd) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}

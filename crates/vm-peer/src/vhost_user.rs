@@ -1,0 +1,52 @@
+//! A vhost-user front-end with a virtio-net driver, in one process and at native speed.
+//!
+//! Messages are those of rust-vmm's `vhost` front-end; rings use the driver side of `pontoon-ring`. Segmentation,
+//! checksums, mergeable buffers, event indices and indirect descriptors are used as negotiated. Tests with a hostile
+//! guest have access to all of its memory and the addresses of its rings ([`Machine::memory`], [`Queue::layout`]), to
+//! the file of the memory ([`Machine::file`]), and to the front-end ([`Machine::frontend`]).
+
+mod bridge;
+mod machine;
+mod map;
+mod queue;
+mod rx;
+mod tx;
+
+pub use bridge::bridge_tap;
+pub use machine::{Machine, Options, QueuePair};
+pub use queue::Queue;
+pub use rx::{Received, Rx};
+pub use tx::{Tx, TxLayout};
+
+use std::io;
+
+use pontoon_ring::{LayoutError, driver};
+use pontoon_wire::vnet;
+
+/// An error of the front-end or driver.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The vhost-user session failed.
+    #[error("vhost-user session: {0}")]
+    Session(#[from] vhost::Error),
+    /// A system call failed.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The address of a ring is invalid.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The device violated the ring protocol.
+    #[error("device protocol error: {0}")]
+    Device(#[from] driver::Error),
+    /// The device sent invalid offload metadata.
+    #[error("device protocol error: {0}")]
+    Header(#[from] vnet::Malformed),
+    /// The device published an incomplete frame.
+    #[error("the device published {shown} of a frame's {all} buffers")]
+    Partial {
+        /// Buffers published.
+        shown: u16,
+        /// Buffers according to the frame's header.
+        all: u16,
+    },
+}

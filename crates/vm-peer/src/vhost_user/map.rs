@@ -1,0 +1,46 @@
+//! The layout of the guest's memory.
+
+use pontoon_ring::Layout;
+
+use super::Options;
+
+/// Guest address of the memory; not zero, so that address 0 is invalid.
+pub(crate) const BASE: u64 = 1 << 20;
+
+/// Bytes of memory per transmitted frame: a table of indirect descriptors, then the header and the frame.
+pub(crate) const FRAME_MEMORY: u64 = HEADER_OFFSET + (68 << 10);
+
+/// Offset of the header in that memory.
+pub(crate) const HEADER_OFFSET: u64 = 4096;
+
+/// Addresses of one pair's rings and buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PairMap {
+    pub(crate) rx: Layout,
+    pub(crate) tx: Layout,
+    pub(crate) buffers: u64,
+    pub(crate) places: u64,
+    pub(crate) end: u64,
+}
+
+impl PairMap {
+    /// Places a pair from `begin` on.
+    pub(crate) fn new(begin: u64, options: &Options) -> Self {
+        let size = options.queue_size;
+        let ring = page(Layout::contiguous_bytes(size) as u64);
+        let count = u64::from(size);
+        let buffers = begin + 2 * ring;
+        let places = buffers + page(count * u64::from(options.buffer));
+        Self {
+            rx: Layout::contiguous(size, begin),
+            tx: Layout::contiguous(size, begin + ring),
+            buffers,
+            places,
+            end: places + count * FRAME_MEMORY,
+        }
+    }
+}
+
+fn page(bytes: u64) -> u64 {
+    bytes.next_multiple_of(4096)
+}

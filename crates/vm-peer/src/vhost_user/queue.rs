@@ -1,0 +1,150 @@
+//! One ring with its eventfds.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pontoon_ring::driver::{self, Driver, Slot};
+use pontoon_ring::memory::{Area, Memory, VmMemory};
+use pontoon_ring::{Features, Layout, LayoutError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use vm_memory::{GuestMemoryMmap, VolatileSlice};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::Error;
+
+/// A ring.
+#[derive(Debug)]
+pub struct Queue {
+    driver: Driver<Box<[Slot]>>,
+    layout: Layout,
+    memory: Arc<GuestMemoryMmap>,
+    kick: OwnedFd,
+    call: OwnedFd,
+    kicks: u64,
+}
+
+/// A ring looked up in memory.
+pub(crate) type Open<'q> = driver::Queue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
+
+impl Queue {
+    pub(crate) fn new(
+        memory: Arc<GuestMemoryMmap>,
+        layout: Layout,
+        features: Features,
+    ) -> Result<Self, Error> {
+        let slots = vec![Slot::default(); layout.size.into()].into_boxed_slice();
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
+        Ok(Self {
+            driver: Driver::new(VmMemory::new(&*memory), layout, features, slots)?,
+            layout,
+            memory,
+            kick: event()?,
+            call: event()?,
+            kicks: 0,
+        })
+    }
+
+    /// Returns the ring's guest addresses.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Returns the number of notifications sent to the device.
+    pub fn kicks(&self) -> u64 {
+        self.kicks
+    }
+
+    /// Notifies the device, even if it suppressed notifications.
+    pub fn kick(&mut self) {
+        self.kicks += 1;
+        // It fails only if the counter is at its maximum of 2^64 - 2.
+        let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
+    }
+
+    /// Returns and clears the number of calls from the device.
+    pub fn take_calls(&self) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.call, &mut count) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(_) => 0,
+        }
+    }
+
+    /// Waits until the device has returned chains. Returns false after `timeout`.
+    ///
+    /// # Errors
+    /// The device violated the protocol, or the descriptor cannot be polled.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let begin = Instant::now();
+        loop {
+            if self.open()?.rearm()? > 0 {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            let patience = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut fds = [PollFd::new(&self.call, PollFlags::IN)];
+            match poll(&mut fds, Some(&patience)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+            // The call may concern chains that were seen before.
+            self.take_calls();
+            if self.open()?.poll()? > 0 {
+                return Ok(true);
+            }
+            if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+
+    pub(crate) fn open(&mut self) -> Result<Open<'_>, LayoutError> {
+        self.driver.attach(VmMemory::new(&*self.memory))
+    }
+
+    /// Publishes added chains, and notifies the device if it requested that.
+    pub(crate) fn publish(&mut self) -> Result<(), LayoutError> {
+        if self.open()?.publish() {
+            self.kick();
+        }
+        Ok(())
+    }
+
+    /// Writes to the guest's memory.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+        self.area(address, bytes.len()).copy_in(0, bytes);
+    }
+
+    /// Reads from the guest's memory.
+    pub(crate) fn read(&self, address: u64, into: &mut [u8]) {
+        self.area(address, into.len()).copy_out(0, into);
+    }
+
+    /// Returns a part of the guest's memory.
+    pub(crate) fn area(&self, address: u64, len: usize) -> VolatileSlice<'_> {
+        VmMemory::new(&*self.memory)
+            .area(address, len)
+            .expect("buffers are in memory")
+    }
+
+    /// Returns kick and call for rust-vmm's front-end.
+    pub(crate) fn events(&self) -> io::Result<[EventFd; 2]> {
+        Ok([to_event_fd(&self.kick)?, to_event_fd(&self.call)?])
+    }
+}
+
+impl AsFd for Queue {
+    /// Readable after a call from the device.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.call.as_fd()
+    }
+}
+
+fn to_event_fd(event: &OwnedFd) -> io::Result<EventFd> {
+    let copy = event.try_clone()?.into_raw_fd();
+    // SAFETY: the descriptor is an eventfd without another owner: `into_raw_fd` released it.
+    Ok(unsafe { EventFd::from_raw_fd(copy) })
+}
