@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, value_parser};
+use clap::builder::styling::Styles;
+use clap::{Args, Parser, Subcommand, value_parser};
 
 use crate::native::Joint;
 use crate::scenario::{Profile, SCENARIOS};
-use crate::stack::{self, Wanted};
+use crate::stack::{self, PONTOON, Purpose, Wanted};
 
 /// Examples first, then the options, one line each.
 const HELP: &str = "\
@@ -36,14 +37,18 @@ root is not needed. The exit status is 0 where everything was measured (or canno
 something stalled or failed, 1 where we failed, 2 for wrong usage.
 ";
 
-#[derive(Args, Debug)]
+/// Compare network stacks on this machine
+#[derive(Debug, Parser)]
 #[command(
+    name = "pontoon-bench",
+    version,
+    styles = Styles::plain(),
     help_template = HELP,
     override_usage = "pontoon bench [OPTIONS] [SCENARIO...]",
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true
 )]
-pub struct Bench {
+pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
     #[command(flatten)]
@@ -53,7 +58,7 @@ pub struct Bench {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Relays of multicast
-    Relay(crate::relay::Relay),
+    Relay(crate::relay::Arguments),
     /// Compare two reports
     Compare(Compare),
     /// List scenarios, cells, and stacks found here
@@ -62,6 +67,14 @@ pub(crate) enum Verb {
     Shm(Shm),
     /// How often a guest leaves its virtual machine, for a packet and for a connection
     Exits(crate::exits::Exits),
+    #[command(hide = true)]
+    LoadServer(Server),
+    #[command(hide = true)]
+    LoadClient(Client),
+    #[command(hide = true)]
+    TapGuest(Machine),
+    #[command(hide = true)]
+    FirstByte(Touch),
 }
 
 #[derive(Args, Debug)]
@@ -143,15 +156,15 @@ pub(crate) struct Shm {
     pub(crate) solo5: Option<PathBuf>,
 }
 
-/// `bench-server`: the one server.
+/// `load-server`: the one server.
 #[derive(Args, Debug)]
-pub struct Server {
+pub(crate) struct Server {
     pub(crate) listen: IpAddr,
 }
 
-/// `bench-client`: the one client.
+/// `load-client`: the one client.
 #[derive(Args, Debug)]
-pub struct Client {
+pub(crate) struct Client {
     /// Of this network namespace, from now on.
     #[arg(long)]
     pub(crate) congestion_control: Option<String>,
@@ -160,9 +173,9 @@ pub struct Client {
     pub(crate) order: String,
 }
 
-/// `bench-machine`: a machine at native speed.
+/// `tap-guest`: a machine at native speed.
 #[derive(Args, Debug)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Of its interface.
     #[arg(long)]
     pub(crate) mtu: u16,
@@ -176,28 +189,23 @@ pub struct Machine {
     pub(crate) command: Vec<OsString>,
 }
 
-/// `bench-touch`: one byte there and back.
+/// `first-byte`: one byte there and back.
 #[derive(Args, Debug)]
-pub struct Touch {
+pub(crate) struct Touch {
     pub(crate) server: IpAddr,
     pub(crate) port: u16,
 }
 
 impl Stacks {
-    /// All of them, pontoon among them.
+    /// All stacks to compare. Pontoon is among them, unless only machines are named.
     pub(crate) fn wanted(&self) -> Vec<Wanted> {
-        let plain = |name: &str| Wanted {
-            name: name.to_owned(),
-            program: None,
-            flags: Vec::new(),
-        };
         let mut wanted = self.against.clone();
         if wanted.is_empty() {
-            wanted = stack::usual().map(plain).collect();
+            wanted = stack::defaults().collect();
         }
-        let takes_part = |one: &Wanted| one.name == PONTOON;
-        if !wanted.iter().any(takes_part) && wanted.iter().any(|one| stack::is_usual(&one.name)) {
-            wanted.push(plain(PONTOON));
+        let is_pontoon = |one: &Wanted| one.name == PONTOON;
+        if !wanted.iter().any(is_pontoon) && wanted.iter().any(|one| stack::is_default(&one.name)) {
+            wanted.push(Wanted::usual(PONTOON));
         }
         let variants = match self.profile {
             Profile::Full if self.variant.is_empty() => &["event", "poll"][..],
@@ -205,14 +213,12 @@ impl Stacks {
         };
         wanted.extend(variants.iter().map(|mode| Wanted {
             flags: vec!["--io".to_owned(), (*mode).to_owned()],
-            ..plain(&format!("{PONTOON}-{mode}"))
+            ..Wanted::usual(&format!("{PONTOON}-{mode}"))
         }));
         wanted.extend(self.variant.iter().cloned());
         wanted
     }
 }
-
-const PONTOON: &str = "pontoon";
 
 fn scenario(text: &str) -> Result<String, String> {
     if SCENARIOS.iter().any(|scenario| scenario.name == text) {
@@ -229,23 +235,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn against(text: &str) -> Result<Wanted, String> {
-    let (name, program) = match text.split_once('=') {
-        Some((name, program)) => (name, Some(PathBuf::from(program))),
-        None => (text, None),
-    };
-    if !stack::is_known(name) {
-        let kinds: Vec<_> = stack::kinds().collect();
-        return Err(format!(
-            "not a stack's name: {}, or one of them with something behind it, such as pasta-debian \
-             (try: pontoon bench list)",
-            kinds.join(", ")
-        ));
-    }
-    Ok(Wanted {
-        name: file_name(name)?,
-        program,
-        flags: Vec::new(),
-    })
+    Wanted::parse(text, Purpose::Network)
 }
 
 fn variant(text: &str) -> Result<Wanted, String> {
@@ -256,19 +246,10 @@ fn variant(text: &str) -> Result<Wanted, String> {
         format!("{PONTOON}-{name}")
     };
     Ok(Wanted {
-        name: file_name(&name)?,
+        name: stack::file_name(&name)?,
         program: None,
         flags: flags.split_whitespace().map(str::to_owned).collect(),
     })
-}
-
-/// A name that can be a file's and a column's.
-fn file_name(name: &str) -> Result<String, String> {
-    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    if name.is_empty() || !name.chars().all(fits) {
-        return Err("a stack's name has letters, digits, '-', '_' and '.'".into());
-    }
-    Ok(name.to_owned())
 }
 
 #[cfg(test)]

@@ -3,26 +3,40 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clap::Parser;
 
 use crate::args::{Bench, Client, Compare, List, Machine, Measure, Server, Stacks, Touch, Verb};
 use crate::enclosure::{Enclosure, enclosed};
 use crate::job::Word;
 use crate::report::Completeness;
-use crate::run::{self, Run};
+use crate::run::{Run, now};
 use crate::scenario::{Question, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{exits, load, native, network, report, shm, stack};
+use crate::{exits, load, native, network, report, shm, stack, usage};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
 
-/// `pontoon bench`.
-///
-/// # Errors
-/// What failed, on what, and what to try.
-pub fn bench(arguments: Bench) -> Result<u8> {
+/// Runs the command line. Returns the exit status.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match Bench::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::report(&error),
+    };
+    match run(arguments) {
+        Ok(status) => status.into(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Bench) -> Result<u8> {
     match arguments.verb {
         None => measure(arguments.measure),
         Some(Verb::Relay(relay)) => crate::relay::relay(&relay),
@@ -33,6 +47,10 @@ pub fn bench(arguments: Bench) -> Result<u8> {
             print(&exits::exits(&arguments)?)?;
             Ok(0)
         }
+        Some(Verb::LoadServer(arguments)) => server(&arguments),
+        Some(Verb::LoadClient(arguments)) => client(&arguments),
+        Some(Verb::TapGuest(arguments)) => machine(&arguments),
+        Some(Verb::FirstByte(arguments)) => touch(&arguments),
     }
 }
 
@@ -82,8 +100,8 @@ fn plan(arguments: &Measure) -> Run {
     let report = Report {
         version: VERSION,
         generator: concat!("pontoon bench ", env!("CARGO_PKG_VERSION")).to_owned(),
-        began: run::now(),
-        ended: run::now(),
+        began: now(),
+        ended: now(),
         command: command_line(),
         plan: Plan {
             rounds: arguments.rounds.unwrap_or(profile.pick(6, 7)),
@@ -217,20 +235,20 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// `pontoon bench-server`.
+/// `pontoon-bench load-server`.
 ///
 /// # Errors
 /// As [`load::serve`].
-pub fn server(arguments: &Server) -> Result<u8> {
+fn server(arguments: &Server) -> Result<u8> {
     load::serve(arguments.listen)?;
     Ok(0)
 }
 
-/// `pontoon bench-client`.
+/// `pontoon-bench load-client`.
 ///
 /// # Errors
 /// As [`load::work`].
-pub fn client(arguments: &Client) -> Result<u8> {
+fn client(arguments: &Client) -> Result<u8> {
     let order = serde_json::from_str(&arguments.order).context("no order")?;
     if let Some(name) = &arguments.congestion_control
         && let Err(error) = network::set_congestion_control(name)
@@ -245,11 +263,11 @@ pub fn client(arguments: &Client) -> Result<u8> {
     Ok(0)
 }
 
-/// `pontoon bench-machine`: ends as the command in it does.
+/// `pontoon-bench tap-guest`: ends as the command in it does.
 ///
 /// # Errors
 /// As [`native::run`].
-pub fn machine(arguments: &Machine) -> Result<u8> {
+fn machine(arguments: &Machine) -> Result<u8> {
     let status = native::run(arguments)?;
     Ok(status
         .code()
@@ -257,11 +275,11 @@ pub fn machine(arguments: &Machine) -> Result<u8> {
         .unwrap_or(1))
 }
 
-/// `pontoon bench-touch`: says a line when a byte came back.
+/// `pontoon-bench first-byte`: says a line when a byte came back.
 ///
 /// # Errors
 /// The server is not reached.
-pub fn touch(arguments: &Touch) -> Result<u8> {
+fn touch(arguments: &Touch) -> Result<u8> {
     let mut stream = TcpStream::connect((arguments.server, arguments.port))?;
     stream.write_all(&[1])?;
     stream.read_exact(&mut [0])?;

@@ -14,10 +14,10 @@ use crate::job::Ports;
 use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
 
 /// Verbs of the program that the harness starts.
-pub(crate) const SERVER: &str = "bench-server";
-pub(crate) const CLIENT: &str = "bench-client";
-pub(crate) const TOUCH: &str = "bench-touch";
-pub(crate) const MACHINE: &str = "bench-machine";
+pub(crate) const SERVER: &str = "load-server";
+pub(crate) const CLIENT: &str = "load-client";
+pub(crate) const TOUCH: &str = "first-byte";
+pub(crate) const MACHINE: &str = "tap-guest";
 
 /// Ports to publish: for users, and below those from which the host's kernel chooses.
 const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;

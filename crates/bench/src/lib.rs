@@ -8,7 +8,7 @@
 //! [`exits`], how often a virtual machine is left for one.
 //! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
 
-pub mod args;
+mod args;
 mod bench;
 mod enclosure;
 mod exits;
@@ -26,5 +26,6 @@ pub mod schema;
 mod shm;
 mod stack;
 pub mod stats;
+mod usage;
 
-pub use bench::{bench, client, machine, server, touch};
+pub use bench::main;

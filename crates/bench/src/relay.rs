@@ -6,6 +6,7 @@
 //! takes apart before the link, as one call for each would be the limit; `--super` leaves them together.
 
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,7 @@ use clap::{Args, value_parser};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::enclosure::{Enclosure, enclosed};
+use crate::stack::{self, Purpose, Wanted};
 
 mod latency;
 mod page;
@@ -20,17 +22,18 @@ mod processes;
 mod report;
 mod sender;
 mod sink;
-mod stack;
 mod topology;
 
+use processes::Running;
 use report::{Figure, Report};
 use sender::{Frames, Pace};
-use stack::{Stack, Wanted};
 use topology::{Network, Topology};
+
+pub(crate) use topology::{Hop, group, sender_address};
 
 /// What was asked for.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Relay {
+pub(crate) struct Arguments {
     /// one-hop, chain-N, tree-N
     #[arg(
         long,
@@ -39,8 +42,8 @@ pub(crate) struct Relay {
         default_value = "one-hop,chain-3,tree-3"
     )]
     topology: Vec<Topology>,
-    /// Relays beside pontoon: smcroute, socat, mcr, each with =PROGRAM where it is not in the path [default: all there are]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    /// Relays to compare with: mcr, smcroute, socat, each as NAME[=PROGRAM] [default: those that are installed]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
     against: Vec<Wanted>,
     /// Flags for 'pontoon relay'
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
@@ -76,8 +79,8 @@ pub(crate) struct Relay {
 ///
 /// # Errors
 /// What failed, on what, and what to try.
-pub(crate) fn relay(arguments: &Relay) -> Result<u8> {
-    let stacks = stack::find(&arguments.against, &arguments.flags)?;
+pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
+    let stacks = stack::find_relays(&arguments.against, &arguments.flags)?;
     let report = Report::new(arguments.seconds, arguments.latency);
     enclosed(|_: &Enclosure| match measure(arguments, &stacks, report) {
         Ok(()) => 0,
@@ -88,14 +91,14 @@ pub(crate) fn relay(arguments: &Relay) -> Result<u8> {
     })
 }
 
-fn measure(arguments: &Relay, stacks: &[Stack], mut report: Report) -> Result<()> {
+fn measure(arguments: &Arguments, stacks: &[(String, Box<dyn Relay>)], mut report: Report) -> Result<()> {
     let cpus = Cpus::look()?;
     report::say(&report.header())?;
     for topology in &arguments.topology {
         for rate in &arguments.rate {
-            for stack in stacks {
-                let figure = one(arguments, *topology, *rate, stack, &cpus)
-                    .with_context(|| format!("{} {topology} {rate}", stack.name()))?;
+            for (name, relay) in stacks {
+                let figure = one(arguments, *topology, *rate, (name, relay.as_ref()), &cpus)
+                    .with_context(|| format!("{name} {topology} {rate}"))?;
                 report::say(&figure.row())?;
                 report.figures.push(figure);
                 if let Some(path) = &arguments.output {
@@ -111,7 +114,13 @@ fn measure(arguments: &Relay, stacks: &[Stack], mut report: Report) -> Result<()
     }
 }
 
-fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &Cpus) -> Result<Figure> {
+fn one(
+    arguments: &Arguments,
+    topology: Topology,
+    rate: u32,
+    (name, relay): (&str, &dyn Relay),
+    cpus: &Cpus,
+) -> Result<Figure> {
     let network = Network::new(topology)?;
     let frames = match (arguments.together, arguments.latency) {
         (true, _) => Frames::Together(32),
@@ -123,8 +132,8 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
     }
     // What is started now inherits it.
     cpus.stay_on_the_first()?;
-    let relays = stack.start(&network)?;
-    let group = network.last_group(stack.rewritten());
+    let relays = start(relay, &network)?;
+    let group = network.last_group(relay.rewrites_group());
     let sinks = network.sinks(group)?;
     network.settle(&sinks)?;
     let latency = arguments
@@ -147,7 +156,7 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
     let seconds = sent.time.as_secs_f64();
     let each = arrived as f64 / network.outputs() as f64;
     Ok(Figure {
-        stack: stack.name(),
+        stack: name.to_owned(),
         topology: topology.to_string(),
         wanted: rate,
         sent: sent.datagrams as f64 / seconds,
@@ -157,6 +166,50 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
         machine_cpu: (after.1 - before.1) / seconds,
         latency_us: latency.map(latency::Listener::finish).transpose()?,
     })
+}
+
+/// A relay of multicast.
+pub(crate) trait Relay {
+    /// Returns true if it sends to the next hop's group. The kernel's routes keep the group.
+    fn rewrites_group(&self) -> bool {
+        true
+    }
+
+    /// Starts its processes at one hop.
+    ///
+    /// # Errors
+    /// A program cannot be run, or refuses its configuration.
+    fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>>;
+}
+
+/// The directory for sockets and files of relays; no other program runs in this mount namespace.
+pub(crate) const SCRATCH: &str = "/tmp";
+
+/// Starts a relay at every hop.
+fn start(relay: &dyn Relay, network: &Network) -> Result<Running> {
+    let mut running = Running(Vec::new());
+    for hop in network.hops() {
+        running.0.extend(relay.start(&hop)?);
+    }
+    Ok(running)
+}
+
+/// Starts a program in a hop's namespace.
+///
+/// # Errors
+/// It cannot be run.
+pub(crate) fn spawn(hop: &Hop<'_>, command: &mut Command) -> Result<Child> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let program = command.get_program().display().to_string();
+    hop.namespace
+        .enter(|| command.spawn().with_context(|| format!("cannot run {program}")))
+}
+
+fn against(text: &str) -> Result<Wanted, String> {
+    Wanted::parse(text, Purpose::Relay)
 }
 
 /// CPUs that we may use.

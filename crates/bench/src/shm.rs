@@ -15,6 +15,7 @@ use crate::enclosure::{Enclosure, enclosed};
 use crate::network::ip;
 use crate::report::machine::in_words;
 use crate::report::words::counted;
+use crate::stack;
 use crate::stats::median;
 
 mod datagram;
@@ -144,7 +145,7 @@ fn measure_all(arguments: &Shm, enclosure: &Enclosure) -> Result<String> {
     let bench = Bench {
         duration: Duration::from_secs_f64(arguments.duration),
         enclosure,
-        program: std::env::current_exe().context("cannot find this program")?,
+        program: stack::pontoon()?,
         solo5,
     };
     for round in 1..=arguments.rounds {
@@ -210,7 +211,7 @@ fn cases(solo5: bool) -> Vec<Case> {
 struct Bench<'b> {
     duration: Duration,
     enclosure: &'b Enclosure,
-    /// This one.
+    /// Pontoon's.
     program: PathBuf,
     solo5: Option<Solo5>,
 }
@@ -234,7 +235,7 @@ impl Bench<'_> {
         }
     }
 
-    /// This program, where every user may run it.
+    /// Pontoon, where every user may run it.
     fn pontoon(&self) -> Result<PathBuf> {
         self.enclosure.publish(&self.program, "pontoon")
     }

@@ -1,4 +1,6 @@
-//! Stacks: ways out of a namespace or a machine. One file and one line in [`KINDS`] each.
+//! The registry of stacks: ways out of a network namespace or a virtual machine, and relays of multicast.
+//!
+//! A stack is one file and one line in [`KINDS`].
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -12,61 +14,130 @@ use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
 
 use crate::host::Host;
+use crate::native::Joint;
+use crate::relay::Relay;
 use crate::schema::{self, Role};
 
 mod backend;
 mod direct;
 mod machine;
+mod mcr;
 mod native;
 mod pasta;
 mod pontoon;
+mod pontoon_relay;
 mod qemu;
 mod qemu_libslirp;
 mod slirp4netns;
+mod smcroute;
+mod socat;
 mod veth;
 
-/// Every kind, in the order in which they take their turns.
+use backend::{Link, Who};
+
+/// Every kind of stack, in the order in which they are measured.
 const KINDS: &[Kind] = &[
     direct::KIND,
     veth::KIND,
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
-    native::PONTOON_DRIVER,
-    native::PASST_DRIVER,
-    native::PONTOON_BARE_DRIVER,
-    native::PASST_BARE_DRIVER,
-    native::PONTOON_STREAM,
-    native::PASST_STREAM,
-    native::PONTOON_LOSSY_STREAM,
-    native::PASST_LOSSY_STREAM,
-    qemu::PONTOON_STREAM,
-    qemu::PASST_STREAM,
-    qemu::PONTOON_VHOST_USER,
-    qemu::PASST_VHOST_USER,
+    Kind::native("driver-pontoon", Who::Pontoon, Joint::Driver),
+    Kind::native("driver-passt", Who::Passt, Joint::Driver),
+    Kind::native("bare-driver-pontoon", Who::Pontoon, Joint::BareDriver),
+    Kind::native("bare-driver-passt", Who::Passt, Joint::BareDriver),
+    Kind::native("stream-pontoon", Who::Pontoon, Joint::Stream),
+    Kind::native("stream-passt", Who::Passt, Joint::Stream),
+    Kind::native("lossy-stream-pontoon", Who::Pontoon, Joint::LossyStream),
+    Kind::native("lossy-stream-passt", Who::Passt, Joint::LossyStream),
+    Kind::qemu("qemu-pontoon", Who::Pontoon, Link::Stream),
+    Kind::qemu("qemu-passt", Who::Passt, Link::Stream),
+    Kind::qemu("qemu-vhost-user-pontoon", Who::Pontoon, Link::VhostUser),
+    Kind::qemu("qemu-vhost-user-passt", Who::Passt, Link::VhostUser),
     qemu_libslirp::KIND,
+    pontoon_relay::KIND,
+    mcr::KIND,
+    smcroute::KIND,
+    socat::KIND,
 ];
 
-/// The user that stacks run as where root runs the harness, as they are made for users without privileges.
+/// The name of the stack that every comparison contains.
+pub(crate) const PONTOON: &str = "pontoon";
+
+/// The user that stacks run as where root runs the harness: they are made for users without privileges.
 const NOBODY: u32 = 65534;
 
 /// A kind of stack.
 struct Kind {
     name: &'static str,
     role: Role,
-    /// It takes part without being named.
-    usual: bool,
-    find: fn(&Wanted) -> Result<Found>,
+    find: Find,
+}
+
+/// The function that looks for the programs of a stack on this machine.
+enum Find {
+    /// A way out of a network namespace. It is compared by default.
+    Namespace(fn(&Wanted) -> Result<Found>),
+    /// A way out of a machine, here and in the next two. It is compared if it is named.
+    Machine(fn(&Wanted) -> Result<Found>),
+    Native(Who, Joint),
+    Qemu(Who, Link),
+    /// A relay of multicast.
+    Relay(fn(&Wanted) -> Result<Box<dyn Relay>>),
+}
+
+/// The purpose of a stack. Names are unique within one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It connects a namespace or a machine.
+    Network,
+    /// It relays multicast.
+    Relay,
 }
 
 impl Kind {
-    /// One that has nothing to do with those that `run` would meet: it takes part by its name only.
-    const fn by_name(name: &'static str, role: Role, find: fn(&Wanted) -> Result<Found>) -> Self {
+    const fn native(name: &'static str, backend: Who, joint: Joint) -> Self {
         Self {
             name,
-            role,
-            usual: false,
-            find,
+            role: backend.role(),
+            find: Find::Native(backend, joint),
+        }
+    }
+
+    const fn qemu(name: &'static str, backend: Who, link: Link) -> Self {
+        Self {
+            name,
+            role: backend.role(),
+            find: Find::Qemu(backend, link),
+        }
+    }
+
+    fn purpose(&self) -> Purpose {
+        match self.find {
+            Find::Relay(_) => Purpose::Relay,
+            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => Purpose::Network,
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        matches!(self.find, Find::Namespace(_))
+    }
+
+    fn find(&self, wanted: &Wanted) -> Result<Found> {
+        match &self.find {
+            Find::Namespace(find) | Find::Machine(find) => find(wanted),
+            Find::Native(backend, joint) => native::find(wanted, *backend, *joint),
+            Find::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
+            Find::Relay(_) => bail!("{} is a relay", self.name),
+        }
+    }
+
+    fn find_relay(&self, wanted: &Wanted) -> Result<Box<dyn Relay>> {
+        match &self.find {
+            Find::Relay(find) => find(wanted),
+            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => {
+                bail!("{} is not a relay", self.name)
+            }
         }
     }
 }
@@ -150,66 +221,138 @@ pub(crate) struct Entry {
     pub(crate) stack: Option<Box<dyn Stack>>,
 }
 
-/// What `--against` may name.
-pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().map(|kind| kind.name)
-}
+impl Wanted {
+    /// A stack with its usual program.
+    pub(crate) fn usual(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            program: None,
+            flags: Vec::new(),
+        }
+    }
 
-/// What is meant where nothing is named.
-pub(crate) fn usual() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().filter(|kind| kind.usual).map(|kind| kind.name)
-}
-
-/// Whether the stack of this name is of a kind that takes part without being named.
-pub(crate) fn is_usual(name: &str) -> bool {
-    kind_of(name).is_some_and(|kind| kind.usual)
-}
-
-/// Looks for the stacks of `wanted`, in the order of their kinds. One that is missing says why.
-pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
-    let of_kind = |kind: &'static Kind| {
-        wanted.iter().filter_map(move |one| {
-            kind_of(&one.name).filter(|found| found.name == kind.name)?;
-            Some((kind, one))
+    /// Parses `NAME[=PROGRAM]`.
+    ///
+    /// # Errors
+    /// The name does not begin with that of a kind, or has letters that a file's name should not have.
+    pub(crate) fn parse(text: &str, purpose: Purpose) -> Result<Self, String> {
+        let (name, program) = match text.split_once('=') {
+            Some((name, program)) => (name, Some(PathBuf::from(program))),
+            None => (text, None),
+        };
+        if kind_of(name, purpose).is_none() {
+            let kinds: Vec<_> = kinds(purpose).map(|kind| kind.name).collect();
+            return Err(format!(
+                "unknown stack: known are {}, also with a suffix such as pasta-debian (try: pontoon bench list)",
+                kinds.join(", ")
+            ));
+        }
+        Ok(Self {
+            name: file_name(name)?,
+            program,
+            flags: Vec::new(),
         })
-    };
+    }
+}
+
+/// Returns `name` if it can be the name of a file and the title of a column.
+///
+/// # Errors
+/// It has other letters.
+pub(crate) fn file_name(name: &str) -> Result<String, String> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if name.is_empty() || !name.chars().all(fits) {
+        return Err("a stack's name has letters, digits, '-', '_' and '.'".into());
+    }
+    Ok(name.to_owned())
+}
+
+/// The stacks that are compared where none is named.
+pub(crate) fn defaults() -> impl Iterator<Item = Wanted> {
     KINDS
         .iter()
-        .flat_map(of_kind)
-        .map(|(kind, one)| {
-            let (found, missing) = match (kind.find)(one) {
-                Ok(found) => (Some(found), None),
-                Err(error) => (None, Some(format!("{error:#}"))),
-            };
-            Entry {
-                described: schema::Stack {
-                    name: one.name.clone(),
-                    role: kind.role,
-                    version: found
-                        .as_ref()
-                        .map(|found| found.version.clone())
-                        .unwrap_or_default(),
-                    command: found
-                        .as_ref()
-                        .map(|found| found.stack.command())
-                        .unwrap_or_default(),
-                    missing,
-                },
-                stack: found.map(|found| found.stack),
-            }
-        })
-        .collect()
+        .filter(|kind| kind.is_default())
+        .map(|kind| Wanted::usual(kind.name))
 }
 
-/// Whether `name` is a kind's, or a kind's with something behind it: `pasta-debian`.
-pub(crate) fn is_known(name: &str) -> bool {
-    kind_of(name).is_some()
+/// Returns true if the stack of this name is of a kind that is compared by default.
+pub(crate) fn is_default(name: &str) -> bool {
+    kind_of(name, Purpose::Network).is_some_and(Kind::is_default)
 }
 
-fn kind_of(name: &str) -> Option<&'static Kind> {
-    KINDS.iter().find(|kind| {
+/// Looks for the stacks of `wanted`, in the order of their kinds. An entry that is missing has the reason.
+pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
+    let entry = |(kind, one): (&Kind, &Wanted)| {
+        let (found, missing) = match kind.find(one) {
+            Ok(found) => (Some(found), None),
+            Err(error) => (None, Some(format!("{error:#}"))),
+        };
+        let (version, command) = match &found {
+            Some(found) => (found.version.clone(), found.stack.command()),
+            None => Default::default(),
+        };
+        Entry {
+            described: schema::Stack {
+                name: one.name.clone(),
+                role: kind.role,
+                version,
+                command,
+                missing,
+            },
+            stack: found.map(|found| found.stack),
+        }
+    };
+    in_order(wanted, Purpose::Network).map(entry).collect()
+}
+
+/// Looks for pontoon and the relays of `wanted`, or all that are installed, in the order of their kinds. `flags` are
+/// arguments of pontoon's.
+///
+/// # Errors
+/// Pontoon or a relay that was named is missing.
+pub(crate) fn find_relays(wanted: &[Wanted], flags: &str) -> Result<Vec<(String, Box<dyn Relay>)>> {
+    let is_named = !wanted.is_empty();
+    let mut wanted = wanted.to_vec();
+    if !is_named {
+        wanted = kinds(Purpose::Relay)
+            .map(|kind| Wanted::usual(kind.name))
+            .collect();
+    } else if wanted.iter().all(|one| one.name != PONTOON) {
+        wanted.push(Wanted::usual(PONTOON));
+    }
+    for one in wanted.iter_mut().filter(|one| one.name.starts_with(PONTOON)) {
+        one.flags = flags.split_whitespace().map(str::to_owned).collect();
+    }
+    let mut relays = Vec::new();
+    for (kind, one) in in_order(&wanted, Purpose::Relay) {
+        match kind.find_relay(one) {
+            Ok(relay) => relays.push((one.name.clone(), relay)),
+            // By default those are compared that are installed.
+            Err(_) if !is_named && kind.role == Role::Peer => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(relays)
+}
+
+fn kinds(purpose: Purpose) -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(move |kind| kind.purpose() == purpose)
+}
+
+/// The kind whose name is `name`, or its part before a suffix: `pasta-debian`.
+fn kind_of(name: &str, purpose: Purpose) -> Option<&'static Kind> {
+    kinds(purpose).find(|kind| {
         name.strip_prefix(kind.name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    })
+}
+
+fn in_order(wanted: &[Wanted], purpose: Purpose) -> impl Iterator<Item = (&'static Kind, &Wanted)> {
+    kinds(purpose).flat_map(move |kind| {
+        wanted
+            .iter()
+            .filter(move |one| kind_of(&one.name, purpose).is_some_and(|found| found.name == kind.name))
+            .map(move |one| (kind, one))
     })
 }
 
@@ -218,23 +361,44 @@ fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
     if let Some(given) = &wanted.program {
         return existing(given);
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|directory| directory.join(usual))
-        .find(|program| program.is_file())
-        .with_context(|| {
-            format!(
-                "{usual} is not on PATH (try: install {package}, or --against {}=/path)",
-                wanted.name
-            )
-        })
+    on_path(usual).with_context(|| {
+        format!(
+            "{usual} is not on PATH (try: install {package}, or --against {}=/path)",
+            wanted.name
+        )
+    })
 }
 
-/// This program, or another build of it, and its version.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        // Not on every user's PATH, and daemons are there.
+        .chain([PathBuf::from("/usr/sbin")])
+        .map(|directory| directory.join(name))
+        .find(|program| program.is_file())
+}
+
+/// The `pontoon` beside this program, or else the one on `PATH`.
+///
+/// # Errors
+/// Neither exists.
+pub(crate) fn pontoon() -> Result<PathBuf> {
+    let beside = std::env::current_exe()
+        .context("cannot find the path of this program")?
+        .with_file_name("pontoon");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    on_path("pontoon").context(
+        "pontoon is neither beside pontoon-bench nor on PATH (try: cargo build --release, or --against pontoon=/path)",
+    )
+}
+
+/// The program of pontoon that was asked for, or the usual one, and its version.
 fn ours(wanted: &Wanted) -> Result<(PathBuf, String)> {
     let program = match &wanted.program {
         Some(given) => existing(given)?,
-        None => std::env::current_exe().context("cannot find this program")?,
+        None => pontoon()?,
     };
     let mut version = version(&program)?;
     // Builds of one version differ.

@@ -1,15 +1,7 @@
-use clap::Parser;
-
 use super::*;
 
-#[derive(Debug, Parser)]
-struct Line {
-    #[command(flatten)]
-    bench: Bench,
-}
-
 fn parse(line: &str) -> Result<Bench, clap::Error> {
-    Line::try_parse_from(line.split(' ')).map(|line| line.bench)
+    Bench::try_parse_from(line.split(' '))
 }
 
 fn names(line: &str) -> Vec<String> {

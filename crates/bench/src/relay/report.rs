@@ -26,7 +26,7 @@ pub(super) struct Report {
 /// What came of one measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figure {
-    pub(super) stack: &'static str,
+    pub(super) stack: String,
     pub(super) topology: String,
     /// Datagrams a second that were asked for.
     pub(super) wanted: u32,
@@ -92,7 +92,7 @@ impl Figure {
         let mut cells = vec![
             self.topology.clone(),
             self.wanted.to_string(),
-            self.stack.to_owned(),
+            self.stack.clone(),
             format!("{:.0}", self.sent),
             format!("{:.0}", self.delivered),
             // What is not none must not look like it.
@@ -122,8 +122,8 @@ pub(super) fn say(line: &str) -> Result<()> {
 
 #[cfg(test)]
 pub(super) fn example() -> Report {
-    let figure = |stack, loss| Figure {
-        stack,
+    let figure = |stack: &str, loss| Figure {
+        stack: stack.to_owned(),
         topology: "chain-3".to_owned(),
         wanted: 500_000,
         sent: 499_990.0,

@@ -26,15 +26,8 @@ pub(crate) enum Topology {
     Tree(u8),
 }
 
-/// Whether relays give datagrams another group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rewritten {
-    Yes,
-    No,
-}
-
 /// The sender's address.
-pub(super) fn sender_address() -> Ipv4Addr {
+pub(crate) fn sender_address() -> Ipv4Addr {
     address(0, 1)
 }
 
@@ -43,7 +36,7 @@ fn address(link: usize, last: u8) -> Ipv4Addr {
 }
 
 /// What the sender sends to, and what relay N makes of it.
-pub(super) fn group(hop: usize) -> SocketAddrV4 {
+pub(crate) fn group(hop: usize) -> SocketAddrV4 {
     let last = hop as u8 + 1;
     SocketAddrV4::new(Ipv4Addr::new(239, 1, 1, last), 5000 + u16::from(last))
 }
@@ -81,11 +74,11 @@ pub(super) struct Network {
 }
 
 /// A relay's place: it takes group `number` from `in` and sends group `number` + 1 to each of `out0`, `out1`, ...
-pub(super) struct Hop<'a> {
-    pub(super) namespace: &'a Namespace,
-    pub(super) number: usize,
+pub(crate) struct Hop<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) number: usize,
     /// Our address on each output.
-    pub(super) outputs: Vec<Ipv4Addr>,
+    pub(crate) outputs: Vec<Ipv4Addr>,
 }
 
 impl Network {
@@ -133,11 +126,8 @@ impl Network {
     }
 
     /// What the sinks get, of relays that rewrite groups and of those that do not.
-    pub(super) fn last_group(&self, rewritten: Rewritten) -> SocketAddrV4 {
-        match rewritten {
-            Rewritten::Yes => group(self.relays.len()),
-            Rewritten::No => group(0),
-        }
+    pub(super) fn last_group(&self, is_rewritten: bool) -> SocketAddrV4 {
+        group(if is_rewritten { self.relays.len() } else { 0 })
     }
 
     pub(super) fn first_sink(&self) -> &Namespace {

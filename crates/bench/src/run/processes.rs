@@ -186,8 +186,8 @@ mod tests {
         let all = processes(&[
             (10, 1, &["pontoon", "run"]),
             (11, 10, &["pontoon", "run"]),
-            (12, 10, &["/tmp/x/bench", "bench-client"]),
-            (13, 12, &["/tmp/x/bench", "bench-client"]),
+            (12, 10, &["/tmp/x/bench", CLIENT]),
+            (13, 12, &["/tmp/x/bench", CLIENT]),
             (20, 1, &["slirp4netns", "--configure"]),
         ]);
         assert_eq!(all.client(), Some(12));

@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use super::{Place, Wanted, Wish};
 use crate::host::Host;
+use crate::schema::Role;
 
 /// How long it may take until somebody listens.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -57,6 +58,15 @@ const PASST: &[&str] = &[
 pub(super) enum Who {
     Pontoon,
     Passt,
+}
+
+impl Who {
+    pub(super) const fn role(self) -> Role {
+        match self {
+            Self::Pontoon => Role::Pontoon,
+            Self::Passt => Role::Peer,
+        }
+    }
 }
 
 /// How the machine's frames go there.

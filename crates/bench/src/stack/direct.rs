@@ -6,15 +6,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
 use crate::schema::Role;
 
 pub(super) const KIND: Kind = Kind {
     name: "direct",
     role: Role::Kernel,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 struct Direct;

@@ -11,43 +11,16 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::backend::{self, Backend, Link, Who};
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Found, Place, Stack, Started, Wanted, Wish};
 use crate::host::{Host, MACHINE};
 use crate::native::Joint;
-use crate::schema::Role;
-
-pub(super) const PONTOON_DRIVER: Kind = Kind::by_name("driver-pontoon", Role::Pontoon, |wanted| {
-    find(wanted, Who::Pontoon, Joint::Driver)
-});
-pub(super) const PASST_DRIVER: Kind = Kind::by_name("driver-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Joint::Driver)
-});
-pub(super) const PONTOON_BARE_DRIVER: Kind = Kind::by_name("bare-driver-pontoon", Role::Pontoon, |wanted| {
-    find(wanted, Who::Pontoon, Joint::BareDriver)
-});
-pub(super) const PASST_BARE_DRIVER: Kind = Kind::by_name("bare-driver-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Joint::BareDriver)
-});
-pub(super) const PONTOON_STREAM: Kind = Kind::by_name("stream-pontoon", Role::Pontoon, |wanted| {
-    find(wanted, Who::Pontoon, Joint::Stream)
-});
-pub(super) const PASST_STREAM: Kind = Kind::by_name("stream-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Joint::Stream)
-});
-pub(super) const PONTOON_LOSSY_STREAM: Kind =
-    Kind::by_name("lossy-stream-pontoon", Role::Pontoon, |wanted| {
-        find(wanted, Who::Pontoon, Joint::LossyStream)
-    });
-pub(super) const PASST_LOSSY_STREAM: Kind = Kind::by_name("lossy-stream-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Joint::LossyStream)
-});
 
 struct Native {
     joint: Joint,
     backend: Backend,
 }
 
-fn find(wanted: &Wanted, who: Who, joint: Joint) -> Result<Found> {
+pub(super) fn find(wanted: &Wanted, who: Who, joint: Joint) -> Result<Found> {
     let link = match joint {
         Joint::Driver | Joint::BareDriver => Link::VhostUser,
         Joint::Stream | Joint::LossyStream => Link::Stream,
@@ -99,7 +72,7 @@ impl Stack for Native {
 
     fn command(&self) -> String {
         format!(
-            "{}; unshare --user --map-root-user --net -- pontoon {} S -- CLIENT",
+            "{}; unshare --user --map-root-user --net -- pontoon-bench {} S -- CLIENT",
             self.backend.command(),
             self.words(&Wish::default()).join(" ")
         )

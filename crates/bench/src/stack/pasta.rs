@@ -6,15 +6,14 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
 use crate::schema::Role;
 
 pub(super) const KIND: Kind = Kind {
     name: "pasta",
     role: Role::Peer,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 const COMMAND: &[&str] = &[

@@ -6,15 +6,14 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
 use crate::schema::Role;
 
 pub(super) const KIND: Kind = Kind {
     name: "pontoon",
     role: Role::Pontoon,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 const COMMAND: &[&str] = &["run", "--quiet", "--host-loopback", "--ipv4", "10.0.2.0/24"];

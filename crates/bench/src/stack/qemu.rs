@@ -8,23 +8,8 @@ use anyhow::Result;
 
 use super::backend::{self, Backend, Link, Who};
 use super::machine::{self, Machine};
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Found, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
-use crate::schema::Role;
-
-pub(super) const PONTOON_STREAM: Kind = Kind::by_name("qemu-pontoon", Role::Pontoon, |wanted| {
-    find(wanted, Who::Pontoon, Link::Stream)
-});
-pub(super) const PASST_STREAM: Kind = Kind::by_name("qemu-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Link::Stream)
-});
-pub(super) const PONTOON_VHOST_USER: Kind =
-    Kind::by_name("qemu-vhost-user-pontoon", Role::Pontoon, |wanted| {
-        find(wanted, Who::Pontoon, Link::VhostUser)
-    });
-pub(super) const PASST_VHOST_USER: Kind = Kind::by_name("qemu-vhost-user-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Link::VhostUser)
-});
 
 struct Qemu {
     link: Link,
@@ -32,7 +17,7 @@ struct Qemu {
     backend: Backend,
 }
 
-fn find(wanted: &Wanted, who: Who, link: Link) -> Result<Found> {
+pub(super) fn find(wanted: &Wanted, who: Who, link: Link) -> Result<Found> {
     let backend = Backend::find(wanted, who, link)?;
     let machine = Machine::find()?;
     Ok(Found {

@@ -7,11 +7,15 @@ use anyhow::{Result, ensure};
 
 use super::backend;
 use super::machine::{self, Machine};
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind::by_name("qemu-libslirp", Role::Peer, find);
+pub(super) const KIND: Kind = Kind {
+    name: "qemu-libslirp",
+    role: Role::Peer,
+    find: Find::Machine(find),
+};
 
 const NETDEV: &str = "user,id=net";
 

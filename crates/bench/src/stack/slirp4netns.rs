@@ -15,15 +15,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
 use crate::schema::Role;
 
 pub(super) const KIND: Kind = Kind {
     name: "slirp4netns",
     role: Role::Peer,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));

@@ -35,6 +35,32 @@ fn one_that_is_missing_says_so_in_a_line() {
 
 #[test]
 fn names_begin_with_a_kind() {
+    let is_known = |name| Wanted::parse(name, Purpose::Network).is_ok();
     assert!(is_known("pasta") && is_known("pasta-debian") && is_known("pontoon-old"));
-    assert!(!is_known("pastaz") && !is_known("") && !is_known("passt"));
+    assert!(!is_known("pastaz") && !is_known("") && !is_known("passt") && !is_known("socat"));
+    let is_relay = |name| Wanted::parse(name, Purpose::Relay).is_ok();
+    assert!(is_relay("smcroute=/sbin/smcrouted") && is_relay("pontoon-old=/tmp/pontoon"));
+    assert!(!is_relay("pasta") && !is_relay("veth"));
+}
+
+#[test]
+fn kinds_of_one_purpose_have_distinct_names() {
+    for purpose in [Purpose::Network, Purpose::Relay] {
+        let names: Vec<_> = kinds(purpose).map(|kind| kind.name).collect();
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[..at].contains(name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn finds_named_relays_in_order_and_fails_where_one_is_missing() {
+    let program = std::env::current_exe().unwrap();
+    let wanted = ["socat", "pontoon-old", "mcr"].map(|name| wanted(name, program.to_str()));
+    let missing = Wanted::parse("smcroute=/nowhere", Purpose::Relay).unwrap();
+    assert!(find_relays(&[missing], "").is_err());
+    let order: Vec<_> = in_order(&wanted, Purpose::Relay)
+        .map(|(_, one)| &*one.name)
+        .collect();
+    assert_eq!(order, ["pontoon-old", "mcr", "socat"]);
 }

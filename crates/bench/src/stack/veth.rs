@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
 use crate::host::Host;
 use crate::network::{BEST_MTU, VETH_GUEST, VETH_HOST};
 use crate::schema::Role;
@@ -13,8 +13,7 @@ use crate::schema::Role;
 pub(super) const KIND: Kind = Kind {
     name: "veth",
     role: Role::Kernel,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 struct Veth;

@@ -19,7 +19,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pontoon-load"))
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pontoon-bench"))
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -37,11 +37,11 @@ impl Program {
             duration,
         };
         let order = serde_json::to_string(&order).unwrap();
-        Self::start(&["client", &server.to_string(), &order])
+        Self::start(&["load-client", &server.to_string(), &order])
     }
 
     pub(crate) fn server() -> (Self, Ports) {
-        let mut server = Self::start(&["server", "127.0.0.1"]);
+        let mut server = Self::start(&["load-server", "127.0.0.1"]);
         let ports = serde_json::from_str(&server.line().unwrap()).unwrap();
         (server, ports)
     }

@@ -77,7 +77,7 @@ fn every_value_is_a_metric_of_the_schema() {
 
 #[test]
 fn the_server_says_its_ports_and_ends_with_its_input() {
-    let mut server = Program::start(&["server", "127.0.0.1"]);
+    let mut server = Program::start(&["load-server", "127.0.0.1"]);
     let ports: Ports = serde_json::from_str(&server.line().unwrap()).unwrap();
     assert_ne!(ports.control, 0);
     server.release();
