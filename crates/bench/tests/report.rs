@@ -114,21 +114,32 @@ fn the_page_has_its_plots() {
     let count = |selector: &str| page.select(&select(selector)).count();
     assert_eq!(count("table.headline tbody tr"), 13);
     assert_eq!(count("#rr .plots figure"), 3, "bars, distribution, CPU");
-    assert_eq!(count("#rr figure:first-child .bar"), 7);
+    assert_eq!(count("#rr figure:nth-child(1) rect"), 7, "a bar for each stack");
     assert_eq!(
-        count("#rr figure:first-child .whisker"),
-        21,
-        "a line and two ends for each"
+        count("#rr figure:nth-child(2) .legend li"),
+        7,
+        "a curve for each stack"
     );
-    assert_eq!(count("#rr .curve"), 7);
-    assert_eq!(count("#udp-rate .curve"), 14, "of two sizes");
-    assert!(count("#udp-rate .dot") > 70);
-    assert_eq!(count("#rr .whole"), 7, "CPU of the machine");
     assert_eq!(
-        count("#publish-crr figure:first-child .bar"),
+        count("#rr figure:nth-child(3) rect"),
+        14,
+        "CPU of the stack and of the machine"
+    );
+    assert_eq!(count("#udp-rate .legend li"), 14, "of two sizes");
+    assert!(count("#udp-rate circle") > 70);
+    assert_eq!(
+        count("#publish-crr figure:nth-child(1) rect"),
         6,
         "direct has none"
     );
+    let text = |selector: &str| -> String {
+        page.select(&select(selector))
+            .flat_map(|node| node.text())
+            .collect()
+    };
+    assert!(text("#rr figure:nth-child(1) svg").contains(" × veth"));
+    assert!(text("#rr figure:nth-child(2) svg").contains("99.9 %"));
+    assert!(text("#udp-rate svg").contains("none"));
 }
 
 #[test]

@@ -79,31 +79,26 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> 
 
 fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack]) -> Row {
     let name = entry.stack.name.clone();
-    let tint = plot::tint(stacks, entry.stack);
+    let colour = plot::colour(stacks, entry.stack);
     if metric != of.cell.figure {
         let bar = entry.spread_of(metric);
-        let figure = bar.map_or_else(|| "-".to_owned(), |spread| number::figure(spread.median));
-        let tip = bar.map_or(name.clone(), |bar| format!("{name}: {}", summary::spread(&bar)));
         return Row {
             name,
-            tint,
+            colour,
             bar,
             whole: None,
-            figure,
-            remark: String::new(),
-            tip,
+            label: bar.map_or_else(|| "-".to_owned(), |spread| number::figure(spread.median)),
         };
     }
     let ratio = entry.to_baseline.zip(of.baseline);
     let ratio = ratio.map(|(ratio, to)| format!("{} × {}", number::factor(ratio.median), to.name));
+    let remark = words::losses(entry).or(ratio).unwrap_or_default();
     Row {
-        tint,
+        name,
+        colour,
         bar: entry.spread,
         whole: None,
-        figure: of.headline(entry),
-        remark: words::losses(entry).or(ratio).unwrap_or_default(),
-        tip: format!("{name}: {}", of.lines(entry).join("; ")),
-        name,
+        label: format!("{}  {remark}", of.headline(entry)),
     }
 }
 
@@ -146,18 +141,17 @@ fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) ->
 fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option<Row> {
     let (bar, whole) = (entry.spread_of(part), entry.spread_of(whole));
     let figure = number::figure(bar.or(whole)?.median);
-    let of = bar
-        .and(whole)
-        .map(|whole| format!("of {}", number::figure(whole.median)));
-    let all = if bar.is_none() { "machine" } else { "" };
+    let remark = match (bar, whole) {
+        (Some(_), Some(whole)) => format!("of {}", number::figure(whole.median)),
+        (Some(_), None) => String::new(),
+        (None, _) => "machine".to_owned(),
+    };
     Some(Row {
         name: entry.stack.name.clone(),
-        tint: plot::tint(stacks, entry.stack),
-        tip: format!("{}: {figure} {}", entry.stack.name, of.as_deref().unwrap_or(all)),
+        colour: plot::colour(stacks, entry.stack),
         bar,
         whole,
-        figure,
-        remark: of.unwrap_or_else(|| all.to_owned()),
+        label: format!("{figure}  {remark}"),
     })
 }
 
