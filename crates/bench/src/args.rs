@@ -154,6 +154,9 @@ pub(crate) struct Shm {
     /// A source tree of Solo5, built, whose spt is measured over a tap
     #[arg(long, value_name = "DIR")]
     pub(crate) solo5: Option<PathBuf>,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "F.json")]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// `load-server`: the one server.

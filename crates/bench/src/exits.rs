@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use serde::Deserialize;
 
+use crate::report;
+
 mod table;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,9 @@ pub(crate) struct Exits {
     /// The machine [default: pontoon-microvm beside this program]
     #[arg(long, value_name = "PATH")]
     machine: Option<PathBuf>,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "F.json")]
+    output: Option<PathBuf>,
 }
 
 /// What the guest does.
@@ -93,6 +98,9 @@ pub(crate) fn exits(arguments: &Exits) -> Result<String> {
                 .with_context(|| format!("{}, {}", task.name(), link.name()))?;
             rows.push((task, link, outcome));
         }
+    }
+    if let Some(path) = &arguments.output {
+        report::write_figures(&table::json(&rows), path)?;
     }
     Ok(table::markdown(&rows))
 }

@@ -191,6 +191,8 @@ pub struct Metric {
     pub unit: &'static str,
     /// Which way is better; none where neither is.
     pub better: Option<Better>,
+    /// The title of a row or a plot, with the unit.
+    pub label: &'static str,
     pub meaning: &'static str,
 }
 
@@ -200,99 +202,144 @@ pub enum Better {
     Lower,
 }
 
-const fn higher(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+const fn higher(
+    name: &'static str,
+    unit: &'static str,
+    label: &'static str,
+    meaning: &'static str,
+) -> Metric {
     Metric {
         name,
         unit,
         better: Some(Better::Higher),
+        label,
         meaning,
     }
 }
 
-const fn lower(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+const fn lower(name: &'static str, unit: &'static str, label: &'static str, meaning: &'static str) -> Metric {
     Metric {
         name,
         unit,
         better: Some(Better::Lower),
+        label,
         meaning,
     }
 }
 
 /// Every name, in the order in which reports show them.
 pub const METRICS: &[Metric] = &[
-    higher("mbps", "Mbit/s", "payload received"),
-    lower("p50_us", "us", "median of one transaction"),
-    lower("p99_us", "us", "99th percentile of one transaction"),
+    higher("mbps", "Mbit/s", "Mbit/s", "payload received"),
+    lower("p50_us", "us", "median, µs", "median of one transaction"),
+    lower(
+        "p99_us",
+        "us",
+        "99th percentile, µs",
+        "99th percentile of one transaction",
+    ),
     higher(
         "per_s",
         "1/s",
+        "per second",
         "transactions, connections or datagrams received per second",
     ),
     higher(
         "lossless_per_s",
         "1/s",
+        "per second with under 0.1 % lost",
         "highest rate with under 0.1 % of the datagrams lost",
     ),
     Metric {
         name: "sent_per_s",
         unit: "1/s",
         better: None,
+        label: "sent per second",
         meaning: "datagrams sent per second",
     },
-    lower("loss", "ratio", "datagrams sent and not received"),
-    lower("errors", "count", "transactions that failed"),
+    lower("loss", "ratio", "share lost", "datagrams sent and not received"),
+    lower("errors", "count", "errors", "transactions that failed"),
     lower(
         "bytes_per_flow",
         "B",
+        "bytes per connection",
         "the stack's resident memory for one idle flow",
     ),
     lower(
         "start_us",
         "us",
+        "to the end of `true`, µs",
         "from the start of the stack to the end of `true` inside it",
     ),
     lower(
         "first_byte_us",
         "us",
+        "to the first byte, µs",
         "from the start of the stack to the first byte back from the server",
     ),
     lower(
         "wakeups_per_s",
         "1/s",
+        "wake-ups per second",
         "context switches of the stack while nothing happens",
     ),
-    lower("pss_bytes", "B", "proportional memory of the stack's processes"),
-    lower("rss_bytes", "B", "resident memory of the stack's processes"),
-    lower("stack_cpu_s", "s", "CPU time of the stack's processes"),
+    lower(
+        "pss_bytes",
+        "B",
+        "proportional memory, bytes",
+        "proportional memory of the stack's processes",
+    ),
+    lower(
+        "rss_bytes",
+        "B",
+        "resident memory, bytes",
+        "resident memory of the stack's processes",
+    ),
+    lower(
+        "stack_cpu_s",
+        "s",
+        "CPU of the stack, s",
+        "CPU time of the stack's processes",
+    ),
     lower(
         "machine_cpu_s",
         "s",
+        "CPU of the machine, s",
         "CPU time of the whole machine, with the kernel's interrupts",
     ),
-    lower("cpu_per_gbit_s", "s", "CPU time of the stack per Gbit"),
+    lower(
+        "cpu_per_gbit_s",
+        "s",
+        "CPU of the stack per Gbit, s",
+        "CPU time of the stack per Gbit",
+    ),
     lower(
         "cpu_per_transaction_us",
         "us",
+        "CPU of the stack per transaction, µs",
         "CPU time of the stack per transaction",
     ),
     lower(
         "cpu_per_datagram_us",
         "us",
+        "CPU of the stack per datagram, µs",
         "CPU time of the stack per datagram received",
     ),
     lower(
         "machine_cpu_per_gbit_s",
         "s",
+        "CPU of the machine per Gbit, s",
         "CPU time of the whole machine per Gbit",
     ),
     lower(
         "machine_cpu_per_transaction_us",
         "us",
+        "CPU of the machine per transaction, µs",
         "CPU time of the whole machine per transaction",
     ),
     lower(
         "machine_cpu_per_datagram_us",
         "us",
+        "CPU of the machine per datagram, µs",
         "CPU time of the whole machine per datagram received",
     ),
 ];

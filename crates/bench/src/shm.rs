@@ -14,7 +14,8 @@ use crate::args::Shm;
 use crate::enclosure::{Enclosure, enclosed};
 use crate::network::ip;
 use crate::report::machine::in_words;
-use crate::report::words::counted;
+use crate::report::number::counted;
+use crate::report::write_figures;
 use crate::stack;
 use crate::stats::median;
 
@@ -159,6 +160,9 @@ fn measure_all(arguments: &Shm, enclosure: &Enclosure) -> Result<String> {
         .into_iter()
         .zip(samples.iter().map(|samples| Summary::of(samples)))
         .collect();
+    if let Some(path) = &arguments.output {
+        write_figures(&table::json(arguments, &rows), path)?;
+    }
     let conditions = format!(
         "{}. Each row {} for {} s, in turn: medians, and in brackets the lowest and the highest.",
         in_words(&crate::machine::describe()),

@@ -202,7 +202,7 @@ fn odd_reports_are_reports() {
 }
 
 #[test]
-fn what_figures_do_not_say_is_said_in_words() {
+fn warnings_are_shown() {
     let of = with(Fixture::default().build(), |of| {
         of.samples.pop();
         for sample in &mut of.samples {
@@ -217,15 +217,15 @@ fn what_figures_do_not_say_is_said_in_words() {
             "passt is not part of this run: no ",
             "The run is not complete: ",
             "2 stalled, 28 were not possible and 1 failed",
-            "the machine was busy with something else (0.600 CPUs at worst: ",
-            "the hypervisor took CPU time away (4.0 % at worst: ",
-            "drifted apart (5,000 µs at worst: ",
-            "pasta stalled in 2 of 7 rounds (at byte 81,788,929; at byte 81,788,932)",
-            "pasta-debian could not do it in 7 of 7 rounds (it may open 4,096 descriptors)",
-            "slirp4netns failed in 1 of 7 rounds (connect: ECONNREFUSED)",
+            "At worst, other processes used 0.600 CPUs before the sample (",
+            "At worst, the hypervisor took 4.0 % of the CPU time (",
+            "drifted apart by 5,000 µs (",
+            "pasta: stalled in 2 of 7 rounds (at byte 81,788,929; at byte 81,788,932)",
+            "pasta-debian: not possible in 7 of 7 rounds (it may open 4,096 descriptors)",
+            "slirp4netns: failed in 1 of 7 rounds (connect: ECONNREFUSED)",
             "no significant difference from veth: direct (",
-            "too few rounds to tell from veth: pasta",
-            "congestion control (client, server) differs: pasta with cubic, bbr; ",
+            "too few rounds for a comparison with veth: pasta",
+            "congestion control (client, server) differs: cubic, bbr for pasta; ",
             "the guest's MTU differs: ",
             "of a CPU, both ends together (",
             "of a transaction (",
@@ -234,10 +234,10 @@ fn what_figures_do_not_say_is_said_in_words() {
         }
     }
     let slow = with(of, |of| of.calibration.stamp_ns_per_mib *= 4.0);
-    assert!(report::markdown(&slow).contains("That holds the fastest stacks back"));
+    assert!(report::markdown(&slow).contains("It limits the fastest stacks"));
     let few = report::markdown(&Fixture::default().rounds(5).build());
-    assert!(few.contains("Too few rounds: with 5"));
-    assert!(!few.contains("too few rounds to tell"));
+    assert!(few.contains("Too few rounds: with 5 rounds"));
+    assert!(!few.contains("too few rounds for a comparison"));
     assert!(!few.contains(", better") && !few.contains(", worse"));
 }
 

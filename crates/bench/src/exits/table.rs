@@ -1,6 +1,10 @@
 //! The table.
 
+use serde_json::{Value, json};
+
 use super::{Link, Outcome, Task};
+use crate::bench::command_line;
+use crate::machine;
 use crate::report::number::figure;
 
 /// One line for each run, and the figures of which this is the successor.
@@ -10,6 +14,28 @@ pub(super) fn markdown(rows: &[(Task, Link, Outcome)]) -> String {
         out += &row(*task, *link, outcome);
     }
     out + MAIL
+}
+
+/// The figures as JSON: the program, the machine, and an object for each run.
+pub(super) fn json(rows: &[(Task, Link, Outcome)]) -> Value {
+    let row = |(task, link, outcome): &(Task, Link, Outcome)| {
+        json!({
+            "task": task.name(),
+            "link": link.name(),
+            "done": outcome.done,
+            "returns": outcome.returns,
+            "doorbells": outcome.doorbells,
+            "halts": outcome.kvm.halts,
+            "interrupts": outcome.kvm.interrupts,
+            "exits_each": outcome.exits(*link) as f64 / f64::from(outcome.done),
+        })
+    };
+    json!({
+        "generator": concat!("pontoon bench exits ", env!("CARGO_PKG_VERSION")),
+        "command": command_line(),
+        "machine": machine::describe(),
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+    })
 }
 
 fn row(task: Task, link: Link, outcome: &Outcome) -> String {

@@ -14,6 +14,13 @@ fn a_doorbell_is_counted_once() {
     let table = table::markdown(&[(Task::Send, Link::Direct, outcome)]);
     let row = "| send 64 B | virtio, ioeventfd and irqfd | 200 | 50 | 40 | 6 | 4 | 0.500 |";
     assert!(table.lines().any(|line| line == row), "{table}");
+    let json = table::json(&[(Task::Send, Link::Direct, outcome)]);
+    let row = &json["rows"][0];
+    assert_eq!(
+        (&row["task"], &row["doorbells"]),
+        (&"send 64 B".into(), &40.into())
+    );
+    assert_eq!(row["exits_each"], 0.5);
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
+use crate::report::write_figures;
 use crate::schema::Machine;
 use crate::{bench, machine};
 
@@ -69,8 +70,7 @@ impl Report {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self)?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        write_figures(self, path)
     }
 }
 

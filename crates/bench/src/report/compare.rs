@@ -17,7 +17,7 @@ use crate::stats::Ratio;
 
 use super::markdown::{bullets, table};
 use super::summary::{self, CellSummary, Entry, Summary, Verdict};
-use super::{label, machine, number};
+use super::{label, machine, number, outcome};
 
 /// `left` is called A and `right` B; ratios are B to A.
 pub fn compare(left: &Report, right: &Report) -> String {
@@ -99,7 +99,7 @@ impl<'a> Pair<'a> {
         let (of, entry) = both.left;
         let figure = |entry: &Entry<'_>| match &entry.spread {
             Some(spread) => summary::spread(spread),
-            None => super::words::outcome(entry),
+            None => outcome::last(entry),
         };
         let (ratio, beside) = (self.ratio(both), self.beside_control(both));
         let verdict = match (

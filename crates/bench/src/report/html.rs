@@ -9,7 +9,7 @@ use crate::schema::{Better, Metric, Report};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 
 use super::summary::{CellSummary, Entry, Summary, Verdict};
-use super::{Completeness, label, machine, number, words};
+use super::{Completeness, label, machine, number, outcome, warnings};
 
 /// The whole page.
 pub fn html(report: &Report) -> String {
@@ -22,7 +22,7 @@ pub fn html(report: &Report) -> String {
                 h1 { (title) }
                 p { (machine::sentence(report)) }
                 (headline(&summary))
-                (notes(&words::of_run(&summary)))
+                (notes(&warnings::of_run(&summary)))
             }
             (how_to_read(report))
             main {
@@ -38,10 +38,10 @@ pub fn html(report: &Report) -> String {
 }
 
 /// Notes as a list; text between backticks is code.
-fn notes(notes: &[String]) -> Markup {
+fn notes(notes: &[impl ToString]) -> Markup {
     html! {
         @if !notes.is_empty() {
-            ul class="notes" { @for note in notes { li { (code(note)) } } }
+            ul class="notes" { @for note in notes { li { (code(&note.to_string())) } } }
         }
     }
 }
@@ -85,11 +85,11 @@ fn headline_figure(of: &CellSummary<'_>, entry: &Entry<'_>) -> Markup {
     let verdict = ratio.map(|(ratio, _)| of.verdict(&ratio));
     html! {
         td class=(class(verdict)) {
-            @if entry.is_measured() { (of.headline(entry)) } @else { span class="none" { (words::outcome(entry)) } }
+            @if entry.is_measured() { (of.headline(entry)) } @else { span class="none" { (outcome::last(entry)) } }
             @if let Some((ratio, baseline)) = ratio {
                 small { (number::factor(ratio.median)) " × " (baseline.name) }
             }
-            @if let Some(losses) = words::losses(entry) { small class="loss" { (losses) } }
+            @if let Some(losses) = outcome::losses(entry) { small class="loss" { (losses) } }
         }
     }
 }

@@ -35,6 +35,15 @@ pub fn read_json(path: &Path) -> Result<Report> {
     open().with_context(|| format!("cannot read the report {}", path.display()))
 }
 
+/// Writes the figures of a study, such as `pontoon bench shm`, as JSON.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write_figures(figures: &impl Serialize, path: &Path) -> Result<()> {
+    let text = serde_json::to_vec_pretty(figures)?;
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
 #[derive(Deserialize)]
 struct Tag {
     version: u32,

@@ -81,36 +81,10 @@ pub(super) fn cell(cell: &Cell) -> String {
     }
 }
 
-/// Name of a metric in a table: short, with its unit.
-pub(super) fn metric(name: &str) -> String {
-    match name {
-        "mbps" => "Mbit/s".to_owned(),
-        "p50_us" => "median, µs".to_owned(),
-        "p99_us" => "99th percentile, µs".to_owned(),
-        "per_s" => "per second".to_owned(),
-        "lossless_per_s" => "per second with under 0.1 % lost".to_owned(),
-        "sent_per_s" => "sent per second".to_owned(),
-        "loss" => "share lost".to_owned(),
-        "errors" => "errors".to_owned(),
-        "bytes_per_flow" => "bytes per connection".to_owned(),
-        "start_us" => "to the end of `true`, µs".to_owned(),
-        "first_byte_us" => "to the first byte, µs".to_owned(),
-        "wakeups_per_s" => "wake-ups per second".to_owned(),
-        "pss_bytes" => "proportional memory, bytes".to_owned(),
-        "rss_bytes" => "resident memory, bytes".to_owned(),
-        "stack_cpu_s" => "CPU of the stack, s".to_owned(),
-        "machine_cpu_s" => "CPU of the machine, s".to_owned(),
-        "cpu_per_gbit_s" => "CPU of the stack per Gbit, s".to_owned(),
-        "cpu_per_transaction_us" => "CPU of the stack per transaction, µs".to_owned(),
-        "cpu_per_datagram_us" => "CPU of the stack per datagram, µs".to_owned(),
-        "machine_cpu_per_gbit_s" => "CPU of the machine per Gbit, s".to_owned(),
-        "machine_cpu_per_transaction_us" => "CPU of the machine per transaction, µs".to_owned(),
-        "machine_cpu_per_datagram_us" => "CPU of the machine per datagram, µs".to_owned(),
-        _ => {
-            let known = METRICS.iter().find(|metric| metric.name == name);
-            known.map_or(name.to_owned(), |metric| format!("{name}, {}", metric.unit))
-        }
-    }
+/// The title of a metric. One of a newer program is its name.
+pub(super) fn metric(name: &str) -> &str {
+    let known = METRICS.iter().find(|metric| metric.name == name);
+    known.map_or(name, |metric| metric.label)
 }
 
 pub(super) fn role(stack: &Stack) -> &'static str {

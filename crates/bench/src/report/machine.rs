@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::schema::{Machine, Report};
 
-use super::{number, words};
+use super::number;
 
 /// Memory of the "same" machine differs a little from boot to boot.
 const MEMORY: f64 = 0.02;
@@ -58,7 +58,7 @@ pub(super) fn sentence(report: &Report) -> String {
         "{}, {}. Medians of {} of {} s, every stack once in each round.",
         in_words(&report.machine),
         date(report.began),
-        words::counted(report.plan.rounds as usize, "round"),
+        number::counted(report.plan.rounds as usize, "round"),
         report.plan.duration,
     )
 }

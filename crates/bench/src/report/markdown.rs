@@ -6,7 +6,7 @@ use crate::schema::Report;
 
 use super::machine;
 use super::summary::{self, CellSummary, Entry, Summary};
-use super::{label, words};
+use super::{label, outcome, overhead, warnings};
 
 /// The whole report. Medians with extremes, ratios with intervals, and notes in words.
 pub fn markdown(report: &Report) -> String {
@@ -17,7 +17,7 @@ pub fn markdown(report: &Report) -> String {
     if !report.command.is_empty() {
         out += &format!("```sh\n{}\n```\n\n", report.command);
     }
-    out += &bullets(&words::of_run(&summary));
+    out += &bullets(&warnings::of_run(&summary));
     for scenario in summary.scenarios() {
         out += &section(&summary, scenario);
     }
@@ -29,7 +29,7 @@ pub fn markdown(report: &Report) -> String {
 fn headline(summary: &Summary<'_>) -> String {
     let row = |of: &&CellSummary<'_>| {
         let name = format!("{}: {}", label::cell(of.cell), label::metric(&of.cell.figure));
-        let figure = |entry| match words::losses(entry) {
+        let figure = |entry| match outcome::losses(entry) {
             Some(losses) => format!("{} ({losses})", of.headline(entry)),
             None => of.headline(entry),
         };
@@ -66,7 +66,7 @@ fn section(summary: &Summary<'_>, scenario: &str) -> String {
         let table = table(&header("median [least-most]", summary), &beside);
         out += &format!("<details><summary>Beside it</summary>\n\n{table}</details>\n\n");
     }
-    out + &bullets(&words::of_scenario(summary, scenario))
+    out + &bullets(&warnings::of_scenario(summary, scenario))
 }
 
 /// All other metrics, and the harness's share of the figure.
@@ -76,8 +76,8 @@ fn beside(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
         let figures = of.entries.iter().map(|entry| spread(entry).unwrap_or_default());
         std::iter::once(row_name(of, metric)).chain(figures).collect()
     };
-    let own = words::own_shares(of, &summary.report.calibration).map(|shares| {
-        let name = format!("`{}`: {}", of.cell.name, words::OWN_SHARE);
+    let own = overhead::shares(of, &summary.report.calibration).map(|shares| {
+        let name = format!("`{}`: {}", of.cell.name, overhead::TITLE);
         std::iter::once(name).chain(shares).collect()
     });
     of.other_metrics().into_iter().map(row).chain(own).collect()
@@ -134,10 +134,10 @@ pub(super) fn table(header: &[String], rows: &[Vec<String>]) -> String {
     out + "\n"
 }
 
-pub(super) fn bullets(notes: &[String]) -> String {
+pub(super) fn bullets(notes: &[impl ToString]) -> String {
     let mut out: String = notes
         .iter()
-        .map(|note| format!("- {}\n", note.replace('\n', " ")))
+        .map(|note| format!("- {}\n", note.to_string().replace('\n', " ")))
         .collect();
     if !out.is_empty() {
         out.push('\n');

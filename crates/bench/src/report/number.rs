@@ -30,6 +30,14 @@ pub(super) fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
+/// Formats a number of things: `1 sample`, `2 samples`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{} {noun}s", count(number as u64)),
+    }
+}
+
 /// Two decimals or two significant digits below ten: `0.046`, `1.22`, `12.3`, `140`.
 pub(crate) fn factor(value: f64) -> String {
     match value {

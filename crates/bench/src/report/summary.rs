@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::schema::{Better, Cell, METRICS, Metric, Outcome, Report, Role, Sample, Stack};
 use crate::stats::{Difference, Ratio, Spread};
 
-use super::{label, number, words};
+use super::{label, number, outcome};
 
 /// Every cell that was asked at all, with every stack that took part.
 pub(super) struct Summary<'a> {
@@ -176,7 +176,7 @@ impl<'a> CellSummary<'a> {
     /// A stack's figure in a table, a line each: median with extremes, ratios with intervals, or why there is none.
     pub(super) fn lines(&self, entry: &Entry<'_>) -> Vec<String> {
         let Some(spread) = entry.spread else {
-            return vec![words::outcome(entry)];
+            return vec![outcome::last(entry)];
         };
         let mut lines = vec![self::spread(&spread)];
         if let (Some(ratio), Some(baseline)) = (&entry.to_baseline, self.baseline) {
@@ -185,14 +185,14 @@ impl<'a> CellSummary<'a> {
         if let Some((peer, ratio)) = &entry.to_peer {
             lines.push(self.ratio(ratio, &peer.name));
         }
-        lines.extend(words::outcomes(entry));
+        lines.extend(outcome::all(entry));
         lines
     }
 
     /// A stack's figure in the headline table: its median, or why there is none.
     pub(super) fn headline(&self, entry: &Entry<'_>) -> String {
         let Some(spread) = entry.spread else {
-            return words::outcome(entry);
+            return outcome::last(entry);
         };
         let equal = entry
             .to_baseline
@@ -256,6 +256,7 @@ pub(super) fn metric(name: &str) -> Metric {
         name: "?",
         unit: "?",
         better: None,
+        label: "?",
         meaning: "a figure that this program does not know",
     })
 }

@@ -1,8 +1,12 @@
 //! The tables.
 
 use pontoon_guest::Pacing;
+use serde_json::{Value, json};
 
-use super::{Case, Far, Link, Sends, Summary, Task};
+use super::{Case, Far, Link, Sample, Sends, Summary, Task};
+use crate::args::Shm;
+use crate::bench::command_line;
+use crate::machine;
 use crate::report::number::{factor, figure, percent};
 
 /// One line for each case, in their order, and the figures of which this is the successor.
@@ -17,6 +21,43 @@ pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
         .map(|(case, summary)| through_row(*case, summary, rows))
         .collect();
     format!("# A guest's link\n\n{conditions}\n\n{ALONE}{alone}\n{THROUGH}{through}\n{NOTES}")
+}
+
+/// The figures as JSON: the program, the machine, and an object for each case with the medians of its measurements.
+pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
+    let row = |(case, summary): &(Case, Summary)| {
+        let Sample {
+            rate,
+            kicks,
+            calls,
+            guest,
+            device,
+            source,
+            lost,
+        } = summary.median;
+        json!({
+            "task": task(*case),
+            "link": link(*case),
+            "has_engine": matches!(case.far, Far::Engine(..)),
+            "per_s": rate,
+            "least_per_s": summary.rates[0],
+            "most_per_s": summary.rates[1],
+            "kicks_per_frame": kicks,
+            "calls_per_frame": calls,
+            "guest_cpu": guest,
+            "device_cpu": device,
+            "source_cpu": source,
+            "loss": lost,
+        })
+    };
+    json!({
+        "generator": concat!("pontoon bench shm ", env!("CARGO_PKG_VERSION")),
+        "command": command_line(),
+        "machine": machine::describe(),
+        "rounds": arguments.rounds,
+        "seconds": arguments.duration,
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+    })
 }
 
 fn alone_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {

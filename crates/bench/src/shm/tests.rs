@@ -87,4 +87,19 @@ fn a_row_says_what_was_measured() {
         "| echo 64 B, UDP_SEGMENT | memory, poll | 300,000 (300,000-300,000) | 1.50 | 0.0123 | 0 | 98 % | 50 % | 25 % | 2.0 % |",
     ];
     assert_eq!(seen[..expected.len()], expected);
+    let arguments = Shm {
+        rounds: 1,
+        duration: 0.5,
+        solo5: None,
+        output: None,
+    };
+    let json = table::json(&arguments, &rows);
+    let objects = json["rows"].as_array().unwrap();
+    assert_eq!(objects.len(), rows.len());
+    assert_eq!(objects[0]["task"], "send 64 B, each by itself");
+    assert_eq!(
+        (&objects[5]["per_s"], &objects[5]["loss"]),
+        (&300_000.0.into(), &0.02.into())
+    );
+    assert_eq!(objects[5]["has_engine"], true);
 }

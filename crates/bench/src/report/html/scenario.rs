@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::{code, direction, notes};
 use crate::report::plot::{self, Bars, Row};
 use crate::report::summary::{self, CellSummary, Entry, Summary};
-use crate::report::{label, number, words};
+use crate::report::{label, number, outcome, overhead, warnings};
 use crate::schema::Stack;
 
 /// CPU time of the stack and of the machine, by what it is spent on.
@@ -31,7 +31,7 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
                 summary { "The figures in a table" }
                 (table(summary, &cells))
             }
-            (notes(&words::of_scenario(summary, name)))
+            (notes(&warnings::of_scenario(summary, name)))
         }
     }
 }
@@ -92,7 +92,7 @@ fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack])
     }
     let ratio = entry.to_baseline.zip(of.baseline);
     let ratio = ratio.map(|(ratio, to)| format!("{} × {}", number::factor(ratio.median), to.name));
-    let remark = words::losses(entry).or(ratio).unwrap_or_default();
+    let remark = outcome::losses(entry).or(ratio).unwrap_or_default();
     Row {
         name,
         colour,
@@ -188,9 +188,9 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                                 td { @for line in of.lines(entry) { div { (line) } } }
                             }
                         }
-                        @if let Some(shares) = words::own_shares(of, &summary.report.calibration) {
+                        @if let Some(shares) = overhead::shares(of, &summary.report.calibration) {
                             tr {
-                                th { small { (words::OWN_SHARE) } }
+                                th { small { (overhead::TITLE) } }
                                 @for share in shares { td { (share) } }
                             }
                         }
