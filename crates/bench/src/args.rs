@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, value_parser};
 
-use crate::native::Joint;
 use crate::scenario::{Profile, SCENARIOS};
-use crate::stack::{self, PONTOON, Purpose, Wanted};
+use crate::stack::{self, PONTOON, Purpose, Selection};
+use crate::tap_guest::GuestLink;
 
 /// Examples first, then the options, one line each.
 const HELP: &str = "\
@@ -22,7 +22,7 @@ const HELP: &str = "\
   pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
   pontoon bench compare A.json B.json                     what changed
   pontoon bench crr --against qemu-pontoon,qemu-passt     a virtual machine in the place of a namespace
-  pontoon bench rr --against lossy-stream-pontoon,lossy-stream-passt   one at native speed, behind a bad link
+  pontoon bench rr --against lossy-stream-pontoon,lossy-stream-passt   one at tap_guest speed, behind a bad link
   pontoon bench relay --rate 500000 --against smcroute    relays of multicast
   pontoon bench list                                      scenarios, cells, and stacks found here
   pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
@@ -68,13 +68,13 @@ pub(crate) enum Verb {
     /// How often a guest leaves its virtual machine, for a packet and for a connection
     Exits(crate::exits::Exits),
     #[command(hide = true)]
-    LoadServer(Server),
+    LoadServer(LoadServer),
     #[command(hide = true)]
-    LoadClient(Client),
+    LoadClient(LoadClient),
     #[command(hide = true)]
-    TapGuest(Machine),
+    TapGuest(TapGuest),
     #[command(hide = true)]
-    FirstByte(Touch),
+    FirstByte(FirstByte),
 }
 
 #[derive(Args, Debug)]
@@ -101,15 +101,15 @@ pub(crate) struct Measure {
     pub(crate) resume: bool,
 }
 
-/// Who takes part in what.
+/// BackendKind takes part in what.
 #[derive(Args, Debug)]
 pub(crate) struct Stacks {
     /// Stacks beside pontoon: NAME[=PROGRAM] [default: those of namespaces]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
-    pub(crate) against: Vec<Wanted>,
+    pub(crate) against: Vec<Selection>,
     /// Pontoon once more, with flags for 'run'
     #[arg(long, value_name = "NAME='FLAGS'", value_parser = variant)]
-    pub(crate) variant: Vec<Wanted>,
+    pub(crate) variant: Vec<Selection>,
     /// quick (ten minutes) or full (two hours)
     #[arg(
         long,
@@ -161,30 +161,30 @@ pub(crate) struct Shm {
 
 /// `load-server`: the one server.
 #[derive(Args, Debug)]
-pub(crate) struct Server {
+pub(crate) struct LoadServer {
     pub(crate) listen: IpAddr,
 }
 
 /// `load-client`: the one client.
 #[derive(Args, Debug)]
-pub(crate) struct Client {
+pub(crate) struct LoadClient {
     /// Of this network namespace, from now on.
     #[arg(long)]
     pub(crate) congestion_control: Option<String>,
     pub(crate) server: IpAddr,
-    /// A [`crate::job::Order`] as JSON.
-    pub(crate) order: String,
+    /// A [`crate::job::JobSpec`] as JSON.
+    pub(crate) job_spec: String,
 }
 
-/// `tap-guest`: a machine at native speed.
+/// `tap-guest`: a machine at tap_guest speed.
 #[derive(Args, Debug)]
-pub(crate) struct Machine {
+pub(crate) struct TapGuest {
     /// Of its interface.
     #[arg(long)]
     pub(crate) mtu: u16,
     /// What its frames go by.
     #[arg(long)]
-    pub(crate) joint: Joint,
+    pub(crate) guest_link: GuestLink,
     /// Of who serves it.
     pub(crate) socket: PathBuf,
     /// What to run in it.
@@ -194,29 +194,29 @@ pub(crate) struct Machine {
 
 /// `first-byte`: one byte there and back.
 #[derive(Args, Debug)]
-pub(crate) struct Touch {
+pub(crate) struct FirstByte {
     pub(crate) server: IpAddr,
     pub(crate) port: u16,
 }
 
 impl Stacks {
     /// All stacks to compare. Pontoon is among them, unless only machines are named.
-    pub(crate) fn wanted(&self) -> Vec<Wanted> {
+    pub(crate) fn wanted(&self) -> Vec<Selection> {
         let mut wanted = self.against.clone();
         if wanted.is_empty() {
             wanted = stack::defaults().collect();
         }
-        let is_pontoon = |one: &Wanted| one.name == PONTOON;
+        let is_pontoon = |one: &Selection| one.name == PONTOON;
         if !wanted.iter().any(is_pontoon) && wanted.iter().any(|one| stack::is_default(&one.name)) {
-            wanted.push(Wanted::usual(PONTOON));
+            wanted.push(Selection::usual(PONTOON));
         }
         let variants = match self.profile {
             Profile::Full if self.variant.is_empty() => &["event", "poll"][..],
             Profile::Full | Profile::Quick => &[],
         };
-        wanted.extend(variants.iter().map(|mode| Wanted {
+        wanted.extend(variants.iter().map(|mode| Selection {
             flags: vec!["--io".to_owned(), (*mode).to_owned()],
-            ..Wanted::usual(&format!("{PONTOON}-{mode}"))
+            ..Selection::usual(&format!("{PONTOON}-{mode}"))
         }));
         wanted.extend(self.variant.iter().cloned());
         wanted
@@ -237,18 +237,18 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn against(text: &str) -> Result<Wanted, String> {
-    Wanted::parse(text, Purpose::Network)
+fn against(text: &str) -> Result<Selection, String> {
+    Selection::parse(text, Purpose::Network)
 }
 
-fn variant(text: &str) -> Result<Wanted, String> {
+fn variant(text: &str) -> Result<Selection, String> {
     let (name, flags) = text.split_once('=').ok_or("not of the form NAME='FLAGS'")?;
     let name = if name.starts_with(PONTOON) {
         name.to_owned()
     } else {
         format!("{PONTOON}-{name}")
     };
-    Ok(Wanted {
+    Ok(Selection {
         name: stack::file_name(&name)?,
         program: None,
         flags: flags.split_whitespace().map(str::to_owned).collect(),

@@ -68,7 +68,7 @@ const LINKS: [Link; 5] = [
 
 /// What the machine says of a run, as far as it is of interest.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Outcome {
+struct RunResult {
     done: u32,
     doorbells: u64,
     returns: u64,
@@ -94,9 +94,9 @@ pub(crate) fn exits(arguments: &Exits) -> Result<String> {
     let mut rows = Vec::new();
     for task in TASKS {
         for link in LINKS {
-            let outcome = run(&machine, task, link, arguments)
+            let result = run(&machine, task, link, arguments)
                 .with_context(|| format!("{}, {}", task.name(), link.name()))?;
-            rows.push((task, link, outcome));
+            rows.push((task, link, result));
         }
     }
     if let Some(path) = &arguments.output {
@@ -119,7 +119,7 @@ fn machine(wanted: Option<&Path>) -> Result<PathBuf> {
     Ok(beside)
 }
 
-fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<Outcome> {
+fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<RunResult> {
     let count = match task {
         Task::Send | Task::Receive => arguments.datagrams,
         Task::Connect => arguments.connections,
@@ -133,15 +133,15 @@ fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<Outc
     if !output.status.success() {
         bail!("the machine ended with {}", output.status);
     }
-    let outcome: Outcome =
+    let result: RunResult =
         serde_json::from_slice(&output.stdout).context("the machine says nothing known")?;
-    if outcome.done == 0 {
+    if result.done == 0 {
         bail!("the guest has done nothing");
     }
-    Ok(outcome)
+    Ok(result)
 }
 
-impl Outcome {
+impl RunResult {
     /// Exits of the guest's. A doorbell that the VMM hears is a return already.
     fn exits(&self, link: Link) -> u64 {
         let taken = match link {

@@ -9,21 +9,21 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::enclosure::Enclosure;
 use crate::job::Ports;
 use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
+use crate::sandbox_ns::SandboxNs;
 
 /// Verbs of the program that the harness starts.
 pub(crate) const SERVER: &str = "load-server";
 pub(crate) const CLIENT: &str = "load-client";
-pub(crate) const TOUCH: &str = "first-byte";
-pub(crate) const MACHINE: &str = "tap-guest";
+pub(crate) const FIRST_BYTE: &str = "first-byte";
+pub(crate) const TAP_GUEST: &str = "tap-guest";
 
 /// Ports to publish: for users, and below those from which the host's kernel chooses.
 const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;
 
 pub(crate) struct Host {
-    pub(crate) enclosure: Enclosure,
+    pub(crate) sandbox_ns: SandboxNs,
     pub(crate) network: Network,
     /// This program, where every user may run it.
     pub(crate) client: PathBuf,
@@ -45,15 +45,15 @@ impl Host {
     ///
     /// # Errors
     /// Something is missing on the machine.
-    pub(crate) fn new(enclosure: Enclosure) -> Result<Self> {
+    pub(crate) fn new(sandbox_ns: SandboxNs) -> Result<Self> {
         let network = Network::new()?;
-        let resolver = enclosure
+        let resolver = sandbox_ns
             .replace_resolv_conf("nameserver 127.0.0.1\n")
             .and_then(|()| resolver::start());
         let this = std::env::current_exe().context("cannot find this program")?;
         Ok(Self {
-            client: enclosure.publish(&this, "bench")?,
-            enclosure,
+            client: sandbox_ns.install_program(&this, "bench")?,
+            sandbox_ns,
             network,
             no_resolver: resolver.err().map(|error| format!("{error:#}")),
             published: Cell::new(PUBLISHED.start),
@@ -97,12 +97,12 @@ impl Host {
     }
 
     /// Processes that stay between measurements.
-    pub(crate) fn standing(&self) -> Vec<u32> {
+    pub(crate) fn persistent_processes(&self) -> Vec<u32> {
         self.servers.values().map(|server| server.child.id()).collect()
     }
 
     /// Ends the servers, one of which something has gone wrong with. New ones start when they are needed.
-    pub(crate) fn renew_servers(&mut self) {
+    pub(crate) fn restart_servers(&mut self) {
         self.servers.clear();
     }
 }

@@ -1,7 +1,7 @@
 //! What the load client is asked to do, and what it says.
 //!
 //! The client is `pontoon bench-client SERVER JOB` inside the stack under test, with JOB as JSON. On its standard output
-//! it says one [`Word`] per line, as JSON; it begins to measure when it has said `Begin`, and after `End` it waits for the
+//! it says one [`Message`] per line, as JSON; it begins to measure when it has said `Begin`, and after `End` it waits for the
 //! end of its standard input, so that whoever started it can read counters of the very interval.
 
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub enum Direction {
 /// How long to work, and where the server is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Order {
+pub struct JobSpec {
     pub job: Job,
     pub ports: Ports,
     /// Before the measurement, in seconds; its results are thrown away.
@@ -98,11 +98,11 @@ impl Ports {
 /// What a client says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "kebab-case")]
-pub enum Word {
+pub enum Message {
     /// The warm-up is over; the measurement begins.
     Begin,
     /// The measurement is over.
-    End(Findings),
+    End(JobResults),
     /// No progress within the deadline.
     Stalled { at_byte: u64 },
     /// The job cannot be done here: a limit of descriptors or ports, a refused socket option.
@@ -113,7 +113,7 @@ pub enum Word {
 
 /// Results by name; [`crate::schema::METRICS`] lists the names with their units.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Findings {
+pub struct JobResults {
     pub values: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,

@@ -9,23 +9,23 @@
 //! [`stats`] and [`report`] say what the samples mean, in words where they mean nothing.
 
 mod args;
-mod bench;
-mod enclosure;
+mod commands;
 mod exits;
 mod host;
 pub mod job;
 pub mod load;
 mod machine;
-mod native;
 mod network;
 mod relay;
 pub mod report;
 mod run;
+mod sandbox_ns;
 mod scenario;
 pub mod schema;
 mod shm;
 mod stack;
 pub mod stats;
+mod tap_guest;
 mod usage;
 
-pub use bench::main;
+pub use commands::main;

@@ -1,7 +1,7 @@
 //! The network around the harness's host: the only one that a measurement touches.
 //!
 //! ```text
-//! guest of veth ---- host (the enclosure's namespace) ---- outside
+//! guest of veth ---- host (the sandbox_ns's namespace) ---- outside
 //!      .2  10.77.0.0/24 .1                .1  198.51.100.0/24  .2, 203.0.113.2
 //! ```
 //!
@@ -147,7 +147,7 @@ impl Network {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn inside_guest(&self, command: &mut Command) -> Result<()> {
+    pub(crate) fn run_in_guest(&self, command: &mut Command) -> Result<()> {
         let namespace = self.guest.0.try_clone()?;
         let enter = move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into)

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::enclosure::{Enclosure, enclosed};
-use crate::stack::{self, Purpose, Wanted};
+use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
+use crate::stack::{self, Purpose, Selection};
 
 mod latency;
 mod page;
@@ -26,7 +26,7 @@ mod topology;
 
 use processes::Running;
 use report::{Figure, Report};
-use sender::{Frames, Pace};
+use sender::{Frames, SendPlan};
 use topology::{Network, Topology};
 
 pub(crate) use topology::{Hop, group, sender_address};
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     topology: Vec<Topology>,
     /// Relays to compare with: mcr, smcroute, socat, each as NAME[=PROGRAM] [default: those that are installed]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
-    against: Vec<Wanted>,
+    against: Vec<Selection>,
     /// Flags for 'pontoon relay'
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
     flags: String,
@@ -82,7 +82,7 @@ pub(crate) struct Arguments {
 pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
     let stacks = stack::find_relays(&arguments.against, &arguments.flags)?;
     let report = Report::new(arguments.seconds, arguments.latency);
-    enclosed(|_: &Enclosure| match measure(arguments, &stacks, report) {
+    run_in_sandbox_ns(|_: &SandboxNs| match measure(arguments, &stacks, report) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -92,14 +92,14 @@ pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
 }
 
 fn measure(arguments: &Arguments, stacks: &[(String, Box<dyn Relay>)], mut report: Report) -> Result<()> {
-    let cpus = Cpus::look()?;
-    report::say(&report.header())?;
+    let cpus = Cpus::allowed()?;
+    report::print_line(&report.header())?;
     for topology in &arguments.topology {
         for rate in &arguments.rate {
             for (name, relay) in stacks {
                 let figure = one(arguments, *topology, *rate, (name, relay.as_ref()), &cpus)
                     .with_context(|| format!("{name} {topology} {rate}"))?;
-                report::say(&figure.row())?;
+                report::print_line(&figure.row())?;
                 report.figures.push(figure);
                 if let Some(path) = &arguments.output {
                     report.write(path)?;
@@ -123,32 +123,32 @@ fn one(
 ) -> Result<Figure> {
     let network = Network::new(topology)?;
     let frames = match (arguments.together, arguments.latency) {
-        (true, _) => Frames::Together(32),
+        (true, _) => Frames::Coalesced(32),
         (false, true) => Frames::Single,
-        (false, false) => Frames::Apart(16),
+        (false, false) => Frames::Segmented(16),
     };
-    if let Frames::Apart(_) = frames {
-        network.take_apart()?;
+    if let Frames::Segmented(_) = frames {
+        network.disable_tx_segmentation()?;
     }
     // What is started now inherits it.
-    cpus.stay_on_the_first()?;
+    cpus.pin_to_first()?;
     let relays = start(relay, &network)?;
     let group = network.last_group(relay.rewrites_group());
     let sinks = network.sinks(group)?;
-    network.settle(&sinks)?;
+    network.wait_until_forwarding(&sinks)?;
     let latency = arguments
         .latency
-        .then(|| latency::Listener::start(&network, group))
+        .then(|| latency::LatencyReceiver::start(&network, group))
         .transpose()?;
     let before = (relays.cpu(), processes::machine_cpu()?, sinks.count()?);
-    let pace = Pace {
+    let plan = SendPlan {
         rate,
         size: arguments.size,
         flows: arguments.flows,
         frames,
         time: Duration::from_secs(arguments.seconds.into()),
     };
-    let sent = network.send(pace, cpus.last)?;
+    let sent = network.send(plan, cpus.last)?;
     let after = (relays.cpu(), processes::machine_cpu()?);
     // What is on its way arrives.
     std::thread::sleep(Duration::from_millis(300));
@@ -164,7 +164,7 @@ fn one(
         loss: (1.0 - each / sent.datagrams as f64).max(0.0),
         relay_cpu: (after.0 - before.0) / seconds,
         machine_cpu: (after.1 - before.1) / seconds,
-        latency_us: latency.map(latency::Listener::finish).transpose()?,
+        latency_us: latency.map(latency::LatencyReceiver::finish).transpose()?,
     })
 }
 
@@ -208,8 +208,8 @@ pub(crate) fn spawn(hop: &Hop<'_>, command: &mut Command) -> Result<Child> {
         .enter(|| command.spawn().with_context(|| format!("cannot run {program}")))
 }
 
-fn against(text: &str) -> Result<Wanted, String> {
-    Wanted::parse(text, Purpose::Relay)
+fn against(text: &str) -> Result<Selection, String> {
+    Selection::parse(text, Purpose::Relay)
 }
 
 /// CPUs that we may use.
@@ -219,9 +219,9 @@ struct Cpus {
 }
 
 impl Cpus {
-    fn look() -> Result<Self> {
-        let ours = sched_getaffinity(None)?;
-        let mut there = (0..CpuSet::MAX_CPU).filter(|cpu| ours.is_set(*cpu));
+    fn allowed() -> Result<Self> {
+        let pontoon_program = sched_getaffinity(None)?;
+        let mut there = (0..CpuSet::MAX_CPU).filter(|cpu| pontoon_program.is_set(*cpu));
         let Some(first) = there.next() else {
             bail!("there is no CPU");
         };
@@ -231,12 +231,12 @@ impl Cpus {
         })
     }
 
-    fn stay_on_the_first(&self) -> Result<()> {
-        stay_on(self.first)
+    fn pin_to_first(&self) -> Result<()> {
+        pin_to_cpu(self.first)
     }
 }
 
-fn stay_on(cpu: usize) -> Result<()> {
+fn pin_to_cpu(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::job::Job;
-use crate::run::asking::{Answer, Asking};
+use crate::run::measurement::{Measurement, Observation};
 use crate::schema::Cell;
 
 mod blackhole;
@@ -44,7 +44,7 @@ pub(crate) struct Scenario {
     pub(crate) title: &'static str,
     /// What it asks, in a line.
     pub(crate) about: &'static str,
-    pub(crate) questions: fn(Profile) -> Vec<Question>,
+    pub(crate) cells: fn(Profile) -> Vec<CellSpec>,
 }
 
 /// How much is asked.
@@ -67,7 +67,7 @@ impl Profile {
 }
 
 /// A cell and how it is measured.
-pub(crate) struct Question {
+pub(crate) struct CellSpec {
     pub(crate) cell: Cell,
     /// Of the guest's interface; none is the stack's best.
     pub(crate) mtu: Option<u16>,
@@ -78,14 +78,14 @@ pub(crate) struct Question {
     pub(crate) unit: Unit,
     /// What it takes, as lengths of a measurement and seconds beyond.
     pub(crate) cost: (f64, f64),
-    pub(crate) ask: Box<dyn Fn(&Asking<'_>) -> Answer>,
+    pub(crate) measure: Box<dyn Fn(&Measurement<'_>) -> Observation>,
 }
 
 /// To start a stack, warm up, and end it, in seconds.
 const OVERHEAD: f64 = 0.4;
 
-impl Question {
-    /// A question that one job answers, in the usual way.
+impl CellSpec {
+    /// A spec that one job answers, in the usual way.
     pub(crate) fn job(
         scenario: &Scenario,
         parameters: &[(&str, &str)],
@@ -93,8 +93,8 @@ impl Question {
         unit: Unit,
         job: Job,
     ) -> Self {
-        Self::new(scenario, parameters, figure, unit, move |asking| {
-            asking.client(job.clone())
+        Self::new(scenario, parameters, figure, unit, move |measurement| {
+            measurement.client(job.clone())
         })
     }
 
@@ -103,7 +103,7 @@ impl Question {
         parameters: &[(&str, &str)],
         figure: &str,
         unit: Unit,
-        ask: impl Fn(&Asking<'_>) -> Answer + 'static,
+        measure: impl Fn(&Measurement<'_>) -> Observation + 'static,
     ) -> Self {
         let values = parameters.iter().map(|(_, value)| *value);
         let name = std::iter::once(scenario.name)
@@ -126,7 +126,7 @@ impl Question {
             publish: false,
             unit,
             cost: (1.0, OVERHEAD),
-            ask: Box::new(ask),
+            measure: Box::new(measure),
         }
     }
 

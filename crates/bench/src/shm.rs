@@ -1,4 +1,4 @@
-//! `pontoon bench shm`: what it costs a guest to move frames, by a call for each and in shared memory.
+//! `pontoon harness shm`: what it costs a guest to move frames, by a call for each and in shared memory.
 //!
 //! The guest is a process of its own that may make next to no system calls. First the engine is left out: on the device's
 //! side frames come from a generator and go to a sink, so that the figures are the link's alone. Then the device is
@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 use pontoon_guest::Pacing;
 
 use crate::args::Shm;
-use crate::enclosure::{Enclosure, enclosed};
 use crate::network::ip;
 use crate::report::machine::in_words;
 use crate::report::number::counted;
 use crate::report::write_figures;
+use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
 use crate::stack;
 use crate::stats::median;
 
@@ -31,7 +31,7 @@ mod source;
 mod table;
 mod unikernel;
 
-use process::Outcome;
+use process::SideCounts;
 use solo5::Solo5;
 
 /// What is measured: one row.
@@ -39,7 +39,7 @@ use solo5::Solo5;
 struct Case {
     task: Task,
     link: Link,
-    far: Far,
+    endpoint: Endpoint,
 }
 
 /// What the guest does.
@@ -47,9 +47,9 @@ struct Case {
 enum Task {
     /// Takes frames of 1,300 bytes of UDP payload.
     Receive,
-    /// Sends frames back: of 64 bytes, and by way of the engine of 64 bytes of UDP payload.
+    /// SendMode frames back: of 64 bytes, and by way of the engine of 64 bytes of UDP payload.
     Echo,
-    /// Sends frames of 64 bytes, this many at a time.
+    /// SendMode frames of 64 bytes, this many at a time.
     Send(usize),
     /// Waits for nothing.
     Idle,
@@ -68,20 +68,20 @@ enum Link {
 
 /// What is on the other side of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Far {
+enum Endpoint {
     /// A generator and a sink.
     Nothing,
     /// The engine, which waits in this way, and behind it the source.
-    Engine(Pacing, Sends),
+    Engine(Pacing, SendMode),
     /// The kernel.
     Kernel,
 }
 
-/// How the source sends.
+/// How the source send_mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sends {
+enum SendMode {
     /// A call for each datagram.
-    Plainly,
+    Single,
     /// Many in a call (UDP_SEGMENT).
     Segmented,
 }
@@ -124,9 +124,9 @@ const MEMORY: [Link; 3] = [
 /// # Errors
 /// No namespaces are to be had.
 pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
-    enclosed(|enclosure| {
-        let measured = ip("link set lo up").and_then(|()| measure_all(arguments, enclosure));
-        match measured.and_then(|tables| crate::bench::print(&tables)) {
+    run_in_sandbox_ns(|sandbox_ns| {
+        let measured = ip("link set lo up").and_then(|()| measure_all(arguments, sandbox_ns));
+        match measured.and_then(|tables| crate::commands::print(&tables)) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("error: {error:#}");
@@ -136,23 +136,23 @@ pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
     })
 }
 
-fn measure_all(arguments: &Shm, enclosure: &Enclosure) -> Result<String> {
+fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
     let solo5 = arguments.solo5.as_deref().map(Solo5::find).transpose()?;
     if solo5.is_none() {
         eprintln!("without Solo5: name a tree of it that is built, by --solo5");
     }
     let cases = cases(solo5.is_some());
     let mut samples = vec![Vec::new(); cases.len()];
-    let bench = Bench {
+    let harness = Harness {
         duration: Duration::from_secs_f64(arguments.duration),
-        enclosure,
+        sandbox_ns,
         program: stack::pontoon()?,
         solo5,
     };
     for round in 1..=arguments.rounds {
         eprintln!("round {round} of {}", arguments.rounds);
         for (case, samples) in cases.iter().zip(&mut samples) {
-            let sample = bench.measure(*case).with_context(|| format!("{case:?}"))?;
+            let sample = harness.measure(*case).with_context(|| format!("{case:?}"))?;
             samples.push(sample);
         }
     }
@@ -177,12 +177,12 @@ fn cases(solo5: bool) -> Vec<Case> {
     let alone = |task, link| Case {
         task,
         link,
-        far: Far::Nothing,
+        endpoint: Endpoint::Nothing,
     };
-    let through = |task, link, pacing, sends| Case {
+    let through = |task, link, pacing, send_mode| Case {
         task,
         link,
-        far: Far::Engine(pacing, sends),
+        endpoint: Endpoint::Engine(pacing, send_mode),
     };
     let mut cases = Vec::new();
     for task in [Task::Receive, Task::Echo, Task::Send(1)] {
@@ -191,40 +191,42 @@ fn cases(solo5: bool) -> Vec<Case> {
     }
     cases.extend(MEMORY.map(|link| alone(Task::Send(32), link)));
     cases.extend(MEMORY[..2].iter().map(|link| alone(Task::Idle, *link)));
-    for (task, sends) in [
-        (Task::Receive, Sends::Segmented),
-        (Task::Echo, Sends::Segmented),
-        (Task::Echo, Sends::Plainly),
+    for (task, send_mode) in [
+        (Task::Receive, SendMode::Segmented),
+        (Task::Echo, SendMode::Segmented),
+        (Task::Echo, SendMode::Single),
     ] {
-        cases.extend([Pacing::Hybrid, Pacing::Poll].map(|pacing| through(task, Link::Packet, pacing, sends)));
+        cases.extend(
+            [Pacing::Hybrid, Pacing::Poll].map(|pacing| through(task, Link::Packet, pacing, send_mode)),
+        );
         cases.extend(
             [Pacing::Event, Pacing::Hybrid, Pacing::Poll]
-                .map(|pacing| through(task, Link::Memory(pacing), pacing, sends)),
+                .map(|pacing| through(task, Link::Memory(pacing), pacing, send_mode)),
         );
     }
     let tap = |window| Case {
         task: Task::Echo,
         link: Link::Tap(window),
-        far: Far::Kernel,
+        endpoint: Endpoint::Kernel,
     };
     cases.extend([16, source::WINDOW].map(tap).into_iter().filter(|_| solo5));
     cases
 }
 
 /// What all measurements have in common.
-struct Bench<'b> {
+struct Harness<'b> {
     duration: Duration,
-    enclosure: &'b Enclosure,
+    sandbox_ns: &'b SandboxNs,
     /// Pontoon's.
     program: PathBuf,
     solo5: Option<Solo5>,
 }
 
-impl Bench<'_> {
+impl Harness<'_> {
     fn measure(&self, case: Case) -> Result<Sample> {
-        match (case.far, case.link) {
-            (Far::Engine(pacing, sends), _) => engine::measure(self, case, pacing, sends),
-            (Far::Kernel, Link::Tap(window)) => {
+        match (case.endpoint, case.link) {
+            (Endpoint::Engine(pacing, send_mode), _) => engine::measure(self, case, pacing, send_mode),
+            (Endpoint::Kernel, Link::Tap(window)) => {
                 let solo5 = self.solo5.as_ref().context("no Solo5")?;
                 solo5.measure(window, self.duration)
             }
@@ -241,17 +243,17 @@ impl Bench<'_> {
 
     /// Pontoon, where every user may run it.
     fn pontoon(&self) -> Result<PathBuf> {
-        self.enclosure.publish(&self.program, "pontoon")
+        self.sandbox_ns.install_program(&self.program, "pontoon")
     }
 
     fn socket(&self) -> Result<PathBuf> {
-        self.enclosure.open_place("guest.sock")
+        self.sandbox_ns.world_writable_path("guest.sock")
     }
 }
 
 impl Sample {
     /// Of a link without an engine.
-    fn alone(guest: &Outcome, device: &Outcome) -> Self {
+    fn alone(guest: &SideCounts, device: &SideCounts) -> Self {
         let frames = guest.frames.max(1) as f64;
         Self {
             rate: guest.frames as f64 / guest.seconds(),

@@ -14,15 +14,14 @@ use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
 
 use crate::host::Host;
-use crate::native::Joint;
 use crate::relay::Relay;
 use crate::schema::{self, Role};
+use crate::tap_guest::GuestLink;
 
 mod backend;
 mod direct;
 mod machine;
 mod mcr;
-mod native;
 mod pasta;
 mod pontoon;
 mod pontoon_relay;
@@ -31,29 +30,34 @@ mod qemu_libslirp;
 mod slirp4netns;
 mod smcroute;
 mod socat;
+mod tap_guest;
 mod veth;
 
-use backend::{Link, Who};
+use backend::{BackendKind, Link};
 
 /// Every kind of stack, in the order in which they are measured.
-const KINDS: &[Kind] = &[
+const KINDS: &[StackKind] = &[
     direct::KIND,
     veth::KIND,
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
-    Kind::native("driver-pontoon", Who::Pontoon, Joint::Driver),
-    Kind::native("driver-passt", Who::Passt, Joint::Driver),
-    Kind::native("bare-driver-pontoon", Who::Pontoon, Joint::BareDriver),
-    Kind::native("bare-driver-passt", Who::Passt, Joint::BareDriver),
-    Kind::native("stream-pontoon", Who::Pontoon, Joint::Stream),
-    Kind::native("stream-passt", Who::Passt, Joint::Stream),
-    Kind::native("lossy-stream-pontoon", Who::Pontoon, Joint::LossyStream),
-    Kind::native("lossy-stream-passt", Who::Passt, Joint::LossyStream),
-    Kind::qemu("qemu-pontoon", Who::Pontoon, Link::Stream),
-    Kind::qemu("qemu-passt", Who::Passt, Link::Stream),
-    Kind::qemu("qemu-vhost-user-pontoon", Who::Pontoon, Link::VhostUser),
-    Kind::qemu("qemu-vhost-user-passt", Who::Passt, Link::VhostUser),
+    StackKind::tap_guest("driver-pontoon", BackendKind::Pontoon, GuestLink::Driver),
+    StackKind::tap_guest("driver-passt", BackendKind::Passt, GuestLink::Driver),
+    StackKind::tap_guest("bare-driver-pontoon", BackendKind::Pontoon, GuestLink::BareDriver),
+    StackKind::tap_guest("bare-driver-passt", BackendKind::Passt, GuestLink::BareDriver),
+    StackKind::tap_guest("stream-pontoon", BackendKind::Pontoon, GuestLink::Stream),
+    StackKind::tap_guest("stream-passt", BackendKind::Passt, GuestLink::Stream),
+    StackKind::tap_guest(
+        "lossy-stream-pontoon",
+        BackendKind::Pontoon,
+        GuestLink::LossyStream,
+    ),
+    StackKind::tap_guest("lossy-stream-passt", BackendKind::Passt, GuestLink::LossyStream),
+    StackKind::qemu("qemu-pontoon", BackendKind::Pontoon, Link::Stream),
+    StackKind::qemu("qemu-passt", BackendKind::Passt, Link::Stream),
+    StackKind::qemu("qemu-vhost-user-pontoon", BackendKind::Pontoon, Link::VhostUser),
+    StackKind::qemu("qemu-vhost-user-passt", BackendKind::Passt, Link::VhostUser),
     qemu_libslirp::KIND,
     pontoon_relay::KIND,
     mcr::KIND,
@@ -68,7 +72,7 @@ pub(crate) const PONTOON: &str = "pontoon";
 const NOBODY: u32 = 65534;
 
 /// A kind of stack.
-struct Kind {
+struct StackKind {
     name: &'static str,
     role: Role,
     find: Find,
@@ -77,13 +81,13 @@ struct Kind {
 /// The function that looks for the programs of a stack on this machine.
 enum Find {
     /// A way out of a network namespace. It is compared by default.
-    Namespace(fn(&Wanted) -> Result<Found>),
+    Namespace(fn(&Selection) -> Result<Found>),
     /// A way out of a machine, here and in the next two. It is compared if it is named.
-    Machine(fn(&Wanted) -> Result<Found>),
-    Native(Who, Joint),
-    Qemu(Who, Link),
+    Machine(fn(&Selection) -> Result<Found>),
+    Native(BackendKind, GuestLink),
+    Qemu(BackendKind, Link),
     /// A relay of multicast.
-    Relay(fn(&Wanted) -> Result<Box<dyn Relay>>),
+    Relay(fn(&Selection) -> Result<Box<dyn Relay>>),
 }
 
 /// The purpose of a stack. Names are unique within one.
@@ -95,16 +99,16 @@ pub(crate) enum Purpose {
     Relay,
 }
 
-impl Kind {
-    const fn native(name: &'static str, backend: Who, joint: Joint) -> Self {
+impl StackKind {
+    const fn tap_guest(name: &'static str, backend: BackendKind, guest_link: GuestLink) -> Self {
         Self {
             name,
             role: backend.role(),
-            find: Find::Native(backend, joint),
+            find: Find::Native(backend, guest_link),
         }
     }
 
-    const fn qemu(name: &'static str, backend: Who, link: Link) -> Self {
+    const fn qemu(name: &'static str, backend: BackendKind, link: Link) -> Self {
         Self {
             name,
             role: backend.role(),
@@ -123,16 +127,16 @@ impl Kind {
         matches!(self.find, Find::Namespace(_))
     }
 
-    fn find(&self, wanted: &Wanted) -> Result<Found> {
+    fn find(&self, wanted: &Selection) -> Result<Found> {
         match &self.find {
             Find::Namespace(find) | Find::Machine(find) => find(wanted),
-            Find::Native(backend, joint) => native::find(wanted, *backend, *joint),
+            Find::Native(backend, guest_link) => tap_guest::find(wanted, *backend, *guest_link),
             Find::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
             Find::Relay(_) => bail!("{} is a relay", self.name),
         }
     }
 
-    fn find_relay(&self, wanted: &Wanted) -> Result<Box<dyn Relay>> {
+    fn find_relay(&self, wanted: &Selection) -> Result<Box<dyn Relay>> {
         match &self.find {
             Find::Relay(find) => find(wanted),
             Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => {
@@ -144,7 +148,7 @@ impl Kind {
 
 /// A stack that somebody asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Selection {
     /// Begins with its kind's name.
     pub(crate) name: String,
     /// The program; none looks where its kind is usually found.
@@ -162,13 +166,13 @@ struct Found {
 /// What can be measured.
 pub(crate) trait Stack {
     /// Addresses, as its guest has them.
-    fn place(&self) -> Place;
+    fn addresses(&self) -> Addresses;
 
     /// Starts `program` inside it, with pipes on standard input, output and error.
     ///
     /// # Errors
     /// It cannot be started.
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started>;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started>;
 
     /// How it is started, for people.
     fn command(&self) -> String;
@@ -181,10 +185,10 @@ pub(crate) trait Stack {
 
 /// Where things are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Addresses {
     /// The host's servers.
     pub(crate) server: IpAddr,
-    /// Somebody who answers names.
+    /// Somebody kind answers names.
     pub(crate) resolver: IpAddr,
     /// Where the host finds what the guest publishes.
     pub(crate) published: IpAddr,
@@ -192,7 +196,7 @@ pub(crate) struct Place {
 
 /// How a measurement wants its network.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct NetworkConfig {
     /// None is the stack's best.
     pub(crate) mtu: Option<u16>,
     /// A TCP port of the guest that the host reaches under the same number.
@@ -216,12 +220,12 @@ impl Started {
 }
 
 /// A stack of a run: what the report says of it, and the thing itself if it is there.
-pub(crate) struct Entry {
+pub(crate) struct Candidate {
     pub(crate) described: schema::Stack,
     pub(crate) stack: Option<Box<dyn Stack>>,
 }
 
-impl Wanted {
+impl Selection {
     /// A stack with its usual program.
     pub(crate) fn usual(name: &str) -> Self {
         Self {
@@ -268,21 +272,21 @@ pub(crate) fn file_name(name: &str) -> Result<String, String> {
 }
 
 /// The stacks that are compared where none is named.
-pub(crate) fn defaults() -> impl Iterator<Item = Wanted> {
+pub(crate) fn defaults() -> impl Iterator<Item = Selection> {
     KINDS
         .iter()
         .filter(|kind| kind.is_default())
-        .map(|kind| Wanted::usual(kind.name))
+        .map(|kind| Selection::usual(kind.name))
 }
 
 /// Returns true if the stack of this name is of a kind that is compared by default.
 pub(crate) fn is_default(name: &str) -> bool {
-    kind_of(name, Purpose::Network).is_some_and(Kind::is_default)
+    kind_of(name, Purpose::Network).is_some_and(StackKind::is_default)
 }
 
-/// Looks for the stacks of `wanted`, in the order of their kinds. An entry that is missing has the reason.
-pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
-    let entry = |(kind, one): (&Kind, &Wanted)| {
+/// Looks for the stacks of `wanted`, in the order of their kinds. An candidate that is missing has the reason.
+pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
+    let candidate = |(kind, one): (&StackKind, &Selection)| {
         let (found, missing) = match kind.find(one) {
             Ok(found) => (Some(found), None),
             Err(error) => (None, Some(format!("{error:#}"))),
@@ -291,7 +295,7 @@ pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
             Some(found) => (found.version.clone(), found.stack.command()),
             None => Default::default(),
         };
-        Entry {
+        Candidate {
             described: schema::Stack {
                 name: one.name.clone(),
                 role: kind.role,
@@ -302,7 +306,7 @@ pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
             stack: found.map(|found| found.stack),
         }
     };
-    in_order(wanted, Purpose::Network).map(entry).collect()
+    in_order(wanted, Purpose::Network).map(candidate).collect()
 }
 
 /// Looks for pontoon and the relays of `wanted`, or all that are installed, in the order of their kinds. `flags` are
@@ -310,15 +314,15 @@ pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
 ///
 /// # Errors
 /// Pontoon or a relay that was named is missing.
-pub(crate) fn find_relays(wanted: &[Wanted], flags: &str) -> Result<Vec<(String, Box<dyn Relay>)>> {
+pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(String, Box<dyn Relay>)>> {
     let is_named = !wanted.is_empty();
     let mut wanted = wanted.to_vec();
     if !is_named {
         wanted = kinds(Purpose::Relay)
-            .map(|kind| Wanted::usual(kind.name))
+            .map(|kind| Selection::usual(kind.name))
             .collect();
     } else if wanted.iter().all(|one| one.name != PONTOON) {
-        wanted.push(Wanted::usual(PONTOON));
+        wanted.push(Selection::usual(PONTOON));
     }
     for one in wanted.iter_mut().filter(|one| one.name.starts_with(PONTOON)) {
         one.flags = flags.split_whitespace().map(str::to_owned).collect();
@@ -335,19 +339,22 @@ pub(crate) fn find_relays(wanted: &[Wanted], flags: &str) -> Result<Vec<(String,
     Ok(relays)
 }
 
-fn kinds(purpose: Purpose) -> impl Iterator<Item = &'static Kind> {
+fn kinds(purpose: Purpose) -> impl Iterator<Item = &'static StackKind> {
     KINDS.iter().filter(move |kind| kind.purpose() == purpose)
 }
 
 /// The kind whose name is `name`, or its part before a suffix: `pasta-debian`.
-fn kind_of(name: &str, purpose: Purpose) -> Option<&'static Kind> {
+fn kind_of(name: &str, purpose: Purpose) -> Option<&'static StackKind> {
     kinds(purpose).find(|kind| {
         name.strip_prefix(kind.name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     })
 }
 
-fn in_order(wanted: &[Wanted], purpose: Purpose) -> impl Iterator<Item = (&'static Kind, &Wanted)> {
+fn in_order(
+    wanted: &[Selection],
+    purpose: Purpose,
+) -> impl Iterator<Item = (&'static StackKind, &Selection)> {
     kinds(purpose).flat_map(move |kind| {
         wanted
             .iter()
@@ -357,9 +364,9 @@ fn in_order(wanted: &[Wanted], purpose: Purpose) -> impl Iterator<Item = (&'stat
 }
 
 /// The program that was asked for, or `usual` on `PATH`.
-fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
+fn program(wanted: &Selection, usual: &str, package: &str) -> Result<PathBuf> {
     if let Some(given) = &wanted.program {
-        return existing(given);
+        return absolute_program(given);
     }
     on_path(usual).with_context(|| {
         format!(
@@ -395,9 +402,9 @@ pub(crate) fn pontoon() -> Result<PathBuf> {
 }
 
 /// The program of pontoon that was asked for, or the usual one, and its version.
-fn ours(wanted: &Wanted) -> Result<(PathBuf, String)> {
+fn pontoon_program(wanted: &Selection) -> Result<(PathBuf, String)> {
     let program = match &wanted.program {
-        Some(given) => existing(given)?,
+        Some(given) => absolute_program(given)?,
         None => pontoon()?,
     };
     let mut version = version(&program)?;
@@ -409,7 +416,7 @@ fn ours(wanted: &Wanted) -> Result<(PathBuf, String)> {
 }
 
 /// A program of passt's, and its version.
-fn passts(wanted: &Wanted, usual: &str) -> Result<(PathBuf, String)> {
+fn passt_program(wanted: &Selection, usual: &str) -> Result<(PathBuf, String)> {
     let program = program(wanted, usual, "passt")?;
     let mut version = version(&program)?;
     // Debian 12 packages a build that does not know its version.
@@ -420,7 +427,7 @@ fn passts(wanted: &Wanted, usual: &str) -> Result<(PathBuf, String)> {
 }
 
 /// An absolute path to a program. Links are kept: pasta goes by its name.
-fn existing(program: &Path) -> Result<PathBuf> {
+fn absolute_program(program: &Path) -> Result<PathBuf> {
     if !program.is_file() {
         bail!("{} is not there", program.display());
     }
@@ -466,7 +473,7 @@ fn spawn(command: &mut Command) -> Result<Child> {
 }
 
 /// Ends a helper that does not do what it should. Returns the last line of its standard error.
-fn give_up(mut helper: Child) -> String {
+fn kill_helper(mut helper: Child) -> String {
     let _ = helper.kill();
     let mut said = String::new();
     let _ = helper
@@ -477,7 +484,7 @@ fn give_up(mut helper: Child) -> String {
     said.lines().next_back().unwrap_or_default().to_owned()
 }
 
-fn words(command: &[&str], flags: &[String]) -> String {
+fn command_line(command: &[&str], flags: &[String]) -> String {
     let flags = flags.iter().map(String::as_str);
     command
         .iter()

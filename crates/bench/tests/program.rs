@@ -41,16 +41,16 @@ fn pontoon() -> PathBuf {
 }
 
 /// A directory that every user may write to, with copies of both programs that every user may run.
-struct Place(TempDir);
+struct Directory(TempDir);
 
-impl Place {
+impl Directory {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let place = Self(directory);
-        place.install("pontoon-bench", HARNESS.as_ref());
-        place.install("pontoon", &pontoon());
-        place
+        let directory = Self(directory);
+        directory.install("pontoon-bench", HARNESS.as_ref());
+        directory.install("pontoon", &pontoon());
+        directory
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -71,7 +71,7 @@ impl Place {
         read_json(&self.path("r.json")).unwrap()
     }
 
-    /// A stack in pasta's place.
+    /// A stack in pasta's directory.
     fn script(&self, name: &str, text: &str) {
         let source = self.path("script");
         std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -143,14 +143,14 @@ fn namespace_of(harness: &Child) -> PathBuf {
 
 #[test]
 fn figures_for_whoever_asks() {
-    let place = Place::new();
+    let directory = Directory::new();
     let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
     let users: &[Option<u32>] = match rustix::process::geteuid().is_root() {
         true => &[None, Some(NOBODY)],
         false => &[None],
     };
     for user in users {
-        let mut command = place.bench(
+        let mut command = directory.bench(
             "rr tcp-up startup publish-crr --rounds 1 --duration 0.3 --against direct,veth --output r.json --html r.html",
         );
         if let Some(user) = user {
@@ -158,7 +158,7 @@ fn figures_for_whoever_asks() {
         }
         let output = run(&mut command);
         assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
-        let report = place.report();
+        let report = directory.report();
         for stack in ["direct", "veth", "pontoon"] {
             let find = |cell: &str| {
                 let sample = report
@@ -203,23 +203,24 @@ fn figures_for_whoever_asks() {
             assert!(measured("startup").values["first_byte_us"] > 1.0);
         }
         assert!(String::from_utf8_lossy(&output.stdout).contains("| pontoon |"));
-        std::fs::remove_file(place.path("r.json")).unwrap();
-        std::fs::remove_file(place.path("r.html")).unwrap();
+        std::fs::remove_file(directory.path("r.json")).unwrap();
+        std::fs::remove_file(directory.path("r.html")).unwrap();
     }
 }
 
 #[test]
 fn a_stack_that_hangs_is_reported_within_its_deadline_and_ended() {
-    let place = Place::new();
-    place.script(
+    let directory = Directory::new();
+    directory.script(
         "hangs",
         "[ \"$1\" = --version ] && echo hangs 1 && exit; exec sleep 1000",
     );
     let begun = Instant::now();
-    let output = run(&mut place.bench("rr --rounds 1 --duration 0.3 --against pasta=hangs --output r.json"));
+    let output =
+        run(&mut directory.bench("rr --rounds 1 --duration 0.3 --against pasta=hangs --output r.json"));
     assert_eq!(output.status.code(), Some(3), "{}", complaint(&output));
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    let outcomes: Vec<_> = place
+    let outcomes: Vec<_> = directory
         .report()
         .samples
         .into_iter()
@@ -235,16 +236,17 @@ fn a_stack_that_hangs_is_reported_within_its_deadline_and_ended() {
 
 #[test]
 fn a_stack_that_fails_is_reported_with_its_last_words() {
-    let place = Place::new();
-    place.script(
+    let directory = Directory::new();
+    directory.script(
         "fails",
         "[ \"$1\" = --version ] && echo fails 1 && exit; echo no tap here >&2; exit 1",
     );
-    let output = run(&mut place.bench("rr --rounds 1 --duration 0.3 --against pasta=fails --output r.json"));
+    let output =
+        run(&mut directory.bench("rr --rounds 1 --duration 0.3 --against pasta=fails --output r.json"));
     assert_eq!(output.status.code(), Some(3));
     let why = "no tap here".to_owned();
     assert!(
-        place
+        directory
             .report()
             .samples
             .iter()
@@ -254,14 +256,14 @@ fn a_stack_that_fails_is_reported_with_its_last_words() {
 
 #[test]
 fn a_stack_that_is_missing_is_a_line_and_no_failure() {
-    let place = Place::new();
+    let directory = Directory::new();
     let output =
-        run(&mut place.bench("rr --rounds 1 --duration 0.3 --against pasta=/nowhere --output r.json"));
+        run(&mut directory.bench("rr --rounds 1 --duration 0.3 --against pasta=/nowhere --output r.json"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
     let lines = complaint(&output);
     let about: Vec<_> = lines.lines().filter(|line| line.contains("pasta")).collect();
     assert_eq!(about, ["without pasta: /nowhere is not there"]);
-    let report = place.report();
+    let report = directory.report();
     assert_eq!(report.samples.len(), 1);
     assert!(
         report
@@ -273,7 +275,7 @@ fn a_stack_that_is_missing_is_a_line_and_no_failure() {
 
 #[test]
 fn wrong_usage_is_a_line_and_status_2() {
-    let place = Place::new();
+    let directory = Directory::new();
     for wrong in [
         "nonsense",
         "--against nonsense",
@@ -281,22 +283,22 @@ fn wrong_usage_is_a_line_and_status_2() {
         "--resume",
         "compare one.json",
     ] {
-        let output = run(&mut place.bench(wrong));
+        let output = run(&mut directory.bench(wrong));
         assert_eq!(output.status.code(), Some(2), "{wrong}");
         assert_eq!(complaint(&output).lines().count(), 1, "{}", complaint(&output));
         assert!(complaint(&output).contains("(try: "), "{}", complaint(&output));
     }
-    let output = run(&mut place.bench("compare a.json b.json"));
+    let output = run(&mut directory.bench("compare a.json b.json"));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(complaint(&output).lines().count(), 1, "{}", complaint(&output));
 }
 
 #[test]
 fn a_killed_run_leaves_nothing_and_can_be_resumed() {
-    let place = Place::new();
+    let directory = Directory::new();
     let line = "rr udp-rr --rounds 3 --duration 0.3 --against direct,veth --output r.json";
     let expected = 2 * 3 * 3;
-    let mut harness = place
+    let mut harness = directory
         .bench(line)
         .stderr(Stdio::null())
         .stdout(Stdio::null())
@@ -304,28 +306,28 @@ fn a_killed_run_leaves_nothing_and_can_be_resumed() {
         .unwrap();
     let namespace = namespace_of(&harness);
     wait_until("no third sample is written", || {
-        read_json(&place.path("r.json")).is_ok_and(|report| report.samples.len() >= 3)
+        read_json(&directory.path("r.json")).is_ok_and(|report| report.samples.len() >= 3)
     });
     harness.kill().unwrap();
     harness.wait().unwrap();
     wait_until("processes are left", || inside(&namespace).is_empty());
-    let taken = place.report().samples;
+    let taken = directory.report().samples;
     assert!(taken.len() < expected, "it was done already");
 
-    let again = run(&mut place.bench(line));
+    let again = run(&mut directory.bench(line));
     assert_eq!(again.status.code(), Some(1));
     assert!(
         complaint(&again).contains("(try: --resume"),
         "{}",
         complaint(&again)
     );
-    let other = run(&mut place.bench(&line.replace("--rounds 3", "--rounds 2 --resume")));
+    let other = run(&mut directory.bench(&line.replace("--rounds 3", "--rounds 2 --resume")));
     assert_eq!(other.status.code(), Some(1));
     assert_eq!(complaint(&other).lines().count(), 1, "{}", complaint(&other));
 
-    let resumed = run(&mut place.bench(&format!("{line} --resume")));
+    let resumed = run(&mut directory.bench(&format!("{line} --resume")));
     assert_eq!(resumed.status.code(), Some(0), "{}", complaint(&resumed));
-    let samples = place.report().samples;
+    let samples = directory.report().samples;
     assert_eq!(samples[..taken.len()], taken);
     let distinct: BTreeSet<_> = samples
         .iter()
@@ -342,8 +344,8 @@ fn a_killed_run_leaves_nothing_and_can_be_resumed() {
 
 #[test]
 fn an_interrupt_leaves_nothing() {
-    let place = Place::new();
-    let mut harness = place
+    let directory = Directory::new();
+    let mut harness = directory
         .bench("rr --rounds 100 --duration 0.3 --against veth")
         .stderr(Stdio::null())
         .spawn()
@@ -355,7 +357,7 @@ fn an_interrupt_leaves_nothing() {
     let status = harness.wait().unwrap();
     assert_eq!(status.code(), Some(130));
     assert_eq!(inside(&namespace), BTreeSet::new());
-    let left: BTreeSet<_> = std::fs::read_dir(place.0.path())
+    let left: BTreeSet<_> = std::fs::read_dir(directory.0.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -364,12 +366,12 @@ fn an_interrupt_leaves_nothing() {
 
 #[test]
 fn two_builds_of_pontoon_are_compared_round_by_round() {
-    let place = Place::new();
-    let measured = run(&mut place.bench(
+    let directory = Directory::new();
+    let measured = run(&mut directory.bench(
         "rr --rounds 2 --duration 0.2 --against pontoon-old=pontoon --variant event=--io=event --output r.json",
     ));
     assert_eq!(measured.status.code(), Some(0), "{}", complaint(&measured));
-    let stacks: Vec<_> = place
+    let stacks: Vec<_> = directory
         .report()
         .stacks
         .into_iter()
@@ -377,7 +379,7 @@ fn two_builds_of_pontoon_are_compared_round_by_round() {
         .collect();
     assert_eq!(stacks, ["pontoon-old", "pontoon", "pontoon-event"]);
 
-    let compared = run(&mut place.bench("compare r.json r.json --stacks pontoon-old,pontoon"));
+    let compared = run(&mut directory.bench("compare r.json r.json --stacks pontoon-old,pontoon"));
     assert_eq!(compared.status.code(), Some(0), "{}", complaint(&compared));
     let text = String::from_utf8_lossy(&compared.stdout);
     assert!(text.contains("compared round by round"), "{text}");
@@ -386,7 +388,7 @@ fn two_builds_of_pontoon_are_compared_round_by_round() {
         1,
         "{text}"
     );
-    let unknown = run(&mut place.bench("compare r.json r.json --stacks pontoon-old,veth"));
+    let unknown = run(&mut directory.bench("compare r.json r.json --stacks pontoon-old,veth"));
     assert_eq!(unknown.status.code(), Some(1));
     assert!(
         complaint(&unknown).contains("no stack veth"),
@@ -397,8 +399,8 @@ fn two_builds_of_pontoon_are_compared_round_by_round() {
 
 #[test]
 fn a_guest_in_shared_memory_is_measured() {
-    let place = Place::new();
-    let output = run(&mut place.bench("shm --rounds 1 --duration 0.1"));
+    let directory = Directory::new();
+    let output = run(&mut directory.bench("shm --rounds 1 --duration 0.1"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
     let text = String::from_utf8_lossy(&output.stdout);
     let rows: Vec<Vec<&str>> = text

@@ -2,32 +2,32 @@
 
 use serde_json::{Value, json};
 
-use super::{Link, Outcome, Task};
-use crate::bench::command_line;
+use super::{Link, RunResult, Task};
+use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::figure;
 
 /// One line for each run, and the figures of which this is the successor.
-pub(super) fn markdown(rows: &[(Task, Link, Outcome)]) -> String {
+pub(super) fn markdown(rows: &[(Task, Link, RunResult)]) -> String {
     let mut out = String::from(HEAD);
-    for (task, link, outcome) in rows {
-        out += &row(*task, *link, outcome);
+    for (task, link, result) in rows {
+        out += &row(*task, *link, result);
     }
     out + MAIL
 }
 
 /// The figures as JSON: the program, the machine, and an object for each run.
-pub(super) fn json(rows: &[(Task, Link, Outcome)]) -> Value {
-    let row = |(task, link, outcome): &(Task, Link, Outcome)| {
+pub(super) fn json(rows: &[(Task, Link, RunResult)]) -> Value {
+    let row = |(task, link, result): &(Task, Link, RunResult)| {
         json!({
             "task": task.name(),
             "link": link.name(),
-            "done": outcome.done,
-            "returns": outcome.returns,
-            "doorbells": outcome.doorbells,
-            "halts": outcome.kvm.halts,
-            "interrupts": outcome.kvm.interrupts,
-            "exits_each": outcome.exits(*link) as f64 / f64::from(outcome.done),
+            "done": result.done,
+            "returns": result.returns,
+            "doorbells": result.doorbells,
+            "halts": result.kvm.halts,
+            "interrupts": result.kvm.interrupts,
+            "exits_each": result.exits(*link) as f64 / f64::from(result.done),
         })
     };
     json!({
@@ -38,17 +38,17 @@ pub(super) fn json(rows: &[(Task, Link, Outcome)]) -> Value {
     })
 }
 
-fn row(task: Task, link: Link, outcome: &Outcome) -> String {
+fn row(task: Task, link: Link, result: &RunResult) -> String {
     format!(
         "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
         task.name(),
         link.name(),
-        outcome.done,
-        outcome.returns,
-        outcome.doorbells,
-        outcome.kvm.halts,
-        outcome.kvm.interrupts,
-        figure(outcome.exits(link) as f64 / f64::from(outcome.done)),
+        result.done,
+        result.returns,
+        result.doorbells,
+        result.kvm.halts,
+        result.kvm.interrupts,
+        figure(result.exits(link) as f64 / f64::from(result.done)),
     )
 }
 

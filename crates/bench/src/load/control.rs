@@ -1,4 +1,4 @@
-//! The conversation between the two programs: lines of JSON on one connection, a question and its answer at a time.
+//! The conversation between the two programs: json of JSON on one connection, a question and its answer at a time.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -8,20 +8,20 @@ use rustix::net::sockopt::tcp_congestion;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Job, Word};
+use crate::job::{Job, Message};
 
-use super::latency::Sheet;
-use super::stage::Stage;
+use super::client::Client;
+use super::latency::Samples;
 use super::{failed, socket, stalled_or_failed};
 
 /// What a client asks.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     /// The server's part in a job. First, and once; the session ends with the connection.
-    Open { job: Job, patience: Duration },
+    Open { job: Job, timeout: Duration },
     /// What has arrived.
-    Mark,
-    /// The hash of the session's one flow, or a mark where it has not ended.
+    Checkpoint,
+    /// The hash of the session's one flow, or a checkpoint where it has not ended.
     Hash,
     /// Connect to the guest, as `PublishConnect` says, for so long.
     Connect { duration: Duration },
@@ -29,22 +29,22 @@ pub(crate) enum Ask {
 
 /// What the server says to it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     Opened {
         session: u64,
         /// Of this connection's socket.
         congestion_control: String,
     },
-    Mark(Mark),
+    Checkpoint(Checkpoint),
     Hash(String),
-    Sheet(Sheet),
+    Samples(Samples),
     /// `Stalled`, `Unreachable`, or `Failed`.
-    Word(Word),
+    Message(Message),
 }
 
 /// A count, and the seconds that belong to it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Mark {
+pub(crate) struct Checkpoint {
     /// Bytes, connections, or datagrams.
     pub(crate) count: u64,
     /// Since the session was opened; for datagrams, from the first to the last.
@@ -52,9 +52,9 @@ pub(crate) struct Mark {
 }
 
 /// One end.
-pub(crate) struct Lines(BufReader<TcpStream>);
+pub(crate) struct JsonLines(BufReader<TcpStream>);
 
-impl Lines {
+impl JsonLines {
     pub(crate) fn new(socket: TcpStream) -> Self {
         Self(BufReader::new(socket))
     }
@@ -81,10 +81,10 @@ impl Lines {
 
 /// The client's session.
 pub(crate) struct Control {
-    lines: Lines,
+    json: JsonLines,
     session: u64,
     congestion_control: [String; 2],
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Control {
@@ -92,20 +92,20 @@ impl Control {
     ///
     /// # Errors
     /// `Unreachable`: there is no server, or it cannot do its part.
-    pub(crate) fn open(stage: &Stage) -> Result<Self, Word> {
-        let patience = stage.patience();
-        let socket = socket::connect(stage.at(stage.ports().control), patience)?;
+    pub(crate) fn open(client: &Client) -> Result<Self, Message> {
+        let timeout = client.timeout();
+        let socket = socket::connect(client.at(client.ports().control), timeout)?;
         socket.set_nodelay(true).map_err(failed)?;
         let ours = tcp_congestion(&socket).map_err(failed)?;
         let mut control = Self {
-            lines: Lines::new(socket),
+            json: JsonLines::new(socket),
             session: 0,
             congestion_control: [ours, String::new()],
-            patience,
+            timeout,
         };
-        let job = stage.job().clone();
-        match control.ask(&Ask::Open { job, patience }, patience, 0)? {
-            Answer::Opened {
+        let job = client.job().clone();
+        match control.ask(&Request::Open { job, timeout }, timeout, 0)? {
+            Reply::Opened {
                 session,
                 congestion_control,
             } => {
@@ -117,7 +117,7 @@ impl Control {
         }
     }
 
-    /// What the first bytes of connections and datagrams of this session say.
+    /// What the first bytes of connections and datagrams of this session write_line.
     pub(crate) fn session(&self) -> [u8; 8] {
         self.session.to_le_bytes()
     }
@@ -129,49 +129,49 @@ impl Control {
     }
 
     /// # Errors
-    /// The server's word, or `Stalled` at `at_byte` when it says nothing.
-    pub(crate) fn mark(&mut self, at_byte: u64) -> Result<Mark, Word> {
-        self.mark_within(self.patience, at_byte)
+    /// The server's message, or `Stalled` at `at_byte` when it says nothing.
+    pub(crate) fn checkpoint(&mut self, at_byte: u64) -> Result<Checkpoint, Message> {
+        self.checkpoint_within(self.timeout, at_byte)
     }
 
     /// # Errors
-    /// As [`mark`](Self::mark), when it says nothing for `limit`.
-    pub(crate) fn mark_within(&mut self, limit: Duration, at_byte: u64) -> Result<Mark, Word> {
-        match self.ask(&Ask::Mark, limit, at_byte)? {
-            Answer::Mark(mark) => Ok(mark),
+    /// As [`checkpoint`](Self::checkpoint), when it says nothing for `limit`.
+    pub(crate) fn checkpoint_within(&mut self, limit: Duration, at_byte: u64) -> Result<Checkpoint, Message> {
+        match self.ask(&Request::Checkpoint, limit, at_byte)? {
+            Reply::Checkpoint(checkpoint) => Ok(checkpoint),
             other => Err(unexpected(&other)),
         }
     }
 
     /// # Errors
-    /// As [`mark`](Self::mark).
-    pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Word> {
+    /// As [`checkpoint`](Self::checkpoint).
+    pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Message> {
         loop {
-            match self.ask(&Ask::Hash, self.patience, at_byte)? {
-                Answer::Hash(hash) => return Ok(hash),
-                Answer::Mark(_) => {}
+            match self.ask(&Request::Hash, self.timeout, at_byte)? {
+                Reply::Hash(hash) => return Ok(hash),
+                Reply::Checkpoint(_) => {}
                 other => return Err(unexpected(&other)),
             }
         }
     }
 
     /// # Errors
-    /// As [`mark`](Self::mark).
-    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Sheet, Word> {
-        let limit = duration + self.patience;
-        match self.ask(&Ask::Connect { duration }, limit, 0)? {
-            Answer::Sheet(sheet) => Ok(sheet),
+    /// As [`checkpoint`](Self::checkpoint).
+    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, Message> {
+        let limit = duration + self.timeout;
+        match self.ask(&Request::Connect { duration }, limit, 0)? {
+            Reply::Samples(samples) => Ok(samples),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Asks, and waits for the answer for `limit`, and a moment more: the server's own patience is to end first, so that
-    /// its word is heard.
-    fn ask(&mut self, ask: &Ask, limit: Duration, at_byte: u64) -> Result<Answer, Word> {
-        socket::bound_waits(self.lines.socket(), limit + GRACE).map_err(failed)?;
-        let answer = self.lines.write(ask).and_then(|()| self.lines.read());
+    /// Asks, and waits for the answer for `limit`, and a moment more: the server's own timeout is to end first, so that
+    /// its message is heard.
+    fn ask(&mut self, ask: &Request, limit: Duration, at_byte: u64) -> Result<Reply, Message> {
+        socket::bound_waits(self.json.socket(), limit + GRACE).map_err(failed)?;
+        let answer = self.json.write(ask).and_then(|()| self.json.read());
         match answer.map_err(|error| stalled_or_failed(&error, at_byte))? {
-            Some(Answer::Word(word)) => Err(word),
+            Some(Reply::Message(message)) => Err(message),
             Some(answer) => Ok(answer),
             None => Err(failed("the server closed the control connection")),
         }
@@ -180,6 +180,6 @@ impl Control {
 
 const GRACE: Duration = Duration::from_millis(500);
 
-fn unexpected(answer: &Answer) -> Word {
+fn unexpected(answer: &Reply) -> Message {
     failed(format_args!("the server answered {answer:?}"))
 }

@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, send, sendmmsg};
 
-use crate::job::{Findings, Word};
+use crate::job::{JobResults, Message};
 
-use super::control::{Control, Mark};
-use super::stage::Stage;
+use super::client::Client;
+use super::control::{Checkpoint, Control};
 use super::{failed, socket, stalled_or_failed, unreachable};
 
 /// Messages of one call.
 const BATCH: usize = 64;
 
 /// Without a datagram for so long, none are left on the way.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_TIME: Duration = Duration::from_millis(100);
 
 /// How often the client asks what has arrived when it has sent all.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How often a sender that keeps a rate wakes up.
 const TICK: Duration = Duration::from_micros(100);
@@ -31,10 +31,10 @@ const BACKLOG: Duration = Duration::from_millis(10);
 const TAG: usize = 8;
 
 /// The client's side of single datagrams.
-pub(crate) fn run(stage: &mut Stage, size: u16, rate: Option<f64>) -> Result<(), Word> {
-    let socket = socket::datagram_client(stage.at(stage.ports().datagram_sink), stage.patience())?;
+pub(crate) fn run(client: &mut Client, size: u16, rate: Option<f64>) -> Result<(), Message> {
+    let socket = socket::datagram_client(client.at(client.ports().datagram_sink), client.timeout())?;
     let mut payload = payload(size, 1)?;
-    measure(stage, |session, duration| {
+    measure(client, |session, duration| {
         tag(&mut payload, size, session);
         let iov = [IoSlice::new(&payload)];
         let mut controls: Vec<_> = (0..BATCH).map(|_| SendAncillaryBuffer::default()).collect();
@@ -50,17 +50,17 @@ pub(crate) fn run(stage: &mut Stage, size: u16, rate: Option<f64>) -> Result<(),
 }
 
 /// The client's side of `segments` datagrams in each send.
-pub(crate) fn run_segmented(stage: &mut Stage, size: u16, segments: u16, gro: bool) -> Result<(), Word> {
+pub(crate) fn run_segmented(client: &mut Client, size: u16, segments: u16, gro: bool) -> Result<(), Message> {
     let port = if gro {
-        stage.ports().datagram_run_sink
+        client.ports().datagram_run_sink
     } else {
-        stage.ports().datagram_sink
+        client.ports().datagram_sink
     };
-    let socket = socket::datagram_client(stage.at(port), stage.patience())?;
+    let socket = socket::datagram_client(client.at(port), client.timeout())?;
     pontoon_sys::udp::set_segment(&socket, size)
         .map_err(|error| unreachable(format_args!("no UDP_SEGMENT of {size}: {error}")))?;
     let mut payload = payload(size, segments)?;
-    measure(stage, |session, duration| {
+    measure(client, |session, duration| {
         tag(&mut payload, size, session);
         send_for(duration, None, |_| {
             send(&socket, &payload, SendFlags::empty())?;
@@ -69,7 +69,7 @@ pub(crate) fn run_segmented(stage: &mut Stage, size: u16, segments: u16, gro: bo
     })
 }
 
-fn payload(size: u16, segments: u16) -> Result<Vec<u8>, Word> {
+fn payload(size: u16, segments: u16) -> Result<Vec<u8>, Message> {
     if usize::from(size) < TAG {
         return Err(failed(format_args!("datagrams have {TAG} bytes at least")));
     }
@@ -89,15 +89,15 @@ struct Sent {
 }
 
 fn measure(
-    stage: &mut Stage,
-    mut send: impl FnMut([u8; TAG], Duration) -> Result<Sent, Word>,
-) -> Result<(), Word> {
-    let mut control = Control::open(stage)?;
+    client: &mut Client,
+    mut send: impl FnMut([u8; TAG], Duration) -> Result<Sent, Message>,
+) -> Result<(), Message> {
+    let mut control = Control::open(client)?;
     // Nobody's, so that what of the warm-up is still on its way is not counted.
-    send([0; TAG], stage.warm_up())?;
-    stage.begin()?;
-    let sent = send(control.session(), stage.duration())?;
-    let received = drain(&mut control, sent.count, stage.patience())?;
+    send([0; TAG], client.warm_up())?;
+    client.begin()?;
+    let sent = send(control.session(), client.duration())?;
+    let received = drain(&mut control, sent.count, client.timeout())?;
     if received.count > sent.count {
         return Err(failed(format_args!(
             "{} datagrams sent and {} received",
@@ -106,7 +106,7 @@ fn measure(
     }
     // Neither a queue that drains later nor a burst that came early makes the rate better than it was.
     let seconds = sent.seconds.max(received.seconds);
-    stage.end(Findings {
+    client.end(JobResults {
         values: [
             ("per_s", received.count as f64 / seconds),
             ("sent_per_s", sent.count as f64 / sent.seconds),
@@ -114,23 +114,23 @@ fn measure(
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into(),
-        ..Findings::default()
+        ..JobResults::default()
     })
 }
 
 /// Waits until all have arrived, or no more do.
-fn drain(control: &mut Control, sent: u64, patience: Duration) -> Result<Mark, Word> {
+fn drain(control: &mut Control, sent: u64, timeout: Duration) -> Result<Checkpoint, Message> {
     let began = Instant::now();
-    let (mut mark, mut moved) = (control.mark(0)?, began);
-    while mark.count < sent && moved.elapsed() < QUIET && began.elapsed() < patience {
-        std::thread::sleep(LOOK);
-        let next = control.mark_within(patience.saturating_sub(began.elapsed()), 0)?;
-        if next.count != mark.count {
+    let (mut checkpoint, mut moved) = (control.checkpoint(0)?, began);
+    while checkpoint.count < sent && moved.elapsed() < QUIET_TIME && began.elapsed() < timeout {
+        std::thread::sleep(POLL_INTERVAL);
+        let next = control.checkpoint_within(timeout.saturating_sub(began.elapsed()), 0)?;
+        if next.count != checkpoint.count {
             moved = Instant::now();
         }
-        mark = next;
+        checkpoint = next;
     }
-    Ok(mark)
+    Ok(checkpoint)
 }
 
 /// Sends for `duration`: `send` is told how many are due, and says how many it sent.
@@ -138,7 +138,7 @@ fn send_for(
     duration: Duration,
     rate: Option<f64>,
     mut send: impl FnMut(usize) -> Result<usize, Errno>,
-) -> Result<Sent, Word> {
+) -> Result<Sent, Message> {
     let began = Instant::now();
     let mut tokens = rate.map(|rate| Tokens::new(rate, began)).transpose()?;
     let mut count = 0;
@@ -178,7 +178,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn new(rate: f64, now: Instant) -> Result<Self, Word> {
+    fn new(rate: f64, now: Instant) -> Result<Self, Message> {
         if !(rate.is_finite() && rate > 0.0) {
             return Err(failed(format_args!("a rate of {rate} per second")));
         }

@@ -6,14 +6,14 @@ pub trait Fault: 'static {
     fn delay() {}
 
     /// Called with what is about to be sent, or has just been received.
-    fn spoil(_bytes: &mut [u8]) {}
+    fn corrupt(_bytes: &mut [u8]) {}
 
     /// Called before bytes are sent or received, with the position in their stream.
-    fn hold(_position: u64) {}
+    fn block(_position: u64) {}
 }
 
 /// Nothing goes wrong.
 #[derive(Debug)]
-pub struct Sound;
+pub struct NoFault;
 
-impl Fault for Sound {}
+impl Fault for NoFault {}

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use blake3::Hash;
 
-use crate::job::Word;
+use crate::job::Message;
 
 /// How often a watcher looks. Only at the two ends of a measurement, and what goes on meanwhile counts.
-const LOOK: Duration = Duration::from_micros(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// A connection that one thread moves bytes over while another watches.
 pub(crate) struct Flow {
     pub(crate) socket: TcpStream,
     moved: AtomicU64,
-    ended: OnceLock<Result<Hash, Word>>,
+    ended: OnceLock<Result<Hash, Message>>,
 }
 
 impl Flow {
@@ -38,7 +38,7 @@ impl Flow {
     }
 
     /// Says how it ended. Only the first counts: what follows is its consequence.
-    pub(crate) fn end(&self, how: Result<Hash, Word>) {
+    pub(crate) fn end(&self, how: Result<Hash, Message>) {
         let _ = self.ended.set(how);
     }
 
@@ -50,26 +50,26 @@ impl Flow {
     /// Waits until it has ended or moved: its hash, or none where there is more to come.
     ///
     /// # Errors
-    /// How it failed, or `Stalled` after `patience`.
-    pub(crate) fn hash(&self, patience: Duration) -> Result<Option<Hash>, Word> {
+    /// How it failed, or `Stalled` after `timeout`.
+    pub(crate) fn hash(&self, timeout: Duration) -> Result<Option<Hash>, Message> {
         let (before, since) = (self.moved(), Instant::now());
         loop {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             if let Some(how) = self.ended.get() {
                 return how.clone().map(Some);
             }
             if self.moved() != before {
                 return Ok(None);
             }
-            if since.elapsed() > patience {
-                return Err(Word::Stalled { at_byte: before });
+            if since.elapsed() > timeout {
+                return Err(Message::Stalled { at_byte: before });
             }
         }
     }
 
-    fn failure(&self) -> Result<(), Word> {
+    fn failure(&self) -> Result<(), Message> {
         match self.ended.get() {
-            Some(Err(word)) => Err(word.clone()),
+            Some(Err(message)) => Err(message.clone()),
             _ => Ok(()),
         }
     }
@@ -79,20 +79,20 @@ impl Flow {
 /// stopped is found that way, not averaged away.
 ///
 /// # Errors
-/// How one failed, or `Stalled` after `patience`.
+/// How one failed, or `Stalled` after `timeout`.
 pub(crate) fn all_moved<'a>(
     flows: impl Iterator<Item = &'a Flow> + Clone,
-    patience: Duration,
-) -> Result<u64, Word> {
+    timeout: Duration,
+) -> Result<u64, Message> {
     let began = Instant::now();
     let before: Vec<u64> = flows.clone().map(Flow::moved).collect();
     for (flow, before) in flows.clone().zip(before) {
         while flow.moved() == before {
             flow.failure()?;
-            if began.elapsed() > patience {
-                return Err(Word::Stalled { at_byte: before });
+            if began.elapsed() > timeout {
+                return Err(Message::Stalled { at_byte: before });
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     flows.clone().try_for_each(Flow::failure)?;

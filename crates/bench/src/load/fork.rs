@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
 
-use crate::job::Word;
+use crate::job::Message;
 
-use super::latency::Sheet;
+use super::latency::Samples;
 use super::{failed, stalled_or_failed};
 
 /// A child at work. It dies with us.
@@ -20,14 +20,14 @@ pub(crate) struct Child {
 }
 
 /// The child's end of the pipe.
-pub(crate) struct Turn(UnixStream);
+pub(crate) struct StartBarrier(UnixStream);
 
 impl Child {
     /// Runs `body` in a child.
     ///
     /// # Errors
     /// No memory, too many processes, or more than one thread.
-    pub(crate) fn new(body: impl FnOnce(&mut Turn) -> Result<Sheet, Word>) -> io::Result<Self> {
+    pub(crate) fn new(body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>) -> io::Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
             return Err(io::Error::other(format!(
@@ -39,7 +39,7 @@ impl Child {
         match unsafe { libc::fork() } {
             0 => {
                 // Nothing of the parent's that is further up the stack may run in the child.
-                let done = catch_unwind(AssertUnwindSafe(|| perform(Turn(theirs), body)));
+                let done = catch_unwind(AssertUnwindSafe(|| perform(StartBarrier(theirs), body)));
                 exit(i32::from(!matches!(done, Ok(Ok(())))))
             }
             pid => {
@@ -50,36 +50,36 @@ impl Child {
         }
     }
 
-    /// Waits until it is at its turn.
-    pub(crate) fn wait_ready(&mut self, patience: Duration) -> Result<(), Word> {
-        self.wait_at_most(patience)?;
+    /// Waits until it is at its barrier.
+    pub(crate) fn wait_ready(&mut self, timeout: Duration) -> Result<(), Message> {
+        self.wait_at_most(timeout)?;
         let mut first = [0];
         self.pipe.read_exact(&mut first).map_err(lost)?;
         if first == READY {
             return Ok(());
         }
         self.read(first.to_vec())?;
-        Err(failed("a client process did not wait for its turn"))
+        Err(failed("a client process did not wait for its barrier"))
     }
 
-    /// Gives it its turn.
-    pub(crate) fn start(&mut self) -> Result<(), Word> {
+    /// Gives it its barrier.
+    pub(crate) fn start(&mut self) -> Result<(), Message> {
         self.pipe.write_all(&READY).map_err(lost)
     }
 
     /// What it measured.
-    pub(crate) fn result(&mut self, patience: Duration) -> Result<Sheet, Word> {
-        self.wait_at_most(patience)?;
+    pub(crate) fn result(&mut self, timeout: Duration) -> Result<Samples, Message> {
+        self.wait_at_most(timeout)?;
         self.read(Vec::new())
     }
 
     /// The rest of the result, of which there is `begun`.
-    fn read(&mut self, mut begun: Vec<u8>) -> Result<Sheet, Word> {
+    fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, Message> {
         self.pipe.read_to_end(&mut begun).map_err(lost)?;
         serde_json::from_slice(&begun).map_err(|_| failed("a client process died"))?
     }
 
-    fn wait_at_most(&self, limit: Duration) -> Result<(), Word> {
+    fn wait_at_most(&self, limit: Duration) -> Result<(), Message> {
         self.pipe.set_read_timeout(Some(limit + GRACE)).map_err(failed)
     }
 }
@@ -90,7 +90,7 @@ const READY: [u8; 1] = *b"\n";
 /// The child ends its waits by itself; this is for one that cannot.
 const GRACE: Duration = Duration::from_millis(500);
 
-fn lost(error: io::Error) -> Word {
+fn lost(error: io::Error) -> Message {
     match error.kind() {
         io::ErrorKind::WouldBlock => stalled_or_failed(&error, 0),
         _ => failed("a client process died"),
@@ -105,19 +105,22 @@ impl Drop for Child {
     }
 }
 
-impl Turn {
+impl StartBarrier {
     /// Says that all is ready, and waits.
-    pub(crate) fn wait(&mut self) -> Result<(), Word> {
-        let turn = self
+    pub(crate) fn wait(&mut self) -> Result<(), Message> {
+        let barrier = self
             .0
             .write_all(&READY)
             .and_then(|()| self.0.read_exact(&mut [0]));
-        turn.map_err(failed)
+        barrier.map_err(failed)
     }
 }
 
-fn perform(mut turn: Turn, body: impl FnOnce(&mut Turn) -> Result<Sheet, Word>) -> io::Result<()> {
+fn perform(
+    mut barrier: StartBarrier,
+    body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>,
+) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let result = body(&mut turn);
-    turn.0.write_all(&serde_json::to_vec(&result)?)
+    let result = body(&mut barrier);
+    barrier.0.write_all(&serde_json::to_vec(&result)?)
 }

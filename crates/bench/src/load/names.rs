@@ -3,28 +3,28 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
-use crate::job::Word;
+use crate::job::Message;
 
+use super::client::Client;
 use super::datagram_round_trip::{DEADLINE, exchange};
 use super::latency;
 use super::socket;
-use super::stage::Stage;
 
 const PORT: u16 = 53;
 
 /// The client's side. There is no other: the resolver is the stack's.
-pub(crate) fn run(stage: &mut Stage, resolver: IpAddr) -> Result<(), Word> {
-    run_at(stage, SocketAddr::new(resolver, PORT))
+pub(crate) fn run(client: &mut Client, resolver: IpAddr) -> Result<(), Message> {
+    run_at(client, SocketAddr::new(resolver, PORT))
 }
 
-fn run_at(stage: &mut Stage, resolver: SocketAddr) -> Result<(), Word> {
+fn run_at(client: &mut Client, resolver: SocketAddr) -> Result<(), Message> {
     let socket = socket::datagram_client(resolver, DEADLINE)?;
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-    let mut turn = 0_u64;
-    latency::measure(stage, None, || {
-        turn += 1;
+    let mut count = 0_u64;
+    latency::measure(client, None, || {
+        count += 1;
         // No cache knows it, not of an earlier run either.
-        let query = query(turn as u16, &format!("n{turn}-{since_1970:x}"));
+        let query = query(count as u16, &format!("n{count}-{since_1970:x}"));
         exchange(&socket, &query, |answer| answers(answer, &query))
     })
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::job::{Job, Ports};
 
 use super::fault::Fault;
-use super::session::{Session, Shared, converse};
-use super::{connect, datagram_round_trip, flow::Flow, hash, round_trip, socket, stream, tally};
+use super::session::{Session, Shared, serve_session};
+use super::{connect, datagram_counter, datagram_round_trip, flow::Flow, hash, round_trip, socket, stream};
 
 /// After an accept that failed for want of descriptors.
-const RESPITE: Duration = Duration::from_millis(10);
+const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
 /// A server, on threads that live as long as the process.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Server {
         let (listener, control) = tcp()?;
         each(listener, shared, |shared, socket| {
             // The client is gone, which ends its session.
-            let _ = converse(shared, socket);
+            let _ = serve_session(shared, socket);
         })?;
         let (listener, sink) = tcp()?;
         each(listener, shared, take::<F>)?;
@@ -62,14 +62,16 @@ impl Server {
 
         let (socket, datagram_sink) = udp()?;
         datagrams(socket, shared, |shared, socket| {
-            match tally::count::<F>(shared, socket) {}
+            match datagram_counter::count::<F>(shared, socket) {}
         })?;
         let (socket, datagram_run_sink) = udp()?;
         // Without the option the kernel hands over single datagrams, which count as well.
         let _ = pontoon_sys::udp::coalesce(&socket);
-        datagrams(socket, shared, |shared, socket| {
-            match tally::count_runs::<F>(shared, socket) {}
-        })?;
+        datagrams(
+            socket,
+            shared,
+            |shared, socket| match datagram_counter::count_runs::<F>(shared, socket) {},
+        )?;
         let (socket, datagram_echo) = udp()?;
         datagrams(socket, shared, |_, socket| {
             match datagram_round_trip::answer::<F>(socket) {}
@@ -141,7 +143,7 @@ fn accept(listener: &TcpListener, serve: impl Fn(TcpStream)) {
     loop {
         match listener.accept() {
             Ok((socket, _)) => serve(socket),
-            Err(_) => std::thread::sleep(RESPITE),
+            Err(_) => std::thread::sleep(ACCEPT_RETRY),
         }
     }
 }

@@ -12,7 +12,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{SocketFlags, SocketType, bind, listen, socket_with};
 
-use crate::job::Word;
+use crate::job::Message;
 
 use super::unreachable;
 
@@ -47,7 +47,7 @@ pub(crate) fn listener_everywhere(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Makes the kernel give up a connection whose other end has vanished without a word. Accepted sockets inherit it.
+/// Makes the kernel give up a connection whose other end has vanished without a message. Accepted sockets inherit it.
 pub(crate) fn keep_alive(socket: impl AsFd) -> io::Result<()> {
     set_socket_keepalive(&socket, true)?;
     set_tcp_keepidle(&socket, Duration::from_secs(60))?;
@@ -56,9 +56,9 @@ pub(crate) fn keep_alive(socket: impl AsFd) -> io::Result<()> {
 }
 
 /// Bounds every wait of a blocking socket, connecting included. Accepted sockets inherit it.
-pub(crate) fn bound_waits(socket: impl AsFd, patience: Duration) -> io::Result<()> {
-    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
-    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+pub(crate) fn bound_waits(socket: impl AsFd, timeout: Duration) -> io::Result<()> {
+    set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     Ok(())
 }
 
@@ -68,14 +68,14 @@ pub(crate) fn stream_socket(address: SocketAddr, flags: SocketFlags) -> io::Resu
     Ok(socket_with(domain, SocketType::STREAM, flags, None)?)
 }
 
-/// A connection, made before anything is measured, whose waits end after `patience`.
+/// A connection, made before anything is measured, whose waits end after `timeout`.
 ///
 /// # Errors
 /// `Unreachable`: there is nobody, or no descriptor or port left.
-pub(crate) fn connect(address: SocketAddr, patience: Duration) -> Result<TcpStream, Word> {
+pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, Message> {
     let open = || {
-        let socket = TcpStream::connect_timeout(&address, patience)?;
-        bound_waits(&socket, patience)?;
+        let socket = TcpStream::connect_timeout(&address, timeout)?;
+        bound_waits(&socket, timeout)?;
         Ok(socket)
     };
     open().map_err(|error: io::Error| unreachable(format_args!("cannot connect to {address}: {error}")))
@@ -88,15 +88,15 @@ pub(crate) fn datagram_server(listen: IpAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A datagram socket connected to `address`, whose waits end after `patience`.
+/// A datagram socket connected to `address`, whose waits end after `timeout`.
 ///
 /// # Errors
 /// `Unreachable`: there is no way there.
-pub(crate) fn datagram_client(address: SocketAddr, patience: Duration) -> Result<UdpSocket, Word> {
+pub(crate) fn datagram_client(address: SocketAddr, timeout: Duration) -> Result<UdpSocket, Message> {
     let open = || {
         let socket = UdpSocket::bind((Family::of(address.ip()).unspecified(), 0))?;
         socket.connect(address)?;
-        bound_waits(&socket, patience)?;
+        bound_waits(&socket, timeout)?;
         Ok(socket)
     };
     open().map_err(|error: io::Error| unreachable(format_args!("cannot send to {address}: {error}")))

@@ -17,7 +17,7 @@ use super::topology::Network;
 
 /// Somebody beside the first sink who reads stamps: seldom and last of all, as it shares the relays' CPU. The stamps are
 /// the kernel's, so that it does not matter when they are read.
-pub(super) struct Listener {
+pub(super) struct LatencyReceiver {
     thread: JoinHandle<Result<Vec<u64>>>,
     done: Arc<AtomicBool>,
 }
@@ -31,7 +31,7 @@ const BUFFER: usize = 4 << 20;
 /// How long they may.
 const PAUSE: Duration = Duration::from_millis(4);
 
-impl Listener {
+impl LatencyReceiver {
     pub(super) fn start(network: &Network, group: SocketAddrV4) -> Result<Self> {
         let socket = network.first_sink().enter(|| {
             let socket = receiver(group)?;
@@ -42,7 +42,7 @@ impl Listener {
         })?;
         let done = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&done);
-        let thread = std::thread::spawn(move || listen(&socket, &until));
+        let thread = std::thread::spawn(move || receive(&socket, &until));
         Ok(Self { thread, done })
     }
 
@@ -58,9 +58,9 @@ impl Listener {
     }
 }
 
-fn listen(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
+fn receive(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
     // Linux: of this thread alone.
-    setpriority_process(None, LAST)?;
+    setpriority_process(None, LOWEST_PRIORITY)?;
     let mut batch = Batch::new(BATCH, 64);
     let mut times = Vec::new();
     loop {
@@ -87,4 +87,4 @@ fn listen(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
 }
 
 /// The nicest there is (setpriority(2)).
-const LAST: i32 = 19;
+const LOWEST_PRIORITY: i32 = 19;

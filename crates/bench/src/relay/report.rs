@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::report::write_figures;
 use crate::schema::Machine;
-use crate::{bench, machine};
+use crate::{commands, machine};
 
 /// All measurements.
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +49,7 @@ impl Report {
     pub(super) fn new(seconds: u32, latency: bool) -> Self {
         Self {
             generator: concat!("pontoon bench relay ", env!("CARGO_PKG_VERSION")),
-            command: bench::command_line(),
+            command: commands::command_line(),
             machine: machine::describe(),
             seconds,
             latency,
@@ -116,8 +116,8 @@ impl Figure {
     }
 }
 
-pub(super) fn say(line: &str) -> Result<()> {
-    bench::print(&format!("{line}\n"))
+pub(super) fn print_line(line: &str) -> Result<()> {
+    commands::print(&format!("{line}\n"))
 }
 
 #[cfg(test)]

@@ -16,14 +16,14 @@ pub(super) enum Frames {
     /// One call for each.
     Single,
     /// So many in a call, which the kernel takes apart before the link.
-    Apart(u32),
+    Segmented(u32),
     /// So many in a call, which stay together.
-    Together(u32),
+    Coalesced(u32),
 }
 
 /// What to send.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct SendPlan {
     /// Datagrams a second.
     pub(super) rate: u32,
     /// Bytes of the longest.
@@ -42,36 +42,40 @@ pub(super) struct Sent {
 }
 
 /// What is late by more than this is not made up for.
-const LATE: Duration = Duration::from_millis(10);
+const MAX_BACKLOG: Duration = Duration::from_millis(10);
 
 /// Lengths of datagrams, in parts of the longest.
 const SIZES: u16 = 8;
 
 /// Sends from the caller's namespace, spinning on `cpu` between calls.
-pub(super) fn send(to: SocketAddr, pace: Pace, cpu: usize) -> Result<Sent> {
-    super::stay_on(cpu)?;
-    let together = match pace.frames {
+pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<Sent> {
+    super::pin_to_cpu(cpu)?;
+    let together = match plan.frames {
         Frames::Single => 1,
-        Frames::Apart(count) | Frames::Together(count) => count,
+        Frames::Segmented(count) | Frames::Coalesced(count) => count,
     };
-    let mut flows = (0..pace.flows)
-        .map(|number| Flow::new(to, pace.size - pace.size / SIZES * (number % SIZES), together))
+    let mut flows = (0..plan.flows)
+        .map(|number| Flow::new(to, plan.size - plan.size / SIZES * (number % SIZES), together))
         .collect::<Result<Vec<_>>>()?;
-    let pause = Duration::from_secs_f64(f64::from(together) / f64::from(pace.rate));
+    let pause = Duration::from_secs_f64(f64::from(together) / f64::from(plan.rate));
     let begin = Instant::now();
     let (mut next, mut datagrams) = (begin, 0);
     loop {
         for flow in &mut flows {
             loop {
                 let now = Instant::now();
-                if now - begin >= pace.time {
+                if now - begin >= plan.time {
                     return Ok(Sent {
                         datagrams,
                         time: now - begin,
                     });
                 }
                 if now >= next {
-                    next = if now - next > LATE { now } else { next + pause };
+                    next = if now - next > MAX_BACKLOG {
+                        now
+                    } else {
+                        next + pause
+                    };
                     break;
                 }
                 std::hint::spin_loop();

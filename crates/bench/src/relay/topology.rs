@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::sender::{self, Pace, Sent};
+use super::sender::{self, SendPlan, Sent};
 use super::sink::Sinks;
 use crate::network::{Namespace, ip_with, sysctl};
 
@@ -139,7 +139,7 @@ impl Network {
     }
 
     /// Lets the sender's kernel make single frames of what leaves in one call.
-    pub(super) fn take_apart(&self) -> Result<()> {
+    pub(super) fn disable_tx_segmentation(&self) -> Result<()> {
         self.sender.enter(|| {
             let mut ethtool = Command::new("ethtool");
             let status = ethtool
@@ -151,13 +151,13 @@ impl Network {
         })
     }
 
-    pub(super) fn send(&self, pace: Pace, cpu: usize) -> Result<Sent> {
+    pub(super) fn send(&self, plan: SendPlan, cpu: usize) -> Result<Sent> {
         self.sender
-            .enter(|| sender::send(SocketAddr::V4(group(0)), pace, cpu))
+            .enter(|| sender::send(SocketAddr::V4(group(0)), plan, cpu))
     }
 
     /// Waits until datagrams come through to every sink.
-    pub(super) fn settle(&self, sinks: &Sinks) -> Result<()> {
+    pub(super) fn wait_until_forwarding(&self, sinks: &Sinks) -> Result<()> {
         let probe = self.sender.enter(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             socket.set_multicast_ttl_v4(sender::HOPS)?;
@@ -166,7 +166,7 @@ impl Network {
         })?;
         let begin = Instant::now();
         while !sinks.all_reached()? {
-            ensure!(begin.elapsed() < PATIENCE, "nothing comes through");
+            ensure!(begin.elapsed() < TIMEOUT, "nothing comes through");
             probe.send(&[0; 16])?;
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -176,7 +176,7 @@ impl Network {
 }
 
 /// How long a relay may take to begin.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Link number `link`: 10.0.LINK.1 at `outN`, .2 at `in`.
 fn join(left: &Namespace, output: usize, right: &Namespace, link: usize) -> Result<()> {

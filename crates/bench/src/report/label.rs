@@ -20,7 +20,7 @@ pub(super) fn title(scenario: &str) -> &str {
     known(scenario).map_or(scenario, |known| known.title)
 }
 
-pub(super) fn question(scenario: &str) -> Option<&'static str> {
+pub(super) fn about(scenario: &str) -> Option<&'static str> {
     known(scenario).map(|known| known.about)
 }
 

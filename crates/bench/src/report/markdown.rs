@@ -48,8 +48,8 @@ fn headline(summary: &Summary<'_>) -> String {
 fn section(summary: &Summary<'_>, scenario: &str) -> String {
     let cells: Vec<_> = summary.cells_of(scenario).collect();
     let mut out = format!("## {} (`{scenario}`)\n\n", label::title(scenario));
-    if let Some(question) = label::question(scenario) {
-        out += &format!("{question}\n\n");
+    if let Some(about) = label::about(scenario) {
+        out += &format!("{about}\n\n");
     }
     let main = cells.iter().map(|of| {
         let figures = of.entries.iter().map(|entry| of.lines(entry).join("<br>"));

@@ -27,9 +27,9 @@ pub(crate) fn left(report: &Report) -> Vec<Task> {
             if asked.once && round > 0 {
                 continue;
             }
-            for (stack, asking) in report.stacks.iter().enumerate() {
-                let is_done = done.contains(&(round, asked.name.as_str(), asking.name.as_str()));
-                if asking.missing.is_none() && !is_done {
+            for (stack, measurement) in report.stacks.iter().enumerate() {
+                let is_done = done.contains(&(round, asked.name.as_str(), measurement.name.as_str()));
+                if measurement.missing.is_none() && !is_done {
                     left.push(Task { round, cell, stack });
                 }
             }

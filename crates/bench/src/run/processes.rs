@@ -1,11 +1,11 @@
-//! What the processes of a stack use: everything in our PID namespace that is neither ours nor the client's.
+//! What the processes of a stack use: everything in our PID namespace that is neither pontoon_program nor the client's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::host::{CLIENT, TOUCH};
+use crate::host::{CLIENT, FIRST_BYTE};
 
 /// One process in /proc.
 struct Process {
@@ -13,12 +13,12 @@ struct Process {
     arguments: Vec<String>,
 }
 
-/// Processes by id, at one moment.
+/// Processes by id, at one snapshot.
 pub(crate) struct Processes(BTreeMap<u32, Process>);
 
 /// Sums over a stack's processes. Memory is in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Use {
+pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
     pub(crate) switches: u64,
     pub(crate) rss: u64,
@@ -27,15 +27,15 @@ pub(crate) struct Use {
 }
 
 impl Processes {
-    /// All that live but this one and `standing`.
-    pub(crate) fn living(standing: &[u32]) -> Self {
+    /// All that live but this one and `persistent`.
+    pub(crate) fn living(persistent: &[u32]) -> Self {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Self(BTreeMap::new());
         };
         let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let ours = |id: &u32| *id == std::process::id() || standing.contains(id);
+        let pontoon_program = |id: &u32| *id == std::process::id() || persistent.contains(id);
         let living = ids
-            .filter(|id| !ours(id))
+            .filter(|id| !pontoon_program(id))
             .filter_map(|id| Some((id, Process::read(id)?)));
         Self(living.collect())
     }
@@ -46,7 +46,7 @@ impl Processes {
             process
                 .arguments
                 .get(1)
-                .is_some_and(|verb| verb == CLIENT || verb == TOUCH)
+                .is_some_and(|verb| verb == CLIENT || verb == FIRST_BYTE)
         };
         self.0
             .iter()
@@ -110,7 +110,7 @@ fn stat(directory: &Path) -> Option<Vec<String>> {
     Some(rest.split(' ').map(str::to_owned).collect())
 }
 
-impl Use {
+impl Usage {
     /// CPU time and context switches up to now; what is gone counts nothing.
     pub(crate) fn activity(ids: &[u32]) -> Self {
         let mut sum = Self::default();
@@ -128,7 +128,7 @@ impl Use {
         sum
     }
 
-    /// As [`Use::activity`], and memory, which costs more to read.
+    /// As [`Usage::activity`], and memory, which costs more to read.
     pub(crate) fn all(ids: &[u32]) -> Self {
         let mut sum = Self {
             pss: Some(0),
@@ -196,10 +196,12 @@ mod tests {
 
     #[test]
     fn our_own_process_has_used_something() {
-        let ours = Use::all(&[std::process::id()]);
+        let pontoon_program = Usage::all(&[std::process::id()]);
         assert!(
-            ours.rss > 100_000 && ours.pss.is_some_and(|pss| pss > 0) && ours.cpu_s > 0.0,
-            "{ours:?}"
+            pontoon_program.rss > 100_000
+                && pontoon_program.pss.is_some_and(|pss| pss > 0)
+                && pontoon_program.cpu_s > 0.0,
+            "{pontoon_program:?}"
         );
     }
 }

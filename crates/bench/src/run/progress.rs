@@ -17,7 +17,10 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn start(total: usize, cost: f64) -> Self {
-        say(&format!("{total} measurements, about {}\n", people(cost)));
+        write_stderr(&format!(
+            "{total} measurements, about {}\n",
+            format_duration(cost)
+        ));
         Self {
             begun: Instant::now(),
             total,
@@ -29,7 +32,7 @@ impl Progress {
     }
 
     /// Before a measurement.
-    pub(super) fn announce(&self, cell: &str, stack: &str) {
+    pub(super) fn start_sample(&self, cell: &str, stack: &str) {
         if self.terminal {
             self.line(&format!("{cell} {stack} ..."));
         }
@@ -46,7 +49,7 @@ impl Progress {
             self.line(&text);
         } else {
             self.clear();
-            say(&format!("{}\n", self.place(&text)));
+            write_stderr(&format!("{}\n", self.prefixed(&text)));
         }
     }
 
@@ -55,27 +58,27 @@ impl Progress {
     }
 
     fn line(&self, text: &str) {
-        let line = self.place(text);
+        let line = self.prefixed(text);
         let width =
             rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
         // Some terminals do not know.
         let width = if width == 0 { 80 } else { width };
         let line: String = line.chars().take(width - 1).collect();
-        say(&format!("\r\x1b[K{line}"));
+        write_stderr(&format!("\r\x1b[K{line}"));
     }
 
     fn clear(&self) {
         if self.terminal {
-            say("\r\x1b[K");
+            write_stderr("\r\x1b[K");
         }
     }
 
-    fn place(&self, text: &str) -> String {
+    fn prefixed(&self, text: &str) -> String {
         format!(
             "[{}/{}, {} left] {text}",
             self.done,
             self.total,
-            people(self.left())
+            format_duration(self.left())
         )
     }
 
@@ -91,7 +94,7 @@ impl Progress {
 }
 
 /// Whoever listened may be gone.
-fn say(text: &str) {
+fn write_stderr(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -115,7 +118,7 @@ fn outcome(sample: &Sample, figure: &str) -> String {
 }
 
 /// `45 s`, `12 min`, `1 h 40 min`.
-pub(super) fn people(seconds: f64) -> String {
+pub(super) fn format_duration(seconds: f64) -> String {
     let duration = Duration::from_secs_f64(seconds.max(0.0));
     match duration.as_secs() {
         whole @ 0..=99 => format!("{whole} s"),

@@ -11,8 +11,8 @@ use rustix::process::{WaitOptions, wait};
 
 use super::processes::Processes;
 use crate::host::Host;
-use crate::job::Word;
-use crate::stack::{Stack, Started, Wish};
+use crate::job::Message;
+use crate::stack::{NetworkConfig, Stack, Started};
 
 /// How long a client may take to end when it was told to.
 const GRACE: Duration = Duration::from_secs(2);
@@ -20,19 +20,19 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) struct Session {
     started: Started,
     lines: Receiver<String>,
-    complaint: Option<JoinHandle<String>>,
-    standing: Vec<u32>,
+    last_stderr_line: Option<JoinHandle<String>>,
+    persistent: Vec<u32>,
 }
 
 /// What a client says next.
 pub(super) enum Next {
-    Word(Word),
+    Message(Message),
     /// A line that is none of its words.
-    Noise,
+    Other,
     /// Its output has ended.
-    Over,
+    Closed,
     /// Nothing until the deadline.
-    Silence,
+    TimedOut,
 }
 
 impl Session {
@@ -40,11 +40,16 @@ impl Session {
     ///
     /// # Errors
     /// It cannot be started.
-    pub(super) fn start(host: &Host, stack: &dyn Stack, wish: &Wish, program: &[OsString]) -> Result<Self> {
-        let standing = host.standing();
+    pub(super) fn start(
+        host: &Host,
+        stack: &dyn Stack,
+        config: &NetworkConfig,
+        program: &[OsString],
+    ) -> Result<Self> {
+        let persistent = host.persistent_processes();
         let mut started = stack
-            .start(host, wish, program)
-            .inspect_err(|_| sweep(&standing))?;
+            .start(host, config, program)
+            .inspect_err(|_| kill_all(&persistent))?;
         let stdout = BufReader::new(started.guest.stdout.take().context("no pipe")?);
         let stderr = started.guest.stderr.take().context("no pipe")?;
         let (sender, lines) = channel();
@@ -58,33 +63,33 @@ impl Session {
         Ok(Self {
             started,
             lines,
-            complaint: Some(std::thread::spawn(move || last_line(stderr))),
-            standing,
+            last_stderr_line: Some(std::thread::spawn(move || last_line(stderr))),
+            persistent,
         })
     }
 
-    /// The client's next word.
+    /// The client's next message.
     pub(super) fn next(&self, deadline: Instant) -> Next {
         match self
             .lines
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(word) => Next::Word(word),
-                Err(_) => Next::Noise,
+                Ok(message) => Next::Message(message),
+                Err(_) => Next::Other,
             },
-            Err(RecvTimeoutError::Timeout) => Next::Silence,
-            Err(RecvTimeoutError::Disconnected) => Next::Over,
+            Err(RecvTimeoutError::Timeout) => Next::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => Next::Closed,
         }
     }
 
     /// Its living processes.
     pub(super) fn processes(&self) -> Processes {
-        Processes::living(&self.standing)
+        Processes::living(&self.persistent)
     }
 
     /// Waits until the program has ended; whether it did, and well, before `deadline`.
-    pub(super) fn ends_well(&mut self, deadline: Instant) -> bool {
+    pub(super) fn wait_for_success(&mut self, deadline: Instant) -> bool {
         while Instant::now() < deadline {
             match self.started.guest.try_wait() {
                 Ok(Some(status)) => return status.success(),
@@ -98,27 +103,27 @@ impl Session {
     /// Lets the program end, then kills what is left. Returns the last line of its standard error.
     pub(super) fn finish(mut self) -> String {
         drop(self.started.guest.stdin.take());
-        self.ends_well(Instant::now() + GRACE);
+        self.wait_for_success(Instant::now() + GRACE);
         self.kill()
     }
 
     /// Kills everything at once. Returns the last line of its standard error.
     pub(super) fn kill(mut self) -> String {
-        sweep(&self.standing);
+        kill_all(&self.persistent);
         let _ = self.started.guest.wait();
         for helper in &mut self.started.helpers {
             let _ = helper.wait();
         }
-        let complaint = self.complaint.take().and_then(|thread| thread.join().ok());
-        complaint.unwrap_or_default()
+        let last_stderr_line = self.last_stderr_line.take().and_then(|thread| thread.join().ok());
+        last_stderr_line.unwrap_or_default()
     }
 }
 
-/// Kills all processes here but our own and `standing`, and collects those that were left to us.
-fn sweep(standing: &[u32]) {
+/// Kills all processes here but our own and `persistent`, and collects those that were left to us.
+fn kill_all(persistent: &[u32]) {
     let begun = Instant::now();
     loop {
-        let left = Processes::living(standing);
+        let left = Processes::living(persistent);
         if left.is_empty() || begun.elapsed() > GRACE {
             break;
         }

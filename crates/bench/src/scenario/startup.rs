@@ -2,50 +2,50 @@
 
 use std::time::{Duration, Instant};
 
-use crate::host::TOUCH;
-use crate::run::asking::{Answer, Asking, Until};
-use crate::scenario::{Question, Scenario, Unit};
+use crate::host::FIRST_BYTE;
+use crate::run::measurement::{Measurement, Observation, Until};
+use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "startup",
     title: "Start",
     about: "How long until a command runs behind the stack?",
-    questions: |_| vec![Question::new(&SCENARIO, &[], "start_us", Unit::Nothing, ask)],
+    cells: |_| vec![CellSpec::new(&SCENARIO, &[], "start_us", Unit::Nothing, measure)],
 };
 
 /// At least.
 const TIMES: usize = 3;
 
 /// The medians of as many starts as there is time for.
-fn ask(asking: &Asking<'_>) -> Answer {
-    if asking.stack.boot() > Duration::ZERO {
-        return Answer::unreachable("a machine has to boot first");
+fn measure(measurement: &Measurement<'_>) -> Observation {
+    if measurement.stack.boot() > Duration::ZERO {
+        return Observation::unreachable("a machine has to boot first");
     }
     let begun = Instant::now();
     let (mut starts, mut first_bytes) = (Vec::new(), Vec::new());
-    while starts.len() < TIMES || begun.elapsed().as_secs_f64() < asking.duration {
-        let place = asking.place();
+    while starts.len() < TIMES || begun.elapsed().as_secs_f64() < measurement.duration {
+        let addresses = measurement.addresses();
         let touch = [
-            asking.host.client.clone().into(),
-            TOUCH.into(),
-            place.server.to_string().into(),
-            asking.ports.echo.to_string().into(),
+            measurement.host.client.clone().into(),
+            FIRST_BYTE.into(),
+            addresses.server.to_string().into(),
+            measurement.ports.echo.to_string().into(),
         ];
-        let timed = asking
+        let timed = measurement
             .time(&["true".into()], Until::End)
-            .and_then(|start| Ok((start, asking.time(&touch, Until::FirstLine)?)));
+            .and_then(|start| Ok((start, measurement.time(&touch, Until::FirstLine)?)));
         match timed {
             Ok((start, first_byte)) => {
                 starts.push(start);
                 first_bytes.push(first_byte);
             }
-            Err(answer) => return *answer,
+            Err(observation) => return *observation,
         }
     }
-    let mut answer = Answer::measured();
-    answer.set("start_us", median(starts));
-    answer.set("first_byte_us", median(first_bytes));
-    answer
+    let mut observation = Observation::measured();
+    observation.set("start_us", median(starts));
+    observation.set("first_byte_us", median(first_bytes));
+    observation
 }
 
 /// In microseconds.

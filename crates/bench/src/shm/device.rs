@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::Task;
-use super::process::{Guest, Outcome, Watch};
+use super::process::{Guest, SideCounts, Stopwatch};
 
 /// Frames that are shown at once.
 const BURST: usize = 64;
@@ -59,12 +59,12 @@ impl<'m> Device<'m> {
     }
 
     /// Serves a guest until it is done.
-    pub(super) fn serve(&mut self, task: Task, guest: &Guest) -> Result<Outcome> {
+    pub(super) fn serve(&mut self, task: Task, guest: &Guest) -> Result<SideCounts> {
         let mut frame = vec![0x55; HEADER + task.frame()];
         frame[..HEADER].fill(0);
         // num_buffers
         frame[HEADER - 2] = 1;
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         let mut idle: Option<Instant> = None;
         let mut turn = 0_u32;
         loop {
@@ -125,8 +125,8 @@ impl<'m> Device<'m> {
         let mut ring = self.from_guest.attach(self.memory)?;
         ring.suppress();
         ring.poll()?;
-        let mut taken = 0;
-        while taken < BURST {
+        let mut received = 0;
+        while received < BURST {
             let scratch = &mut self.scratch;
             let popped = ring.pop(|piece| {
                 let len = piece.area.len().min(scratch.len());
@@ -134,13 +134,13 @@ impl<'m> Device<'m> {
             })?;
             let Some(chain) = popped else { break };
             ring.put(chain, 0);
-            taken += 1;
+            received += 1;
         }
         if ring.publish() {
             self.call(1)?;
         }
-        self.frames += taken as u64;
-        Ok(taken)
+        self.frames += received as u64;
+        Ok(received)
     }
 
     /// Asks to be notified, and says whether there is something by now.

@@ -11,30 +11,35 @@ use pontoon_guest::{Attached, Options, Pacing, attach};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
-use super::memory::Count;
+use super::memory::SharedCounter;
 use super::process::Guest;
-use super::source::{Fed, Source};
+use super::source::{Source, SourceResult};
 use super::unikernel::{self, Packets, Rings};
-use super::{Bench, Case, Link, Sample, Sends, Task};
-use crate::run::processes::{Processes, Use};
+use super::{Case, Harness, Link, Sample, SendMode, Task};
+use crate::run::processes::{Processes, Usage};
 use crate::stack::unprivileged;
 
 /// The published port, on the host and of the guest.
 pub(super) const PORT: u16 = 5000;
 
 /// How long the engine may take to begin, or to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a guest waits for a frame before it looks at the clock.
 const TURN: Duration = Duration::from_millis(20);
 
-pub(super) fn measure(bench: &Bench<'_>, case: Case, pacing: Pacing, sends: Sends) -> Result<Sample> {
-    let taken = Count::new()?;
-    let (task, duration) = (case.task, bench.duration);
+pub(super) fn measure(
+    harness: &Harness<'_>,
+    case: Case,
+    pacing: Pacing,
+    send_mode: SendMode,
+) -> Result<Sample> {
+    let received = SharedCounter::new()?;
+    let (task, duration) = (case.task, harness.duration);
     match case.link {
         Link::Memory(waits) => {
-            let socket = bench.socket()?;
-            let mut command = command(bench, pacing)?;
+            let socket = harness.socket()?;
+            let mut command = command(harness, pacing)?;
             command
                 .args(["--protocol", "vhost-user", "--socket"])
                 .arg(&socket);
@@ -46,13 +51,13 @@ pub(super) fn measure(bench: &Bench<'_>, case: Case, pacing: Pacing, sends: Send
             };
             let net: Attached = attach(socket, options)?;
             let mut net = Rings(net);
-            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &taken))?;
-            engine.watch(guest, task, sends, &taken)
+            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &received))?;
+            engine.measure(guest, task, send_mode, &received)
         }
         Link::Packet | Link::Tap(_) => {
             let flags = SocketFlags::CLOEXEC;
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            let mut command = command(bench, pacing)?;
+            let mut command = command(harness, pacing)?;
             command.args(["--protocol", "packet", "--fd", &theirs.as_raw_fd().to_string()]);
             // There is one thread, so that nothing else inherits it.
             fcntl_setfd(&theirs, FdFlags::empty())?;
@@ -63,19 +68,19 @@ pub(super) fn measure(bench: &Bench<'_>, case: Case, pacing: Pacing, sends: Send
             }
             // Ours stays open: without it the engine would end before its CPU time is read.
             let mut net = Packets(ours);
-            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &taken))?;
-            engine.watch(guest, task, sends, &taken)
+            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &received))?;
+            engine.measure(guest, task, send_mode, &received)
         }
     }
 }
 
-fn command(bench: &Bench<'_>, pacing: Pacing) -> Result<Command> {
+fn command(harness: &Harness<'_>, pacing: Pacing) -> Result<Command> {
     let io = match pacing {
         Pacing::Event => "event",
         Pacing::Hybrid => "hybrid",
         Pacing::Poll => "poll",
     };
-    let mut command = unprivileged(bench.pontoon()?);
+    let mut command = unprivileged(harness.pontoon()?);
     command
         .args([
             "vm",
@@ -110,30 +115,36 @@ impl Engine {
             if let Some(status) = self.0.try_wait()? {
                 bail!("pontoon vm has ended: {status}");
             }
-            ensure!(begin.elapsed() < PATIENCE, "pontoon vm does not begin");
+            ensure!(begin.elapsed() < TIMEOUT, "pontoon vm does not begin");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
     /// Feeds the guest, and says what came of it.
-    fn watch(mut self, guest: Guest, task: Task, sends: Sends, taken: &Count) -> Result<Sample> {
+    fn measure(
+        mut self,
+        guest: Guest,
+        task: Task,
+        send_mode: SendMode,
+        received: &SharedCounter,
+    ) -> Result<Sample> {
         self.until(|| match guest.is_done() {
             // It has failed, and said why.
             Ok(true) | Err(_) => Some(()),
-            Ok(false) => (taken.load(Ordering::Acquire) > 0).then_some(()),
+            Ok(false) => (received.load(Ordering::Acquire) > 0).then_some(()),
         })?;
-        let source = Source::new(task, sends)?;
+        let source = Source::new(task, send_mode)?;
         let ids = Processes::living(&[guest.id()]).stack();
-        let (begin, before) = (Instant::now(), Use::activity(&ids).cpu_s);
-        let Fed {
+        let (begin, before) = (Instant::now(), Usage::activity(&ids).cpu_s);
+        let SourceResult {
             sent,
             lost,
             rate,
             cpu,
-        } = source.feed(&guest, taken)?;
+        } = source.run(&guest, received)?;
         let elapsed = begin.elapsed().as_secs_f64();
-        let device = Use::activity(&ids).cpu_s - before;
-        let guest = guest.outcome()?;
+        let device = Usage::activity(&ids).cpu_s - before;
+        let guest = guest.counts()?;
         let frames = guest.frames.max(1) as f64;
         Ok(Sample {
             rate: rate.unwrap_or(guest.frames as f64 / guest.seconds()),
@@ -153,7 +164,7 @@ impl Drop for Engine {
         let _ = self.0.wait();
         // What it has started ends with it, but a moment later, and is not to be measured with whoever comes next.
         let begin = Instant::now();
-        while !Processes::living(&[]).is_empty() && begin.elapsed() < PATIENCE {
+        while !Processes::living(&[]).is_empty() && begin.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -7,20 +7,20 @@ use pontoon_guest::{Interface, Platform, Process, QueueError};
 use pontoon_ring::memory::{Raw, Window};
 
 use super::Task;
-use super::process::{Outcome, Watch};
+use super::process::{SideCounts, Stopwatch};
 
 /// Frames each way.
 pub(super) const SIZE: usize = 256;
 
-pub(super) type Net<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
+pub(super) type NetInterface<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
 
 /// Frames after which the clock is looked at, where they do not stop coming.
 const TURN: usize = 1024;
 
 /// Moves frames for so long.
-pub(super) fn work(net: &mut Net<'_>, task: Task, duration: Duration) -> Result<Outcome> {
+pub(super) fn work(net: &mut NetInterface<'_>, task: Task, duration: Duration) -> Result<SideCounts> {
     net.start();
-    let watch = Watch::start();
+    let watch = Stopwatch::start();
     let end = net.platform().now() + duration;
     let rung = net.counters().doorbells;
     while watch.elapsed() < duration {
@@ -41,7 +41,7 @@ pub(super) fn work(net: &mut Net<'_>, task: Task, duration: Duration) -> Result<
 }
 
 /// Takes frames while there are any, but no more than a turn of them.
-fn take(net: &mut Net<'_>, echo: bool, end: Duration) -> Result<()> {
+fn take(net: &mut NetInterface<'_>, echo: bool, end: Duration) -> Result<()> {
     let mut frame = [0; 1514];
     for _ in 0..TURN {
         let Some(len) = net.read(&mut frame)? else { break };
@@ -52,8 +52,8 @@ fn take(net: &mut Net<'_>, echo: bool, end: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Sends a turn of frames.
-fn send(net: &mut Net<'_>, batch: usize, end: Duration) -> Result<()> {
+/// SendMode a turn of frames.
+fn send(net: &mut NetInterface<'_>, batch: usize, end: Duration) -> Result<()> {
     let frame = [0x55; 64];
     for _ in 0..TURN / batch {
         for _ in 0..batch {
@@ -65,7 +65,7 @@ fn send(net: &mut Net<'_>, batch: usize, end: Duration) -> Result<()> {
 }
 
 /// Queues a frame, as soon as there is room for it.
-fn queue(net: &mut Net<'_>, frame: &[u8], end: Duration) -> Result<()> {
+fn queue(net: &mut NetInterface<'_>, frame: &[u8], end: Duration) -> Result<()> {
     loop {
         match net.queue(frame) {
             Ok(()) => return Ok(()),

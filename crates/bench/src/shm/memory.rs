@@ -15,8 +15,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::Task;
 use super::device::Device;
-use super::guest::{self, Net, SIZE};
-use super::process::{Guest, Outcome};
+use super::guest::{self, NetInterface, SIZE};
+use super::process::{Guest, SideCounts};
 
 const MAP: Map<SIZE> = Map::new(ORIGIN, 1514);
 const ORIGIN: u64 = 1 << 20;
@@ -26,7 +26,7 @@ const FEATURES: Features = Features {
 };
 
 /// What the guest and the device found.
-pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<(Outcome, Outcome)> {
+pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<(SideCounts, SideCounts)> {
     let shared = Shared::new(MAP.bytes())?;
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let (connection, ours) = io::pipe()?;
@@ -46,23 +46,23 @@ pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<
         [call0?, call1?],
         pacing,
     )?;
-    let mut net = Net::new(shared.window(), MAP, FEATURES, process, pacing)?;
+    let mut net = NetInterface::new(shared.window(), MAP, FEATURES, process, pacing)?;
     let guest = Guest::new(|| guest::work(&mut net, task, duration))?;
     let served = device.serve(task, &guest)?;
     drop(ours);
-    Ok((guest.outcome()?, served))
+    Ok((guest.counts()?, served))
 }
 
 /// A number that both processes see.
-pub(super) struct Count(Shared);
+pub(super) struct SharedCounter(Shared);
 
-impl Count {
+impl SharedCounter {
     pub(super) fn new() -> io::Result<Self> {
         Shared::new(size_of::<AtomicU64>()).map(Self)
     }
 }
 
-impl Deref for Count {
+impl Deref for SharedCounter {
     type Target = AtomicU64;
 
     fn deref(&self) -> &AtomicU64 {

@@ -14,7 +14,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// What one side has to say about a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct SideCounts {
     /// Frames that it moved.
     pub(super) frames: u64,
     /// Times that it notified the other side.
@@ -28,7 +28,7 @@ pub(super) struct Outcome {
 }
 
 /// A watch on the time that this process takes.
-pub(super) struct Watch {
+pub(super) struct Stopwatch {
     begin: Instant,
     cpu: Duration,
 }
@@ -45,14 +45,14 @@ impl Guest {
     ///
     /// # Errors
     /// Out of processes or descriptors, or there is more than one thread.
-    pub(super) fn new(body: impl FnOnce() -> Result<Outcome>) -> Result<Self> {
+    pub(super) fn new(body: impl FnOnce() -> Result<SideCounts>) -> Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
             bail!("{threads} threads where there must be one");
         }
         let filter = filter()?;
         // The first look at a clock finds the vDSO, by a call that the guest may not make.
-        Watch::start();
+        Stopwatch::start();
         let (result, mut ours) = io::pipe()?;
         // SAFETY: there is one thread, so that the child's copy of memory holds no lock that nobody will release.
         match unsafe { libc::fork() } {
@@ -96,12 +96,12 @@ impl Guest {
     ///
     /// # Errors
     /// It died.
-    pub(super) fn outcome(mut self) -> Result<Outcome> {
-        let mut bytes = [0; Outcome::BYTES];
+    pub(super) fn counts(mut self) -> Result<SideCounts> {
+        let mut bytes = [0; SideCounts::BYTES];
         self.result
             .read_exact(&mut bytes)
             .context("the guest's process died")?;
-        Ok(Outcome::from_bytes(bytes))
+        Ok(SideCounts::from_bytes(bytes))
     }
 }
 
@@ -120,7 +120,7 @@ impl Drop for Guest {
     }
 }
 
-impl Watch {
+impl Stopwatch {
     pub(super) fn start() -> Self {
         Self {
             begin: Instant::now(),
@@ -133,9 +133,9 @@ impl Watch {
     }
 
     /// What came of it until now.
-    pub(super) fn stop(&self, frames: u64, notifications: u64) -> Outcome {
+    pub(super) fn stop(&self, frames: u64, notifications: u64) -> SideCounts {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Outcome {
+        SideCounts {
             frames,
             notifications,
             sleeps: 0,
@@ -150,7 +150,7 @@ fn cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
-impl Outcome {
+impl SideCounts {
     const BYTES: usize = 40;
 
     pub(super) fn seconds(&self) -> f64 {

@@ -17,16 +17,16 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
-use super::process::Watch;
+use super::process::Stopwatch;
 use super::{Sample, Task};
 use crate::network::ip;
-use crate::run::processes::Use;
+use crate::run::processes::Usage;
 
 /// The guest's address, which its test has built in.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How long the tender may take to begin.
 const BEGIN: Duration = Duration::from_secs(10);
@@ -76,16 +76,16 @@ impl Solo5 {
         command.arg("--net:service0=solo5").arg(&self.guest);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let tender = Tender(child.with_context(|| format!("cannot run {}", self.tender.display()))?);
-        let mut pings = Pings::new()?;
+        let mut source = PingSource::new()?;
         let begin = Instant::now();
-        while pings.exchange(1, Duration::ZERO)?.answers == 0 {
+        while source.exchange(1, Duration::ZERO)?.answers == 0 {
             ensure!(begin.elapsed() < BEGIN, "Solo5's guest does not answer");
         }
         let ids = [tender.0.id()];
-        let (before, watch) = (Use::activity(&ids).cpu_s, Watch::start());
-        let exchanged = pings.exchange(window, duration)?;
+        let (before, watch) = (Usage::activity(&ids).cpu_s, Stopwatch::start());
+        let exchanged = source.exchange(window, duration)?;
         let source = watch.stop(exchanged.answers, 0);
-        let guest = Use::activity(&ids).cpu_s - before;
+        let guest = Usage::activity(&ids).cpu_s - before;
         Ok(Sample {
             rate: exchanged.answers as f64 / source.seconds(),
             guest: guest / source.seconds(),
@@ -105,8 +105,8 @@ impl Drop for Tender {
     }
 }
 
-/// Who pings.
-struct Pings {
+/// Who source.
+struct PingSource {
     socket: OwnedFd,
     request: Vec<u8>,
     batch: Batch,
@@ -119,7 +119,7 @@ struct Exchanged {
     lost: u64,
 }
 
-impl Pings {
+impl PingSource {
     fn new() -> Result<Self> {
         let protocol = Some(ipproto::ICMP);
         let socket = socket_with(
@@ -130,7 +130,7 @@ impl Pings {
         )?;
         icmp::only_echo_replies(&socket, Family::V4)?;
         connect(&socket, &SocketAddrV4::new(GUEST, 0))?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
         // RFC 792: an echo request, its checksum, and nothing but zeros behind them.
         let mut request = vec![0; 8 + Task::Echo.payload()];
         request[0] = 8;

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::engine::PORT;
-use super::memory::Count;
-use super::process::{Guest, Watch};
-use super::{Sends, Task};
+use super::memory::SharedCounter;
+use super::process::{Guest, Stopwatch};
+use super::{SendMode, Task};
 
 /// Datagrams that may be on their way: as many of 1,300 bytes as the receive buffer of a socket holds by default.
 pub(super) const WINDOW: usize = 128;
@@ -21,7 +21,7 @@ pub(super) const WINDOW: usize = 128;
 const SEGMENTS: usize = 16;
 
 /// How long what is on its way may take.
-const PATIENCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How long the source sleeps while enough is on its way.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -34,7 +34,7 @@ pub(super) struct Source {
 }
 
 /// What came of it.
-pub(super) struct Fed {
+pub(super) struct SourceResult {
     pub(super) sent: u64,
     pub(super) lost: u64,
     /// Echoes per second, where there are any.
@@ -43,14 +43,14 @@ pub(super) struct Fed {
 }
 
 impl Source {
-    pub(super) fn new(task: Task, sends: Sends) -> Result<Self> {
+    pub(super) fn new(task: Task, send_mode: SendMode) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect((Ipv4Addr::LOCALHOST, PORT))?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
         udp::coalesce(&socket).context("no UDP_GRO")?;
-        let burst = match sends {
-            Sends::Plainly => 1,
-            Sends::Segmented => SEGMENTS,
+        let burst = match send_mode {
+            SendMode::Single => 1,
+            SendMode::Segmented => SEGMENTS,
         };
         if burst > 1 {
             udp::set_segment(&socket, task.payload() as u16).context("no UDP_SEGMENT")?;
@@ -63,41 +63,41 @@ impl Source {
         })
     }
 
-    /// Sends until the guest is done, and never more than [`WINDOW`] ahead of what has arrived: a source that floods costs
+    /// SendMode until the guest is done, and never more than [`WINDOW`] ahead of what has arrived: a source that floods costs
     /// the CPU that others need, for datagrams that are lost.
-    pub(super) fn feed(&self, guest: &Guest, taken: &Count) -> Result<Fed> {
+    pub(super) fn run(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
         // Sleeps end when they should, and not 50 us later.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         let fed = match self.task {
             Task::Echo => self.exchange(guest)?,
-            Task::Receive | Task::Send(_) | Task::Idle => self.push(guest, taken)?,
+            Task::Receive | Task::Send(_) | Task::Idle => self.push(guest, received)?,
         };
-        Ok(Fed {
+        Ok(SourceResult {
             cpu: Duration::from_nanos(watch.stop(0, 0).cpu),
             ..fed
         })
     }
 
-    fn push(&self, guest: &Guest, taken: &Count) -> Result<Fed> {
+    fn push(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
         // Given up as lost, which they may not be.
         let (mut sent, mut given_up) = (0_u64, 0_u64);
         let mut moved = (0, Instant::now());
         while !guest.is_done()? {
-            let arrived = taken.load(Ordering::Acquire).saturating_sub(1);
+            let arrived = received.load(Ordering::Acquire).saturating_sub(1);
             if moved.0 != arrived {
                 moved = (arrived, Instant::now());
             }
             if (sent - given_up).saturating_sub(arrived) + self.burst as u64 <= WINDOW as u64 {
                 self.send()?;
                 sent += self.burst as u64;
-            } else if moved.1.elapsed() > PATIENCE {
+            } else if moved.1.elapsed() > TIMEOUT {
                 given_up = sent.saturating_sub(arrived);
             } else {
                 std::thread::sleep(PAUSE);
             }
         }
-        Ok(Fed {
+        Ok(SourceResult {
             sent,
             lost: lost(sent, moved.0),
             rate: None,
@@ -105,7 +105,7 @@ impl Source {
         })
     }
 
-    fn exchange(&self, guest: &Guest) -> Result<Fed> {
+    fn exchange(&self, guest: &Guest) -> Result<SourceResult> {
         let mut buffer = vec![0; 1 << 16];
         let len = self.task.payload();
         let (mut sent, mut back, mut echoed, mut ahead) = (0, 0, 0, 0);
@@ -140,7 +140,7 @@ impl Source {
         }
         let seconds = span.map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
         ensure!(seconds > 0.0, "no echo came");
-        Ok(Fed {
+        Ok(SourceResult {
             sent,
             lost: lost(sent, back),
             rate: Some(echoed as f64 / seconds),

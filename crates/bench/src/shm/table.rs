@@ -3,15 +3,17 @@
 use pontoon_guest::Pacing;
 use serde_json::{Value, json};
 
-use super::{Case, Far, Link, Sample, Sends, Summary, Task};
+use super::{Case, Endpoint, Link, Sample, SendMode, Summary, Task};
 use crate::args::Shm;
-use crate::bench::command_line;
+use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::{factor, figure, percent};
 
 /// One line for each case, in their order, and the figures of which this is the successor.
 pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
-    let (alone, through): (Vec<_>, Vec<_>) = rows.iter().partition(|(case, _)| case.far == Far::Nothing);
+    let (alone, through): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .partition(|(case, _)| case.endpoint == Endpoint::Nothing);
     let alone: String = alone
         .iter()
         .map(|(case, summary)| alone_row(*case, summary, rows))
@@ -38,7 +40,7 @@ pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
         json!({
             "task": task(*case),
             "link": link(*case),
-            "has_engine": matches!(case.far, Far::Engine(..)),
+            "has_engine": matches!(case.endpoint, Endpoint::Engine(..)),
             "per_s": rate,
             "least_per_s": summary.rates[0],
             "most_per_s": summary.rates[1],
@@ -51,7 +53,7 @@ pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
         })
     };
     json!({
-        "generator": concat!("pontoon bench shm ", env!("CARGO_PKG_VERSION")),
+        "generator": concat!("pontoon harness shm ", env!("CARGO_PKG_VERSION")),
         "command": command_line(),
         "machine": machine::describe(),
         "rounds": arguments.rounds,
@@ -85,9 +87,9 @@ fn through_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> Strin
         Link::Tap(_) => ["5 calls for both", "-"].map(str::to_owned),
         Link::Memory(_) => [sample.kicks, sample.calls].map(figure),
     };
-    let device = match case.far {
-        Far::Kernel => "-".to_owned(),
-        Far::Nothing | Far::Engine(..) => cpu(sample.device),
+    let device = match case.endpoint {
+        Endpoint::Kernel => "-".to_owned(),
+        Endpoint::Nothing | Endpoint::Engine(..) => cpu(sample.device),
     };
     format!(
         "| {} | {} | {} | {} | {kicks} | {wakes} | {} | {device} | {} | {} |\n",
@@ -109,11 +111,11 @@ fn task(case: Case) -> String {
         Task::Send(batch) => return format!("send 64 B, flushed by {batch}"),
         Task::Idle => "idle",
     };
-    match case.far {
-        Far::Nothing => what.to_owned(),
-        Far::Engine(_, Sends::Plainly) => format!("{what}, a call for each"),
-        Far::Engine(_, Sends::Segmented) => format!("{what}, UDP_SEGMENT"),
-        Far::Kernel => format!("{what}, ICMP"),
+    match case.endpoint {
+        Endpoint::Nothing => what.to_owned(),
+        Endpoint::Engine(_, SendMode::Single) => format!("{what}, a call for each"),
+        Endpoint::Engine(_, SendMode::Segmented) => format!("{what}, UDP_SEGMENT"),
+        Endpoint::Kernel => format!("{what}, ICMP"),
     }
 }
 
@@ -123,9 +125,9 @@ fn link(case: Case) -> String {
         Pacing::Hybrid => "hybrid",
         Pacing::Poll => "poll",
     };
-    match (case.link, case.far) {
-        (Link::Packet, Far::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
-        (Link::Packet, Far::Nothing | Far::Kernel) => "packet socket".to_owned(),
+    match (case.link, case.endpoint) {
+        (Link::Packet, Endpoint::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
+        (Link::Packet, Endpoint::Nothing | Endpoint::Kernel) => "packet socket".to_owned(),
         (Link::Memory(pacing), _) => format!("memory, {}", side(pacing)),
         (Link::Tap(window), _) => format!("Solo5 spt over a tap, {window} on the way"),
     }
@@ -149,11 +151,11 @@ fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
             (Task::Send(_), Task::Send(_)) => true,
             (one, other) => one == other,
         };
-        let far = match (case.far, other.far) {
-            (Far::Engine(_, one), Far::Engine(_, other)) => one == other,
+        let endpoint = match (case.endpoint, other.endpoint) {
+            (Endpoint::Engine(_, one), Endpoint::Engine(_, other)) => one == other,
             (one, other) => one == other,
         };
-        other.link == Link::Packet && task && far
+        other.link == Link::Packet && task && endpoint
     };
     let packet = rows
         .iter()
@@ -188,7 +190,7 @@ const NOTES: &str = "\
 A kick notifies the device, a call the guest. The packet socket is one of SOCK_SEQPACKET, the guest a process behind
 seccomp; poll spins on both sides, and needs a CPU for each process. The source keeps 128 datagrams on their way at most,
 16 in a call with UDP_SEGMENT, and takes echoes by UDP_GRO; `times` is by the fastest packet socket that does the same.
-Solo5's guest answers echo requests of as many bytes, from a raw socket that sends and receives up to 64 in a call.
+Solo5's guest answers echo requests of as many bytes, from a raw socket that send_mode and receives up to 64 in a call.
 
 Solo5's shmstream (mail of 2017, another machine), UDP of 1300 B to the guest:
 

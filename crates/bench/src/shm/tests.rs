@@ -6,7 +6,7 @@ fn case(task: Task, link: Link) -> Case {
     Case {
         task,
         link,
-        far: Far::Nothing,
+        endpoint: Endpoint::Nothing,
     }
 }
 
@@ -14,7 +14,7 @@ fn through(link: Link, pacing: Pacing) -> Case {
     Case {
         task: Task::Echo,
         link,
-        far: Far::Engine(pacing, Sends::Segmented),
+        endpoint: Endpoint::Engine(pacing, SendMode::Segmented),
     }
 }
 
@@ -33,13 +33,16 @@ fn summary(rate: f64) -> Summary {
 #[test]
 fn rows_are_measured_in_turn() {
     let all = cases(true);
-    let alone = all.iter().filter(|case| case.far == Far::Nothing).count();
+    let alone = all
+        .iter()
+        .filter(|case| case.endpoint == Endpoint::Nothing)
+        .count();
     assert_eq!((alone, all.len()), (4 + 4 + 4 + 3 + 2, 17 + 15 + 2));
     assert_eq!(all[0], case(Task::Receive, Link::Packet));
     assert_eq!(all[16], case(Task::Idle, Link::Memory(Pacing::Hybrid)));
     for (at, one) in all.iter().enumerate() {
         assert!(!all[..at].contains(one), "{one:?}");
-        if let (Link::Memory(guest), Far::Engine(engine, _)) = (one.link, one.far) {
+        if let (Link::Memory(guest), Endpoint::Engine(engine, _)) = (one.link, one.endpoint) {
             assert_eq!(guest, engine, "both sides wait alike");
         }
     }

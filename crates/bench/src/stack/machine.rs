@@ -123,10 +123,10 @@ fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<Strin
 
 /// Made once, where every user may read it.
 fn image(host: &Host) -> Result<Image> {
-    let directory = &host.enclosure.programs;
+    let directory = &host.sandbox_ns.programs;
     let kernel = host
-        .enclosure
-        .publish(&pontoon_qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
+        .sandbox_ns
+        .install_program(&pontoon_qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
     let initrd = directory.join("initrd");
     if !initrd.exists() {
         let root = Root::new(directory.join("machine"))?;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{Find, Kind, Wanted};
+use super::{Find, Selection, StackKind};
 use crate::relay::{Hop, Relay, SCRATCH, group, spawn};
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "mcr",
     role: Role::Peer,
     find: Find::Relay(find),
@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Mcr(PathBuf);
 
-fn find(wanted: &Wanted) -> Result<Box<dyn Relay>> {
+fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
     Ok(Box::new(Mcr(super::program(wanted, "mcrd", "mcr")?)))
 }
 

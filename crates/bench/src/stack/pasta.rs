@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "pasta",
     role: Role::Peer,
     find: Find::Namespace(find),
@@ -37,8 +37,8 @@ struct Pasta {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Wanted) -> Result<Found> {
-    let (program, version) = super::passts(wanted, "pasta")?;
+fn find(wanted: &Selection) -> Result<Found> {
+    let (program, version) = super::passt_program(wanted, "pasta")?;
     Ok(Found {
         version,
         stack: Box::new(Pasta {
@@ -49,26 +49,26 @@ fn find(wanted: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Pasta {
-    fn place(&self) -> Place {
-        Place {
+    fn addresses(&self) -> Addresses {
+        Addresses {
             server: GATEWAY,
             resolver: DNS,
             published: Ipv4Addr::LOCALHOST.into(),
         }
     }
 
-    fn start(&self, _: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+    fn start(&self, _: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
         let mut command = super::unprivileged(&self.program);
         command.args(COMMAND).args(&self.flags);
-        let published = wish.publish.map(|port| format!("127.0.0.1/{port}"));
+        let published = config.publish.map(|port| format!("127.0.0.1/{port}"));
         command.args(["-t", published.as_deref().unwrap_or("none")]);
-        if let Some(mtu) = wish.mtu {
+        if let Some(mtu) = config.mtu {
             command.args(["--mtu", &mtu.to_string()]);
         }
         Started::alone(command.arg("--").args(program))
     }
 
     fn command(&self) -> String {
-        super::words(&[&["pasta"], COMMAND, &["-t", "none"]].concat(), &self.flags)
+        super::command_line(&[&["pasta"], COMMAND, &["-t", "none"]].concat(), &self.flags)
     }
 }

@@ -5,11 +5,11 @@ use std::process::{Child, Command};
 
 use anyhow::Result;
 
-use super::{Find, Kind, Wanted};
+use super::{Find, Selection, StackKind};
 use crate::relay::{Hop, Relay, group, spawn};
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "pontoon",
     role: Role::Pontoon,
     find: Find::Relay(find),
@@ -20,8 +20,8 @@ struct PontoonRelay {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Wanted) -> Result<Box<dyn Relay>> {
-    let (program, _) = super::ours(wanted)?;
+fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
+    let (program, _) = super::pontoon_program(wanted)?;
     Ok(Box::new(PontoonRelay {
         program,
         flags: wanted.flags.clone(),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::backend::{self, Backend, Link, Who};
+use super::backend::{self, Backend, BackendKind, Link};
 use super::machine::{self, Machine};
-use super::{Found, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Found, NetworkConfig, Selection, Stack, Started};
 use crate::host::Host;
 
 struct Qemu {
@@ -17,8 +17,8 @@ struct Qemu {
     backend: Backend,
 }
 
-pub(super) fn find(wanted: &Wanted, who: Who, link: Link) -> Result<Found> {
-    let backend = Backend::find(wanted, who, link)?;
+pub(super) fn find(wanted: &Selection, kind: BackendKind, link: Link) -> Result<Found> {
+    let backend = Backend::find(wanted, kind, link)?;
     let machine = Machine::find()?;
     Ok(Found {
         version: format!("{}, {}", backend.version, machine.version()?),
@@ -41,16 +41,16 @@ impl Qemu {
 }
 
 impl Stack for Qemu {
-    fn place(&self) -> Place {
-        backend::PLACE
+    fn addresses(&self) -> Addresses {
+        backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        let socket = host.enclosure.open_place("machine.sock")?;
-        let helper = self.backend.serve(host, wish, &socket)?;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
+        let helper = self.backend.serve(host, config, &socket)?;
         let interface = self.interface(&socket);
         self.machine
-            .start(host, &interface, backend::mtu(wish), program, vec![helper])
+            .start(host, &interface, backend::mtu(config), program, vec![helper])
     }
 
     fn command(&self) -> String {

@@ -15,11 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "slirp4netns",
     role: Role::Peer,
     find: Find::Namespace(find),
@@ -33,7 +33,7 @@ const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 const BEST_MTU: u16 = 65520;
 
 /// How long it may take to stand.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits for a line on standard input, then becomes the command.
 const HOLDER: &[&str] = &[
@@ -53,7 +53,7 @@ struct Slirp4netns {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Wanted) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<Found> {
     let program = super::program(wanted, "slirp4netns", "slirp4netns")?;
     Ok(Found {
         version: super::version(&program)?,
@@ -65,15 +65,15 @@ fn find(wanted: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Slirp4netns {
-    fn place(&self) -> Place {
-        Place {
+    fn addresses(&self) -> Addresses {
+        Addresses {
             server: GATEWAY,
             resolver: DNS,
             published: Ipv4Addr::LOCALHOST.into(),
         }
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
         let mut holder = super::unprivileged(HOLDER[0]);
         let mut guest = super::spawn(holder.args(&HOLDER[1..]).args(program))?;
         wait_for_namespaces(&guest)?;
@@ -81,12 +81,16 @@ impl Stack for Slirp4netns {
         let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut command = super::unprivileged(&self.program);
         command
-            .args(["--configure", "--mtu", &wish.mtu.unwrap_or(BEST_MTU).to_string()])
+            .args([
+                "--configure",
+                "--mtu",
+                &config.mtu.unwrap_or(BEST_MTU).to_string(),
+            ])
             .args(["--ready-fd", &theirs.as_raw_fd().to_string()])
             .args(&self.flags);
-        let socket = wish
+        let socket = config
             .publish
-            .map(|_| host.enclosure.open_place("slirp4netns.sock"))
+            .map(|_| host.sandbox_ns.world_writable_path("slirp4netns.sock"))
             .transpose()?;
         if let Some(path) = &socket {
             command.arg("--api-socket").arg(path);
@@ -100,9 +104,9 @@ impl Stack for Slirp4netns {
         drop(command);
 
         if let Err(error) = stands(&ready) {
-            return Err(error.context(format!("slirp4netns: {}", super::give_up(helper))));
+            return Err(error.context(format!("slirp4netns: {}", super::kill_helper(helper))));
         }
-        if let (Some(path), Some(port)) = (&socket, wish.publish) {
+        if let (Some(path), Some(port)) = (&socket, config.publish) {
             publish(path, port)?;
         }
         guest.stdin.as_mut().context("no pipe")?.write_all(b"go\n")?;
@@ -123,27 +127,27 @@ impl Stack for Slirp4netns {
 
 /// Waits until the holder is in namespaces of its own and root there.
 fn wait_for_namespaces(holder: &Child) -> Result<()> {
-    let ours = std::fs::read_link("/proc/self/ns/net")?;
+    let pontoon_program = std::fs::read_link("/proc/self/ns/net")?;
     let directory = PathBuf::from(format!("/proc/{}", holder.id()));
     let begun = Instant::now();
     loop {
-        let theirs = std::fs::read_link(directory.join("ns/net")).unwrap_or_else(|_| ours.clone());
+        let theirs = std::fs::read_link(directory.join("ns/net")).unwrap_or_else(|_| pontoon_program.clone());
         let map = std::fs::read_to_string(directory.join("uid_map")).unwrap_or_default();
-        if theirs != ours && map.split_whitespace().next() == Some("0") {
+        if theirs != pontoon_program && map.split_whitespace().next() == Some("0") {
             return Ok(());
         }
-        ensure!(begun.elapsed() < PATIENCE, "unshare made no namespaces");
+        ensure!(begun.elapsed() < TIMEOUT, "unshare made no namespaces");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
 /// Waits for the byte that says that the network stands.
 fn stands(ready: &std::os::fd::OwnedFd) -> Result<()> {
-    let patience = Timespec {
-        tv_sec: PATIENCE.as_secs().cast_signed(),
+    let timeout = Timespec {
+        tv_sec: TIMEOUT.as_secs().cast_signed(),
         tv_nsec: 0,
     };
-    poll(&mut [PollFd::new(ready, PollFlags::IN)], Some(&patience))?;
+    poll(&mut [PollFd::new(ready, PollFlags::IN)], Some(&timeout))?;
     let mut byte = [0];
     match rustix::io::read(ready, &mut byte) {
         Ok(1) => Ok(()),
@@ -163,7 +167,7 @@ fn publish(socket: &Path, port: u16) -> Result<()> {
     });
     stream.write_all(request.to_string().as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     ensure!(

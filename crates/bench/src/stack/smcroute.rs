@@ -5,11 +5,11 @@ use std::process::{Child, Command};
 
 use anyhow::Result;
 
-use super::{Find, Kind, Wanted};
+use super::{Find, Selection, StackKind};
 use crate::relay::{Hop, Relay, SCRATCH, group, sender_address, spawn};
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "smcroute",
     role: Role::Peer,
     find: Find::Relay(find),
@@ -17,7 +17,7 @@ pub(super) const KIND: Kind = Kind {
 
 struct Smcroute(PathBuf);
 
-fn find(wanted: &Wanted) -> Result<Box<dyn Relay>> {
+fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
     Ok(Box::new(Smcroute(super::program(
         wanted,
         "smcrouted",

@@ -5,11 +5,11 @@ use std::process::{Child, Command};
 
 use anyhow::Result;
 
-use super::{Find, Kind, Wanted};
+use super::{Find, Selection, StackKind};
 use crate::relay::{Hop, Relay, group, spawn};
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "socat",
     role: Role::Peer,
     find: Find::Relay(find),
@@ -17,7 +17,7 @@ pub(super) const KIND: Kind = Kind {
 
 struct Socat(PathBuf);
 
-fn find(wanted: &Wanted) -> Result<Box<dyn Relay>> {
+fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
     Ok(Box::new(Socat(super::program(wanted, "socat", "socat")?)))
 }
 

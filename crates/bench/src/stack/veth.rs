@@ -5,12 +5,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Find, Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::network::{BEST_MTU, VETH_GUEST, VETH_HOST};
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "veth",
     role: Role::Kernel,
     find: Find::Namespace(find),
@@ -18,7 +18,7 @@ pub(super) const KIND: Kind = Kind {
 
 struct Veth;
 
-fn find(_: &Wanted) -> Result<Found> {
+fn find(_: &Selection) -> Result<Found> {
     Ok(Found {
         version: super::version_of_kernel(),
         stack: Box::new(Veth),
@@ -26,20 +26,21 @@ fn find(_: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Veth {
-    fn place(&self) -> Place {
-        Place {
+    fn addresses(&self) -> Addresses {
+        Addresses {
             server: VETH_HOST,
             resolver: VETH_HOST,
             published: VETH_GUEST,
         }
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        host.network.set_veth_mtu(wish.mtu.map_or(BEST_MTU, u32::from))?;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        host.network
+            .set_veth_mtu(config.mtu.map_or(BEST_MTU, u32::from))?;
         let (program, arguments) = program.split_first().context("no program")?;
         let mut command = Command::new(program);
         command.args(arguments);
-        host.network.inside_guest(&mut command)?;
+        host.network.run_in_guest(&mut command)?;
         Started::alone(&mut command)
     }
 

@@ -7,5 +7,5 @@
 mod client;
 mod faults;
 mod jobs;
+mod messages;
 mod recovery;
-mod words;

@@ -25,7 +25,7 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
     html! {
         section id=(name) {
             h2 { (label::title(name)) }
-            @if let Some(question) = label::question(name) { p { (question) } }
+            @if let Some(about) = label::about(name) { p { (about) } }
             (plots(&cells, &summary.stacks))
             details {
                 summary { "The figures in a table" }

@@ -4,39 +4,39 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::job::{Findings, Job, Order, Ports, Word};
+use crate::job::{Job, JobResults, JobSpec, Message, Ports};
 
-use super::{failed, say};
+use super::{failed, write_line};
 
-/// The order under way.
-pub(crate) struct Stage {
+/// The job_spec under way.
+pub(crate) struct Client {
     server: IpAddr,
-    order: Order,
+    job_spec: JobSpec,
     warm_up: Duration,
     duration: Duration,
 }
 
-impl Stage {
+impl Client {
     /// # Errors
     /// `Failed`: a time that is none.
-    pub(crate) fn new(server: IpAddr, order: Order) -> Result<Self, Word> {
+    pub(crate) fn new(server: IpAddr, job_spec: JobSpec) -> Result<Self, Message> {
         let time = |seconds: f64| {
             Duration::try_from_secs_f64(seconds).map_err(|error| failed(format_args!("{seconds} s: {error}")))
         };
         Ok(Self {
             server,
-            warm_up: time(order.warm_up)?,
-            duration: time(order.duration)?.max(SHORTEST),
-            order,
+            warm_up: time(job_spec.warm_up)?,
+            duration: time(job_spec.duration)?.max(SHORTEST),
+            job_spec,
         })
     }
 
     pub(crate) fn job(&self) -> &Job {
-        &self.order.job
+        &self.job_spec.job
     }
 
     pub(crate) fn ports(&self) -> &Ports {
-        &self.order.ports
+        &self.job_spec.ports
     }
 
     /// The server's address with `port`.
@@ -54,29 +54,29 @@ impl Stage {
 
     /// How long nothing may move. A wait that begins when the measurement's time is up ends when three times that have
     /// passed.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.duration * 2
     }
 
     /// Says that the measurement begins.
-    pub(crate) fn begin(&mut self) -> Result<(), Word> {
-        say(&Word::Begin).map_err(failed)
+    pub(crate) fn begin(&mut self) -> Result<(), Message> {
+        write_line(&Message::Begin).map_err(failed)
     }
 
     /// Says what was found, and waits to be released. Whatever the caller holds stays open so long, and what it has
     /// running goes on: counters read at `Begin` and at `End` were both read under load.
-    pub(crate) fn end(&mut self, findings: Findings) -> Result<(), Word> {
-        say(&Word::End(findings)).map_err(failed)?;
+    pub(crate) fn end(&mut self, results: JobResults) -> Result<(), Message> {
+        write_line(&Message::End(results)).map_err(failed)?;
         io::copy(&mut io::stdin(), &mut io::sink()).map_err(failed)?;
         Ok(())
     }
 
     /// Only stays.
-    pub(crate) fn idle(&mut self) -> Result<(), Word> {
+    pub(crate) fn idle(&mut self) -> Result<(), Message> {
         std::thread::sleep(self.warm_up);
         self.begin()?;
         std::thread::sleep(self.duration);
-        self.end(Findings::default())
+        self.end(JobResults::default())
     }
 }
 

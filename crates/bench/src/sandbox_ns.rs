@@ -21,25 +21,25 @@ const SIGNALLED: u8 = 128;
 
 /// Where, inside, programs lie that every user may run.
 #[derive(Clone, Debug)]
-pub(crate) struct Enclosure {
+pub(crate) struct SandboxNs {
     pub(crate) programs: PathBuf,
 }
 
-/// Runs `inside` enclosed, and returns its exit status.
+/// Runs `inside` run_in_sandbox_ns, and returns its exit status.
 ///
 /// # Errors
 /// Namespaces cannot be made here, or there is more than one thread.
-pub(crate) fn enclosed(inside: impl FnOnce(&Enclosure) -> u8) -> Result<u8> {
+pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result<u8> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     ensure!(threads == 1, "the harness has {threads} threads before it begins");
     unshare()?;
     let directory = Directory::new()?;
-    let signals = Blocked::new()?;
+    let signals = BlockedSignals::new()?;
     // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
     match unsafe { libc::fork() } {
         0 => {
-            let status = match begin(&directory.0, &signals) {
-                Ok(enclosure) => inside(&enclosure),
+            let status = match set_up(&directory.0, &signals) {
+                Ok(sandbox_ns) => inside(&sandbox_ns),
                 Err(error) => {
                     eprintln!("error: cannot set up the harness's namespaces: {error:#}");
                     1
@@ -50,7 +50,7 @@ pub(crate) fn enclosed(inside: impl FnOnce(&Enclosure) -> u8) -> Result<u8> {
         }
         pid => {
             let child = Pid::from_raw(pid).context("cannot fork")?;
-            Ok(attend(child, &signals))
+            Ok(wait_for_child(child, &signals))
         }
     }
 }
@@ -78,7 +78,7 @@ fn unshare() -> Result<()> {
 }
 
 /// Process 1: its own /proc, and a place for programs.
-fn begin(directory: &Path, signals: &Blocked) -> Result<Enclosure> {
+fn set_up(directory: &Path, signals: &BlockedSignals) -> Result<SandboxNs> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     signals.release()?;
     // SAFETY: there is one thread.
@@ -89,14 +89,14 @@ fn begin(directory: &Path, signals: &Blocked) -> Result<Enclosure> {
     mount("proc", "/proc", "proc", flags | MountFlags::NOEXEC, None).context("cannot mount /proc")?;
     mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=0755,size=1g"))
         .with_context(|| format!("cannot mount a tmpfs on {}", directory.display()))?;
-    open_tun(directory)?;
-    Ok(Enclosure {
+    make_tun_accessible(directory)?;
+    Ok(SandboxNs {
         programs: directory.to_owned(),
     })
 }
 
 /// Where no udev has opened /dev/net/tun to users, puts one in its place that is open, as stacks run as users.
-fn open_tun(directory: &Path) -> Result<()> {
+fn make_tun_accessible(directory: &Path) -> Result<()> {
     const TUN: &str = "/dev/net/tun";
     let closed = std::fs::metadata(TUN).is_ok_and(|tun| tun.permissions().mode() & 0o006 != 0o006);
     if !closed || !geteuid().is_root() {
@@ -115,12 +115,12 @@ fn open_tun(directory: &Path) -> Result<()> {
     mount_bind(&ours, TUN).context("cannot mount on /dev/net/tun")
 }
 
-impl Enclosure {
+impl SandboxNs {
     /// A copy of `program` that every user may run, named `name`; made once.
     ///
     /// # Errors
     /// It cannot be read, or there is no memory.
-    pub(crate) fn publish(&self, program: &Path, name: &str) -> Result<PathBuf> {
+    pub(crate) fn install_program(&self, program: &Path, name: &str) -> Result<PathBuf> {
         let to = self.programs.join(name);
         if to.exists() {
             return Ok(to);
@@ -135,7 +135,7 @@ impl Enclosure {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn open_place(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn world_writable_path(&self, name: &str) -> Result<PathBuf> {
         let directory = self.programs.join("open");
         if !directory.exists() {
             std::fs::create_dir(&directory)?;
@@ -159,7 +159,7 @@ impl Enclosure {
 }
 
 /// Waits for process 1's end; a signal that would end us kills it, and with it everything inside.
-fn attend(child: Pid, signals: &Blocked) -> u8 {
+fn wait_for_child(child: Pid, signals: &BlockedSignals) -> u8 {
     let mut killed = None;
     loop {
         match waitpid(Some(child), WaitOptions::NOHANG) {
@@ -202,9 +202,9 @@ impl Drop for Directory {
 }
 
 /// Signals that would end us, and SIGCHLD, held back so that they can be waited for.
-struct Blocked(libc::sigset_t);
+struct BlockedSignals(libc::sigset_t);
 
-impl Blocked {
+impl BlockedSignals {
     fn new() -> Result<Self> {
         // SAFETY: `sigset_t` is plain C data, initialised by `sigemptyset` before it is read; no pointer is kept.
         // SIG_DFL is a valid disposition.

@@ -1,4 +1,4 @@
-//! A machine at native speed: a network namespace whose interface is a tap, which our own virtio driver joins to the
+//! A machine at tap_guest speed: a network namespace whose interface is a tap, which our own virtio driver joins to the
 //! queues of a vhost-user device, or which is carried over a stream.
 
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use crate::args;
 use crate::network::ip_with;
 
 /// How long the backend may take to listen, and then to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receive buffers that hold any frame: the tap takes each by one write.
 const BUFFER: u32 = 70_000;
@@ -32,7 +32,7 @@ const ALL: u64 = !(1 << 26);
 
 /// What a machine's frames go by.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Joint {
+pub(crate) enum GuestLink {
     /// Queues, with what the device offers.
     Driver,
     /// Queues, without checksum and segmentation offload.
@@ -47,8 +47,8 @@ pub(crate) enum Joint {
 ///
 /// # Errors
 /// Nobody serves, or the device refuses; the tap cannot be made, the command cannot be run.
-pub(crate) fn run(arguments: &args::Machine) -> Result<ExitStatus> {
-    let segments = matches!(arguments.joint, Joint::Driver | Joint::BareDriver);
+pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
+    let segments = matches!(arguments.guest_link, GuestLink::Driver | GuestLink::BareDriver);
     let offload = TapOffload {
         vnet_hdr: true,
         tso: segments,
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &args::Machine) -> Result<ExitStatus> {
         ),
         &[],
     )?;
-    let backend = Backend::new(connect(&arguments.socket)?, arguments.joint)?;
+    let backend = Backend::new(connect(&arguments.socket)?, arguments.guest_link)?;
     let [program, words @ ..] = &arguments.command[..] else {
         anyhow::bail!("no command");
     };
@@ -88,27 +88,27 @@ fn connect(socket: &Path) -> Result<UnixStream> {
     loop {
         match UnixStream::connect(socket) {
             Ok(stream) => return Ok(stream),
-            Err(_) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_micros(500)),
+            Err(_) if begun.elapsed() < TIMEOUT => thread::sleep(Duration::from_micros(500)),
             Err(error) => return Err(error).context("nobody listens"),
         }
     }
 }
 
-/// Who serves the machine.
+/// BackendKind serves the machine.
 enum Backend {
     Queues(Machine, Vec<Pair>),
     Stream(UnixStream, Faults),
 }
 
 impl Backend {
-    fn new(stream: UnixStream, joint: Joint) -> Result<Self> {
-        let features = match joint {
-            Joint::Driver => ALL,
-            Joint::BareDriver => BARE,
-            Joint::Stream => return Ok(Self::Stream(stream, Faults::NONE)),
-            Joint::LossyStream => return Ok(Self::Stream(stream, Faults::LOSSY)),
+    fn new(stream: UnixStream, guest_link: GuestLink) -> Result<Self> {
+        let features = match guest_link {
+            GuestLink::Driver => ALL,
+            GuestLink::BareDriver => BARE,
+            GuestLink::Stream => return Ok(Self::Stream(stream, Faults::NONE)),
+            GuestLink::LossyStream => return Ok(Self::Stream(stream, Faults::LOSSY)),
         };
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let options = Options {
             features,
             pairs: 1,

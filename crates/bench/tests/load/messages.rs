@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use pontoon_bench::job::{Direction, Job, Ports, Word};
-use pontoon_bench::load::Sound;
+use pontoon_bench::job::{Direction, Job, Message, Ports};
+use pontoon_bench::load::NoFault;
 use pontoon_bench::schema::METRICS;
 
 use crate::client::{DURATION, LOOPBACK, Program, faulty, found};
 
 /// A client's lines.
 fn lines(job: Job) -> Vec<String> {
-    let mut client = Program::client(LOOPBACK, faulty::<Sound>(), job, DURATION);
+    let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), job, DURATION);
     let mut lines = vec![client.line().unwrap()];
-    if lines[0] == r#"{"word":"begin"}"# {
+    if lines[0] == r#"{"message":"begin"}"# {
         lines.push(client.line().unwrap());
     }
     client.release();
@@ -22,37 +22,40 @@ fn lines(job: Job) -> Vec<String> {
 #[test]
 fn begin_and_end_are_lines_of_json() {
     let lines = lines(Job::RoundTrip);
-    assert_eq!(lines[0], r#"{"word":"begin"}"#);
+    assert_eq!(lines[0], r#"{"message":"begin"}"#);
     let end: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
     let keys: Vec<_> = end.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["congestion_control", "histograms", "values", "word"]);
-    assert_eq!(end["word"], "end");
+    assert_eq!(keys, ["congestion_control", "histograms", "values", "message"]);
+    assert_eq!(end["message"], "end");
     assert_eq!(end["histograms"]["latency"]["unit"], "us");
     assert!(end["histograms"]["latency"]["counts"][0][1].is_u64());
 }
 
 #[test]
 fn other_words_are_lines_of_json() {
-    for (word, line) in [
-        (Word::Stalled { at_byte: 5 }, r#"{"word":"stalled","at_byte":5}"#),
+    for (message, line) in [
         (
-            Word::Unreachable { why: "w".to_owned() },
-            r#"{"word":"unreachable","why":"w"}"#,
+            Message::Stalled { at_byte: 5 },
+            r#"{"message":"stalled","at_byte":5}"#,
         ),
         (
-            Word::Failed { why: "w".to_owned() },
-            r#"{"word":"failed","why":"w"}"#,
+            Message::Unreachable { why: "w".to_owned() },
+            r#"{"message":"unreachable","why":"w"}"#,
+        ),
+        (
+            Message::Failed { why: "w".to_owned() },
+            r#"{"message":"failed","why":"w"}"#,
         ),
     ] {
-        assert_eq!(serde_json::to_string(&word).unwrap(), line);
-        assert_eq!(serde_json::from_str::<Word>(line).unwrap(), word);
+        assert_eq!(serde_json::to_string(&message).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Message>(line).unwrap(), message);
     }
     let lines = lines(Job::Blackhole {
         pending: 1,
         address: LOOPBACK,
     });
     assert!(
-        lines[0].starts_with(r#"{"word":"unreachable","why":""#),
+        lines[0].starts_with(r#"{"message":"unreachable","why":""#),
         "{lines:?}"
     );
 }
@@ -87,9 +90,9 @@ fn the_server_says_its_ports_and_ends_with_its_input() {
 #[test]
 fn a_client_stays_until_it_is_released() {
     let job = Job::IdleFlows { flows: 100 };
-    let mut client = Program::client(LOOPBACK, faulty::<Sound>(), job, DURATION);
-    assert_eq!(client.word(), Word::Begin);
-    assert!(matches!(client.word(), Word::End(_)));
+    let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), job, DURATION);
+    assert_eq!(client.message(), Message::Begin);
+    assert!(matches!(client.message(), Message::End(_)));
     let open = std::fs::read_dir(format!("/proc/{}/fd", client.pid()))
         .unwrap()
         .count();
@@ -100,7 +103,7 @@ fn a_client_stays_until_it_is_released() {
 #[test]
 fn nonsense_is_refused() {
     for seconds in [-1.0, f64::MAX] {
-        let mut client = Program::client(LOOPBACK, faulty::<Sound>(), Job::Idle, seconds);
-        assert!(matches!(client.word(), Word::Failed { .. }));
+        let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), Job::Idle, seconds);
+        assert!(matches!(client.message(), Message::Failed { .. }));
     }
 }

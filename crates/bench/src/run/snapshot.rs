@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::processes::{Processes, Use};
+use super::processes::{Processes, Usage};
 
-/// The machine's clocks and counters at one moment.
-pub(super) struct Moment {
+/// The machine's clocks and counters at one snapshot.
+pub(super) struct Snapshot {
     at: Instant,
     wall: SystemTime,
     cpu: Cpu,
     /// Of the stack's processes; none where there are none.
-    stack: Option<Use>,
+    stack: Option<Usage>,
 }
 
 /// What went on between two moments.
-pub(super) struct Interval {
+pub(super) struct Delta {
     pub(super) seconds: f64,
     /// CPU seconds of the whole machine.
     pub(super) machine_cpu_s: f64,
@@ -26,7 +26,7 @@ pub(super) struct Interval {
     pub(super) clock_drift_us: f64,
 }
 
-impl Moment {
+impl Snapshot {
     /// Now, but for the stack.
     pub(super) fn of_machine() -> Self {
         Self {
@@ -41,13 +41,13 @@ impl Moment {
     pub(super) fn of_stack(processes: &Processes) -> Self {
         let stack = processes.stack();
         Self {
-            stack: (!stack.is_empty()).then(|| Use::activity(&stack)),
+            stack: (!stack.is_empty()).then(|| Usage::activity(&stack)),
             ..Self::of_machine()
         }
     }
 
-    /// From this moment to `end`.
-    pub(super) fn until(&self, end: &Self) -> Interval {
+    /// From this snapshot to `end`.
+    pub(super) fn until(&self, end: &Self) -> Delta {
         let elapsed = end.at - self.at;
         let wall = end.wall.duration_since(self.wall).unwrap_or_default();
         let used = self.stack.zip(end.stack);
@@ -55,7 +55,7 @@ impl Moment {
         let stolen = end.cpu.steal.saturating_sub(self.cpu.steal);
         let idle = end.cpu.idle.saturating_sub(self.cpu.idle);
         let ticks = busy + stolen + idle;
-        Interval {
+        Delta {
             seconds: elapsed.as_secs_f64(),
             machine_cpu_s: seconds(busy),
             stack_cpu_s: used.map(|(begin, end)| (end.cpu_s - begin.cpu_s).max(0.0)),
@@ -72,10 +72,10 @@ impl Moment {
 
 /// CPUs that are busy over the next 50 ms.
 pub(super) fn busy_cpus() -> f64 {
-    let begin = Moment::of_machine();
+    let begin = Snapshot::of_machine();
     std::thread::sleep(Duration::from_millis(50));
-    let interval = begin.until(&Moment::of_machine());
-    interval.machine_cpu_s / interval.seconds
+    let delta = begin.until(&Snapshot::of_machine());
+    delta.machine_cpu_s / delta.seconds
 }
 
 /// The first line of /proc/stat, in ticks.

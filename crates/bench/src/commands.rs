@@ -8,14 +8,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
-use crate::args::{Bench, Client, Compare, List, Machine, Measure, Server, Stacks, Touch, Verb};
-use crate::enclosure::{Enclosure, enclosed};
-use crate::job::Word;
+use crate::args::{Bench, Compare, FirstByte, List, LoadClient, LoadServer, Measure, Stacks, TapGuest, Verb};
+use crate::job::Message;
 use crate::report::Completeness;
 use crate::run::{Run, now};
-use crate::scenario::{Question, SCENARIOS};
+use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
+use crate::scenario::{CellSpec, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{exits, load, native, network, report, shm, stack, usage};
+use crate::{exits, load, network, report, shm, stack, tap_guest, usage};
 
 /// Exit status where a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -49,14 +49,14 @@ fn run(arguments: Bench) -> Result<u8> {
         }
         Some(Verb::LoadServer(arguments)) => server(&arguments),
         Some(Verb::LoadClient(arguments)) => client(&arguments),
-        Some(Verb::TapGuest(arguments)) => machine(&arguments),
-        Some(Verb::FirstByte(arguments)) => touch(&arguments),
+        Some(Verb::TapGuest(arguments)) => tap_guest(&arguments),
+        Some(Verb::FirstByte(arguments)) => first_byte(&arguments),
     }
 }
 
 fn measure(arguments: Measure) -> Result<u8> {
     let mut run = plan(&arguments);
-    if !run.entries.iter().any(|entry| entry.stack.is_some()) {
+    if !run.candidates.iter().any(|entry| entry.stack.is_some()) {
         bail!("no stack is there (try: pontoon bench list)");
     }
     if let Some(path) = &arguments.output
@@ -71,21 +71,21 @@ fn measure(arguments: Measure) -> Result<u8> {
             );
         }
     }
-    for entry in &run.entries {
+    for entry in &run.candidates {
         if let Some(why) = &entry.described.missing {
             eprintln!("without {}: {why}", entry.described.name);
         }
     }
     if Completeness::of(&run.report).is_taken() {
-        return finish(&run.report, arguments.html.as_deref());
+        return print_report(&run.report, arguments.html.as_deref());
     }
     // Before minutes are spent on what cannot be kept.
     run.write()?;
     write_page(&run.report, arguments.html.as_deref())?;
-    enclosed(|enclosure: &Enclosure| {
+    run_in_sandbox_ns(|sandbox_ns: &SandboxNs| {
         let result = run
-            .execute(enclosure)
-            .and_then(|()| finish(&run.report, arguments.html.as_deref()));
+            .execute(sandbox_ns)
+            .and_then(|()| print_report(&run.report, arguments.html.as_deref()));
         result.unwrap_or_else(|error| {
             eprintln!("error: {error:#}");
             1
@@ -95,8 +95,8 @@ fn measure(arguments: Measure) -> Result<u8> {
 
 fn plan(arguments: &Measure) -> Run {
     let profile = arguments.stacks.profile;
-    let entries = stack::find(&arguments.stacks.wanted());
-    let questions = questions(&arguments.stacks, &arguments.scenarios);
+    let candidates = stack::find(&arguments.stacks.wanted());
+    let cells = cells(&arguments.stacks, &arguments.scenarios);
     let report = Report {
         version: VERSION,
         generator: concat!("pontoon bench ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -107,29 +107,32 @@ fn plan(arguments: &Measure) -> Run {
             rounds: arguments.rounds.unwrap_or(profile.pick(6, 7)),
             duration: arguments.duration.unwrap_or(profile.pick(0.4, 1.0)),
             scenarios: arguments.scenarios.clone(),
-            stacks: entries.iter().map(|entry| entry.described.name.clone()).collect(),
+            stacks: candidates
+                .iter()
+                .map(|entry| entry.described.name.clone())
+                .collect(),
         },
         machine: crate::machine::describe(),
         calibration: load::calibrate(),
-        stacks: entries.iter().map(|entry| entry.described.clone()).collect(),
-        cells: questions.iter().map(|question| question.cell.clone()).collect(),
+        stacks: candidates.iter().map(|entry| entry.described.clone()).collect(),
+        cells: cells.iter().map(|spec| spec.cell.clone()).collect(),
         samples: Vec::new(),
         backends: Vec::new(),
     };
     Run {
-        questions,
-        entries,
+        cells,
+        candidates,
         report,
         output: arguments.output.clone(),
     }
 }
 
 /// Of the scenarios that were named, or of all.
-fn questions(stacks: &Stacks, named: &[String]) -> Vec<Question> {
+fn cells(stacks: &Stacks, named: &[String]) -> Vec<CellSpec> {
     SCENARIOS
         .iter()
         .filter(|scenario| named.is_empty() || named.iter().any(|name| name == scenario.name))
-        .flat_map(|scenario| (scenario.questions)(stacks.profile))
+        .flat_map(|scenario| (scenario.cells)(stacks.profile))
         .collect()
 }
 
@@ -147,7 +150,7 @@ pub(crate) fn command_line() -> String {
 }
 
 /// Prints the table and writes the page.
-fn finish(of: &Report, html: Option<&Path>) -> Result<u8> {
+fn print_report(of: &Report, html: Option<&Path>) -> Result<u8> {
     print(&report::markdown(of))?;
     write_page(of, html)?;
     Ok(if Completeness::of(of).has_bad() {
@@ -172,8 +175,8 @@ fn compare(arguments: &Compare) -> Result<u8> {
     match arguments.stacks.as_slice() {
         [] => {}
         [old, new] => {
-            only(&mut before, old, new)?;
-            only(&mut after, new, new)?;
+            select_stack(&mut before, old, new)?;
+            select_stack(&mut after, new, new)?;
         }
         _ => bail!("--stacks takes two names (try: --stacks pontoon-old,pontoon)"),
     }
@@ -188,7 +191,7 @@ fn compare(arguments: &Compare) -> Result<u8> {
 }
 
 /// Leaves one stack in a report, under another name.
-fn only(report: &mut Report, stack: &str, name: &str) -> Result<()> {
+fn select_stack(report: &mut Report, stack: &str, name: &str) -> Result<()> {
     let names: Vec<_> = report.stacks.iter().map(|one| one.name.clone()).collect();
     report.stacks.retain(|one| one.name == stack);
     report.samples.retain(|sample| sample.stack == stack);
@@ -206,8 +209,8 @@ fn list(arguments: &List) -> Result<u8> {
     let mut text = String::new();
     for scenario in SCENARIOS {
         text += &format!("{:<12} {}: {}\n", scenario.name, scenario.title, scenario.about);
-        for question in (scenario.questions)(arguments.stacks.profile) {
-            text += &format!("    {}\n", question.cell.name);
+        for spec in (scenario.cells)(arguments.stacks.profile) {
+            text += &format!("    {}\n", spec.cell.name);
         }
     }
     text += "\n";
@@ -239,7 +242,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`load::serve`].
-fn server(arguments: &Server) -> Result<u8> {
+fn server(arguments: &LoadServer) -> Result<u8> {
     load::serve(arguments.listen)?;
     Ok(0)
 }
@@ -248,27 +251,27 @@ fn server(arguments: &Server) -> Result<u8> {
 ///
 /// # Errors
 /// As [`load::work`].
-fn client(arguments: &Client) -> Result<u8> {
-    let order = serde_json::from_str(&arguments.order).context("no order")?;
+fn client(arguments: &LoadClient) -> Result<u8> {
+    let job_spec = serde_json::from_str(&arguments.job_spec).context("no job_spec")?;
     if let Some(name) = &arguments.congestion_control
         && let Err(error) = network::set_congestion_control(name)
     {
-        let word = Word::Unreachable {
+        let message = Message::Unreachable {
             why: format!("{error:#}"),
         };
-        print(&format!("{}\n", serde_json::to_string(&word)?))?;
+        print(&format!("{}\n", serde_json::to_string(&message)?))?;
         return Ok(0);
     }
-    load::work(arguments.server, order)?;
+    load::work(arguments.server, job_spec)?;
     Ok(0)
 }
 
 /// `pontoon-bench tap-guest`: ends as the command in it does.
 ///
 /// # Errors
-/// As [`native::run`].
-fn machine(arguments: &Machine) -> Result<u8> {
-    let status = native::run(arguments)?;
+/// As [`tap_guest::run`].
+fn tap_guest(arguments: &TapGuest) -> Result<u8> {
+    let status = tap_guest::run(arguments)?;
     Ok(status
         .code()
         .and_then(|code| u8::try_from(code).ok())
@@ -279,7 +282,7 @@ fn machine(arguments: &Machine) -> Result<u8> {
 ///
 /// # Errors
 /// The server is not reached.
-fn touch(arguments: &Touch) -> Result<u8> {
+fn first_byte(arguments: &FirstByte) -> Result<u8> {
     let mut stream = TcpStream::connect((arguments.server, arguments.port))?;
     stream.write_all(&[1])?;
     stream.read_exact(&mut [0])?;

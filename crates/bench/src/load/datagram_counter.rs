@@ -7,7 +7,7 @@ use std::time::Instant;
 use pontoon_sys::batch::Batch;
 use pontoon_sys::udp::Beside;
 
-use super::control::Mark;
+use super::control::Checkpoint;
 use super::fault::Fault;
 use super::session::{Shared, lock};
 
@@ -22,14 +22,14 @@ const RUN: usize = 65536;
 
 /// Datagrams of one session. The first eight bytes of each name it.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct DatagramCounter {
     session: u64,
     count: u64,
     first: Option<Instant>,
     last: Option<Instant>,
 }
 
-impl Tally {
+impl DatagramCounter {
     pub(crate) fn of(session: u64) -> Self {
         Self {
             session,
@@ -37,9 +37,9 @@ impl Tally {
         }
     }
 
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn checkpoint(&self) -> Checkpoint {
         let between = self.first.zip(self.last).map(|(first, last)| last - first);
-        Mark {
+        Checkpoint {
             count: self.count,
             seconds: between.unwrap_or_default().as_secs_f64(),
         }
@@ -69,19 +69,19 @@ fn receive<F: Fault>(shared: &Shared, socket: &UdpSocket, room: usize) -> Infall
             continue;
         };
         let now = Instant::now();
-        let mut tally = lock(&shared.tally);
-        let before = tally.count;
+        let mut datagram_counter = lock(&shared.datagram_counter);
+        let before = datagram_counter.count;
         for index in 0..messages {
             let (bytes, control) = batch.message(index);
             let stride = Beside::decode(control).stride.unwrap_or(bytes.len()).max(1);
             for datagram in bytes.chunks_mut(stride) {
-                F::spoil(datagram);
-                tally.add(datagram);
+                F::corrupt(datagram);
+                datagram_counter.add(datagram);
             }
         }
-        if tally.count != before {
-            tally.first.get_or_insert(now);
-            tally.last = Some(now);
+        if datagram_counter.count != before {
+            datagram_counter.first.get_or_insert(now);
+            datagram_counter.last = Some(now);
         }
     }
 }
