@@ -1,4 +1,4 @@
-//! What can be said behind `pontoon bench`. Parsing performs no work.
+//! The command line of `pontoon-bench`. Parsing performs no work.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::scenario::{Profile, SCENARIOS};
 use crate::stack::{self, PONTOON, Purpose, Selection};
 use crate::tap_guest::GuestLink;
 
-/// Examples first, then the options, one line each.
+/// The help: examples first, then the options, one line each.
 const HELP: &str = "\
 {about}
 
@@ -57,15 +57,15 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Relays of multicast
+    /// Compare multicast relays
     Relay(crate::relay::Arguments),
     /// Compare two reports
     Compare(Compare),
     /// List scenarios, cells, and stacks found here
     List(List),
-    /// What a frame costs a guest, by a call for each and in shared memory
+    /// Measure the cost of a frame for a guest, by a call for each and in shared memory
     Shm(Shm),
-    /// How often a guest leaves its virtual machine, for a packet and for a connection
+    /// Count how often a guest leaves its virtual machine, for a packet and for a connection
     Exits(crate::exits::Exits),
     #[command(hide = true)]
     LoadServer(LoadServer),
@@ -84,30 +84,30 @@ pub(crate) struct Measure {
     pub(crate) scenarios: Vec<String>,
     #[command(flatten)]
     pub(crate) stacks: Stacks,
-    /// Times that each cell is measured [default: 6 or 7]
+    /// Number of measurements of each cell [default: 6 or 7]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Seconds of a measurement [default: 0.4 or 1]
+    /// Seconds of each measurement [default: 0.4 or 1]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) duration: Option<f64>,
-    /// Write the report, after every measurement
+    /// Write the report as JSON, after every measurement
     #[arg(long, value_name = "F.json")]
     pub(crate) output: Option<PathBuf>,
-    /// Write a page with plots, at the end
+    /// Write the report as an HTML page with plots, at the end
     #[arg(long, value_name = "F.html")]
     pub(crate) html: Option<PathBuf>,
-    /// Go on with the run of which --output holds a part
+    /// Continue the incomplete run in the file of --output
     #[arg(long, requires = "output")]
     pub(crate) resume: bool,
 }
 
-/// BackendKind takes part in what.
+/// The stacks to compare and the extent of the run.
 #[derive(Args, Debug)]
 pub(crate) struct Stacks {
-    /// Stacks beside pontoon: NAME[=PROGRAM] [default: those of namespaces]
+    /// Stacks to compare with pontoon: NAME[=PROGRAM] [default: those of namespaces]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
     pub(crate) against: Vec<Selection>,
-    /// Pontoon once more, with flags for 'run'
+    /// Compare pontoon with these flags of 'run', too
     #[arg(long, value_name = "NAME='FLAGS'", value_parser = variant)]
     pub(crate) variant: Vec<Selection>,
     /// quick (ten minutes) or full (two hours)
@@ -123,13 +123,13 @@ pub(crate) struct Stacks {
 
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
-    /// The report of before
+    /// The report of the first run
     #[arg(value_name = "A.json")]
     pub(crate) before: PathBuf,
-    /// The report of after
+    /// The report of the second run
     #[arg(value_name = "B.json")]
     pub(crate) after: PathBuf,
-    /// Take one stack of each report, as if they were the same
+    /// Compare stack A of the first report with stack B of the second
     #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1)]
     pub(crate) stacks: Vec<String>,
     /// Write the comparison [default: to standard output]
@@ -145,13 +145,13 @@ pub(crate) struct List {
 
 #[derive(Args, Debug)]
 pub(crate) struct Shm {
-    /// Times that each row is measured; its figures are medians
+    /// Number of measurements of each row; its figures are medians
     #[arg(long, value_name = "N", default_value = "5", value_parser = value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Seconds of a measurement
+    /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     pub(crate) duration: f64,
-    /// A source tree of Solo5, built, whose spt is measured over a tap
+    /// Measure spt of this built source tree of Solo5, too, over a tap
     #[arg(long, value_name = "DIR")]
     pub(crate) solo5: Option<PathBuf>,
     /// Write the figures as JSON
@@ -159,16 +159,16 @@ pub(crate) struct Shm {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// `load-server`: the one server.
+/// `load-server`: the load server of all stacks.
 #[derive(Args, Debug)]
 pub(crate) struct LoadServer {
     pub(crate) listen: IpAddr,
 }
 
-/// `load-client`: the one client.
+/// `load-client`: the load client of all stacks.
 #[derive(Args, Debug)]
 pub(crate) struct LoadClient {
-    /// Of this network namespace, from now on.
+    /// The congestion control that the network namespace gets.
     #[arg(long)]
     pub(crate) congestion_control: Option<String>,
     pub(crate) server: IpAddr,
@@ -176,23 +176,23 @@ pub(crate) struct LoadClient {
     pub(crate) job_spec: String,
 }
 
-/// `tap-guest`: a machine at tap_guest speed.
+/// `tap-guest`: a network namespace with a tap in the place of a virtual machine.
 #[derive(Args, Debug)]
 pub(crate) struct TapGuest {
-    /// Of its interface.
+    /// The MTU of the tap.
     #[arg(long)]
     pub(crate) mtu: u16,
-    /// What its frames go by.
+    /// The link that carries the frames of the tap.
     #[arg(long)]
     pub(crate) guest_link: GuestLink,
-    /// Of who serves it.
+    /// The socket of the backend.
     pub(crate) socket: PathBuf,
-    /// What to run in it.
+    /// The command to run in the namespace.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// `first-byte`: one byte there and back.
+/// `first-byte`: sends one byte and receives it back.
 #[derive(Args, Debug)]
 pub(crate) struct FirstByte {
     pub(crate) server: IpAddr,
@@ -200,7 +200,7 @@ pub(crate) struct FirstByte {
 }
 
 impl Stacks {
-    /// All stacks to compare. Pontoon is among them, unless only machines are named.
+    /// Returns the stacks to compare. Pontoon is among them, unless only machines are named.
     pub(crate) fn wanted(&self) -> Vec<Selection> {
         let mut wanted = self.against.clone();
         if wanted.is_empty() {

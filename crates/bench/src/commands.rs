@@ -1,4 +1,4 @@
-//! The verbs.
+//! The commands of `pontoon-bench`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::scenario::{CellSpec, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
 use crate::{exits, load, network, report, shm, stack, tap_guest, usage};
 
-/// Exit status where a sample stalled or failed.
+/// Exit status if a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
 
 /// Runs the command line. Returns the exit status.
@@ -79,7 +79,7 @@ fn measure(arguments: Measure) -> Result<u8> {
     if Completeness::of(&run.report).is_taken() {
         return print_report(&run.report, arguments.html.as_deref());
     }
-    // Before minutes are spent on what cannot be kept.
+    // An unwritable file is an error before the measurements, which take minutes.
     run.write()?;
     write_page(&run.report, arguments.html.as_deref())?;
     run_in_sandbox_ns(|sandbox_ns: &SandboxNs| {
@@ -127,7 +127,7 @@ fn plan(arguments: &Measure) -> Run {
     }
 }
 
-/// Of the scenarios that were named, or of all.
+/// Returns the cells of the scenarios that were named, or of all.
 fn cells(stacks: &Stacks, named: &[String]) -> Vec<CellSpec> {
     SCENARIOS
         .iter()
@@ -136,7 +136,7 @@ fn cells(stacks: &Stacks, named: &[String]) -> Vec<CellSpec> {
         .collect()
 }
 
-/// What was said, fit for a shell.
+/// Returns the command line of this process, quoted for a shell.
 pub(crate) fn command_line() -> String {
     let quoted = std::env::args().map(|word| {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:".contains(letter);
@@ -190,7 +190,7 @@ fn compare(arguments: &Compare) -> Result<u8> {
     Ok(0)
 }
 
-/// Leaves one stack in a report, under another name.
+/// Removes all stacks but one from a report, and renames that one.
 fn select_stack(report: &mut Report, stack: &str, name: &str) -> Result<()> {
     let names: Vec<_> = report.stacks.iter().map(|one| one.name.clone()).collect();
     report.stacks.retain(|one| one.name == stack);
@@ -232,25 +232,25 @@ fn list(arguments: &List) -> Result<u8> {
 
 pub(crate) fn print(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever read it has seen enough.
+        // The reader of a pipe may close it early, as head(1) does.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
 }
 
-/// `pontoon-bench load-server`.
+/// Runs `pontoon-bench load-server`.
 ///
 /// # Errors
-/// As [`load::serve`].
+/// See [`load::serve`].
 fn server(arguments: &LoadServer) -> Result<u8> {
     load::serve(arguments.listen)?;
     Ok(0)
 }
 
-/// `pontoon-bench load-client`.
+/// Runs `pontoon-bench load-client`.
 ///
 /// # Errors
-/// As [`load::work`].
+/// See [`load::work`].
 fn client(arguments: &LoadClient) -> Result<u8> {
     let job_spec = serde_json::from_str(&arguments.job_spec).context("no job_spec")?;
     if let Some(name) = &arguments.congestion_control
@@ -266,10 +266,10 @@ fn client(arguments: &LoadClient) -> Result<u8> {
     Ok(0)
 }
 
-/// `pontoon-bench tap-guest`: ends as the command in it does.
+/// Runs `pontoon-bench tap-guest`. Returns the exit status of its command.
 ///
 /// # Errors
-/// As [`tap_guest::run`].
+/// See [`tap_guest::run`].
 fn tap_guest(arguments: &TapGuest) -> Result<u8> {
     let status = tap_guest::run(arguments)?;
     Ok(status
@@ -278,10 +278,10 @@ fn tap_guest(arguments: &TapGuest) -> Result<u8> {
         .unwrap_or(1))
 }
 
-/// `pontoon-bench first-byte`: says a line when a byte came back.
+/// Runs `pontoon-bench first-byte`: prints a line when the byte has come back.
 ///
 /// # Errors
-/// The server is not reached.
+/// The server cannot be reached, or closes the connection.
 fn first_byte(arguments: &FirstByte) -> Result<u8> {
     let mut stream = TcpStream::connect((arguments.server, arguments.port))?;
     stream.write_all(&[1])?;

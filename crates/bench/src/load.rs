@@ -1,9 +1,9 @@
 //! The load: one server and one client program, the same for every stack.
 //!
-//! A client opens a *session* over the server's control port ([`control`]), which lasts as long as that connection and
-//! takes with it whatever the client opened. Everything is counted where it arrives: the client asks the server for
-//! *marks*, a count and the server's clock at one moment, and a figure is the difference of two. Nothing is polled and
-//! nothing sleeps between a request and its answer; every wait has an end, and what stands still is told within three
+//! A client opens a *session* over the server's control port ([`control`]). It lasts as long as that connection; at its
+//! end the server closes what the client has opened. Everything is counted where it arrives: the client requests
+//! *checkpoints* of the server, a count and the time at which it was read, and a figure is the difference of two. No
+//! end polls or sleeps between a request and its answer. Every wait has a timeout, and a stall is reported within three
 //! times the measurement's duration from its beginning.
 //!
 //! One file is one job, with both of its ends.
@@ -48,11 +48,11 @@ pub use server::Server;
 
 use client::Client;
 
-/// Serves clients on `listen`: says the [`Ports`](crate::job::Ports) in a line of JSON on the standard output, and
-/// returns when the standard input ends.
+/// Serves clients on `listen`: writes the [`Ports`](crate::job::Ports) as a line of JSON to standard output, and
+/// returns when standard input ends.
 ///
 /// # Errors
-/// A port cannot be opened, or the standard output is gone.
+/// A port cannot be opened, or standard output is closed.
 pub fn serve(listen: IpAddr) -> Result<()> {
     let server = Server::start::<NoFault>(listen).with_context(|| format!("cannot listen on {listen}"))?;
     write_line(&server.ports())?;
@@ -60,10 +60,10 @@ pub fn serve(listen: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Does what is ordered, against the server at `server`, and says [`Message`]s. Call it while there is one thread.
+/// Performs a job against the server at `server`, and writes [`Message`]s. The process must have one thread.
 ///
 /// # Errors
-/// The standard output or input is gone.
+/// Standard output or input is closed.
 pub fn work(server: IpAddr, job_spec: JobSpec) -> Result<()> {
     if let Err(message) = Client::new(server, job_spec).and_then(|mut client| perform(&mut client)) {
         write_line(&message)?;
@@ -91,7 +91,7 @@ fn perform(client: &mut Client) -> Result<(), Message> {
     }
 }
 
-/// A line of JSON on the standard output.
+/// Writes a line of JSON to standard output.
 fn write_line(what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
@@ -108,7 +108,7 @@ fn unreachable(why: impl Display) -> Message {
     Message::Unreachable { why: why.to_string() }
 }
 
-/// What an error on a connection says when `at_byte` bytes (or transactions) had got through.
+/// Returns the message for an error on a connection, after `at_byte` bytes (or transactions).
 fn stalled_or_failed(error: &io::Error, at_byte: u64) -> Message {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Message::Stalled { at_byte },

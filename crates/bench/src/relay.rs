@@ -1,9 +1,10 @@
-//! `pontoon bench relay`: what relays of multicast deliver, lose, and cost, side by side.
+//! `pontoon bench relay`: compares the throughput, loss and CPU time of multicast relays.
 //!
-//! A sender that keeps a rate, relays in a row or one with several outputs, and sinks that count in the kernel, so that
-//! they cost no CPU of their own: a socket whose filter takes nothing counts what came all the way up as dropped. The
-//! sender has one CPU and the relays another, where there are two. Its datagrams leave in calls of sixteen, which the kernel
-//! takes apart before the link, as one call for each would be the limit; `--super` leaves them together.
+//! The network has a sender with a constant rate, a chain of relays or one with several outputs, and sinks. Sinks count
+//! in the kernel, so that they need no CPU time of their own: their sockets have a filter that drops everything, and
+//! the kernel counts the drops. The sender has one CPU and the relays another, if there are two. The sender sends
+//! sixteen datagrams in each call, as one call for each would limit the rate, and the kernel segments them before the
+//! link; with `--super` they stay together.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -31,10 +32,10 @@ use topology::{Network, Topology};
 
 pub(crate) use topology::{Hop, group, sender_address};
 
-/// What was asked for.
+/// Arguments of `pontoon bench relay`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Arguments {
-    /// one-hop, chain-N, tree-N
+    /// Topologies: one-hop, chain-N, tree-N
     #[arg(
         long,
         value_name = "T,...",
@@ -48,37 +49,37 @@ pub(crate) struct Arguments {
     /// Flags for 'pontoon relay'
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
     flags: String,
-    /// Datagrams a second
+    /// Datagrams per second
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "100000,300000,500000",
           value_parser = value_parser!(u32).range(1..))]
     rate: Vec<u32>,
-    /// Bytes of each
+    /// Bytes of each datagram
     #[arg(long, value_name = "BYTES", default_value = "1400", value_parser = value_parser!(u16).range(64..=1472))]
     size: u16,
-    /// Senders, in turn; with several, datagrams have lengths from an eighth of --size to all of it
+    /// Number of senders, which send in turn; with several, datagrams have lengths from an eighth of --size up to it
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u16).range(1..=1024))]
     flows: u16,
-    /// Seconds of a measurement
+    /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value = "3", value_parser = value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// The sender's kernel leaves 32 datagrams together
+    /// Send 32 datagrams in one frame (GSO), which the kernel does not segment
     #[arg(long = "super")]
     together: bool,
-    /// Single frames, and how long they take
+    /// Send single datagrams, and measure their latency
     #[arg(long, conflicts_with = "together")]
     latency: bool,
-    /// Write the figures, after every measurement
+    /// Write the figures as JSON, after every measurement
     #[arg(long, value_name = "F.json")]
     output: Option<PathBuf>,
-    /// Write a page, at the end
+    /// Write an HTML page, at the end
     #[arg(long, value_name = "F.html")]
     html: Option<PathBuf>,
 }
 
-/// `pontoon bench relay`.
+/// Runs `pontoon bench relay`.
 ///
 /// # Errors
-/// What failed, on what, and what to try.
+/// A program is missing, or the namespaces cannot be made.
 pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
     let stacks = stack::find_relays(&arguments.against, &arguments.flags)?;
     let report = Report::new(arguments.seconds, arguments.latency);
@@ -130,7 +131,7 @@ fn one(
     if let Frames::Segmented(_) = frames {
         network.disable_tx_segmentation()?;
     }
-    // What is started now inherits it.
+    // Processes that are started from here on inherit the affinity.
     cpus.pin_to_first()?;
     let relays = start(relay, &network)?;
     let group = network.last_group(relay.rewrites_group());
@@ -150,7 +151,7 @@ fn one(
     };
     let sent = network.send(plan, cpus.last)?;
     let after = (relays.cpu(), processes::machine_cpu()?);
-    // What is on its way arrives.
+    // Datagrams in flight arrive meanwhile.
     std::thread::sleep(Duration::from_millis(300));
     let arrived = sinks.count()? - before.2;
     let seconds = sent.time.as_secs_f64();
@@ -212,7 +213,7 @@ fn against(text: &str) -> Result<Selection, String> {
     Selection::parse(text, Purpose::Relay)
 }
 
-/// CPUs that we may use.
+/// The first and the last CPU that this process may use.
 struct Cpus {
     first: usize,
     last: usize,

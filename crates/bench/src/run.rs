@@ -1,4 +1,4 @@
-//! The runner: asks every stack every spec once per round, in turn, and writes what it has after each.
+//! The runner: measures every cell of every stack once per round, in turn, and writes the report after each sample.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,23 +24,23 @@ use measurement::{Measurement, Observation};
 use plan::Task;
 use progress::Progress;
 
-/// Descriptors that 100,000 connections need, of a process that has one for each, with room.
+/// Descriptors of a process with one for each of 100,000 connections, and some more.
 const DESCRIPTORS: u64 = 262_144;
 
-/// A run, from its first measurement or from where another left off.
+/// A run, from its first measurement or resumed.
 pub(crate) struct Run {
     pub(crate) cells: Vec<CellSpec>,
     pub(crate) candidates: Vec<Candidate>,
-    /// What is known so far; its cells are the cells', its stacks the candidates'.
+    /// The report so far. Its cells and stacks have the order of `cells` and `candidates`.
     pub(crate) report: Report,
     pub(crate) output: Option<PathBuf>,
 }
 
 impl Run {
-    /// Takes up the report that `path` holds.
+    /// Continues with the report in `path`.
     ///
     /// # Errors
-    /// It is another run's.
+    /// The report is that of another run.
     pub(crate) fn resume(&mut self, path: &Path) -> Result<()> {
         let earlier = report::read_json(path)?;
         let differs = |what: &str| -> Result<()> {
@@ -62,10 +62,10 @@ impl Run {
         Ok(())
     }
 
-    /// Writes what is known so far, where it is wanted.
+    /// Writes the report so far, if there is an output file.
     ///
     /// # Errors
-    /// As [`report::write_json`].
+    /// See [`report::write_json`].
     pub(crate) fn write(&self) -> Result<()> {
         match &self.output {
             Some(path) => report::write_json(&self.report, path),
@@ -73,7 +73,7 @@ impl Run {
         }
     }
 
-    /// Makes the measurements that are left. The caller is alone in new namespaces.
+    /// Makes the remaining measurements. The calling process must be alone in new namespaces.
     ///
     /// # Errors
     /// The network cannot be built, or the report cannot be written.
@@ -159,14 +159,14 @@ impl Run {
     }
 }
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
-/// As many descriptors as this user may have, and root what the largest cell needs.
+/// Raises the limit on descriptors as far as this user may; root may raise it to what the largest cell needs.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.map(|hard| hard.max(DESCRIPTORS));

@@ -1,8 +1,8 @@
-//! Namespaces of the harness's own, in which everything happens.
+//! The namespaces in which the harness runs all measurements.
 //!
-//! A child is process 1 of a PID namespace, with a network and a mount namespace (and, for a user without privileges, a
-//! user namespace that maps this user to itself). Nothing of the machine is changed, and whatever runs inside dies with
-//! that child; the child dies with us, however we die.
+//! A child is process 1 of a PID namespace, with a network and a mount namespace (and, for an unprivileged user, a user
+//! namespace that maps this user to itself). So nothing of the machine changes. The kernel kills all processes inside
+//! when that child ends, and the child when the harness ends, in whatever way.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -16,16 +16,16 @@ use rustix::process::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Status of a run that a signal ended, plus the signal's number.
+/// Exit status of a run that a signal ended, to which the signal's number is added.
 const SIGNALLED: u8 = 128;
 
-/// Where, inside, programs lie that every user may run.
+/// The namespaces, seen from inside, with a directory for programs that every user may execute.
 #[derive(Clone, Debug)]
 pub(crate) struct SandboxNs {
     pub(crate) programs: PathBuf,
 }
 
-/// Runs `inside` run_in_sandbox_ns, and returns its exit status.
+/// Runs `inside` in new namespaces, and returns its exit status.
 ///
 /// # Errors
 /// Namespaces cannot be made here, or there is more than one thread.
@@ -35,7 +35,7 @@ pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result
     unshare()?;
     let directory = Directory::new()?;
     let signals = BlockedSignals::new()?;
-    // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
+    // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
     match unsafe { libc::fork() } {
         0 => {
             let status = match set_up(&directory.0, &signals) {
@@ -45,7 +45,7 @@ pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result
                     1
                 }
             };
-            // Nothing of the parent's that is further up the stack may run in the child.
+            // The child must not return into its caller, whose values are the parent's.
             std::process::exit(status.into())
         }
         pid => {
@@ -61,7 +61,7 @@ fn unshare() -> Result<()> {
     if user != 0 {
         flags |= UnshareFlags::NEWUSER;
     }
-    // SAFETY: there is one thread, and nothing that was opened before belongs to a namespace.
+    // SAFETY: there is one thread, and no descriptor that was opened before refers to a namespace.
     unsafe { unshare_unsafe(flags) }.map_err(|error| match error {
         rustix::io::Errno::PERM | rustix::io::Errno::NOSPC | rustix::io::Errno::INVAL => anyhow::anyhow!(
             "cannot make namespaces: {error} (try: as root, or allow user namespaces: \
@@ -77,7 +77,7 @@ fn unshare() -> Result<()> {
     Ok(())
 }
 
-/// Process 1: its own /proc, and a place for programs.
+/// Sets up process 1: its own /proc, and a directory for programs.
 fn set_up(directory: &Path, signals: &BlockedSignals) -> Result<SandboxNs> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     signals.release()?;
@@ -95,7 +95,8 @@ fn set_up(directory: &Path, signals: &BlockedSignals) -> Result<SandboxNs> {
     })
 }
 
-/// Where no udev has opened /dev/net/tun to users, puts one in its place that is open, as stacks run as users.
+/// Mounts a device with mode 0666 on /dev/net/tun where the machine's is closed to users (no udev), as stacks run
+/// unprivileged.
 fn make_tun_accessible(directory: &Path) -> Result<()> {
     const TUN: &str = "/dev/net/tun";
     let closed = std::fs::metadata(TUN).is_ok_and(|tun| tun.permissions().mode() & 0o006 != 0o006);
@@ -116,10 +117,10 @@ fn make_tun_accessible(directory: &Path) -> Result<()> {
 }
 
 impl SandboxNs {
-    /// A copy of `program` that every user may run, named `name`; made once.
+    /// Copies `program` to where every user may execute it, under the name `name`, once.
     ///
     /// # Errors
-    /// It cannot be read, or there is no memory.
+    /// The program cannot be read, or there is no memory.
     pub(crate) fn install_program(&self, program: &Path, name: &str) -> Result<PathBuf> {
         let to = self.programs.join(name);
         if to.exists() {
@@ -131,10 +132,10 @@ impl SandboxNs {
         Ok(to)
     }
 
-    /// A path at which every user may make a file named `name`; whatever was there is gone.
+    /// Returns a path at which every user may create a file named `name`. An existing file is removed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The directory cannot be created.
     pub(crate) fn world_writable_path(&self, name: &str) -> Result<PathBuf> {
         let directory = self.programs.join("open");
         if !directory.exists() {
@@ -146,7 +147,7 @@ impl SandboxNs {
         Ok(path)
     }
 
-    /// Puts `text` in the place of `/etc/resolv.conf`.
+    /// Replaces `/etc/resolv.conf` by `text`.
     ///
     /// # Errors
     /// There is no such file.
@@ -158,7 +159,7 @@ impl SandboxNs {
     }
 }
 
-/// Waits for process 1's end; a signal that would end us kills it, and with it everything inside.
+/// Waits for the end of process 1. A terminating signal kills it, and with it all processes inside.
 fn wait_for_child(child: Pid, signals: &BlockedSignals) -> u8 {
     let mut killed = None;
     loop {
@@ -177,14 +178,14 @@ fn wait_for_child(child: Pid, signals: &BlockedSignals) -> u8 {
             Some(libc::SIGCHLD) | None => {}
             Some(number) => {
                 killed = Some(number + i32::from(SIGNALLED));
-                // It cannot be another's id: it is not waited for yet.
+                // The process id cannot have been reused: the child was not waited for.
                 let _ = kill_process(child, Signal::KILL);
             }
         }
     }
 }
 
-/// An empty directory, removed at the end. Inside, a file system of its own is mounted on it.
+/// An empty directory, removed on drop. Inside the namespaces a tmpfs is mounted on it.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -201,7 +202,7 @@ impl Drop for Directory {
     }
 }
 
-/// Signals that would end us, and SIGCHLD, held back so that they can be waited for.
+/// The terminating signals and SIGCHLD, blocked so that sigwaitinfo(2) returns them.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
@@ -209,7 +210,7 @@ impl BlockedSignals {
         // SAFETY: `sigset_t` is plain C data, initialised by `sigemptyset` before it is read; no pointer is kept.
         // SIG_DFL is a valid disposition.
         let set = unsafe {
-            // Ignored (by whoever started us), children would vanish without a status.
+            // If the parent had left SIGCHLD ignored, children would have no status.
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -234,16 +235,16 @@ impl BlockedSignals {
     }
 
     fn mask(&self, how: libc::c_int) -> Result<()> {
-        // SAFETY: the set is initialised, and the old mask is not asked for.
+        // SAFETY: the set is initialised, and the old mask is not requested.
         if unsafe { libc::sigprocmask(how, &raw const self.0, std::ptr::null_mut()) } < 0 {
             bail!("cannot change the signal mask: {}", io::Error::last_os_error());
         }
         Ok(())
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     fn wait(&self) -> Option<i32> {
-        // SAFETY: the set is initialised; nothing but the number is asked for.
+        // SAFETY: the set is initialised; only the number is requested.
         let number = unsafe { libc::sigwaitinfo(&raw const self.0, std::ptr::null_mut()) };
         (number > 0).then_some(number)
     }

@@ -1,4 +1,4 @@
-//! Scenarios: one file and one line in [`SCENARIOS`] each. With parameters, a scenario is a cell.
+//! The scenarios: one file and one line in [`SCENARIOS`] each. With parameters, a scenario is a cell.
 
 use std::collections::BTreeMap;
 
@@ -40,14 +40,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// For readers who do not know the bench.
+    /// The title for readers who do not know the bench.
     pub(crate) title: &'static str,
-    /// What it asks, in a line.
+    /// The question that it answers, in a line.
     pub(crate) about: &'static str,
     pub(crate) cells: fn(Profile) -> Vec<CellSpec>,
 }
 
-/// How much is asked.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Profile {
     /// Under ten minutes on two cores
@@ -57,7 +57,7 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    /// `full` in the full profile, else `quick`.
+    /// Returns `full` in the full profile, otherwise `quick`.
     pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -66,26 +66,26 @@ impl Profile {
     }
 }
 
-/// A cell and how it is measured.
+/// A cell, and the way to measure it.
 pub(crate) struct CellSpec {
     pub(crate) cell: Cell,
-    /// Of the guest's interface; none is the stack's best.
+    /// The MTU of the guest's interface; `None` is the stack's best.
     pub(crate) mtu: Option<u16>,
-    /// Of both ends; none is the machine's.
+    /// The congestion control of both ends; `None` is the machine's default.
     pub(crate) congestion_control: Option<&'static str>,
-    /// Whether a TCP port of the guest must be published.
+    /// True if a TCP port of the guest must be published.
     pub(crate) publish: bool,
     pub(crate) unit: Unit,
-    /// What it takes, as lengths of a measurement and seconds beyond.
+    /// The estimated time: a multiple of a measurement's duration, and seconds beyond.
     pub(crate) cost: (f64, f64),
     pub(crate) measure: Box<dyn Fn(&Measurement<'_>) -> Observation>,
 }
 
-/// To start a stack, warm up, and end it, in seconds.
+/// Seconds to start a stack, warm up, and end it.
 const OVERHEAD: f64 = 0.4;
 
 impl CellSpec {
-    /// A spec that one job answers, in the usual way.
+    /// Returns a cell that is measured by one job with the usual duration.
     pub(crate) fn job(
         scenario: &Scenario,
         parameters: &[(&str, &str)],
@@ -130,19 +130,19 @@ impl CellSpec {
         }
     }
 
-    /// The same, asked in the first round only where `once` says so.
+    /// Measures the cell in the first round only, if `once` is true.
     pub(crate) fn once(mut self, once: bool) -> Self {
         self.cell.once = once;
         self
     }
 
-    /// Estimated seconds of one measurement.
+    /// Returns the estimated seconds of one measurement.
     pub(crate) fn seconds(&self, duration: f64) -> f64 {
         self.cost.0 * duration + self.cost.1
     }
 }
 
-/// What a scenario counts, to which CPU time is related.
+/// The unit of a scenario's work, for costs in CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Gbit,
@@ -152,7 +152,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// How many there were, by the figures of a measurement of `duration` seconds.
+    /// Returns the amount of work in a measurement of `duration` seconds, from its figures.
     pub(crate) fn done(self, values: &BTreeMap<String, f64>, duration: f64) -> Option<f64> {
         match self {
             Self::Gbit => values.get("mbps").map(|mbps| mbps / 1000.0 * duration),
@@ -161,7 +161,7 @@ impl Unit {
         }
     }
 
-    /// The end of the names of the costs of one, and what a second is in their unit.
+    /// Returns the suffix of the names of costs, and the factor from seconds to their unit.
     pub(crate) fn costs(self) -> (Option<&'static str>, f64) {
         match self {
             Self::Gbit => (Some("gbit_s"), 1.0),

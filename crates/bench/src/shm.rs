@@ -1,8 +1,8 @@
-//! `pontoon harness shm`: what it costs a guest to move frames, by a call for each and in shared memory.
+//! `pontoon bench shm`: measures the cost of frames for a guest, by a call for each and in shared memory.
 //!
-//! The guest is a process of its own that may make next to no system calls. First the engine is left out: on the device's
-//! side frames come from a generator and go to a sink, so that the figures are the link's alone. Then the device is
-//! `pontoon vm`, and datagrams come from a source on the host by a published port.
+//! The guest is a process that may make only a few system calls. First the engine is left out: on the device's side,
+//! frames come from a generator and go to a sink, so that the figures are those of the link alone. Then the device is
+//! `pontoon vm`, and datagrams come from a source on the host through a published port.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +34,7 @@ mod unikernel;
 use process::SideCounts;
 use solo5::Solo5;
 
-/// What is measured: one row.
+/// A row: one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
     task: Task,
@@ -42,42 +42,42 @@ struct Case {
     endpoint: Endpoint,
 }
 
-/// What the guest does.
+/// The guest's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
-    /// Takes frames of 1,300 bytes of UDP payload.
+    /// Receives frames with 1,300 bytes of UDP payload.
     Receive,
-    /// SendMode frames back: of 64 bytes, and by way of the engine of 64 bytes of UDP payload.
+    /// Sends frames back: of 64 bytes, or with an engine of 64 bytes of UDP payload.
     Echo,
-    /// SendMode frames of 64 bytes, this many at a time.
+    /// Sends frames of 64 bytes, this many at a time.
     Send(usize),
-    /// Waits for nothing.
+    /// Waits, and receives nothing.
     Idle,
 }
 
-/// What carries the frames.
+/// The link that carries the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// A SOCK_SEQPACKET socket, with a call of the guest's for each frame.
+    /// A SOCK_SEQPACKET socket, with a system call of the guest for each frame.
     Packet,
-    /// Shared memory; both sides wait in this way.
+    /// Shared memory, with this pacing on both sides.
     Memory(Pacing),
-    /// A tap under Solo5's tender for seccomp, which makes the calls. So many echo requests are on their way.
+    /// A tap under Solo5's tender for seccomp, which makes the system calls, with so many echo requests in flight.
     Tap(usize),
 }
 
-/// What is on the other side of the link.
+/// The other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     /// A generator and a sink.
     Nothing,
-    /// The engine, which waits in this way, and behind it the source.
+    /// The engine with this pacing, and behind it the source.
     Engine(Pacing, SendMode),
     /// The kernel.
     Kernel,
 }
 
-/// How the source send_mode.
+/// The system calls of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMode {
     /// A call for each datagram.
@@ -86,7 +86,7 @@ enum SendMode {
     Segmented,
 }
 
-/// What came of one measurement.
+/// The figures of one measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
     /// Frames per second.
@@ -101,11 +101,11 @@ struct Sample {
     device: f64,
     /// CPUs that the source was busy on.
     source: f64,
-    /// Datagrams that did not arrive, of those that were sent.
+    /// Share of the sent datagrams that did not arrive.
     lost: f64,
 }
 
-/// What came of all measurements of a row: of each figure by itself.
+/// The figures of all measurements of a row, each summarised by itself.
 #[derive(Clone, Copy, Debug)]
 struct Summary {
     median: Sample,
@@ -119,10 +119,10 @@ const MEMORY: [Link; 3] = [
     Link::Memory(Pacing::Poll),
 ];
 
-/// Measures all rows in turn, as often as asked, and prints the tables. Returns the exit status.
+/// Measures all rows in turn, prints the tables, and returns the exit status.
 ///
 /// # Errors
-/// No namespaces are to be had.
+/// Namespaces cannot be made here.
 pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
     run_in_sandbox_ns(|sandbox_ns| {
         let measured = ip("link set lo up").and_then(|()| measure_all(arguments, sandbox_ns));
@@ -172,7 +172,7 @@ fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
     Ok(table::markdown(&conditions, &rows))
 }
 
-/// The rows.
+/// Returns the rows.
 fn cases(solo5: bool) -> Vec<Case> {
     let alone = |task, link| Case {
         task,
@@ -213,11 +213,11 @@ fn cases(solo5: bool) -> Vec<Case> {
     cases
 }
 
-/// What all measurements have in common.
+/// The environment of all measurements.
 struct Harness<'b> {
     duration: Duration,
     sandbox_ns: &'b SandboxNs,
-    /// Pontoon's.
+    /// The path of pontoon.
     program: PathBuf,
     solo5: Option<Solo5>,
 }
@@ -241,7 +241,7 @@ impl Harness<'_> {
         }
     }
 
-    /// Pontoon, where every user may run it.
+    /// Returns a copy of pontoon that every user may execute.
     fn pontoon(&self) -> Result<PathBuf> {
         self.sandbox_ns.install_program(&self.program, "pontoon")
     }
@@ -252,7 +252,7 @@ impl Harness<'_> {
 }
 
 impl Sample {
-    /// Of a link without an engine.
+    /// Returns the sample of a link without an engine.
     fn alone(guest: &SideCounts, device: &SideCounts) -> Self {
         let frames = guest.frames.max(1) as f64;
         Self {
@@ -267,7 +267,7 @@ impl Sample {
 }
 
 impl Summary {
-    /// There is one sample at least.
+    /// Summarises samples, of which there must be one at least.
     fn of(samples: &[Sample]) -> Self {
         let all = |figure: fn(&Sample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
         let middle = |figure| median(&all(figure)).unwrap_or(f64::NAN);
@@ -291,7 +291,7 @@ impl Summary {
 }
 
 impl Task {
-    /// Bytes of each frame where there is no engine.
+    /// Returns the bytes of each frame without an engine.
     fn frame(self) -> usize {
         match self {
             Self::Receive => 14 + 20 + 8 + self.payload(),
@@ -299,7 +299,7 @@ impl Task {
         }
     }
 
-    /// Bytes of each datagram.
+    /// Returns the bytes of each datagram.
     fn payload(self) -> usize {
         match self {
             Self::Receive => 1300,
@@ -307,7 +307,7 @@ impl Task {
         }
     }
 
-    /// Whether frames go to the guest.
+    /// Returns true if frames are sent to the guest.
     fn generates(self) -> bool {
         matches!(self, Self::Receive | Self::Echo)
     }

@@ -68,7 +68,7 @@ const KINDS: &[StackKind] = &[
 /// The name of the stack that every comparison contains.
 pub(crate) const PONTOON: &str = "pontoon";
 
-/// The user that stacks run as where root runs the harness: they are made for users without privileges.
+/// The user that stacks run as if root runs the harness: they are made for unprivileged users.
 const NOBODY: u32 = 65534;
 
 /// A kind of stack.
@@ -146,66 +146,66 @@ impl StackKind {
     }
 }
 
-/// A stack that somebody asked for.
+/// A stack to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Begins with its kind's name.
+    /// The name, which begins with that of a kind.
     pub(crate) name: String,
-    /// The program; none looks where its kind is usually found.
+    /// The program; `None` is the usual one.
     pub(crate) program: Option<PathBuf>,
-    /// More arguments for it.
+    /// Additional arguments of the program.
     pub(crate) flags: Vec<String>,
 }
 
-/// One that is there.
+/// An installed stack.
 struct Found {
     version: String,
     stack: Box<dyn Stack>,
 }
 
-/// What can be measured.
+/// A stack that connects a namespace or a machine.
 pub(crate) trait Stack {
-    /// Addresses, as its guest has them.
+    /// Returns the addresses that its guest uses.
     fn addresses(&self) -> Addresses;
 
-    /// Starts `program` inside it, with pipes on standard input, output and error.
+    /// Starts `program` inside the stack, with pipes on standard input, output and error.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program of the stack cannot be started.
     fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started>;
 
-    /// How it is started, for people.
+    /// Returns the command that starts it, for the report.
     fn command(&self) -> String;
 
-    /// How long it may take until a program inside begins, beyond what is usual.
+    /// Returns the time until a program inside begins, beyond the usual.
     fn boot(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Where things are.
+/// Addresses of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addresses {
-    /// The host's servers.
+    /// The address of the host's servers.
     pub(crate) server: IpAddr,
-    /// Somebody kind answers names.
+    /// The address of a resolver.
     pub(crate) resolver: IpAddr,
-    /// Where the host finds what the guest publishes.
+    /// The host's address for published ports of the guest.
     pub(crate) published: IpAddr,
 }
 
-/// How a measurement wants its network.
+/// The network that a measurement needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NetworkConfig {
-    /// None is the stack's best.
+    /// The MTU; `None` is the stack's best.
     pub(crate) mtu: Option<u16>,
     /// A TCP port of the guest that the host reaches under the same number.
     pub(crate) publish: Option<u16>,
 }
 
-/// What was started; the runner kills all of it.
+/// Started processes; the runner kills all of them.
 pub(crate) struct Started {
-    /// Its standard input, output and error are the program's.
+    /// The process whose standard input, output and error are the program's.
     pub(crate) guest: Child,
     pub(crate) helpers: Vec<Child>,
 }
@@ -219,14 +219,14 @@ impl Started {
     }
 }
 
-/// A stack of a run: what the report says of it, and the thing itself if it is there.
+/// A stack of a run: its description in the report, and the stack if it is installed.
 pub(crate) struct Candidate {
     pub(crate) described: schema::Stack,
     pub(crate) stack: Option<Box<dyn Stack>>,
 }
 
 impl Selection {
-    /// A stack with its usual program.
+    /// Returns a stack with its usual program.
     pub(crate) fn usual(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -271,7 +271,7 @@ pub(crate) fn file_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// The stacks that are compared where none is named.
+/// Returns the stacks that are compared if none is named.
 pub(crate) fn defaults() -> impl Iterator<Item = Selection> {
     KINDS
         .iter()
@@ -284,7 +284,7 @@ pub(crate) fn is_default(name: &str) -> bool {
     kind_of(name, Purpose::Network).is_some_and(StackKind::is_default)
 }
 
-/// Looks for the stacks of `wanted`, in the order of their kinds. An candidate that is missing has the reason.
+/// Looks for the stacks of `wanted`, in the order of their kinds. A missing one has the reason in its description.
 pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
     let candidate = |(kind, one): (&StackKind, &Selection)| {
         let (found, missing) = match kind.find(one) {
@@ -309,11 +309,11 @@ pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
     in_order(wanted, Purpose::Network).map(candidate).collect()
 }
 
-/// Looks for pontoon and the relays of `wanted`, or all that are installed, in the order of their kinds. `flags` are
-/// arguments of pontoon's.
+/// Looks for pontoon and the relays of `wanted`, or for all installed ones, in the order of their kinds. `flags` are
+/// arguments of pontoon.
 ///
 /// # Errors
-/// Pontoon or a relay that was named is missing.
+/// Pontoon or a named relay is missing.
 pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(String, Box<dyn Relay>)>> {
     let is_named = !wanted.is_empty();
     let mut wanted = wanted.to_vec();
@@ -331,7 +331,7 @@ pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(Stri
     for (kind, one) in in_order(&wanted, Purpose::Relay) {
         match kind.find_relay(one) {
             Ok(relay) => relays.push((one.name.clone(), relay)),
-            // By default those are compared that are installed.
+            // By default the installed relays are compared.
             Err(_) if !is_named && kind.role == Role::Peer => {}
             Err(error) => return Err(error),
         }
@@ -343,7 +343,7 @@ fn kinds(purpose: Purpose) -> impl Iterator<Item = &'static StackKind> {
     KINDS.iter().filter(move |kind| kind.purpose() == purpose)
 }
 
-/// The kind whose name is `name`, or its part before a suffix: `pasta-debian`.
+/// Returns the kind whose name is `name`, or its part before a suffix: `pasta-debian`.
 fn kind_of(name: &str, purpose: Purpose) -> Option<&'static StackKind> {
     kinds(purpose).find(|kind| {
         name.strip_prefix(kind.name)
@@ -363,7 +363,7 @@ fn in_order(
     })
 }
 
-/// The program that was asked for, or `usual` on `PATH`.
+/// Returns the given program, or `usual` from `PATH`.
 fn program(wanted: &Selection, usual: &str, package: &str) -> Result<PathBuf> {
     if let Some(given) = &wanted.program {
         return absolute_program(given);
@@ -379,13 +379,13 @@ fn program(wanted: &Selection, usual: &str, package: &str) -> Result<PathBuf> {
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        // Not on every user's PATH, and daemons are there.
+        // Daemons are there, and not every user's PATH contains it.
         .chain([PathBuf::from("/usr/sbin")])
         .map(|directory| directory.join(name))
         .find(|program| program.is_file())
 }
 
-/// The `pontoon` beside this program, or else the one on `PATH`.
+/// Returns the path of the `pontoon` beside this program, or else of the one on `PATH`.
 ///
 /// # Errors
 /// Neither exists.
@@ -401,32 +401,32 @@ pub(crate) fn pontoon() -> Result<PathBuf> {
     )
 }
 
-/// The program of pontoon that was asked for, or the usual one, and its version.
+/// Returns the given program of pontoon, or the usual one, and its version.
 fn pontoon_program(wanted: &Selection) -> Result<(PathBuf, String)> {
     let program = match &wanted.program {
         Some(given) => absolute_program(given)?,
         None => pontoon()?,
     };
     let mut version = version(&program)?;
-    // Builds of one version differ.
+    // Builds of one version may differ.
     if wanted.program.is_some() {
         version = format!("{version} ({})", program.display());
     }
     Ok((program, version))
 }
 
-/// A program of passt's, and its version.
+/// Returns a program of passt's, and its version.
 fn passt_program(wanted: &Selection, usual: &str) -> Result<(PathBuf, String)> {
     let program = program(wanted, usual, "passt")?;
     let mut version = version(&program)?;
-    // Debian 12 packages a build that does not know its version.
+    // Debian 12 packages a build without a version.
     if version.ends_with("unknown version") {
         version = format!("{version} ({})", program.display());
     }
     Ok((program, version))
 }
 
-/// An absolute path to a program. Links are kept: pasta goes by its name.
+/// Returns an absolute path to a program. Symbolic links are kept: passt is pasta under that name.
 fn absolute_program(program: &Path) -> Result<PathBuf> {
     if !program.is_file() {
         bail!("{} is not there", program.display());
@@ -434,7 +434,7 @@ fn absolute_program(program: &Path) -> Result<PathBuf> {
     std::path::absolute(program).with_context(|| format!("{} is nowhere", program.display()))
 }
 
-/// The first line that `program --version` prints.
+/// Returns the first line that `program --version` prints.
 fn version(program: &Path) -> Result<String> {
     let output = Command::new(program)
         .arg("--version")
@@ -452,11 +452,11 @@ fn version_of_kernel() -> String {
     format!("Linux {}", rustix::system::uname().release().to_string_lossy())
 }
 
-/// A command that runs as a user without privileges.
+/// Returns a command that runs as an unprivileged user.
 pub(crate) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if geteuid().is_root() {
-        // Groups are dropped with it.
+        // With the user, `Command` drops supplementary groups.
         command.uid(NOBODY).gid(NOBODY);
     }
     command.current_dir("/");
@@ -472,7 +472,7 @@ fn spawn(command: &mut Command) -> Result<Child> {
         .with_context(|| format!("cannot run {}", command.get_program().display()))
 }
 
-/// Ends a helper that does not do what it should. Returns the last line of its standard error.
+/// Kills a helper that has failed. Returns the last line of its standard error.
 fn kill_helper(mut helper: Child) -> String {
     let _ = helper.kill();
     let mut said = String::new();

@@ -1,5 +1,5 @@
-//! A machine at tap_guest speed: a network namespace whose interface is a tap, which our own virtio driver joins to the
-//! queues of a vhost-user device, or which is carried over a stream.
+//! `pontoon-bench tap-guest`: a network namespace whose interface is a tap. A virtio driver carries its frames to the
+//! queues of a vhost-user device, or they are carried over a stream.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,35 +18,36 @@ use pontoon_vhost_driver::{Machine, Options, Pair};
 use crate::args;
 use crate::network::ip_with;
 
-/// How long the backend may take to listen, and then to answer.
+/// Time limit for the backend to listen, and then to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Receive buffers that hold any frame: the tap takes each by one write.
+/// Bytes of receive buffers, which hold any frame: it is written to the tap in one call.
 const BUFFER: u32 = 70_000;
 
-/// Of what a device may offer, all but checksums, segmentation (virtio 1.2, section 5.1.3), and the log of what it writes.
+/// Mask of the features that are accepted: all but checksums, segmentation (virtio 1.2, section 5.1.3), and the log of
+/// writes (VHOST_F_LOG_ALL).
 const BARE: u64 = !(0x1f | 0x7f << 7 | 1 << 26 | 0x7 << 54);
 
-/// Everything but the log.
+/// All features but the log.
 const ALL: u64 = !(1 << 26);
 
-/// What a machine's frames go by.
+/// The link that carries the tap's frames.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum GuestLink {
-    /// Queues, with what the device offers.
+    /// Virtqueues, with the features that the device offers.
     Driver,
-    /// Queues, without checksum and segmentation offload.
+    /// Virtqueues, without checksum and segmentation offload.
     BareDriver,
-    /// A stream, checksums unfinished.
+    /// A stream, with partial checksums.
     Stream,
-    /// The same; 1 % of the frames each way are lost, 0.5 % doubled, 0.5 % swapped.
+    /// A stream on which 1 % of the frames each way are lost, 0.5 % duplicated, and 0.5 % reordered.
     LossyStream,
 }
 
-/// The tap is the caller's network namespace's, where it has the right to configure interfaces.
+/// Runs a command behind a tap in the caller's network namespace, which this process may configure.
 ///
 /// # Errors
-/// Nobody serves, or the device refuses; the tap cannot be made, the command cannot be run.
+/// No backend listens, or it refuses the driver; the tap cannot be made; the command cannot be run.
 pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
     let segments = matches!(arguments.guest_link, GuestLink::Driver | GuestLink::BareDriver);
     let offload = TapOffload {
@@ -94,7 +95,7 @@ fn connect(socket: &Path) -> Result<UnixStream> {
     }
 }
 
-/// BackendKind serves the machine.
+/// The connection to the backend.
 enum Backend {
     Queues(Machine, Vec<Pair>),
     Stream(UnixStream, Faults),

@@ -17,7 +17,7 @@ use pontoon_bench::report::read_json;
 use pontoon_bench::schema::{Outcome, Report};
 use tempfile::TempDir;
 
-/// Any user without privileges.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
 /// The congestion controls that a network namespace may use.
@@ -40,7 +40,7 @@ fn pontoon() -> PathBuf {
     path
 }
 
-/// A directory that every user may write to, with copies of both programs that every user may run.
+/// A directory that every user may write to, with copies of both programs that every user may execute.
 struct Directory(TempDir);
 
 impl Directory {
@@ -57,7 +57,7 @@ impl Directory {
         self.0.path().join(name)
     }
 
-    /// `pontoon bench` with `arguments`, which are separated by spaces.
+    /// Returns a command of `pontoon-bench` with `arguments`, which are separated by spaces.
     fn bench(&self, arguments: &str) -> Command {
         let mut command = Command::new(self.path("pontoon-bench"));
         command
@@ -71,15 +71,16 @@ impl Directory {
         read_json(&self.path("r.json")).unwrap()
     }
 
-    /// A stack in pasta's directory.
+    /// Installs a script as the program of a stack.
     fn script(&self, name: &str, text: &str) {
         let source = self.path("script");
         std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
         self.install(name, &source);
     }
 
-    /// A program for everybody. Another process writes it: a child that another test starts meanwhile would hold what
-    /// this one has open, and a file that is open for writing cannot be run (ETXTBSY).
+    /// Installs a program that every user may execute. A process of its own copies it: a child that another test forks
+    /// meanwhile would hold this process's descriptor, and a file that is open for writing cannot be executed
+    /// (ETXTBSY).
     fn install(&self, name: &str, source: &Path) {
         let status = Command::new("install")
             .args(["-m", "755"])
@@ -99,7 +100,7 @@ fn complaint(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A child of `parent`, if it has one.
+/// Returns a child of `parent`, if it has one.
 fn child_of(parent: u32) -> Option<u32> {
     let children = format!("/proc/{parent}/task/{parent}/children");
     std::fs::read_to_string(children)
@@ -110,7 +111,7 @@ fn child_of(parent: u32) -> Option<u32> {
         .ok()
 }
 
-/// Processes in the network namespace `namespace`.
+/// Returns the processes in the network namespace `namespace`.
 fn inside(namespace: &Path) -> BTreeSet<u32> {
     let ids = std::fs::read_dir("/proc").unwrap();
     let ids = ids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
@@ -128,7 +129,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The network namespace that a running harness has made.
+/// Waits for the network namespace that a running harness makes, and returns it.
 fn namespace_of(harness: &Child) -> PathBuf {
     let mut found = None;
     let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
@@ -407,7 +408,7 @@ fn a_guest_in_shared_memory_is_measured() {
         .lines()
         .filter(|line| line.ends_with("% |"))
         .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
-        // Those of the mail have fewer columns.
+        // The rows of published figures have fewer columns.
         .filter(|row| row.len() > 8)
         .collect();
     assert_eq!(

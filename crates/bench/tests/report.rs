@@ -1,4 +1,4 @@
-//! Reports of a made-up run: what people are told.
+//! Reports of a fictitious run: text and pages.
 
 #[path = "report/fixture.rs"]
 mod fixture;
@@ -64,7 +64,7 @@ fn interleaved_runs_are_compared_round_by_round() {
     right.began += 1;
     right.ended += 1;
     for sample in &mut right.samples {
-        // Far less than the rounds differ from each other.
+        // The change is much smaller than the differences between rounds.
         sample
             .values
             .entry("p50_us".to_owned())
@@ -86,7 +86,7 @@ fn the_page_is_well_formed_and_needs_nothing_else() {
     let mut of = Fixture::default().build();
     of.stacks[4].version = "<i>2026</i> & \"more\"".to_owned();
     let text = report::html(&of);
-    // For a look at it with a browser.
+    // For inspection in a browser.
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html"), &text).unwrap();
     let page = Html::parse_document(&text);
     assert_eq!(page.errors, Vec::<String>::new());

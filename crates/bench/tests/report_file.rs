@@ -1,4 +1,4 @@
-//! The report file: what programs are told, and that its documentation says so.
+//! The report file, and its documentation.
 
 #[path = "report/fixture.rs"]
 #[expect(dead_code, reason = "other tests use all of it")]
@@ -194,7 +194,7 @@ fn written() -> Value {
     serde_json::from_slice(&content).expect("JSON")
 }
 
-/// `a.b[].c`; a map with names as keys, say of metrics, ends a path, but for histograms.
+/// Collects paths such as `a.b[].c`. A map with names as keys, such as metrics, ends a path, except histograms.
 fn paths(of: &Value, path: &str, into: &mut BTreeSet<String>) {
     const MAPS: &[&str] = &["values", "parameters", "sysctls", "backends"];
     let name = path.rsplit('.').next().unwrap_or_default();

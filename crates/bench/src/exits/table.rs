@@ -1,4 +1,4 @@
-//! The table.
+//! The table of `pontoon bench exits`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::figure;
 
-/// One line for each run, and the figures of which this is the successor.
+/// Returns a table with one line for each run, and the published figures that it is to be compared with.
 pub(super) fn markdown(rows: &[(Task, Link, RunResult)]) -> String {
     let mut out = String::from(HEAD);
     for (task, link, result) in rows {
@@ -16,7 +16,7 @@ pub(super) fn markdown(rows: &[(Task, Link, RunResult)]) -> String {
     out + MAIL
 }
 
-/// The figures as JSON: the program, the machine, and an object for each run.
+/// Returns the figures as JSON: the program, the machine, and an object for each run.
 pub(super) fn json(rows: &[(Task, Link, RunResult)]) -> Value {
     let row = |(task, link, result): &(Task, Link, RunResult)| {
         json!({

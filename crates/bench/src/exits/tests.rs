@@ -1,4 +1,4 @@
-//! The table. The machine has tests of its own.
+//! Tests of the table. The machine has tests of its own.
 
 use super::*;
 

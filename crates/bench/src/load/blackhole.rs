@@ -1,4 +1,4 @@
-//! Round trips while connections are being made to somebody who never answers.
+//! Round trips with pending connections to an address that never answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -15,13 +15,13 @@ use super::latency;
 use super::round_trip::Pinger;
 use super::{descriptors, failed, socket, unreachable};
 
-/// Discard (RFC 863): where there is anybody, nobody listens.
+/// Discard (RFC 863). Hosts that have this address by mistake do not listen on it either.
 const PORT: u16 = 9;
 
 /// Descriptors of this process that are not pending connections.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// The client's side. There is no other: nobody answers.
+/// Runs the client. The job has no server.
 pub(crate) fn run(client: &mut Client, pending: u32, address: IpAddr) -> Result<(), Message> {
     descriptors::allow(u64::from(pending) + OTHER_DESCRIPTORS)?;
     let control = Control::open(client)?;
@@ -56,7 +56,7 @@ fn attempt(to: SocketAddr) -> Result<OwnedFd, Message> {
         .map_err(|why| unreachable(format_args!("no pending connection to {to}: {why}")))
 }
 
-/// How many of `connections` have one of `events`, or an error.
+/// Returns how many of `connections` have one of `events`, or an error.
 pub(crate) fn ended(connections: &[OwnedFd], events: PollFlags) -> Result<usize, String> {
     let mut polled: Vec<_> = connections
         .iter()

@@ -1,4 +1,4 @@
-//! What the load itself costs.
+//! Calibration: the cost of the load generator itself.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub fn calibrate() -> Calibration {
     }
 }
 
-/// Of `calls` calls, in nanoseconds.
+/// Returns the average time of `calls` calls, in nanoseconds.
 fn average(calls: u32, mut call: impl FnMut(u32)) -> f64 {
     let began = Instant::now();
     for count in 0..calls {
@@ -32,8 +32,8 @@ fn average(calls: u32, mut call: impl FnMut(u32)) -> f64 {
     began.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// Of writing and checking the stamps of 1 MiB, in nanoseconds, where the bytes are in the cache as they are right after
-/// they were received.
+/// Returns the time to write and check the stamps of 1 MiB, in nanoseconds, with the bytes in the cache as they are
+/// right after a receive.
 fn stamps(calls: u32) -> f64 {
     let mut buffer = vec![0; BUFFER];
     let mut checker = Checker::new();

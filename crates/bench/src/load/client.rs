@@ -1,4 +1,4 @@
-//! The client's side of the conversation with whoever started it.
+//! The load client: a job under way, and its messages to the harness.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use crate::job::{Job, JobResults, JobSpec, Message, Ports};
 
 use super::{failed, write_line};
 
-/// The job_spec under way.
+/// The client of one job.
 pub(crate) struct Client {
     server: IpAddr,
     job_spec: JobSpec,
@@ -18,7 +18,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// # Errors
-    /// `Failed`: a time that is none.
+    /// `Failed`: a time is negative or too long.
     pub(crate) fn new(server: IpAddr, job_spec: JobSpec) -> Result<Self, Message> {
         let time = |seconds: f64| {
             Duration::try_from_secs_f64(seconds).map_err(|error| failed(format_args!("{seconds} s: {error}")))
@@ -39,7 +39,7 @@ impl Client {
         &self.job_spec.ports
     }
 
-    /// The server's address with `port`.
+    /// Returns the server's address with `port`.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.server, port)
     }
@@ -52,26 +52,26 @@ impl Client {
         self.duration
     }
 
-    /// How long nothing may move. A wait that begins when the measurement's time is up ends when three times that have
-    /// passed.
+    /// The longest time without progress. A wait that begins when the measurement's time is up ends when three times
+    /// that have passed.
     pub(crate) fn timeout(&self) -> Duration {
         self.duration * 2
     }
 
-    /// Says that the measurement begins.
+    /// Writes that the measurement begins.
     pub(crate) fn begin(&mut self) -> Result<(), Message> {
         write_line(&Message::Begin).map_err(failed)
     }
 
-    /// Says what was found, and waits to be released. Whatever the caller holds stays open so long, and what it has
-    /// running goes on: counters read at `Begin` and at `End` were both read under load.
+    /// Writes the results, and waits for the end of standard input. Sockets of the caller stay open and threads keep
+    /// running until then, so that the counters read at `Begin` and at `End` were both read under load.
     pub(crate) fn end(&mut self, results: JobResults) -> Result<(), Message> {
         write_line(&Message::End(results)).map_err(failed)?;
         io::copy(&mut io::stdin(), &mut io::sink()).map_err(failed)?;
         Ok(())
     }
 
-    /// Only stays.
+    /// Waits for the duration of the job.
     pub(crate) fn idle(&mut self) -> Result<(), Message> {
         std::thread::sleep(self.warm_up);
         self.begin()?;
@@ -80,5 +80,5 @@ impl Client {
     }
 }
 
-/// A socket's timeout of zero would be none.
+/// A timeout of zero would mean none to a socket.
 const SHORTEST: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! Connect, one byte there, one byte back, close.
+//! Connect, one byte to the server and back, close.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -18,23 +18,23 @@ use super::latency::{self, Samples, TransactionError};
 use super::server::thread;
 use super::{failed, socket};
 
-/// Threads blocked in accept.
+/// Number of threads blocked in accept.
 const ACCEPTORS: usize = 4;
 
-/// A client that connects and then says nothing holds a thread for so long.
+/// Timeout of a connection whose client sends nothing; it holds a thread meanwhile.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const BYTE: [u8; 1] = *b"z";
 
-/// Serves `listener`, each connection in the thread that accepted it.
+/// Serves `listener`; each connection is served in the thread that accepted it.
 pub(crate) fn serve<F: Fault>(listener: &Arc<TcpListener>) -> io::Result<()> {
-    // Accepted sockets inherit it, so that it costs them nothing.
+    // Accepted sockets inherit the timeout, which saves a system call for each.
     socket::bound_waits(listener, IDLE_TIMEOUT)?;
     for _ in 0..ACCEPTORS {
         let listener = Arc::clone(listener);
         thread("connect", move || {
             loop {
-                // An accept that fails has waited long enough, or its connection is gone.
+                // Errors are a timeout of accept, or a connection that the client has closed.
                 let _ = answer::<F>(&listener);
             }
         })?;
@@ -50,7 +50,7 @@ fn answer<F: Fault>(listener: &TcpListener) -> io::Result<()> {
     socket.write_all(&byte)
 }
 
-/// Transactions with the server at `to`. One that waits longer than `timeout` is a stall.
+/// Returns a function that performs a transaction with the server at `to`. A wait longer than `timeout` is a stall.
 pub(crate) fn transaction(to: SocketAddr, timeout: Duration) -> impl FnMut() -> Result<(), TransactionError> {
     let mut done = 0;
     move || {
@@ -62,7 +62,7 @@ pub(crate) fn transaction(to: SocketAddr, timeout: Duration) -> impl FnMut() -> 
             Err(error) => error,
         };
         match Errno::from_io_error(&error) {
-            // As connect calls its timeout.
+            // EINPROGRESS is the timeout of connect(2).
             Some(Errno::AGAIN | Errno::INPROGRESS) => {
                 Err(TransactionError::Fatal(Message::Stalled { at_byte: done }))
             }
@@ -87,7 +87,7 @@ fn transact(to: SocketAddr, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// The client's side: `clients` processes.
+/// Runs the client, which starts `clients` processes.
 pub(crate) fn run(client: &mut Client, clients: u16) -> Result<(), Message> {
     let to = client.at(client.ports().connect);
     let (warm_up, duration, timeout) = (client.warm_up(), client.duration(), client.timeout());
@@ -110,7 +110,7 @@ pub(crate) fn run(client: &mut Client, clients: u16) -> Result<(), Message> {
     client.end(latency::results(&processes, control.congestion_control())?)
 }
 
-/// One client.
+/// Runs one client process.
 fn run_client(
     barrier: &mut StartBarrier,
     to: SocketAddr,

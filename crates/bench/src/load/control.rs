@@ -1,4 +1,4 @@
-//! The conversation between the two programs: json of JSON on one connection, a question and its answer at a time.
+//! The control connection: lines of JSON, a request and its reply at a time.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -14,44 +14,44 @@ use super::client::Client;
 use super::latency::Samples;
 use super::{failed, socket, stalled_or_failed};
 
-/// What a client asks.
+/// A request of the client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The server's part in a job. First, and once; the session ends with the connection.
+    /// Opens the session. It must be the first request, and ends with the connection.
     Open { job: Job, timeout: Duration },
-    /// What has arrived.
+    /// Requests the count of what has arrived.
     Checkpoint,
-    /// The hash of the session's one flow, or a checkpoint where it has not ended.
+    /// Requests the hash of the session's one flow. The reply is a checkpoint while the flow has not ended.
     Hash,
-    /// Connect to the guest, as `PublishConnect` says, for so long.
+    /// Requests that the server connects to the guest for this long (see `PublishConnect`).
     Connect { duration: Duration },
 }
 
-/// What the server says to it.
+/// The server's reply.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     Opened {
         session: u64,
-        /// Of this connection's socket.
+        /// The congestion control of this connection's socket.
         congestion_control: String,
     },
     Checkpoint(Checkpoint),
     Hash(String),
     Samples(Samples),
-    /// `Stalled`, `Unreachable`, or `Failed`.
+    /// One of `Stalled`, `Unreachable`, `Failed`.
     Message(Message),
 }
 
-/// A count, and the seconds that belong to it.
+/// A count, and the time at which it was read.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
-    /// Bytes, connections, or datagrams.
+    /// The number of bytes, connections, or datagrams.
     pub(crate) count: u64,
-    /// Since the session was opened; for datagrams, from the first to the last.
+    /// Seconds since the session was opened; for datagrams, from the first to the last.
     pub(crate) seconds: f64,
 }
 
-/// One end.
+/// One end of the connection.
 pub(crate) struct JsonLines(BufReader<TcpStream>);
 
 impl JsonLines {
@@ -63,7 +63,7 @@ impl JsonLines {
         self.0.get_ref()
     }
 
-    /// The next line, or none at the end.
+    /// Reads the next line. Returns `None` at the end.
     pub(crate) fn read<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
@@ -79,7 +79,7 @@ impl JsonLines {
     }
 }
 
-/// The client's session.
+/// The client's end of a session.
 pub(crate) struct Control {
     json: JsonLines,
     session: u64,
@@ -88,10 +88,10 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Opens a session for the order's job.
+    /// Opens a session for the job.
     ///
     /// # Errors
-    /// `Unreachable`: there is no server, or it cannot do its part.
+    /// `Unreachable`: there is no server, or it lacks the resources for the job.
     pub(crate) fn open(client: &Client) -> Result<Self, Message> {
         let timeout = client.timeout();
         let socket = socket::connect(client.at(client.ports().control), timeout)?;
@@ -117,25 +117,29 @@ impl Control {
         }
     }
 
-    /// What the first bytes of connections and datagrams of this session write_line.
+    /// The tag with which connections and datagrams of this session begin.
     pub(crate) fn session(&self) -> [u8; 8] {
         self.session.to_le_bytes()
     }
 
-    /// Of the client's and of the server's socket. Every other connection of the session takes it from the same two
-    /// network namespaces.
+    /// The congestion control of the client's and of the server's socket. All connections of the session are made in
+    /// the same two network namespaces, and so have the same.
     pub(crate) fn congestion_control(&self) -> Option<[String; 2]> {
         Some(self.congestion_control.clone())
     }
 
+    /// Requests a checkpoint.
+    ///
     /// # Errors
-    /// The server's message, or `Stalled` at `at_byte` when it says nothing.
+    /// The server's message, or `Stalled` at `at_byte` if there is no reply.
     pub(crate) fn checkpoint(&mut self, at_byte: u64) -> Result<Checkpoint, Message> {
         self.checkpoint_within(self.timeout, at_byte)
     }
 
+    /// Requests a checkpoint with a timeout of `limit`.
+    ///
     /// # Errors
-    /// As [`checkpoint`](Self::checkpoint), when it says nothing for `limit`.
+    /// See [`checkpoint`](Self::checkpoint).
     pub(crate) fn checkpoint_within(&mut self, limit: Duration, at_byte: u64) -> Result<Checkpoint, Message> {
         match self.ask(&Request::Checkpoint, limit, at_byte)? {
             Reply::Checkpoint(checkpoint) => Ok(checkpoint),
@@ -143,8 +147,10 @@ impl Control {
         }
     }
 
+    /// Requests the hash of the session's flow.
+    ///
     /// # Errors
-    /// As [`checkpoint`](Self::checkpoint).
+    /// See [`checkpoint`](Self::checkpoint).
     pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Message> {
         loop {
             match self.ask(&Request::Hash, self.timeout, at_byte)? {
@@ -155,8 +161,10 @@ impl Control {
         }
     }
 
+    /// Requests connections to the guest.
+    ///
     /// # Errors
-    /// As [`checkpoint`](Self::checkpoint).
+    /// See [`checkpoint`](Self::checkpoint).
     pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, Message> {
         let limit = duration + self.timeout;
         match self.ask(&Request::Connect { duration }, limit, 0)? {
@@ -165,8 +173,8 @@ impl Control {
         }
     }
 
-    /// Asks, and waits for the answer for `limit`, and a moment more: the server's own timeout is to end first, so that
-    /// its message is heard.
+    /// Sends a request and waits for the reply, a little longer than `limit`: the server's own timeout should end
+    /// first, so that its message arrives.
     fn ask(&mut self, ask: &Request, limit: Duration, at_byte: u64) -> Result<Reply, Message> {
         socket::bound_waits(self.json.socket(), limit + GRACE).map_err(failed)?;
         let answer = self.json.write(ask).and_then(|()| self.json.read());

@@ -1,4 +1,4 @@
-//! Counting datagrams where they arrive.
+//! Counts datagrams where they arrive.
 
 use std::convert::Infallible;
 use std::net::UdpSocket;
@@ -11,16 +11,16 @@ use super::control::Checkpoint;
 use super::fault::Fault;
 use super::session::{Shared, lock};
 
-/// Messages of one receive.
+/// Number of messages of one receive.
 const BATCH: usize = 64;
 
-/// Bytes kept of a datagram; the rest is not looked at.
+/// Bytes kept of a datagram; the rest is discarded.
 const ONE: usize = 2048;
 
-/// Bytes of the longest run of datagrams that `UDP_GRO` makes.
+/// Bytes of the longest run of datagrams that `UDP_GRO` coalesces.
 const RUN: usize = 65536;
 
-/// Datagrams of one session. The first eight bytes of each name it.
+/// The count of one session's datagrams. The first eight bytes of each are the session's number.
 #[derive(Default)]
 pub(crate) struct DatagramCounter {
     session: u64,
@@ -51,12 +51,12 @@ impl DatagramCounter {
     }
 }
 
-/// Counts what arrives, one datagram a message.
+/// Counts datagrams, one in each message.
 pub(crate) fn count<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, ONE)
 }
 
-/// Counts what arrives in runs of datagrams (`UDP_GRO`), for which the socket has been set up.
+/// Counts runs of datagrams, on a socket with `UDP_GRO`.
 pub(crate) fn count_runs<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, RUN)
 }
@@ -64,7 +64,7 @@ pub(crate) fn count_runs<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infal
 fn receive<F: Fault>(shared: &Shared, socket: &UdpSocket, room: usize) -> Infallible {
     let mut batch = Batch::new(BATCH, room);
     loop {
-        // Errors are about datagrams that were sent, and none are.
+        // Errors are those of sent datagrams, and this socket sends none.
         let Ok(messages) = batch.receive(socket) else {
             continue;
         };

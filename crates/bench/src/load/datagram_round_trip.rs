@@ -1,4 +1,4 @@
-//! A datagram there, a datagram back.
+//! A datagram to the server and back.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,14 +15,14 @@ use super::fault::Fault;
 use super::latency::{self, TransactionError};
 use super::socket;
 
-/// An answer that takes longer is an error.
+/// Timeout of an answer. A later one is an error.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Sends back what comes.
+/// Echoes datagrams.
 pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
     let mut buffer = vec![0; 65536];
     loop {
-        // Errors are about answers to somebody who has gone.
+        // Errors are those of answers to clients that have ended.
         if let Ok((len, from)) = socket.recv_from(&mut buffer) {
             F::delay();
             let _ = socket.send_to(&buffer[..len], from);
@@ -30,7 +30,7 @@ pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
     }
 }
 
-/// The client's side.
+/// Runs the client.
 pub(crate) fn run(client: &mut Client) -> Result<(), Message> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_echo), DEADLINE)?;
     let mut count = 0_u64;
@@ -41,7 +41,7 @@ pub(crate) fn run(client: &mut Client) -> Result<(), Message> {
     })
 }
 
-/// Sends `request`, and waits for the answer to it; others are late ones, to questions given up.
+/// Sends `request`, and waits for its answer. Other datagrams are late answers to requests that timed out.
 pub(crate) fn exchange(
     socket: impl AsFd,
     request: &[u8],

@@ -1,4 +1,4 @@
-//! Datagrams one way, at a rate or flat out, counted by the server.
+//! Datagrams one way, at a rate or as fast as possible, counted by the server.
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use super::client::Client;
 use super::control::{Checkpoint, Control};
 use super::{failed, socket, stalled_or_failed, unreachable};
 
-/// Messages of one call.
+/// Number of messages of one call.
 const BATCH: usize = 64;
 
-/// Without a datagram for so long, none are left on the way.
+/// After this time without a datagram none are in flight.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 
-/// How often the client asks what has arrived when it has sent all.
+/// Interval at which the client requests the count after it has sent all.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How often a sender that keeps a rate wakes up.
+/// Interval at which a sender with a rate wakes up.
 const TICK: Duration = Duration::from_micros(100);
 
-/// What a sender that was late makes up for; more than that would be a flood of its own.
+/// The delay that a late sender makes up for. To make up for more would be a burst.
 const BACKLOG: Duration = Duration::from_millis(10);
 
-/// Bytes that name the session.
+/// Bytes of the session's number.
 const TAG: usize = 8;
 
-/// The client's side of single datagrams.
+/// Runs the client of single datagrams.
 pub(crate) fn run(client: &mut Client, size: u16, rate: Option<f64>) -> Result<(), Message> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_sink), client.timeout())?;
     let mut payload = payload(size, 1)?;
@@ -49,7 +49,7 @@ pub(crate) fn run(client: &mut Client, size: u16, rate: Option<f64>) -> Result<(
     })
 }
 
-/// The client's side of `segments` datagrams in each send.
+/// Runs the client of `segments` datagrams in each send.
 pub(crate) fn run_segmented(client: &mut Client, size: u16, segments: u16, gro: bool) -> Result<(), Message> {
     let port = if gro {
         client.ports().datagram_run_sink
@@ -82,7 +82,7 @@ fn tag(payload: &mut [u8], size: u16, session: [u8; TAG]) {
     }
 }
 
-/// What a sender did.
+/// The datagrams that a sender has sent.
 struct Sent {
     count: u64,
     seconds: f64,
@@ -93,7 +93,7 @@ fn measure(
     mut send: impl FnMut([u8; TAG], Duration) -> Result<Sent, Message>,
 ) -> Result<(), Message> {
     let mut control = Control::open(client)?;
-    // Nobody's, so that what of the warm-up is still on its way is not counted.
+    // Datagrams of the warm-up have the number of no session: those still in flight are not counted.
     send([0; TAG], client.warm_up())?;
     client.begin()?;
     let sent = send(control.session(), client.duration())?;
@@ -104,7 +104,7 @@ fn measure(
             sent.count, received.count
         )));
     }
-    // Neither a queue that drains later nor a burst that came early makes the rate better than it was.
+    // The longer time counts: a queue that drains later, or a burst at the start, must not raise the rate.
     let seconds = sent.seconds.max(received.seconds);
     client.end(JobResults {
         values: [
@@ -118,7 +118,7 @@ fn measure(
     })
 }
 
-/// Waits until all have arrived, or no more do.
+/// Waits until all datagrams have arrived, or no more do.
 fn drain(control: &mut Control, sent: u64, timeout: Duration) -> Result<Checkpoint, Message> {
     let began = Instant::now();
     let (mut checkpoint, mut moved) = (control.checkpoint(0)?, began);
@@ -133,7 +133,7 @@ fn drain(control: &mut Control, sent: u64, timeout: Duration) -> Result<Checkpoi
     Ok(checkpoint)
 }
 
-/// Sends for `duration`: `send` is told how many are due, and says how many it sent.
+/// Sends for `duration`. `send` gets the number of datagrams that are due, and returns how many it sent.
 fn send_for(
     duration: Duration,
     rate: Option<f64>,
@@ -160,7 +160,7 @@ fn send_for(
                     tokens.spend(sent);
                 }
             }
-            // About datagrams sent before: a full queue, a port not reachable for a moment.
+            // Errors of datagrams sent before: a full queue, a port unreachable for a moment.
             Err(Errno::NOBUFS | Errno::CONNREFUSED | Errno::INTR) => {}
             Err(error) if count == 0 => {
                 return Err(unreachable(format_args!("cannot send such datagrams: {error}")));
@@ -170,10 +170,10 @@ fn send_for(
     }
 }
 
-/// The clock of a rate: a datagram may leave at each tick, and late ones may follow.
+/// A token bucket: one token accrues in each interval of the rate, up to [`BACKLOG`].
 struct Tokens {
     interval: f64,
-    /// Ticks up to here are spent.
+    /// The time up to which tokens are spent.
     spent: Instant,
 }
 
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(tokens.due(later), 36);
         tokens.spend(36);
         assert_eq!(tokens.due(began + Duration::from_micros(1009)), 0);
-        // One less where the quotient is rounded down.
+        // One less if the quotient is rounded down.
         assert!((999..=1000).contains(&tokens.due(began + Duration::from_secs(1))));
     }
 

@@ -1,4 +1,4 @@
-//! How many descriptors a process may have.
+//! The limit on open descriptors of a process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -6,7 +6,7 @@ use crate::job::Message;
 
 use super::unreachable;
 
-/// Raises the soft limit to the hard one where `needed` are more than it allows.
+/// Raises the soft limit to the hard one if it is less than `needed`.
 ///
 /// # Errors
 /// `Unreachable`: the hard limit is lower than that.

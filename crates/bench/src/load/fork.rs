@@ -1,4 +1,4 @@
-//! Clients that are processes.
+//! Clients in processes of their own.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use crate::job::Message;
 use super::latency::Samples;
 use super::{failed, stalled_or_failed};
 
-/// A child at work. It dies with us.
+/// A child process. The kernel kills it when this process ends.
 pub(crate) struct Child {
     pid: Pid,
     pipe: UnixStream,
@@ -23,10 +23,10 @@ pub(crate) struct Child {
 pub(crate) struct StartBarrier(UnixStream);
 
 impl Child {
-    /// Runs `body` in a child.
+    /// Runs `body` in a child process.
     ///
     /// # Errors
-    /// No memory, too many processes, or more than one thread.
+    /// Out of memory or processes, or this process has more than one thread.
     pub(crate) fn new(body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>) -> io::Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
@@ -35,10 +35,10 @@ impl Child {
             )));
         }
         let (pipe, theirs) = UnixStream::pair()?;
-        // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
+        // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
         match unsafe { libc::fork() } {
             0 => {
-                // Nothing of the parent's that is further up the stack may run in the child.
+                // The child must not return into its caller, whose values are the parent's.
                 let done = catch_unwind(AssertUnwindSafe(|| perform(StartBarrier(theirs), body)));
                 exit(i32::from(!matches!(done, Ok(Ok(())))))
             }
@@ -50,7 +50,7 @@ impl Child {
         }
     }
 
-    /// Waits until it is at its barrier.
+    /// Waits until the child is at its barrier.
     pub(crate) fn wait_ready(&mut self, timeout: Duration) -> Result<(), Message> {
         self.wait_at_most(timeout)?;
         let mut first = [0];
@@ -62,18 +62,18 @@ impl Child {
         Err(failed("a client process did not wait for its barrier"))
     }
 
-    /// Gives it its barrier.
+    /// Releases the child from its barrier.
     pub(crate) fn start(&mut self) -> Result<(), Message> {
         self.pipe.write_all(&READY).map_err(lost)
     }
 
-    /// What it measured.
+    /// Waits for the child's samples.
     pub(crate) fn result(&mut self, timeout: Duration) -> Result<Samples, Message> {
         self.wait_at_most(timeout)?;
         self.read(Vec::new())
     }
 
-    /// The rest of the result, of which there is `begun`.
+    /// Reads the rest of the result, whose first bytes are `begun`.
     fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, Message> {
         self.pipe.read_to_end(&mut begun).map_err(lost)?;
         serde_json::from_slice(&begun).map_err(|_| failed("a client process died"))?
@@ -84,10 +84,10 @@ impl Child {
     }
 }
 
-/// What no result begins with.
+/// A byte with which no result begins.
 const READY: [u8; 1] = *b"\n";
 
-/// The child ends its waits by itself; this is for one that cannot.
+/// Extra time: the child ends its waits by itself, unless it hangs.
 const GRACE: Duration = Duration::from_millis(500);
 
 fn lost(error: io::Error) -> Message {
@@ -99,14 +99,14 @@ fn lost(error: io::Error) -> Message {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It cannot be another's id before it is waited for.
+        // The process id cannot have been reused: the child was not waited for.
         let _ = kill_process(self.pid, Signal::KILL);
         let _ = waitpid(Some(self.pid), WaitOptions::empty());
     }
 }
 
 impl StartBarrier {
-    /// Says that all is ready, and waits.
+    /// Reports that the child is ready, and waits for its release.
     pub(crate) fn wait(&mut self) -> Result<(), Message> {
         let barrier = self
             .0

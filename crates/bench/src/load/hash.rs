@@ -1,4 +1,4 @@
-//! All bytes of a transfer, hashed at both ends.
+//! A transfer whose bytes are all hashed at both ends.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -14,12 +14,12 @@ use super::flow::Flow;
 use super::stamp::BUFFER;
 use super::{failed, socket, stalled_or_failed};
 
-/// Bytes that look like chance, and are the same for the same seed.
+/// Returns pseudo-random bytes of a seed.
 fn content(seed: u64) -> OutputReader {
     Hasher::new().update(&seed.to_le_bytes()).finalize_xof()
 }
 
-/// Sends `bytes` bytes, and returns their hash.
+/// Sends `bytes` bytes and returns their hash.
 pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash, Message> {
     let (mut hasher, mut content) = (Hasher::new(), content(seed));
     let mut buffer = vec![0; BUFFER];
@@ -37,7 +37,7 @@ pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash,
         position += sent as u64;
         flow.set_moved(position);
         if sent < len {
-            // A blocking socket takes less only when its timeout is over.
+            // A blocking socket writes less than all only after its timeout.
             return Err(Message::Stalled { at_byte: position });
         }
     }
@@ -45,7 +45,7 @@ pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash,
     Ok(hasher.finalize())
 }
 
-/// Receives to the end, which has to be after `bytes` bytes, and returns their hash.
+/// Receives until the end of the stream, which must come after `bytes` bytes, and returns their hash.
 pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Message> {
     let mut hasher = Hasher::new();
     let mut buffer = vec![0; BUFFER];
@@ -71,7 +71,7 @@ pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Message
     }
 }
 
-/// The client's side.
+/// Runs the client.
 pub(crate) fn run(client: &mut Client, direction: Direction, bytes: u64) -> Result<(), Message> {
     let mut control = Control::open(client)?;
     let port = match direction {

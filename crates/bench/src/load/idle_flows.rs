@@ -1,4 +1,4 @@
-//! Round trips while many connections are open and silent.
+//! Round trips with many idle connections open.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -16,19 +16,19 @@ use super::control::Control;
 use super::round_trip::Pinger;
 use super::{descriptors, failed, latency, unreachable};
 
-/// Threads that connect.
+/// Number of threads that connect.
 const OPENERS: u32 = 16;
 
 /// Descriptors of this process that are not idle flows.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// What a connection may take beside the timeout for all, one with the other.
+/// Time for each connection, beyond the timeout for all.
 const TIME_PER_FLOW: Duration = Duration::from_millis(1);
 
-/// How often the client asks whether all have arrived.
+/// Interval at which the client requests the number of arrived connections.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The client's side.
+/// Runs the client.
 pub(crate) fn run(client: &mut Client, flows: u32) -> Result<(), Message> {
     descriptors::allow(u64::from(flows) + OTHER_DESCRIPTORS)?;
     let mut control = Control::open(client)?;
@@ -53,7 +53,8 @@ pub(crate) fn run(client: &mut Client, flows: u32) -> Result<(), Message> {
     }
 }
 
-/// Opens `flows` connections, spread over the server's ports: one port has fewer than the client has ports of its own.
+/// Opens `flows` connections, spread over the server's ports: to one port, a client has fewer ports of its own than
+/// that.
 fn open(client: &Client, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, Message> {
     let open_some = |first: u32| {
         (first..flows)
@@ -87,7 +88,7 @@ fn connect(to: SocketAddr, timeout: Duration) -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let socket = TcpStream::connect_timeout(&to, timeout)?;
-    // So many in TIME-WAIT would be in the way of the next stack's.
+    // Without a reset these would stay in TIME-WAIT, and the next stack would lack ports.
     reset_on_close(&socket)?;
     Ok(socket.into())
 }

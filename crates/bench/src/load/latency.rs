@@ -1,4 +1,4 @@
-//! Transactions one after the other, and how long each takes.
+//! Transactions one after the other, and the time of each.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,32 +12,32 @@ use crate::schema;
 use super::client::Client;
 use super::failed;
 
-/// Nanoseconds; about 18 minutes, longer than any timeout.
+/// Nanoseconds of the longest recorded time: about 18 minutes, longer than any timeout.
 const LONGEST: u64 = 1 << 40;
 
-/// Significant decimal digits, while there is more to be computed.
+/// Significant decimal digits, until the figures are computed.
 const DIGITS: u8 = 3;
 
-/// A transaction without an answer.
+/// The error of a transaction.
 pub(crate) enum TransactionError {
-    /// It counts as an error.
+    /// It is counted, and the next transaction follows.
     Counted(String),
-    /// There can be no other.
+    /// It ends the measurement.
     Fatal(Message),
 }
 
-/// What one process measured.
+/// The measurements of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Samples {
-    /// Nanoseconds, and how often.
+    /// Nanoseconds, and the number of transactions that took them.
     counts: Vec<(u64, u64)>,
     errors: u64,
     last_error: Option<String>,
-    /// From the first transaction's start to the last one's end.
+    /// Seconds from the first transaction's start to the last one's end.
     seconds: f64,
 }
 
-/// The whole job of most clients: warms up, then measures.
+/// Runs the whole job of most clients: warm-up, then measurement.
 pub(crate) fn measure(
     client: &mut Client,
     congestion_control: Option<[String; 2]>,
@@ -52,7 +52,7 @@ pub(crate) fn measure(
 /// Runs transactions for `duration`.
 ///
 /// # Errors
-/// A transaction that ends it.
+/// A transaction failed fatally.
 pub(crate) fn run(
     duration: Duration,
     mut transaction: impl FnMut() -> Result<(), TransactionError>,
@@ -85,10 +85,10 @@ pub(crate) fn run(
     })
 }
 
-/// What the processes of all processes write_line together.
+/// Merges the samples of all processes.
 ///
 /// # Errors
-/// `Failed`: nothing ever succeeded.
+/// `Failed`: no transaction succeeded.
 pub(crate) fn results(
     processes: &[Samples],
     congestion_control: Option<[String; 2]>,
@@ -100,7 +100,7 @@ pub(crate) fn results(
         for (value, count) in &samples.counts {
             histogram.saturating_record_n(*value, *count);
         }
-        // Each by its own clock: processes do not end at one moment.
+        // Each process has its own time: they do not end at one moment.
         per_second += (histogram.len() - before) as f64 / samples.seconds;
     }
     let errors: u64 = processes.iter().map(|samples| samples.errors).sum();

@@ -1,4 +1,4 @@
-//! Names asked of a resolver (RFC 1035).
+//! DNS queries (RFC 1035).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use super::socket;
 
 const PORT: u16 = 53;
 
-/// The client's side. There is no other: the resolver is the stack's.
+/// Runs the client. The job has no server: the resolver is the stack's.
 pub(crate) fn run(client: &mut Client, resolver: IpAddr) -> Result<(), Message> {
     run_at(client, SocketAddr::new(resolver, PORT))
 }
@@ -23,13 +23,13 @@ fn run_at(client: &mut Client, resolver: SocketAddr) -> Result<(), Message> {
     let mut count = 0_u64;
     latency::measure(client, None, || {
         count += 1;
-        // No cache knows it, not of an earlier run either.
+        // The time makes the name unique among runs, so that no cache has it.
         let query = query(count as u16, &format!("n{count}-{since_1970:x}"));
         exchange(&socket, &query, |answer| answers(answer, &query))
     })
 }
 
-/// Asks for the address of `label.bench.test`, recursion desired.
+/// Returns a query for the address of `label.bench.test`, recursion desired.
 fn query(id: u16, label: &str) -> Vec<u8> {
     let mut query = Vec::with_capacity(64);
     query.extend(id.to_be_bytes());
@@ -43,7 +43,7 @@ fn query(id: u16, label: &str) -> Vec<u8> {
     query
 }
 
-/// Whether `answer` is a response to `query`: no such name is an answer too, a refusal or a failure is none.
+/// Returns true if `answer` is a response to `query`. NXDOMAIN is one; a refusal or a failure is not.
 fn answers(answer: &[u8], query: &[u8]) -> bool {
     const NO_ERROR: u8 = 0;
     const NO_SUCH_NAME: u8 = 3;

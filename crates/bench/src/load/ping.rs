@@ -15,16 +15,16 @@ use super::datagram_round_trip::{DEADLINE, exchange};
 use super::latency;
 use super::{failed, socket, unreachable};
 
-/// Header and payload, as ping(8) sends it.
+/// Bytes of header and payload, as ping(8) sends by default.
 const LEN: usize = 64;
 
-/// The client's side. There is no other: the address answers by itself.
+/// Runs the client. The job has no server: the host at the address answers.
 pub(crate) fn run(client: &mut Client, address: IpAddr) -> Result<(), Message> {
     let (socket, kind) = open(Family::of(address))?;
     socket::bound_waits(&socket, DEADLINE).map_err(failed)?;
     connect(&socket, &SocketAddr::new(address, 0))
         .map_err(|error| unreachable(format_args!("cannot send to {address}: {error}")))?;
-    // A ping socket puts its own in the place of it.
+    // A ping socket replaces the identifier by its own.
     let id = std::process::id() as u16;
     let mut sequence = 0_u16;
     latency::measure(client, None, || {
@@ -34,12 +34,12 @@ pub(crate) fn run(client: &mut Client, address: IpAddr) -> Result<(), Message> {
     })
 }
 
-/// How echo requests may be sent.
+/// The kind of socket that sends echo requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketKind {
-    /// The kernel chooses the identifier and delivers only its replies.
+    /// A ping socket: the kernel chooses the identifier and delivers only its replies.
     Ping,
-    /// Every reply comes, in IPv4 with the IP header in front.
+    /// A raw socket: all replies arrive, in IPv4 with the IP header.
     Raw,
 }
 
@@ -70,7 +70,7 @@ fn request(family: Family, id: u16, sequence: u16) -> [u8; LEN] {
     request[4..6].copy_from_slice(&id.to_be_bytes());
     request[6..8].copy_from_slice(&sequence.to_be_bytes());
     if family == Family::V4 {
-        // Of ICMPv6 the kernel computes it.
+        // The kernel computes the checksum of ICMPv6.
         let checksum = Sum::new().add(&request).finish();
         request[2..4].copy_from_slice(&checksum.to_be_bytes());
     }

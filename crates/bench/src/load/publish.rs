@@ -9,7 +9,7 @@ use super::control::Control;
 use super::fault::NoFault;
 use super::{connect, failed, latency, socket, unreachable};
 
-/// The client's side, which answers.
+/// Runs the client, which answers.
 pub(crate) fn run(client: &mut Client, port: u16) -> Result<(), Message> {
     let listener = socket::listener_everywhere(port)
         .map_err(|error| unreachable(format_args!("cannot listen on port {port}: {error}")))?;

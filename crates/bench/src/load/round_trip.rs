@@ -1,4 +1,4 @@
-//! One byte there, one byte back.
+//! One byte to the server and back.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::latency::{self, TransactionError};
 use super::{failed, socket, stalled_or_failed};
 
-/// Sends back what comes, until the client closes.
+/// Echoes bytes until the client closes.
 pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
     let mut buffer = vec![0; 64 << 10];
     if socket.set_nodelay(true).is_err() {
@@ -25,7 +25,7 @@ pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
     }
 }
 
-/// The client's side.
+/// Runs the client.
 pub(crate) fn run(client: &mut Client) -> Result<(), Message> {
     let control = Control::open(client)?;
     let mut pinger = Pinger::connect(client)?;
@@ -45,7 +45,7 @@ impl Pinger {
         Ok(Self { socket, exchanged: 0 })
     }
 
-    /// A byte there and the same byte back.
+    /// Sends one byte and receives it back.
     pub(crate) fn exchange(&mut self) -> Result<(), TransactionError> {
         let sent = [self.exchanged as u8];
         let mut back = [0];

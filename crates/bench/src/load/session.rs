@@ -19,16 +19,16 @@ use super::{connect, descriptors, failed, latency};
 /// Descriptors of the server that are not idle flows.
 const OTHER_DESCRIPTORS: u64 = 1024;
 
-/// What the server's threads share.
+/// The state that the server's threads share.
 #[derive(Default)]
 pub(crate) struct Shared {
     opened: AtomicU64,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
-    /// Of the last session with datagrams.
+    /// The datagrams of the last session that has any.
     pub(crate) datagram_counter: Mutex<DatagramCounter>,
 }
 
-/// A client's job.
+/// The job of a client.
 pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) job: Job,
@@ -38,7 +38,7 @@ pub(crate) struct Session {
     idle: Mutex<Vec<TcpStream>>,
 }
 
-/// Holds one conversation, and then takes with it what the client had open.
+/// Serves one control connection, and then closes the client's other connections.
 pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut json = JsonLines::new(socket);
@@ -68,7 +68,7 @@ fn prepare(job: &Job) -> Result<(), Message> {
 }
 
 impl Shared {
-    /// Puts a new connection under watch in the session that it says it belongs to.
+    /// Adds a new connection to the session whose number it begins with.
     pub(crate) fn join(&self, mut socket: TcpStream) -> Option<(Arc<Session>, Arc<Flow>)> {
         let mut id = [0; 8];
         socket.read_exact(&mut id).ok()?;
@@ -79,7 +79,7 @@ impl Shared {
         Some((Arc::clone(session), flow))
     }
 
-    /// Keeps a silent connection open for the last session that wants any.
+    /// Keeps an idle connection open for the last session that wants any.
     pub(crate) fn keep(&self, socket: TcpStream) {
         let sessions = lock(&self.sessions);
         let wanting = sessions
@@ -136,7 +136,7 @@ impl Session {
         }
     }
 
-    /// Waits until there are as many as `count`.
+    /// Waits until there are `count` flows.
     fn flows(&self, count: usize) -> Result<Vec<Arc<Flow>>, Message> {
         let since = Instant::now();
         loop {
@@ -152,7 +152,7 @@ impl Session {
     }
 }
 
-/// A session for as long as its control connection.
+/// A session, which lasts as long as its control connection.
 struct OpenSession<'a> {
     shared: &'a Shared,
     session: Arc<Session>,
@@ -160,7 +160,7 @@ struct OpenSession<'a> {
 
 impl<'a> OpenSession<'a> {
     fn new(shared: &'a Shared, job: Job, timeout: Duration) -> Self {
-        // 0 is nobody's: a warm-up's datagrams.
+        // Datagrams of a warm-up have session 0.
         let id = shared.opened.fetch_add(1, Ordering::Relaxed) + 1;
         if matches!(job, Job::Datagrams { .. } | Job::SegmentedDatagrams { .. }) {
             *lock(&shared.datagram_counter) = DatagramCounter::of(id);
@@ -193,7 +193,8 @@ impl Drop for OpenSession<'_> {
     }
 }
 
-/// Values behind these locks are whole at every moment, so that a panic while one was held spoils nothing.
+/// Locks a mutex. The values behind these locks are consistent at every moment, so a panic of a thread that held one
+/// does no harm.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use super::flow::{Flow, all_moved};
 use super::stamp::{BLOCK, BUFFER, Checker, stamp};
 use super::{failed, socket, stalled_or_failed};
 
-/// Sends until the connection ends, and says how it did.
+/// Sends until the connection ends. Returns the reason.
 pub(crate) fn send<F: Fault>(flow: &Flow) -> Message {
     let mut buffer = vec![0; BUFFER];
     let (mut position, mut unsent) = (0, &mut [][..]);
@@ -35,7 +35,7 @@ pub(crate) fn send<F: Fault>(flow: &Flow) -> Message {
     }
 }
 
-/// Receives until the connection ends or has a wrong stamp, and says how it did.
+/// Receives until the connection ends or has a wrong stamp. Returns the reason.
 pub(crate) fn receive<F: Fault>(flow: &Flow) -> Message {
     let mut checker = Checker::new();
     loop {
@@ -57,7 +57,7 @@ pub(crate) fn receive<F: Fault>(flow: &Flow) -> Message {
     }
 }
 
-/// The client's side.
+/// Runs the client.
 pub(crate) fn run(client: &mut Client, direction: Direction, streams: u16) -> Result<(), Message> {
     let mut control = Control::open(client)?;
     let port = match direction {
@@ -92,7 +92,7 @@ fn measure(
     flows: &[Flow],
 ) -> Result<(), Message> {
     let (clock, timeout) = (Instant::now(), client.timeout());
-    // The receiver's count and clock.
+    // Count and clock are the receiver's.
     let mut checkpoint = || match direction {
         Direction::Up => {
             let slowest = flows.iter().map(Flow::moved).min();
@@ -116,7 +116,7 @@ fn measure(
     })
 }
 
-/// Ends the threads that wait for connections.
+/// Closes the flows when dropped, which ends their threads.
 struct Ending<'a>(&'a [Flow]);
 
 impl Drop for Ending<'_> {

@@ -1,4 +1,4 @@
-//! How long datagrams take.
+//! Latency of datagrams.
 
 use std::net::{SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use rustix::process::setpriority_process;
 use super::sink::receiver;
 use super::topology::Network;
 
-/// Somebody beside the first sink who reads stamps: seldom and last of all, as it shares the relays' CPU. The stamps are
-/// the kernel's, so that it does not matter when they are read.
+/// A receiver beside the first sink that reads the datagrams' timestamps. It reads seldom and at the lowest priority,
+/// as it shares the relays' CPU. The timestamps are the kernel's, so it does not matter when they are read.
 pub(super) struct LatencyReceiver {
     thread: JoinHandle<Result<Vec<u64>>>,
     done: Arc<AtomicBool>,
 }
 
-/// Datagrams of one receive.
+/// Number of datagrams of one receive.
 const BATCH: usize = 64;
 
-/// Bytes that may wait to be read.
+/// Bytes of the receive buffer.
 const BUFFER: usize = 4 << 20;
 
-/// How long they may.
+/// Time between two reads of all that is queued.
 const PAUSE: Duration = Duration::from_millis(4);
 
 impl LatencyReceiver {
@@ -46,7 +46,7 @@ impl LatencyReceiver {
         Ok(Self { thread, done })
     }
 
-    /// Half, 99 %, and 99.9 % took no longer, in microseconds.
+    /// Returns the 50th, 99th and 99.9th percentile, in microseconds.
     pub(super) fn finish(self) -> Result<[f64; 3]> {
         self.done.store(true, Ordering::Relaxed);
         let times = self.thread.join();
@@ -59,7 +59,7 @@ impl LatencyReceiver {
 }
 
 fn receive(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
-    // Linux: of this thread alone.
+    // On Linux this affects the calling thread only.
     setpriority_process(None, LOWEST_PRIORITY)?;
     let mut batch = Batch::new(BATCH, 64);
     let mut times = Vec::new();
@@ -86,5 +86,5 @@ fn receive(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
     }
 }
 
-/// The nicest there is (setpriority(2)).
+/// The largest nice value (setpriority(2)).
 const LOWEST_PRIORITY: i32 = 19;

@@ -1,11 +1,11 @@
-//! The figures as one HTML page that needs nothing else.
+//! The figures as a self-contained HTML page.
 
 use maud::{Markup, html};
 
 use super::report::{Figure, Report};
 use crate::report::html::page;
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn html(report: &Report) -> String {
     let title = "Relays of multicast side by side";
     let machine = &report.machine;

@@ -1,4 +1,4 @@
-//! Datagrams at a rate.
+//! The sender: datagrams at a constant rate.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,47 +7,47 @@ use anyhow::{Context, Result};
 use pontoon_sys::udp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Hops that datagrams may make.
+/// The TTL of datagrams.
 pub(super) const HOPS: u32 = 32;
 
-/// How datagrams leave.
+/// The number of datagrams of a call, and of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Frames {
     /// One call for each.
     Single,
-    /// So many in a call, which the kernel takes apart before the link.
+    /// So many in a call, which the kernel segments before the link.
     Segmented(u32),
-    /// So many in a call, which stay together.
+    /// So many in a call, which stay in one frame.
     Coalesced(u32),
 }
 
-/// What to send.
+/// The load of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendPlan {
-    /// Datagrams a second.
+    /// Datagrams per second.
     pub(super) rate: u32,
-    /// Bytes of the longest.
+    /// Bytes of the longest datagram.
     pub(super) size: u16,
-    /// How many senders there are, call by call in turn; their datagrams have different lengths.
+    /// The number of senders, which send in turn; their datagrams have different lengths.
     pub(super) flows: u16,
     pub(super) frames: Frames,
     pub(super) time: Duration,
 }
 
-/// What was sent.
+/// The datagrams that were sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) datagrams: u64,
     pub(super) time: Duration,
 }
 
-/// What is late by more than this is not made up for.
+/// The delay that a late sender makes up for.
 const MAX_BACKLOG: Duration = Duration::from_millis(10);
 
-/// Lengths of datagrams, in parts of the longest.
+/// The number of different lengths of datagrams.
 const SIZES: u16 = 8;
 
-/// Sends from the caller's namespace, spinning on `cpu` between calls.
+/// Sends from the caller's namespace, busy waiting on `cpu` between calls.
 pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<Sent> {
     super::pin_to_cpu(cpu)?;
     let together = match plan.frames {
@@ -121,7 +121,7 @@ impl Flow {
     }
 }
 
-/// Nanoseconds of the machine's clock, as the kernel stamps what arrives.
+/// Returns nanoseconds of the clock that the kernel uses for timestamps.
 fn stamp() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! Sender, relays and sinks, each in a namespace of its own.
+//! The network: sender, relays and sinks, each in a namespace of its own.
 //!
 //! ```text
 //! sender out0 --- in relay 0 out0 --- in relay 1 out0 --- in sink 0
@@ -17,16 +17,16 @@ use super::sender::{self, SendPlan, Sent};
 use super::sink::Sinks;
 use crate::network::{Namespace, ip_with, sysctl};
 
-/// How relays are put together.
+/// The arrangement of relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// So many, one behind the other.
+    /// So many relays, one behind the other.
     Chain(u8),
-    /// One with so many outputs.
+    /// One relay with so many outputs.
     Tree(u8),
 }
 
-/// The sender's address.
+/// Returns the sender's address.
 pub(crate) fn sender_address() -> Ipv4Addr {
     address(0, 1)
 }
@@ -35,7 +35,7 @@ fn address(link: usize, last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, link as u8, last)
 }
 
-/// What the sender sends to, and what relay N makes of it.
+/// Returns the group to which relay number `hop` listens. The sender is before hop 0, and relay N sends to group N + 1.
 pub(crate) fn group(hop: usize) -> SocketAddrV4 {
     let last = hop as u8 + 1;
     SocketAddrV4::new(Ipv4Addr::new(239, 1, 1, last), 5000 + u16::from(last))
@@ -66,18 +66,19 @@ impl fmt::Display for Topology {
     }
 }
 
-/// The namespaces; they last as long as this value and what runs in them.
+/// The namespaces, which exist as long as this value and processes inside.
 pub(super) struct Network {
     sender: Namespace,
     relays: Vec<Namespace>,
     sinks: Vec<Namespace>,
 }
 
-/// A relay's place: it takes group `number` from `in` and sends group `number` + 1 to each of `out0`, `out1`, ...
+/// The place of a relay: it receives group `number` on `in` and sends to group `number` + 1 on each of `out0`, `out1`,
+/// ...
 pub(crate) struct Hop<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) number: usize,
-    /// Our address on each output.
+    /// The relay's address on each output.
     pub(crate) outputs: Vec<Ipv4Addr>,
 }
 
@@ -125,7 +126,7 @@ impl Network {
         self.sinks.len()
     }
 
-    /// What the sinks get, of relays that rewrite groups and of those that do not.
+    /// Returns the group at the sinks, for relays that rewrite groups and for those that do not.
     pub(super) fn last_group(&self, is_rewritten: bool) -> SocketAddrV4 {
         group(if is_rewritten { self.relays.len() } else { 0 })
     }
@@ -138,7 +139,7 @@ impl Network {
         Sinks::open(&self.sinks, group)
     }
 
-    /// Lets the sender's kernel make single frames of what leaves in one call.
+    /// Lets the sender's kernel segment what leaves in one call before the link.
     pub(super) fn disable_tx_segmentation(&self) -> Result<()> {
         self.sender.enter(|| {
             let mut ethtool = Command::new("ethtool");
@@ -156,7 +157,7 @@ impl Network {
             .enter(|| sender::send(SocketAddr::V4(group(0)), plan, cpu))
     }
 
-    /// Waits until datagrams come through to every sink.
+    /// Waits until datagrams arrive at every sink.
     pub(super) fn wait_until_forwarding(&self, sinks: &Sinks) -> Result<()> {
         let probe = self.sender.enter(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -175,10 +176,10 @@ impl Network {
     }
 }
 
-/// How long a relay may take to begin.
+/// Time limit for a relay to start forwarding.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Link number `link`: 10.0.LINK.1 at `outN`, .2 at `in`.
+/// Makes link number `link`: 10.0.LINK.1 at `outN`, 10.0.LINK.2 at `in`.
 fn join(left: &Namespace, output: usize, right: &Namespace, link: usize) -> Result<()> {
     let quiet = || {
         sysctl("net/ipv4/conf/all/rp_filter", "0")?;

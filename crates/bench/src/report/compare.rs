@@ -1,11 +1,11 @@
-//! Two reports side by side, say of two revisions or two machines, as Markdown.
+//! The comparison of two reports, say of two revisions or two machines, as Markdown.
 //!
-//! The samples of two runs are not pairs: what the machine did in one's third round it did not do in the other's. So each
-//! figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]), and a difference between the runs
-//! that is not the stack's is looked for with a control: veth, or direct, measured in both. Where there is one, the stack's
+//! The samples of two runs are not pairs: the machine's state in the third round of one says nothing about that of the
+//! other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
+//! between the runs that is not the stack's shows in a control, veth or direct, that was measured in both: the stack's
 //! ratio *to the control* in each round of one run is compared with the same of the other.
 //!
-//! Runs that overlap in time were interleaved, as `cargo xtask bench-ab` does it; their rounds are pairs after all
+//! Runs that overlap in time were interleaved, as by `cargo xtask bench-ab`; their rounds are pairs
 //! ([`Ratio::paired`]).
 
 mod differences;
@@ -19,7 +19,7 @@ use super::markdown::{bullets, table};
 use super::summary::{self, CellSummary, Entry, Summary, Verdict};
 use super::{label, machine, number, outcome};
 
-/// `left` is called A and `right` B; ratios are B to A.
+/// Compares two reports. `left` is called A and `right` B; ratios are B to A.
 pub fn compare(left: &Report, right: &Report) -> String {
     let pair = Pair {
         left: &Summary::of(left),
@@ -126,7 +126,7 @@ impl<'a> Pair<'a> {
         ]
     }
 
-    /// A control that is not the same in both runs.
+    /// Returns a warning if a control is not the same in both runs.
     fn moved(&self, both: &Both<'_>) -> Option<String> {
         let (of, entry) = both.left;
         let ratio = self.ratio(both).filter(|_| of.baseline == Some(entry.stack))?;
@@ -156,7 +156,8 @@ impl<'a> Pair<'a> {
         Ratio::unpaired(&right, &left)
     }
 
-    /// None for the control itself, and where the runs are interleaved, for then it adds only noise.
+    /// Returns the ratio of the ratios to the control. Returns `None` for the control itself, and for interleaved runs,
+    /// where it would only add noise.
     fn beside_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
         let control = |(of, entry): (&'a CellSummary<'a>, &Entry<'_>)| {
             let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
@@ -189,7 +190,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// What only one report has.
+    /// Returns notes on cells and stacks that only one report has.
     fn alone(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (name, has, lacks) in [("A", self.left, self.right), ("B", self.right, self.left)] {
@@ -209,7 +210,7 @@ impl Both<'_> {
     }
 }
 
-/// The same question, answered by the same figure.
+/// Returns the cell of the same name and figure.
 fn find<'a>(summary: &'a Summary<'a>, like: &CellSummary<'_>) -> Option<&'a CellSummary<'a>> {
     let same = |of: &&CellSummary<'_>| of.cell.name == like.cell.name && of.cell.figure == like.cell.figure;
     summary.cells.iter().find(same)

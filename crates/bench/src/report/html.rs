@@ -1,4 +1,4 @@
-//! A report as one HTML page that needs nothing else: no network, no script, no second file.
+//! A report as one self-contained HTML page: it needs no network, no script, no second file.
 
 pub(crate) mod page;
 mod scenario;
@@ -11,7 +11,7 @@ use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 use super::summary::{CellSummary, Entry, Summary, Verdict};
 use super::{Completeness, label, machine, number, outcome, warnings};
 
-/// The whole page.
+/// Returns the whole page.
 pub fn html(report: &Report) -> String {
     let summary = Summary::of(report);
     let title = "User-mode network stacks side by side";
@@ -37,7 +37,7 @@ pub fn html(report: &Report) -> String {
     )
 }
 
-/// Notes as a list; text between backticks is code.
+/// Returns notes as a list; text between backticks is code.
 fn notes(notes: &[impl ToString]) -> Markup {
     html! {
         @if !notes.is_empty() {
@@ -102,7 +102,7 @@ fn class(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-/// Which way is better.
+/// Returns the text that says which way is better.
 fn direction(metric: Metric) -> &'static str {
     match metric.better {
         Some(Better::Higher) => "; more is better",

@@ -12,17 +12,20 @@ use serde_json::Value;
 
 use crate::schema::{Report, VERSION};
 
-/// Writes a report so that `path` holds a whole one at any moment, before and after a crash: into a temporary file
-/// beside it, synchronised, then renamed. `backends`, and void-box's fields at the first level, are made anew.
+/// Writes a report to a temporary file beside `path`, synchronises it, and renames it, so that `path` contains a
+/// complete report at any time, even after a crash. `backends` and void-box's fields of the first level are computed
+/// here.
 ///
 /// # Errors
-/// The directory cannot be written to, or the disk is full; `path` is then as it was.
+/// The directory is not writable, or the disk is full; `path` is then unchanged.
 pub fn write_json(report: &Report, path: &Path) -> Result<()> {
     write_whole(report, path).with_context(|| format!("cannot write the report {}", path.display()))
 }
 
+/// Reads a report.
+///
 /// # Errors
-/// The file cannot be read, is not a report, or is one of another version than [`VERSION`].
+/// The file cannot be read, is not a report, or has another version than [`VERSION`].
 pub fn read_json(path: &Path) -> Result<Report> {
     let open = || -> Result<Report> {
         let value: Value = serde_json::from_reader(BufReader::new(File::open(path)?))?;
@@ -49,7 +52,7 @@ struct Tag {
     version: u32,
 }
 
-/// A report with void-box's fields of one stack beside its own.
+/// A report together with void-box's fields of one stack.
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
@@ -70,7 +73,7 @@ fn write_whole(report: &Report, path: &Path) -> Result<()> {
     };
     let temporary = tempfile::Builder::new()
         .prefix(".pontoon-bench")
-        // Less the umask, as any other file; a temporary file is otherwise its owner's alone.
+        // The mode of other files, to which the umask applies; a temporary file would be readable by its owner only.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)?;
     let mut out = BufWriter::new(&temporary);
@@ -79,7 +82,7 @@ fn write_whole(report: &Report, path: &Path) -> Result<()> {
     out.flush()?;
     drop(out);
     temporary.as_file().sync_all()?;
-    // The error would keep the temporary file for as long as it lives.
+    // Inside the error, the temporary file would stay until the error is dropped.
     temporary.persist(path).map_err(|error| error.error)?;
     fs::File::open(directory)?.sync_all()?;
     Ok(())

@@ -1,11 +1,11 @@
-//! Titles for scenarios, and labels for cells, metrics and stacks, for readers who do not know the bench.
+//! Titles of scenarios, and labels of cells, metrics and stacks, for readers who do not know the bench.
 
 use crate::scenario::{SCENARIOS, Scenario};
 use crate::schema::{Cell, METRICS, Role, Stack};
 
 use super::number;
 
-/// The cells that stand for their scenario in the headline table. Of other scenarios it is the first cell.
+/// The cells that represent their scenario in the headline table. For other scenarios it is the first cell.
 const HEADLINES: &[&str] = &[
     "tcp-up/1/cubic/best",
     "tcp-down/1/cubic/best",
@@ -32,7 +32,7 @@ pub(super) fn is_headline(cell: &str) -> bool {
     HEADLINES.contains(&cell)
 }
 
-/// What tells a cell from the others of its scenario: `1 stream, cubic, best MTU`. Empty if nothing does.
+/// Returns the parameters that distinguish a cell within its scenario: `1 stream, cubic, best MTU`.
 pub(super) fn parameters(cell: &Cell) -> String {
     let rest = cell.name.strip_prefix(&cell.scenario).unwrap_or(&cell.name);
     let parts = rest.split('/').filter(|part| !part.is_empty());
@@ -71,7 +71,7 @@ fn grouped(value: &str) -> String {
     value.parse().map_or(value.to_owned(), number::count)
 }
 
-/// Title and parameters.
+/// Returns title and parameters.
 pub(super) fn cell(cell: &Cell) -> String {
     let (title, parameters) = (title(&cell.scenario), parameters(cell));
     if parameters.is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn cell(cell: &Cell) -> String {
     }
 }
 
-/// The title of a metric. One of a newer program is its name.
+/// Returns the title of a metric, or its name if it is unknown.
 pub(super) fn metric(name: &str) -> &str {
     let known = METRICS.iter().find(|metric| metric.name == name);
     known.map_or(name, |metric| metric.label)

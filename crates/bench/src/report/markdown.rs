@@ -1,4 +1,4 @@
-//! A report as Markdown: the headline table first, fit for a README, then everything else.
+//! A report as Markdown: the headline table first, which fits into a README, then all figures.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::machine;
 use super::summary::{self, CellSummary, Entry, Summary};
 use super::{label, outcome, overhead, warnings};
 
-/// The whole report. Medians with extremes, ratios with intervals, and notes in words.
+/// Returns the whole report: medians with extremes, ratios with intervals, and warnings.
 pub fn markdown(report: &Report) -> String {
     let summary = Summary::of(report);
     let mut out = String::from("# User-mode network stacks side by side\n\n");
@@ -69,7 +69,7 @@ fn section(summary: &Summary<'_>, scenario: &str) -> String {
     out + &bullets(&warnings::of_scenario(summary, scenario))
 }
 
-/// All other metrics, and the harness's share of the figure.
+/// Returns rows for all other metrics, and for the harness's share of the figure.
 fn beside(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
     let row = |metric| {
         let spread = |entry: &Entry<'_>| entry.spread_of(metric).map(|spread| summary::spread(&spread));
@@ -123,7 +123,7 @@ pub(super) fn table(header: &[String], rows: &[Vec<String>]) -> String {
     let mut out = String::new();
     let mut line = |cells: &[String]| {
         for cell in cells {
-            // A bar ends a cell, also in code; a line break ends the table.
+            // A bar ends a cell, even in code; a line break ends the table.
             let _ = write!(out, "| {} ", cell.replace('|', "\\|").replace('\n', " "));
         }
         out += "|\n";

@@ -1,4 +1,4 @@
-//! Plots as inline SVG, on a white ground of their own in either theme of the page.
+//! Plots as inline SVG. They have a white background in both themes of the page.
 
 mod bars;
 mod curves;
@@ -49,7 +49,7 @@ const PEER: [RGBColor; 5] = [
     RGBColor(0xc0, 0x4f, 0xa8),
 ];
 
-/// The colour of a stack, the same in every plot of a page.
+/// Returns the colour of a stack, which is the same in every plot of a page.
 pub(super) fn colour(stacks: &[&Stack], of: &Stack) -> RGBColor {
     let same_role = stacks.iter().filter(|stack| stack.role == of.role);
     let index = same_role.take_while(|stack| stack.name != of.name).count();
@@ -68,7 +68,7 @@ fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Markup {
     let drawn = draw(&area).and_then(|()| area.present());
     drop(area);
     match drawn {
-        // HTML knows the namespace of the element.
+        // In HTML the element needs no namespace declaration.
         Ok(()) => PreEscaped(text.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1)),
         Err(error) => html! { p { "This plot cannot be drawn: " (error) } },
     }

@@ -1,6 +1,7 @@
 //! void-box's names for a run's figures, so that its `bench-compare-pasta.py` reads a report.
 //!
-//! The names are theirs, the measurements are ours: one server and one client program, blocking accept, a true round trip.
+//! Only the names are void-box's. The measurements have one server and one client program, a blocking accept, and round
+//! trips that wait for the answer.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use crate::stats;
 
 use super::summary::measured;
 
-/// A field of void-box's report, and where it comes from.
+/// A field of void-box's report, and its source.
 pub struct VoidBoxField {
     pub name: &'static str,
-    /// The cell of ours and the metric of its samples; none where no scenario measures it.
+    /// The cell and the metric of its samples; `None` if no scenario measures it.
     pub source: Option<(&'static str, &'static str)>,
     pub meaning: &'static str,
 }
@@ -32,7 +33,7 @@ const fn field(
     }
 }
 
-/// Their fields in the order of their report. Ours is always the median over the rounds.
+/// void-box's fields in the order of its report. The values are medians over the rounds.
 pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
     VoidBoxField {
         name: "tcp_bulk_throughput_g2h_mbps",
@@ -89,13 +90,13 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
     ),
 ];
 
-/// One object per stack: `backend`, the stack's name, and void-box's fields; null where nothing was measured.
+/// Returns one object for each stack: `backend`, the stack's name, and void-box's fields; null if nothing was measured.
 pub fn void_box(report: &Report) -> Vec<BTreeMap<String, Value>> {
     let present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     present.map(|stack| backend(report, stack)).collect()
 }
 
-/// The object of the stack that the report is about: the first pontoon, or else the first stack.
+/// Returns the object of the stack that the report is about: the first pontoon, otherwise the first stack.
 pub(super) fn headline(report: &Report) -> BTreeMap<String, Value> {
     let mut present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     let first = present.clone().next();

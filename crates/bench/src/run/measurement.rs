@@ -1,4 +1,4 @@
-//! One spec asked of one stack.
+//! The measurement of one cell of one stack.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,30 +16,30 @@ use crate::scenario::Unit;
 use crate::schema::{Conditions, Histogram, Outcome, Sample, Trial};
 use crate::stack::{Addresses, NetworkConfig, Stack};
 
-/// For a stack to stand and a client to begin.
+/// Time limit for a stack to start, and for a client to begin.
 const START: Duration = Duration::from_secs(5);
 
-/// Of the length of a measurement: how long it may take.
+/// Time limit of a measurement, as a multiple of its length.
 const DEADLINE: f64 = 3.0;
 
-/// Beyond that, for the client to say so itself: it knows at which byte it stalled.
+/// Extra time for the client to report a stall itself, as it knows the position.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
 
-/// Everything that a scenario needs for its measurement.
+/// The environment of one measurement.
 pub(crate) struct Measurement<'a> {
     pub(crate) host: &'a Host,
     pub(crate) stack: &'a dyn Stack,
     pub(crate) ports: Ports,
     pub(crate) congestion_control: String,
-    /// Of one measurement, in seconds.
+    /// Seconds of one measurement.
     pub(crate) duration: f64,
     pub(crate) unit: Unit,
     pub(crate) config: NetworkConfig,
-    /// Samples of this stack in this round.
+    /// Earlier samples of this stack in this round.
     pub(crate) earlier: Vec<&'a Sample>,
 }
 
-/// What came of it.
+/// The outcome of a measurement, with its figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Observation {
     pub(crate) outcome: Outcome,
@@ -49,18 +49,18 @@ pub(crate) struct Observation {
     pub(crate) conditions: Conditions,
 }
 
-/// A job for the client, with more than the usual.
+/// A job for the client, with options.
 pub(crate) struct JobRequest {
     pub(crate) job: Job,
-    /// In seconds.
+    /// Seconds of the measurement.
     pub(crate) duration: f64,
-    /// Beyond the usual, to begin.
+    /// Time to begin, beyond [`START`].
     pub(crate) start: Duration,
-    /// Read the stack's memory at the end.
+    /// Reads the stack's memory at the end.
     pub(crate) memory: bool,
 }
 
-/// When a program inside a stack has done what it was timed for.
+/// The event that ends a timed start of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     End,
@@ -68,7 +68,7 @@ pub(crate) enum Until {
 }
 
 impl JobRequest {
-    /// For the usual time, with nothing unusual.
+    /// Returns a job with the usual duration and no options.
     pub(crate) fn usual(measurement: &Measurement<'_>, job: Job) -> Self {
         Self {
             job,
@@ -84,7 +84,7 @@ impl Observation {
         Self::of(Outcome::Measured)
     }
 
-    /// Without a figure.
+    /// Returns an observation without figures.
     pub(crate) fn of(outcome: Outcome) -> Self {
         Self {
             outcome,
@@ -117,12 +117,12 @@ impl Measurement<'_> {
         self.stack.addresses()
     }
 
-    /// The usual: the job for the usual time.
+    /// Runs a job with the usual duration.
     pub(crate) fn client(&self, job: Job) -> Observation {
         self.request(JobRequest::usual(self, job))
     }
 
-    /// Has the client do a job inside the stack.
+    /// Runs a job of the client inside the stack.
     pub(crate) fn request(&self, request: JobRequest) -> Observation {
         let busy_before = busy_cpus();
         let mut observation = self
@@ -132,10 +132,10 @@ impl Measurement<'_> {
         observation
     }
 
-    /// From the start of the stack with `program` inside.
+    /// Returns the time from the start of the stack with `program` inside.
     ///
     /// # Errors
-    /// The observation, where it does not get that far.
+    /// The observation of a failed start.
     pub(crate) fn time(&self, program: &[OsString], until: Until) -> Result<Duration, Box<Observation>> {
         let begun = Instant::now();
         let mut session = Session::start(self.host, self.stack, &self.config, program)
@@ -195,7 +195,7 @@ impl Measurement<'_> {
         Ok(self.observation(job_spec.duration, results, &delta, memory, interface))
     }
 
-    /// The next message, or why there is none.
+    /// Returns the client's next message, or the reason why there is none.
     fn message(&self, session: &Session, deadline: Instant) -> Result<Message, NoMessage> {
         loop {
             match session.next(deadline) {
@@ -255,13 +255,13 @@ impl Measurement<'_> {
     }
 }
 
-/// Why there is no message.
+/// The reason for a missing message.
 enum NoMessage {
     Closed,
     TimedOut,
 }
 
-/// A message that ends the measurement before its time.
+/// Returns the observation for a message that ends the measurement early.
 fn ended_by(message: Message, session: Session) -> Observation {
     session.finish();
     match message {

@@ -1,4 +1,5 @@
-//! Which measurement comes when: rounds outside, stacks inside, so that what drifts drifts for all.
+//! The order of measurements: stacks within cells within rounds, so that a slow change of the machine affects all
+//! stacks.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +9,13 @@ use crate::schema::Report;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) round: u32,
-    /// Index of the cell in its report.
+    /// Index of the cell in the report.
     pub(crate) cell: usize,
-    /// Index of the stack.
+    /// Index of the stack in the report.
     pub(crate) stack: usize,
 }
 
-/// What of a report's plan has no sample yet, in its order. Stacks that are missing are not planned for.
+/// Returns the planned measurements that have no sample yet, in order. Stacks that are missing are not in the plan.
 pub(crate) fn left(report: &Report) -> Vec<Task> {
     let done: BTreeSet<_> = report
         .samples

@@ -1,4 +1,4 @@
-//! What the processes of a stack use: everything in our PID namespace that is neither pontoon_program nor the client's.
+//! Resources used by the processes of a stack: all in the PID namespace except the harness's and the client's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ struct Process {
     arguments: Vec<String>,
 }
 
-/// Processes by id, at one snapshot.
+/// Processes by id, at one moment.
 pub(crate) struct Processes(BTreeMap<u32, Process>);
 
 /// Sums over a stack's processes. Memory is in bytes.
@@ -22,12 +22,12 @@ pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
     pub(crate) switches: u64,
     pub(crate) rss: u64,
-    /// None where the kernel does not let us read it.
+    /// `None` if the kernel does not permit reading it.
     pub(crate) pss: Option<u64>,
 }
 
 impl Processes {
-    /// All that live but this one and `persistent`.
+    /// Returns all running processes but this one and `persistent`.
     pub(crate) fn living(persistent: &[u32]) -> Self {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Self(BTreeMap::new());
@@ -40,7 +40,7 @@ impl Processes {
         Self(living.collect())
     }
 
-    /// The load client.
+    /// Returns the id of the load client.
     pub(crate) fn client(&self) -> Option<u32> {
         let is_client = |process: &Process| {
             process
@@ -54,7 +54,7 @@ impl Processes {
             .map(|(id, _)| *id)
     }
 
-    /// Without the client and what it started.
+    /// Returns the ids of all processes but the client and its descendants.
     pub(crate) fn stack(&self) -> Vec<u32> {
         let client = self.client();
         let is_client = |mut id: u32| {
@@ -85,7 +85,7 @@ impl Processes {
 }
 
 impl Process {
-    /// None where it is gone or dead.
+    /// Returns `None` for a process that has ended, or is a zombie.
     fn read(id: u32) -> Option<Self> {
         let stat = stat(Path::new(&format!("/proc/{id}")))?;
         if stat[0] == "Z" {
@@ -102,16 +102,16 @@ impl Process {
     }
 }
 
-/// The fields of `stat` behind the name, in a process's or a thread's directory.
+/// Returns the fields of `stat` behind the name, in the directory of a process or a thread.
 fn stat(directory: &Path) -> Option<Vec<String>> {
     let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
-    // The name may hold anything, but ends at the last parenthesis.
+    // The name may contain any character, but ends at the last parenthesis.
     let (_, rest) = stat.rsplit_once(") ")?;
     Some(rest.split(' ').map(str::to_owned).collect())
 }
 
 impl Usage {
-    /// CPU time and context switches up to now; what is gone counts nothing.
+    /// Returns CPU time and context switches so far. Ended processes count as nothing.
     pub(crate) fn activity(ids: &[u32]) -> Self {
         let mut sum = Self::default();
         for id in ids {
@@ -128,7 +128,7 @@ impl Usage {
         sum
     }
 
-    /// As [`Usage::activity`], and memory, which costs more to read.
+    /// Returns [`Usage::activity`] with memory, which takes longer to read.
     pub(crate) fn all(ids: &[u32]) -> Self {
         let mut sum = Self {
             pss: Some(0),
@@ -145,8 +145,7 @@ impl Usage {
     }
 }
 
-/// A thread's time on a CPU: from `schedstat`, which has nanoseconds, or, where the kernel keeps none, from `stat`, which
-/// has hundredths of seconds.
+/// Returns a thread's CPU time from `schedstat`, in nanoseconds, or, if the kernel lacks that, from `stat`, in ticks.
 fn running_seconds(task: &Path) -> Option<f64> {
     if let Ok(text) = std::fs::read_to_string(task.join("schedstat")) {
         let nanoseconds: u64 = text.split(' ').next()?.parse().ok()?;
@@ -157,7 +156,7 @@ fn running_seconds(task: &Path) -> Option<f64> {
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The number in the line that begins with `key`.
+/// Returns the number in the line that begins with `key`.
 fn number(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! What is going on, on standard error: one line that changes, or, where nobody watches, a line for each sample.
+//! Progress on standard error: one changing line on a terminal, otherwise a line for each sample.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ pub(super) struct Progress {
     begun: Instant,
     total: usize,
     done: usize,
-    /// Estimated seconds, of what is done and of what is not.
+    /// Estimated seconds of finished and of remaining measurements.
     cost_done: f64,
     cost_left: f64,
     terminal: bool,
@@ -31,14 +31,14 @@ impl Progress {
         }
     }
 
-    /// Before a measurement.
+    /// Shows the measurement that begins.
     pub(super) fn start_sample(&self, cell: &str, stack: &str) {
         if self.terminal {
             self.line(&format!("{cell} {stack} ..."));
         }
     }
 
-    /// After a measurement that was estimated at `cost` seconds.
+    /// Shows the result of a measurement that was estimated at `cost` seconds.
     pub(super) fn report(&mut self, sample: &Sample, figure: &str, cost: f64) {
         self.done += 1;
         self.cost_done += cost;
@@ -61,7 +61,7 @@ impl Progress {
         let line = self.prefixed(text);
         let width =
             rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-        // Some terminals do not know.
+        // Some terminals do not report their size.
         let width = if width == 0 { 80 } else { width };
         let line: String = line.chars().take(width - 1).collect();
         write_stderr(&format!("\r\x1b[K{line}"));
@@ -82,7 +82,7 @@ impl Progress {
         )
     }
 
-    /// Seconds, at the pace so far.
+    /// Returns the remaining seconds, at the speed so far.
     fn left(&self) -> f64 {
         let pace = if self.done < 3 {
             1.0
@@ -93,7 +93,7 @@ impl Progress {
     }
 }
 
-/// Whoever listened may be gone.
+/// Ignores errors: the reader of standard error may have ended.
 fn write_stderr(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -117,7 +117,7 @@ fn outcome(sample: &Sample, figure: &str) -> String {
     }
 }
 
-/// `45 s`, `12 min`, `1 h 40 min`.
+/// Formats a duration: `45 s`, `12 min`, `1 h 40 min`.
 pub(super) fn format_duration(seconds: f64) -> String {
     let duration = Duration::from_secs_f64(seconds.max(0.0));
     match duration.as_secs() {

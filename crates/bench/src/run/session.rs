@@ -1,4 +1,4 @@
-//! A program inside a stack, from its start until nothing of it is left.
+//! A session: a program inside a stack, from its start until all its processes have ended.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::job::Message;
 use crate::stack::{NetworkConfig, Stack, Started};
 
-/// How long a client may take to end when it was told to.
+/// Time limit for a client to end after its input was closed.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct Session {
@@ -24,14 +24,14 @@ pub(super) struct Session {
     persistent: Vec<u32>,
 }
 
-/// What a client says next.
+/// The next event of a client.
 pub(super) enum Next {
     Message(Message),
-    /// A line that is none of its words.
+    /// A line that is not a message.
     Other,
-    /// Its output has ended.
+    /// The end of its output.
     Closed,
-    /// Nothing until the deadline.
+    /// No line before the deadline.
     TimedOut,
 }
 
@@ -39,7 +39,7 @@ impl Session {
     /// Starts `program` inside `stack`.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The stack cannot be started.
     pub(super) fn start(
         host: &Host,
         stack: &dyn Stack,
@@ -59,7 +59,7 @@ impl Session {
                 .map_while(Result::ok)
                 .try_for_each(|line| sender.send(line));
         });
-        // A helper's pipes are not read: it would have to say 64 KiB to block.
+        // A helper's pipes are not read: one that writes 64 KiB blocks.
         Ok(Self {
             started,
             lines,
@@ -68,7 +68,7 @@ impl Session {
         })
     }
 
-    /// The client's next message.
+    /// Waits for the client's next line.
     pub(super) fn next(&self, deadline: Instant) -> Next {
         match self
             .lines
@@ -83,12 +83,12 @@ impl Session {
         }
     }
 
-    /// Its living processes.
+    /// Returns the running processes of the session.
     pub(super) fn processes(&self) -> Processes {
         Processes::living(&self.persistent)
     }
 
-    /// Waits until the program has ended; whether it did, and well, before `deadline`.
+    /// Waits until the program ends. Returns true if it succeeds before `deadline`.
     pub(super) fn wait_for_success(&mut self, deadline: Instant) -> bool {
         while Instant::now() < deadline {
             match self.started.guest.try_wait() {
@@ -100,14 +100,15 @@ impl Session {
         false
     }
 
-    /// Lets the program end, then kills what is left. Returns the last line of its standard error.
+    /// Closes the program's input and waits for its end, then kills the remaining processes. Returns the last line of
+    /// its standard error.
     pub(super) fn finish(mut self) -> String {
         drop(self.started.guest.stdin.take());
         self.wait_for_success(Instant::now() + GRACE);
         self.kill()
     }
 
-    /// Kills everything at once. Returns the last line of its standard error.
+    /// Kills all processes. Returns the last line of the program's standard error.
     pub(super) fn kill(mut self) -> String {
         kill_all(&self.persistent);
         let _ = self.started.guest.wait();
@@ -119,7 +120,7 @@ impl Session {
     }
 }
 
-/// Kills all processes here but our own and `persistent`, and collects those that were left to us.
+/// Kills all processes in the namespace but this one and `persistent`, and reaps orphans.
 fn kill_all(persistent: &[u32]) {
     let begun = Instant::now();
     loop {
@@ -130,11 +131,11 @@ fn kill_all(persistent: &[u32]) {
         left.kill();
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Nobody else waits for children meanwhile, and those whose status anybody wants have handles of their own.
+    // No other thread waits for children now, and the statuses of interest were read by their handles.
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// The last line that is not empty, of at most 64 KiB of text.
+/// Returns the last line that is not empty, of the last 64 KiB.
 fn last_line(mut from: impl Read) -> String {
     let mut text = Vec::new();
     let mut block = [0; 4096];

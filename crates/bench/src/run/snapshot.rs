@@ -1,19 +1,19 @@
-//! Readings before and after a measurement, and what lies between.
+//! Snapshots of clocks and counters before and after a measurement, and their difference.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use super::processes::{Processes, Usage};
 
-/// The machine's clocks and counters at one snapshot.
+/// Clocks and counters of the machine at one moment.
 pub(super) struct Snapshot {
     at: Instant,
     wall: SystemTime,
     cpu: Cpu,
-    /// Of the stack's processes; none where there are none.
+    /// Usage of the stack's processes, if there are any.
     stack: Option<Usage>,
 }
 
-/// What went on between two moments.
+/// The difference of two snapshots.
 pub(super) struct Delta {
     pub(super) seconds: f64,
     /// CPU seconds of the whole machine.
@@ -27,7 +27,7 @@ pub(super) struct Delta {
 }
 
 impl Snapshot {
-    /// Now, but for the stack.
+    /// Takes a snapshot without a stack.
     pub(super) fn of_machine() -> Self {
         Self {
             at: Instant::now(),
@@ -37,7 +37,7 @@ impl Snapshot {
         }
     }
 
-    /// Now.
+    /// Takes a snapshot with the stack's processes.
     pub(super) fn of_stack(processes: &Processes) -> Self {
         let stack = processes.stack();
         Self {
@@ -46,7 +46,7 @@ impl Snapshot {
         }
     }
 
-    /// From this snapshot to `end`.
+    /// Returns the difference between this snapshot and a later one.
     pub(super) fn until(&self, end: &Self) -> Delta {
         let elapsed = end.at - self.at;
         let wall = end.wall.duration_since(self.wall).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Snapshot {
     }
 }
 
-/// CPUs that are busy over the next 50 ms.
+/// Returns the number of CPUs busy over the next 50 ms.
 pub(super) fn busy_cpus() -> f64 {
     let begin = Snapshot::of_machine();
     std::thread::sleep(Duration::from_millis(50));
@@ -91,7 +91,7 @@ impl Cpu {
         Self::parse(text.lines().next().unwrap_or_default())
     }
 
-    /// Fields as in proc_stat(5); guest time is part of user time.
+    /// Parses fields as in proc_stat(5); guest time is part of user time.
     fn parse(line: &str) -> Self {
         let fields: Vec<u64> = line
             .split_whitespace()

@@ -1,4 +1,4 @@
-//! Whether connects that nobody answers slow down those who talk.
+//! The effect of pending connections to an address that never answers on other connections.
 
 use crate::job::Job;
 use crate::network::BLACKHOLE;

@@ -1,4 +1,4 @@
-//! How long it takes to connect, send a byte, get one back, and close; and how often several clients can do so.
+//! The time to connect, send a byte, receive one, and close; and the rate at which several clients can do so.
 
 use crate::job::Job;
 use crate::scenario::{CellSpec, Profile, Scenario, Unit};
@@ -16,7 +16,7 @@ fn cells(profile: Profile) -> Vec<CellSpec> {
         CellSpec::job(
             &SCENARIO,
             &[("clients", &clients.to_string())],
-            // One client waits, several fill the machine.
+            // One client measures latency, several measure throughput.
             if *clients == 1 { "p50_us" } else { "per_s" },
             Unit::Transaction,
             Job::Connect { clients: *clients },

@@ -1,4 +1,5 @@
-//! How long a name takes, through the stack's forwarder to a resolver on the host; `direct` and `veth` measure it themselves.
+//! The time of a DNS query, through the stack's forwarder to a resolver on the host; `direct` and `veth` query it
+//! directly.
 
 use crate::job::Job;
 use crate::run::measurement::{Measurement, Observation};

@@ -1,4 +1,4 @@
-//! How long an echo request takes to a host one hop behind pontoon_program, and back.
+//! The round trip of an echo request to a host one hop behind the harness's host.
 
 use crate::job::Job;
 use crate::network::OUTSIDE;

@@ -1,4 +1,4 @@
-//! What a stack costs while nothing happens.
+//! The cost of an idle stack.
 
 use crate::job::Job;
 use crate::run::measurement::{JobRequest, Measurement};
@@ -8,11 +8,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "idle",
     title: "Idle",
     about: "What does the stack cost while nothing happens?",
-    // It is as long in every profile.
+    // A measurement has the same length in every profile.
     cells: |profile| vec![spec().once(profile == Profile::Quick)],
 };
 
-/// At least, in seconds: timers of a second or two should be seen.
+/// The least length in seconds, to include timers of a second or two.
 const LENGTH: f64 = 3.0;
 
 fn spec() -> CellSpec {

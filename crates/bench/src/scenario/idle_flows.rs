@@ -1,4 +1,4 @@
-//! What open, silent connections cost: memory of the stack for each, and the round trip beside them.
+//! The cost of idle connections: the stack's memory for each, and the round trip beside them.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ pub(super) const SCENARIO: Scenario = Scenario {
     cells,
 };
 
-/// A stack that makes a thousand connections in a second is slow.
+/// The rate of a slow stack, for the deadline.
 const CONNECTS_PER_SECOND: f64 = 1000.0;
-/// What to expect of one that is not.
+/// The rate of a usual stack, for the estimate.
 const USUAL_CONNECTS_PER_SECOND: f64 = 8000.0;
 
-/// More take minutes where a stack is slow, so that they are opened in one round only.
+/// The most flows that are opened in every round: more take minutes if a stack is slow.
 const REPEATED: u32 = 10_000;
 
 fn cells(profile: Profile) -> Vec<CellSpec> {
     let flows: &[u32] = profile.pick(&[0, 10_000], &[0, 10_000, 100_000]);
-    // Ten thousand take a second to open.
+    // Ten thousand take about a second to open.
     let repeated = profile.pick(0, REPEATED);
     let spec = |flows: &u32| spec(*flows).once(*flows > repeated);
     flows.iter().map(spec).collect()
@@ -50,7 +50,7 @@ fn measure(flows: u32, measurement: &Measurement<'_>) -> Observation {
         memory: true,
         ..JobRequest::usual(measurement, Job::IdleFlows { flows })
     });
-    // It is not idle.
+    // The stack is not idle.
     observation.values.remove("wakeups_per_s");
     let without = measurement
         .earlier

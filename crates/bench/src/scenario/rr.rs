@@ -1,4 +1,4 @@
-//! How long one byte takes there and back, over one TCP connection.
+//! The round trip of one byte over one TCP connection.
 
 use crate::job::Job;
 use crate::scenario::{CellSpec, Scenario, Unit};

@@ -1,4 +1,4 @@
-//! How long a stack takes to run `true`, and until the first byte has come back from the host.
+//! The time in which a stack runs `true`, and the time until the first byte has come back from the host.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ pub(super) const SCENARIO: Scenario = Scenario {
     cells: |_| vec![CellSpec::new(&SCENARIO, &[], "start_us", Unit::Nothing, measure)],
 };
 
-/// At least.
+/// The least number of starts.
 const TIMES: usize = 3;
 
-/// The medians of as many starts as there is time for.
+/// Measures medians, of as many starts as there is time for.
 fn measure(measurement: &Measurement<'_>) -> Observation {
     if measurement.stack.boot() > Duration::ZERO {
         return Observation::unreachable("a machine has to boot first");
@@ -48,7 +48,7 @@ fn measure(measurement: &Measurement<'_>) -> Observation {
     observation
 }
 
-/// In microseconds.
+/// Returns the median in microseconds.
 fn median(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64() * 1e6

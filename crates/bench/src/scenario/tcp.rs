@@ -1,5 +1,5 @@
-//! How many bits per second of TCP, up and down: over one connection or several, at the stack's best MTU and at
-//! Ethernet's, with two congestion controls. Once per stack and direction, everything is hashed at both ends.
+//! TCP throughput up and down: over one connection or several, at the stack's best MTU and at Ethernet's, with two
+//! congestion controls. Once per stack and direction, all bytes are hashed at both ends.
 
 use crate::job::{Direction, Job};
 use crate::run::measurement::{JobRequest, Measurement, Observation};
@@ -21,9 +21,9 @@ pub(super) const DOWN: Scenario = Scenario {
 
 const ETHERNET_MTU: u16 = 1500;
 
-/// Hashed once, untimed.
+/// Bytes that are hashed once, untimed.
 const HASHED_BYTES: u64 = 64 << 20;
-/// For all of them, in seconds.
+/// Seconds for all of them.
 const HASH_LENGTH: f64 = 10.0;
 
 /// Streams, congestion control, MTU.

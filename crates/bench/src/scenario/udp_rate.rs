@@ -1,4 +1,4 @@
-//! How many datagrams per second arrive: of a flood, and at the highest rate at which nearly all do.
+//! UDP throughput: as fast as possible, and at the highest rate without loss.
 
 use crate::job::Job;
 use crate::run::measurement::{JobRequest, Measurement, Observation};
@@ -12,10 +12,10 @@ pub(super) const SCENARIO: Scenario = Scenario {
     cells,
 };
 
-/// What may be lost of what counts as lossless.
+/// The share of datagrams that may be lost at a rate that counts as lossless.
 const TOLERANCE: f64 = 0.001;
 
-/// Rates that a search tries.
+/// Number of rates that a search tries.
 const STEPS: u32 = 6;
 
 fn cells(profile: Profile) -> Vec<CellSpec> {
@@ -37,8 +37,8 @@ fn spec(size: u16) -> CellSpec {
     }
 }
 
-/// A flood; then, between nothing and what its sender managed, a bisection that begins below what arrived of it, each
-/// step half as long as a measurement. Without a step that is lossless there is no `lossless_per_s`.
+/// Measures a flood, then searches by bisection between zero and the flood's rate. The search begins below the rate
+/// that arrived, and each step is half as long as a measurement. If no step is lossless, there is no `lossless_per_s`.
 fn measure(size: u16, measurement: &Measurement<'_>) -> Observation {
     let mut observation = measurement.client(Job::Datagrams { size, rate: None });
     let Some(flood) = trial(&observation) else {
@@ -81,7 +81,7 @@ fn measure(size: u16, measurement: &Measurement<'_>) -> Observation {
     observation
 }
 
-/// What became of a measurement's datagrams.
+/// Returns rate and loss of a measurement's datagrams.
 fn trial(observation: &Observation) -> Option<Trial> {
     let value = |name| {
         observation

@@ -1,4 +1,4 @@
-//! How long one datagram takes there and back.
+//! The round trip of one datagram.
 
 use crate::job::Job;
 use crate::scenario::{CellSpec, Scenario, Unit};

@@ -1,17 +1,17 @@
-//! Frames as a guest without a stack reads and writes them.
+//! Frames that a guest without a network stack reads and writes.
 
 use super::engine::PORT;
 
 /// The guest's Ethernet address.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Where the protocol is in an IPv4 header behind an Ethernet header, and where UDP's destination port.
+/// Offsets of the protocol in an IPv4 header behind an Ethernet header, and of the destination port of UDP.
 const PROTOCOL: usize = 14 + 9;
 const DESTINATION: usize = 14 + 20 + 2;
 
 const UDP: u8 = 17;
 
-/// Who has 10.0.2.2? Tell 10.0.2.15 (RFC 826).
+/// Returns an ARP request: who has 10.0.2.2, tell 10.0.2.15 (RFC 826).
 pub(super) fn arp_request() -> [u8; 42] {
     let mut frame = [0; 42];
     frame[..6].fill(0xff);
@@ -23,26 +23,26 @@ pub(super) fn arp_request() -> [u8; 42] {
     frame
 }
 
-/// Whether it is an ARP reply.
+/// Returns true if the frame is an ARP reply.
 pub(super) fn is_arp_reply(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 2])
 }
 
-/// Whether it is a datagram to the published port, in an IPv4 header without options.
+/// Returns true if the frame is a datagram to the published port, in an IPv4 header without options.
 pub(super) fn is_for_guest(frame: &[u8]) -> bool {
     frame.get(12..15) == Some(&[8, 0, 0x45])
         && frame.get(PROTOCOL) == Some(&UDP)
         && frame.get(DESTINATION..DESTINATION + 2) == Some(&PORT.to_be_bytes())
 }
 
-/// SendMode it back where it came from. Its checksums are sums, whose terms change places.
+/// Swaps source and destination. The checksums stay valid, as they are sums.
 pub(super) fn swap_endpoints(frame: &mut [u8]) {
     swap::<6>(frame, 0);
     swap::<4>(frame, 26);
     swap::<2>(frame, 34);
 }
 
-/// Two neighbours of `N` bytes at `at`.
+/// Swaps two adjacent fields of `N` bytes at `at`.
 fn swap<const N: usize>(frame: &mut [u8], at: usize) {
     let (left, right) = frame[at..at + 2 * N].split_at_mut(N);
     left.swap_with_slice(right);

@@ -22,10 +22,10 @@ use crate::stack::unprivileged;
 /// The published port, on the host and of the guest.
 pub(super) const PORT: u16 = 5000;
 
-/// How long the engine may take to begin, or to end.
+/// Time limit for the engine to start, and to end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a guest waits for a frame before it looks at the clock.
+/// Time that a guest waits for a frame before it reads the clock.
 const TURN: Duration = Duration::from_millis(20);
 
 pub(super) fn measure(
@@ -59,14 +59,14 @@ pub(super) fn measure(
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
             let mut command = command(harness, pacing)?;
             command.args(["--protocol", "packet", "--fd", &theirs.as_raw_fd().to_string()]);
-            // There is one thread, so that nothing else inherits it.
+            // There is one thread, so no other program inherits it.
             fcntl_setfd(&theirs, FdFlags::empty())?;
             let engine = Engine::start(&mut command)?;
             drop(theirs);
             for way in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
                 sockopt::set_socket_timeout(&ours, way, Some(TURN))?;
             }
-            // Ours stays open: without it the engine would end before its CPU time is read.
+            // The socket stays open: at its end the engine would end before its CPU time is read.
             let mut net = Packets(ours);
             let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
@@ -96,7 +96,7 @@ fn command(harness: &Harness<'_>, pacing: Pacing) -> Result<Command> {
     Ok(command)
 }
 
-/// `pontoon vm` at work.
+/// A running `pontoon vm`.
 struct Engine(Child);
 
 impl Engine {
@@ -105,7 +105,7 @@ impl Engine {
         Ok(Self(child.context("cannot run pontoon vm")?))
     }
 
-    /// Waits for what the engine has to do first.
+    /// Waits until `done` returns a value.
     fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
@@ -120,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// Feeds the guest, and says what came of it.
+    /// Runs the source, and returns the sample.
     fn measure(
         mut self,
         guest: Guest,
@@ -129,7 +129,7 @@ impl Engine {
         received: &SharedCounter,
     ) -> Result<Sample> {
         self.until(|| match guest.is_done() {
-            // It has failed, and said why.
+            // The guest has failed, and has printed the reason.
             Ok(true) | Err(_) => Some(()),
             Ok(false) => (received.load(Ordering::Acquire) > 0).then_some(()),
         })?;
@@ -162,7 +162,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-        // What it has started ends with it, but a moment later, and is not to be measured with whoever comes next.
+        // Processes that the engine has started end a moment later, and must not be part of the next measurement.
         let begin = Instant::now();
         while !Processes::living(&[]).is_empty() && begin.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! What the guest does with frames in shared memory.
+//! The guest's part with frames in shared memory.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use pontoon_ring::memory::{Raw, Window};
 use super::Task;
 use super::process::{SideCounts, Stopwatch};
 
-/// Frames each way.
+/// Number of frames in each direction.
 pub(super) const SIZE: usize = 256;
 
 pub(super) type NetInterface<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
 
-/// Frames after which the clock is looked at, where they do not stop coming.
+/// Number of frames after which the clock is read, if frames do not stop arriving.
 const TURN: usize = 1024;
 
-/// Moves frames for so long.
+/// Moves frames for `duration`. Returns the guest's counts.
 pub(super) fn work(net: &mut NetInterface<'_>, task: Task, duration: Duration) -> Result<SideCounts> {
     net.start();
     let watch = Stopwatch::start();
@@ -40,7 +40,7 @@ pub(super) fn work(net: &mut NetInterface<'_>, task: Task, duration: Duration) -
     Ok(watch.stop(frames, counters.doorbells - rung))
 }
 
-/// Takes frames while there are any, but no more than a turn of them.
+/// Receives frames while there are any, up to a turn.
 fn take(net: &mut NetInterface<'_>, echo: bool, end: Duration) -> Result<()> {
     let mut frame = [0; 1514];
     for _ in 0..TURN {
@@ -52,7 +52,7 @@ fn take(net: &mut NetInterface<'_>, echo: bool, end: Duration) -> Result<()> {
     Ok(())
 }
 
-/// SendMode a turn of frames.
+/// Sends a turn of frames.
 fn send(net: &mut NetInterface<'_>, batch: usize, end: Duration) -> Result<()> {
     let frame = [0x55; 64];
     for _ in 0..TURN / batch {
@@ -64,7 +64,7 @@ fn send(net: &mut NetInterface<'_>, batch: usize, end: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Queues a frame, as soon as there is room for it.
+/// Queues a frame, and waits for room if necessary.
 fn queue(net: &mut NetInterface<'_>, frame: &[u8], end: Duration) -> Result<()> {
     loop {
         match net.queue(frame) {

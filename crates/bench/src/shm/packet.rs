@@ -1,4 +1,4 @@
-//! A measurement over a SOCK_SEQPACKET socket: each side makes a call for each frame.
+//! A measurement over a SOCK_SEQPACKET socket, with a system call of each side for each frame.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use rustix::net::{
 use super::Task;
 use super::process::{Guest, SideCounts, Stopwatch};
 
-/// Frames in one direction before the other one has its turn.
+/// Number of frames in one direction before the other has its turn.
 const BURST: u64 = 64;
 
-/// How long the guest waits for a frame before it looks at the clock.
+/// Time that the guest waits for a frame before it reads the clock.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// What the guest and the device found.
+/// Returns the counts of the guest and of the device.
 pub(super) fn measure(task: Task, duration: Duration) -> Result<(SideCounts, SideCounts)> {
     let flags = SocketFlags::CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -31,7 +31,7 @@ pub(super) fn measure(task: Task, duration: Duration) -> Result<(SideCounts, Sid
     Ok((guest.counts()?, served))
 }
 
-/// The guest.
+/// Runs the guest.
 fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<SideCounts> {
     let mut frame = [0; 2048];
     let mut frames = 0;
@@ -61,7 +61,7 @@ fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<SideCounts> 
     Ok(watch.stop(frames, 0))
 }
 
-/// The device: a generator, and a sink.
+/// Runs the device: a generator and a sink.
 fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<SideCounts> {
     let frame = vec![0x55; task.frame()];
     let mut buffer = [0; 2048];
@@ -88,7 +88,7 @@ fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<SideCounts> {
     }
 }
 
-/// Moves frames, a burst of them at most, and says how many. `None`: the guest has closed its end.
+/// Moves at most a burst of frames. Returns their number, or `None` if the guest has closed its end.
 fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
     for moved in 0..BURST {
         match one() {
@@ -101,7 +101,7 @@ fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
     Ok(Some(BURST))
 }
 
-/// Until there is something to do, or the guest is done.
+/// Waits until the socket is ready, or the guest is done.
 fn wait(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<()> {
     let mut flags = PollFlags::IN;
     flags.set(PollFlags::OUT, task.generates());

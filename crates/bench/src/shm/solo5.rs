@@ -1,4 +1,4 @@
-//! Solo5's tender for seccomp, with its test of networks, over a tap: echo requests from the host's kernel.
+//! Solo5's tender for seccomp with its network test, over a tap: echo requests from the host's kernel.
 
 use std::io::IoSlice;
 use std::net::Ipv4Addr;
@@ -22,26 +22,26 @@ use super::{Sample, Task};
 use crate::network::ip;
 use crate::run::processes::Usage;
 
-/// The guest's address, which its test has built in.
+/// The guest's address, a constant of Solo5's test.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// How long an answer may take.
+/// Timeout of an answer.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long the tender may take to begin.
+/// Time limit for the tender to start.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// What was built.
+/// The programs of a Solo5 tree.
 pub(super) struct Solo5 {
     tender: PathBuf,
     guest: PathBuf,
 }
 
 impl Solo5 {
-    /// In a source tree of Solo5.
+    /// Finds the programs in a source tree of Solo5.
     ///
     /// # Errors
-    /// It has not been built.
+    /// The tree has not been built.
     pub(super) fn find(tree: &Path) -> Result<Self> {
         let found = |path: &str| {
             let path = tree.join(path);
@@ -58,7 +58,7 @@ impl Solo5 {
         })
     }
 
-    /// Echo requests with `window` of them on their way.
+    /// Measures echo requests with `window` of them in flight.
     pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<Sample> {
         ip(&format!(
             "tuntap add dev solo5 mode tap user {}
@@ -105,7 +105,7 @@ impl Drop for Tender {
     }
 }
 
-/// Who source.
+/// The sender of echo requests.
 struct PingSource {
     socket: OwnedFd,
     request: Vec<u8>,
@@ -131,7 +131,7 @@ impl PingSource {
         icmp::only_echo_replies(&socket, Family::V4)?;
         connect(&socket, &SocketAddrV4::new(GUEST, 0))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-        // RFC 792: an echo request, its checksum, and nothing but zeros behind them.
+        // RFC 792: an echo request with its checksum, and zeros.
         let mut request = vec![0; 8 + Task::Echo.payload()];
         request[0] = 8;
         request[2..4].copy_from_slice(&[0xf7, 0xff]);
@@ -142,7 +142,7 @@ impl PingSource {
         })
     }
 
-    /// Asks and hears for so long, many in each call.
+    /// Sends requests and receives replies for `duration`, many in each call.
     fn exchange(&mut self, window: usize, duration: Duration) -> Result<Exchanged> {
         let mut exchanged = Exchanged::default();
         let requests = vec![IoSlice::new(&self.request); window];

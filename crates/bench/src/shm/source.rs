@@ -1,4 +1,4 @@
-//! The source on the host: datagrams to the published port, and what comes back.
+//! The source on the host: sends datagrams to the published port, and receives echoes.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::Ordering;
@@ -14,16 +14,16 @@ use super::memory::SharedCounter;
 use super::process::{Guest, Stopwatch};
 use super::{SendMode, Task};
 
-/// Datagrams that may be on their way: as many of 1,300 bytes as the receive buffer of a socket holds by default.
+/// Datagrams in flight: as many of 1,300 bytes as a socket's default receive buffer holds.
 pub(super) const WINDOW: usize = 128;
 
-/// Datagrams of one call.
+/// Number of datagrams of one call.
 const SEGMENTS: usize = 16;
 
-/// How long what is on its way may take.
+/// Time after which datagrams in flight count as lost.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long the source sleeps while enough is on its way.
+/// Time that the source sleeps while the window is full.
 const PAUSE: Duration = Duration::from_micros(20);
 
 pub(super) struct Source {
@@ -33,11 +33,11 @@ pub(super) struct Source {
     payload: Vec<u8>,
 }
 
-/// What came of it.
+/// The figures of the source.
 pub(super) struct SourceResult {
     pub(super) sent: u64,
     pub(super) lost: u64,
-    /// Echoes per second, where there are any.
+    /// Echoes per second, if the guest echoes.
     pub(super) rate: Option<f64>,
     pub(super) cpu: Duration,
 }
@@ -63,10 +63,10 @@ impl Source {
         })
     }
 
-    /// SendMode until the guest is done, and never more than [`WINDOW`] ahead of what has arrived: a source that floods costs
-    /// the CPU that others need, for datagrams that are lost.
+    /// Sends until the guest is done, with at most [`WINDOW`] datagrams in flight: a flood would take the CPU time that
+    /// others need, for datagrams that are dropped.
     pub(super) fn run(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
-        // Sleeps end when they should, and not 50 us later.
+        // The default slack would prolong each sleep by 50 us.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
         let watch = Stopwatch::start();
         let fed = match self.task {
@@ -80,7 +80,7 @@ impl Source {
     }
 
     fn push(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
-        // Given up as lost, which they may not be.
+        // Presumed lost, which some may not be.
         let (mut sent, mut given_up) = (0_u64, 0_u64);
         let mut moved = (0, Instant::now());
         while !guest.is_done()? {
@@ -126,7 +126,7 @@ impl Source {
                     back += (bytes / len) as u64;
                     let now = Instant::now();
                     let (begin, _) = *span.get_or_insert((now, now));
-                    // The first ones came before the clock began.
+                    // The first echoes came before the clock started.
                     if begin != now {
                         echoed += (bytes / len) as u64;
                     }
@@ -151,14 +151,14 @@ impl Source {
     fn send(&self) -> Result<()> {
         match self.socket.send(&self.payload) {
             Ok(_) => Ok(()),
-            // It is about datagrams of before.
+            // The error is one of earlier datagrams.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
             Err(error) => Err(error).context("cannot send"),
         }
     }
 }
 
-/// Of what was sent and has not arrived, what cannot be on its way any more.
+/// Returns how many of the sent datagrams have not arrived and cannot be in flight any more.
 fn lost(sent: u64, arrived: u64) -> u64 {
     sent.saturating_sub(arrived).saturating_sub(WINDOW as u64)
 }

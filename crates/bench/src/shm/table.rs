@@ -1,4 +1,4 @@
-//! The tables.
+//! The tables of `pontoon bench shm`.
 
 use pontoon_guest::Pacing;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::{factor, figure, percent};
 
-/// One line for each case, in their order, and the figures of which this is the successor.
+/// Returns the tables with one line for each case, and the published figures that they are to be compared with.
 pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
     let (alone, through): (Vec<_>, Vec<_>) = rows
         .iter()
@@ -25,7 +25,8 @@ pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
     format!("# A guest's link\n\n{conditions}\n\n{ALONE}{alone}\n{THROUGH}{through}\n{NOTES}")
 }
 
-/// The figures as JSON: the program, the machine, and an object for each case with the medians of its measurements.
+/// Returns the figures as JSON: the program, the machine, and an object for each case with the medians of its
+/// measurements.
 pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
     let row = |(case, summary): &(Case, Summary)| {
         let Sample {
@@ -143,11 +144,11 @@ fn rate(case: Case, summary: &Summary) -> String {
     }
 }
 
-/// The rate in rates of the packet link that does the same, the fastest of them.
+/// Returns the ratio of the rate to that of the fastest packet link with the same task.
 fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
     let same = |other: &Case| {
         let task = match (case.task, other.task) {
-            // By a call for each frame there is nothing to flush.
+            // With a call for each frame there is no flush.
             (Task::Send(_), Task::Send(_)) => true,
             (one, other) => one == other,
         };

@@ -1,4 +1,4 @@
-//! The rows and the tables. That all of it can be measured is a test of the program's.
+//! Tests of the rows and the tables. `tests/program.rs` runs the measurements.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What the guest does behind an engine: makes itself known, then takes datagrams or send_mode them back.
+//! The guest's part behind an engine: resolves the gateway's address, then receives datagrams or sends them back.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -14,30 +14,30 @@ use super::datagram;
 use super::memory::SharedCounter;
 use super::process::{SideCounts, Stopwatch};
 
-/// Frames after which what was received is told, and what was queued is flushed.
+/// Number of frames between updates of the shared counter, and between flushes.
 const BURST: usize = 32;
 
-/// How long the guest waits for the first datagram.
+/// Time that the guest waits for the first datagram.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it waits for a frame before it looks at the clock.
+/// Time that it waits for a frame before it reads the clock.
 const TURN: Duration = Duration::from_millis(20);
 
-/// What carries the guest's frames.
+/// A link that carries the guest's frames.
 pub(super) trait FrameLink {
-    /// The next frame, for which this waits a moment.
+    /// Returns the next frame, after a short wait if necessary.
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>>;
 
-    /// SendMode a frame with the next flush; one that finds no room is lost.
+    /// Queues a frame for the next flush. Without room it is dropped.
     fn queue(&mut self, frame: &[u8]) -> Result<()>;
 
     fn flush(&mut self) -> Result<()>;
 
-    /// Notifications of the device and times asleep, so endpoint.
+    /// Returns the number of notifications of the device and of sleeps so far.
     fn counts(&self) -> (u64, u64);
 }
 
-/// A call for each frame.
+/// A socket with a system call for each frame.
 pub(super) struct Packets(pub(super) OwnedFd);
 
 /// Shared memory.
@@ -96,7 +96,8 @@ impl FrameLink for Rings {
     }
 }
 
-/// Moves datagrams for so long, from the first one on. `received` is one more than their number as soon as the guest is known.
+/// Moves datagrams for `duration`, from the first one on. `received` is set to their number plus one, and to one as
+/// soon as the engine knows the guest.
 pub(super) fn work(
     net: &mut impl FrameLink,
     task: Task,
@@ -127,7 +128,7 @@ pub(super) fn work(
     })
 }
 
-/// Has the engine learn the guest's Ethernet address.
+/// Sends ARP requests until the gateway answers, by which the engine learns the guest's Ethernet address.
 fn resolve_gateway(net: &mut impl FrameLink, frame: &mut [u8]) -> Result<()> {
     let begin = Instant::now();
     while begin.elapsed() < TIMEOUT {
@@ -142,7 +143,7 @@ fn resolve_gateway(net: &mut impl FrameLink, frame: &mut [u8]) -> Result<()> {
     bail!("the gateway does not answer")
 }
 
-/// Waits for a first datagram.
+/// Waits for the first datagram.
 fn first_datagram(net: &mut impl FrameLink, task: Task, frame: &mut [u8], timeout: Duration) -> Result<u64> {
     let begin = Instant::now();
     let mut frames = 0;
@@ -153,7 +154,7 @@ fn first_datagram(net: &mut impl FrameLink, task: Task, frame: &mut [u8], timeou
     Ok(frames)
 }
 
-/// Takes a frame, and says how many datagrams that is. `None`: there was none.
+/// Receives a frame. Returns the number of datagrams, 0 or 1, or `None` if there was no frame.
 fn take_frame(net: &mut impl FrameLink, task: Task, frame: &mut [u8]) -> Result<Option<u64>> {
     let Some(len) = net.read(frame)? else {
         return Ok(None);

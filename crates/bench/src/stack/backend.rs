@@ -1,4 +1,4 @@
-//! BackendKind serves a machine at a socket, QEMU's or pontoon_program: pontoon, or passt.
+//! Programs that serve a virtual machine's network at a socket: pontoon and passt.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use super::{Addresses, NetworkConfig, Selection};
 use crate::host::Host;
 use crate::schema::Role;
 
-/// How long it may take until somebody listens.
+/// Time limit for the program to listen.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest MTU that both take.
+/// The largest MTU that both accept.
 const BEST_MTU: u16 = 65520;
 
-/// The gateway, which stands for the host's loopback.
+/// The gateway's address, which is mapped to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
-/// Addresses as both are told; the guest's is 10.0.2.15/24.
+/// The addresses that both are configured with; the guest's is 10.0.2.15/24.
 pub(super) const ADDRESSES: Addresses = Addresses {
     server: GATEWAY,
     resolver: DNS,
@@ -69,7 +69,7 @@ impl BackendKind {
     }
 }
 
-/// How the machine's frames go there.
+/// The link between the machine and the program.
 #[derive(Clone, Copy)]
 pub(super) enum Link {
     Stream,
@@ -87,8 +87,10 @@ pub(super) struct Backend {
 }
 
 impl Backend {
+    /// Finds the program.
+    ///
     /// # Errors
-    /// It is not here.
+    /// It is not installed.
     pub(super) fn find(wanted: &Selection, kind: BackendKind, link: Link) -> Result<Self> {
         let (program, version) = match kind {
             BackendKind::Pontoon => super::pontoon_program(wanted)?,
@@ -104,10 +106,10 @@ impl Backend {
         })
     }
 
-    /// Starts it at the socket `path`, and waits until it listens.
+    /// Starts the program at the socket `path`, and waits until it listens.
     ///
     /// # Errors
-    /// It cannot be started, or does not listen.
+    /// It cannot be started, or does not listen in time.
     pub(super) fn serve(&self, host: &Host, config: &NetworkConfig, path: &Path) -> Result<Child> {
         let mut command = super::unprivileged(match self.kind {
             BackendKind::Pontoon => host.sandbox_ns.install_program(&self.program, &self.name)?,
@@ -136,7 +138,7 @@ impl Backend {
         Ok(helper)
     }
 
-    /// How it is started, for people.
+    /// Returns the command that starts it, for the report.
     pub(super) fn command(&self) -> String {
         let name = match self.kind {
             BackendKind::Pontoon => "pontoon",
@@ -160,7 +162,7 @@ impl Backend {
     }
 }
 
-/// Of the machine's interface.
+/// Returns the MTU of the machine's interface.
 pub(super) fn mtu(config: &NetworkConfig) -> u16 {
     config.mtu.unwrap_or(BEST_MTU)
 }

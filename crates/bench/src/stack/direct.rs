@@ -1,4 +1,4 @@
-//! No namespace at all: the host's loopback.
+//! The host's loopback, without a namespace.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,4 @@
-//! QEMU, served over a socket.
+//! QEMU with a backend at a socket.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn find(wanted: &Selection, kind: BackendKind, link: Link) -> Result<
 }
 
 impl Qemu {
-    /// Options of an interface that is served at `socket`.
+    /// Returns QEMU's options for an interface that is served at `socket`.
     fn interface(&self, socket: &Path) -> Vec<String> {
         match self.link {
             Link::Stream => pontoon_qemu::stream(socket),

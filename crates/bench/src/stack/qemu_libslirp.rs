@@ -1,4 +1,4 @@
-//! libslirp, inside QEMU.
+//! libslirp, which is part of QEMU.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) const KIND: StackKind = StackKind {
 
 const NETDEV: &str = "user,id=net";
 
-/// QEMU has no option for another.
+/// The MTU that QEMU's guests get; there is no option for another.
 const MTU: u16 = 1500;
 
 struct QemuLibslirp {

@@ -1,4 +1,4 @@
-//! slirp4netns: joins a namespace that somebody else holds, here the client itself.
+//! slirp4netns: joins the network namespace of another process, here of the client.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -29,13 +29,13 @@ const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 
-/// Its best: the default of 1500 is slow.
+/// The MTU that is fastest; with the default of 1500 it is slow.
 const BEST_MTU: u16 = 65520;
 
-/// How long it may take to stand.
+/// Time limit for the network to be set up.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Waits for a line on standard input, then becomes the command.
+/// A command that waits for a line on standard input, then executes its arguments.
 const HOLDER: &[&str] = &[
     "unshare",
     "--user",
@@ -97,10 +97,10 @@ impl Stack for Slirp4netns {
         }
         command.arg(guest.id().to_string()).arg("tap0");
         let inherit = move || fcntl_setfd(&theirs, FdFlags::empty()).map_err(Into::into);
-        // SAFETY: between fork and exec it makes one system call, on a descriptor that the closure owns.
+        // SAFETY: between fork and exec the closure makes one system call, on a descriptor that it owns.
         unsafe { command.pre_exec(inherit) };
         let helper = super::spawn(&mut command)?;
-        // Our copy of the pipe's end, which would keep it open.
+        // Closes this process's copy of the pipe's end, which would keep it open.
         drop(command);
 
         if let Err(error) = stands(&ready) {
@@ -125,7 +125,7 @@ impl Stack for Slirp4netns {
     }
 }
 
-/// Waits until the holder is in namespaces of its own and root there.
+/// Waits until the process has namespaces of its own and is root there.
 fn wait_for_namespaces(holder: &Child) -> Result<()> {
     let pontoon_program = std::fs::read_link("/proc/self/ns/net")?;
     let directory = PathBuf::from(format!("/proc/{}", holder.id()));
@@ -141,7 +141,7 @@ fn wait_for_namespaces(holder: &Child) -> Result<()> {
     }
 }
 
-/// Waits for the byte that says that the network stands.
+/// Waits for the byte by which slirp4netns reports readiness.
 fn stands(ready: &std::os::fd::OwnedFd) -> Result<()> {
     let timeout = Timespec {
         tv_sec: TIMEOUT.as_secs().cast_signed(),
@@ -155,7 +155,7 @@ fn stands(ready: &std::os::fd::OwnedFd) -> Result<()> {
     }
 }
 
-/// Asks on its socket for a port of the host's loopback.
+/// Requests a port of the host's loopback at the API socket.
 fn publish(socket: &Path, port: u16) -> Result<()> {
     let mut stream = UnixStream::connect(socket).context("cannot reach slirp4netns's socket")?;
     let request = serde_json::json!({

@@ -1,9 +1,9 @@
-//! A machine at tap_guest speed: a namespace whose tap we join to a vhost-user device's queues, or carry over a stream. What
-//! does so is part of what is measured, the same for every backend.
+//! A guest without a virtual machine: a namespace with a tap, whose frames are carried by a virtio driver to a
+//! vhost-user device, or over a stream. The carrier is part of what is measured, and the same for every backend.
 //!
-//! Runs of TCP upwards have to be of seconds with passt. It announces as its window that of the server, whatever room its
-//! socket has. What its socket does not take it drops, and says so by one duplicate acknowledgement; without SACK the
-//! guest waits for its retransmission timer then. This happens in most runs, early, and a short one sees nothing else.
+//! With passt, measurements of TCP up must take seconds. passt advertises the server's window, whatever room its socket
+//! has. It drops what the socket does not accept, and sends one duplicate acknowledgement; without SACK the guest then
+//! waits for its retransmission timer. This happens early in most runs, and a short one contains nothing else.
 
 use std::ffi::OsString;
 
@@ -33,7 +33,7 @@ pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink)
 }
 
 impl Native {
-    /// Arguments of our own program, but for the socket and what to run.
+    /// Returns the arguments of `pontoon-bench` before the socket and the command.
     fn command_line(&self, config: &NetworkConfig) -> [String; 5] {
         let guest_link = self.guest_link.to_possible_value();
         let guest_link = guest_link

@@ -1,25 +1,25 @@
-//! By what factor one thing is larger than another.
+//! The ratio of two quantities.
 
 use super::{quantile, rank, sorted};
 
-/// A factor with its interval.
+/// A ratio with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub median: f64,
-    /// None where there are too few values for any interval of [`super::CONFIDENCE`].
+    /// `None` if there are too few values for an interval of [`super::CONFIDENCE`].
     pub interval: Option<Interval>,
-    /// Pairs of measurements behind it; for [`Ratio::unpaired`] the smaller of both samples.
+    /// The number of pairs of measurements; for [`Ratio::unpaired`] the smaller of both samples.
     pub count: usize,
 }
 
-/// Covers the true factor with at least [`super::CONFIDENCE`].
+/// An interval that covers the true ratio with at least [`super::CONFIDENCE`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
 }
 
-/// What a ratio says.
+/// The meaning of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     Larger,
@@ -31,14 +31,15 @@ pub enum Difference {
 }
 
 impl Ratio {
-    /// Of values that were taken pair by pair, say in the same round: the median of their ratios, and the order
-    /// statistics around it.
+    /// Returns the ratio of values that were taken in pairs, say in the same round: the median of their ratios, and the
+    /// order statistics around it.
     ///
-    /// Pairing takes out what both have in common, a machine that is slow for a minute. The interval asks only that the
-    /// ratios of different rounds are independent and have the same median; not that they are symmetric, which the
-    /// narrower one of Wilcoxon and Hodges-Lehmann needs and which a stack with a fast and a slow mode breaks.
+    /// Pairing removes what both have in common, such as a machine that is slow for a minute. The interval needs only
+    /// that the ratios of different rounds are independent and have the same median; not that they are symmetric, as
+    /// the narrower one of Wilcoxon and Hodges-Lehmann does, and as the ratios of a stack with a fast and a slow mode
+    /// are not.
     ///
-    /// Pairs without a positive divisor are left out; none if no pair is left.
+    /// Pairs without a positive divisor are ignored. Returns `None` if no pair is left.
     pub fn paired(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios: Vec<f64> = pairs
             .into_iter()
@@ -49,13 +50,14 @@ impl Ratio {
         Self::of_sorted(&sorted(&ratios), rank::of_median(count), count)
     }
 
-    /// Of two samples taken at different times: the Hodges-Lehmann estimate, the median of all ratios between a value of
-    /// one and a value of the other, with the interval that belongs to the Mann-Whitney test.
+    /// Returns the ratio of two samples taken at different times: the Hodges-Lehmann estimate, the median of all ratios
+    /// between a value of one and a value of the other, with the interval of the Mann-Whitney test.
     ///
-    /// It asks that both samples are independent and spread alike but for the factor. A machine that is slower in one of
-    /// both runs is not in the interval: nothing in two separate runs can tell that from a slower stack.
+    /// It needs that both samples are independent and have the same distribution except for the ratio. The interval
+    /// does not contain the effect of a machine that was slower in one of the runs, which two separate runs cannot tell
+    /// from a slower stack.
     ///
-    /// None where a sample is empty or has a value that is not positive.
+    /// Returns `None` if a sample is empty or has a value that is not positive.
     pub fn unpaired(of: &[f64], to: &[f64]) -> Option<Self> {
         let usable = |values: &[f64]| values.iter().all(|&value| value > 0.0);
         if !usable(of) || !usable(to) {
@@ -78,7 +80,7 @@ impl Ratio {
         }
     }
 
-    /// Ratios are averaged in the logarithm, so that the ratio the other way round is the reciprocal.
+    /// Ratios are averaged in the logarithm, so that the inverse ratio is the reciprocal.
     fn of_sorted(ratios: &[f64], rank: Option<usize>, count: usize) -> Option<Self> {
         if ratios.is_empty() {
             return None;
@@ -86,7 +88,7 @@ impl Ratio {
         let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
         let median = quantile(&logarithms, 0.5);
         Some(Self {
-            // The logarithm of zero is infinite, and two infinities have no average.
+            // The logarithm of zero is infinite, and the average of two infinities is NaN.
             median: if median.is_nan() { 0.0 } else { median.exp() },
             interval: rank.map(|rank| Interval {
                 low: ratios[rank - 1],
@@ -159,7 +161,7 @@ mod tests {
     const RUNS: u32 = 4000;
     const FACTOR: f64 = 1.3;
 
-    /// Skewed, and twice as slow in a fifth of the rounds.
+    /// Returns skewed noise, twice as slow in a fifth of the rounds.
     fn noise(random: &mut ChaCha8Rng) -> f64 {
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let slow = if uniform() < 0.2 { 2.0 } else { 1.0 };
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn paired_intervals_cover_what_they_say() {
-        // The exact coverages are those of the binomial distribution; 4000 runs scatter by 0.003.
+        // The exact coverages are those of the binomial distribution; the results of 4000 runs vary by 0.003.
         for (rounds, exact) in [(6, 0.969), (7, 0.984), (9, 0.961), (12, 0.961), (25, 0.957)] {
             let seen = coverage(|random| {
                 let round = |_| {

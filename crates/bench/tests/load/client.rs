@@ -1,4 +1,4 @@
-//! The two programs.
+//! The load server and client as programs.
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 pub(crate) const DURATION: f64 = 0.4;
 
-/// A program whose output is read line by line, and which is killed in the end.
+/// A program whose output is read line by line, and which is killed on drop.
 pub(crate) struct Program {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -50,7 +50,7 @@ impl Program {
         self.child.id()
     }
 
-    /// The next line, or none at the end.
+    /// Reads the next line. Returns `None` at the end.
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
@@ -62,7 +62,7 @@ impl Program {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// Ends its standard input. It has to end by itself, well, and without another message.
+    /// Closes the program's standard input. It must then end by itself, successfully, and without another message.
     pub(crate) fn release(mut self) {
         drop(self.child.stdin.take());
         assert_eq!(self.line(), None);
@@ -87,7 +87,7 @@ pub(crate) fn faulty<F: Fault>() -> Ports {
     Server::start::<F>(LOOPBACK).unwrap().ports()
 }
 
-/// The last message on `job` with a server that has the fault.
+/// Returns the last message of `job` with a server that has the fault.
 pub(crate) fn last_message_with<F: Fault>(job: Job) -> Message {
     last_message(LOOPBACK, faulty::<F>(), job)
 }
@@ -102,7 +102,7 @@ pub(crate) fn last_message(server: IpAddr, ports: Ports, job: Job) -> Message {
     message
 }
 
-/// What is found on `job` without any fault.
+/// Returns the results of `job` without a fault.
 pub(crate) fn results(job: Job) -> JobResults {
     results_with::<NoFault>(job)
 }

@@ -1,4 +1,4 @@
-//! What is planted in the server is noticed by the client.
+//! The client detects faults of the server.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ impl Fault for Slow {
     }
 }
 
-/// Answers nothing.
+/// Never answers.
 struct Unresponsive;
 
 impl Fault for Unresponsive {
@@ -29,7 +29,7 @@ impl Fault for Unresponsive {
     }
 }
 
-/// Gets one block of 512 bytes in a hundred wrong.
+/// Corrupts one block of 512 bytes in a hundred.
 struct Corrupting;
 
 impl Fault for Corrupting {
@@ -44,12 +44,12 @@ impl Fault for Corrupting {
     }
 }
 
-/// Seconds, from the start of a client on: its warm-up, three times the duration, and what starting takes.
+/// Seconds from the start of a client: its warm-up, three times the duration, and the time to start.
 const LIMIT: f64 = DURATION * 3.0 + 1.5;
 
 const STOP: u64 = 1 << 20;
 
-/// Neither sends nor receives past [`STOP`].
+/// Stops sending and receiving at [`STOP`].
 struct Stopped;
 
 impl Fault for Stopped {
@@ -62,7 +62,7 @@ impl Fault for Stopped {
     }
 }
 
-/// The same on one connection only.
+/// Stops one connection only.
 struct OneStopped;
 
 impl Fault for OneStopped {
@@ -88,7 +88,7 @@ fn a_slow_answer_is_seen() {
             (20_000.0..200_000.0).contains(&results.values["p50_us"]),
             "{job:?}: {results:?}"
         );
-        // Four threads answer connections.
+        // Four threads serve connections.
         assert!(results.values["per_s"] <= 200.0, "{job:?}: {results:?}");
     }
 }
@@ -146,7 +146,7 @@ fn a_stall_is_told_with_its_position() {
             let Message::Stalled { at_byte } = message else {
                 panic!("{job:?}: {message:?}");
             };
-            // A hash that is being sent has the bytes of all buffers behind it.
+            // When a hash is sent, the bytes of all buffers are behind it.
             assert!(
                 (STOP - (256 << 10)..64 * STOP).contains(&at_byte),
                 "{job:?}: {at_byte}"
@@ -168,7 +168,7 @@ fn silence_is_a_stall() {
         assert_eq!(message, Message::Stalled { at_byte: 0 }, "{job:?}");
         assert!(began.elapsed().as_secs_f64() < LIMIT, "{job:?}");
     }
-    // It has a second for each answer, however long it measures.
+    // The timeout of each answer is a second, whatever the duration.
     let message = last_message_with::<Unresponsive>(Job::DatagramRoundTrip);
     assert!(matches!(message, Message::Failed { .. }), "{message:?}");
 }

@@ -1,4 +1,4 @@
-//! Each job gives figures that can be true.
+//! Each job returns plausible figures.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
@@ -10,7 +10,7 @@ use crate::client::{LOOPBACK, faulty, found, last_message, last_message_with, re
 
 const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
 
-/// Says past the test harness, which keeps what passing tests print to itself, that a test was not run.
+/// Prints that a test was not run, to standard error itself, as the test harness captures the output of passing tests.
 fn skipped(test: &str, why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
 }
@@ -162,7 +162,7 @@ fn datagram_round_trip() {
     assert_transactions(&results(Job::DatagramRoundTrip));
 }
 
-/// A listener that accepts nobody and whose queue is full drops every SYN.
+/// A listener that accepts nothing and whose queue is full drops every SYN.
 #[test]
 fn blackhole() {
     let address: IpAddr = "127.0.0.78".parse().unwrap();

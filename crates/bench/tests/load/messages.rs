@@ -1,4 +1,4 @@
-//! The conversation is as documented.
+//! The client's messages have the documented form.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use pontoon_bench::schema::METRICS;
 
 use crate::client::{DURATION, LOOPBACK, Program, faulty, found};
 
-/// A client's lines.
+/// Returns a client's lines.
 fn lines(job: Job) -> Vec<String> {
     let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), job, DURATION);
     let mut lines = vec![client.line().unwrap()];
@@ -86,7 +86,7 @@ fn the_server_says_its_ports_and_ends_with_its_input() {
     server.release();
 }
 
-/// What is measured ends at `End`, and what was opened stays until the client is released.
+/// The measurement ends at `End`, and connections stay open until the client is released.
 #[test]
 fn a_client_stays_until_it_is_released() {
     let job = Job::IdleFlows { flows: 100 };

@@ -1,4 +1,4 @@
-//! What is left of those that died.
+//! State after a client or a server was killed.
 
 use std::fs::read_dir;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use pontoon_bench::job::{Direction, Job, Message, Ports};
 
 use crate::client::{LOOPBACK, Program, last_message};
 
-/// Threads and descriptors of a process.
+/// Returns the number of threads and descriptors of a process.
 fn holdings(pid: u32) -> (usize, usize) {
     let count = |what| read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     (count("task"), count("fd"))
@@ -66,7 +66,7 @@ fn a_server_does_not_grow() {
     let (server, ports) = Program::server();
     let before = holdings(server.pid());
     for job in jobs() {
-        // A hash of so many bytes is never done.
+        // A hash of so many bytes never ends.
         if matches!(job, Job::Hash { .. }) {
             continue;
         }
@@ -88,7 +88,7 @@ fn the_processes_of_a_killed_client_die() {
     let children: Vec<_> = children.split_whitespace().map(str::to_owned).collect();
     assert_eq!(children.len(), 3);
     client.kill();
-    // Who reaps them is not ours to say.
+    // The process that reaps them is not known here.
     let alive = |pid: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ")
@@ -107,7 +107,7 @@ fn a_client_outlives_a_killed_server() {
         server.kill();
         let message = client.message();
         let expected = match job {
-            // What had been answered until then stands, if anything had; the rest are errors.
+            // Transactions before the kill are results, if there were any; later ones are errors.
             Job::Connect { .. } | Job::DatagramRoundTrip => {
                 matches!(&message, Message::End(found) if found.values["errors"] > 0.0)
                     || matches!(message, Message::Failed { .. })

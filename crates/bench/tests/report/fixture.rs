@@ -1,5 +1,5 @@
-//! A report as a run on a small machine makes it, with made-up figures: noise, a stack that stalls, one that cannot do
-//! everything, one that is missing.
+//! A report of a fictitious run on a small machine: with noise, a stack that stalls, one that cannot run every cell,
+//! and one that is missing.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use pontoon_bench::schema::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// Name, role, and what the stack is like: its rates, its latencies and its CPU cost beside veth's.
+/// Name, role, and the properties of the stack: its rates, its latencies and its CPU cost compared with veth's.
 const STACKS: &[(&str, Role, f64, f64, f64)] = &[
     ("direct", Role::Kernel, 1.05, 0.97, 0.0),
     ("veth", Role::Kernel, 1.0, 1.0, 0.0),
@@ -129,7 +129,7 @@ impl Fixture {
         let mut samples = Vec::new();
         for (cell, planned) in cells.iter().zip(planned) {
             for round in 0..if cell.once { 1 } else { self.rounds } {
-                // What the machine does to all stacks of a round.
+                // A factor that all stacks of a round share.
                 let machine = random.about(1.0, 0.15);
                 for stack in self.stacks {
                     let at_ms = samples.len() as u64 * 1_400;
@@ -334,7 +334,7 @@ fn sample(
     }
 }
 
-/// A median with a tail to the right, and a bump where a wake-up was slow.
+/// Returns a distribution with a tail to the right, and a second mode of slow wake-ups.
 fn latencies(p50: f64, random: &mut Random) -> Histogram {
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
     for index in 0..4_000 {
@@ -359,7 +359,7 @@ impl Random {
         self.0.next_u64() % limit
     }
 
-    /// Skewed around `centre`: exponentials on both sides, in the logarithm.
+    /// Returns a value skewed around `centre`: exponentials on both sides, in the logarithm.
     fn about(&mut self, centre: f64, spread: f64) -> f64 {
         let mut exponential = || -(((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64).ln();
         centre * (spread * (exponential() - exponential())).exp()

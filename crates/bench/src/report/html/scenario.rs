@@ -1,4 +1,4 @@
-//! One scenario's section: bars, distributions, CPU, the table behind them, and notes.
+//! The section of one scenario: bars, distributions, CPU, the table, and warnings.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use crate::report::summary::{self, CellSummary, Entry, Summary};
 use crate::report::{label, number, outcome, overhead, warnings};
 use crate::schema::Stack;
 
-/// CPU time of the stack and of the machine, by what it is spent on.
+/// CPU time of the stack and of the machine, for each unit of work.
 const COSTS: &[(&str, &str)] = &[
     ("cpu_per_gbit_s", "machine_cpu_per_gbit_s"),
     ("cpu_per_transaction_us", "machine_cpu_per_transaction_us"),
     ("cpu_per_datagram_us", "machine_cpu_per_datagram_us"),
 ];
 
-/// Metrics that are plotted beside a cell's figure where there are any.
+/// Metrics that are plotted in addition to a cell's figure, if there are any.
 const BESIDE: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
 
 pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
@@ -36,7 +36,8 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
     }
 }
 
-/// With curves a row per cell: bars, curves, CPU. Without them all bars, then all CPU, which takes less room.
+/// Returns the plots: with curves, a row for each cell (bars, curves, CPU); otherwise all bars, then all CPU, which
+/// takes less space.
 fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
     let cells: Vec<_> = cells.iter().copied().filter(|of| !of.cell.once).collect();
     let bars: Vec<_> = cells.iter().map(|of| bars(of, &cells, stacks)).collect();
@@ -56,7 +57,7 @@ fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
     }
 }
 
-/// The figure, and others that are worth a plot.
+/// Returns plots of the figure, and of others in [`BESIDE`].
 fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
     let metrics = std::iter::once(&*of.cell.figure)
         .chain(BESIDE.iter().copied().filter(|&name| name != of.cell.figure));
@@ -66,7 +67,7 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> 
             .iter()
             .map(|entry| row(of, entry, metric, stacks))
             .collect();
-        // Cells that show the same have the same axis.
+        // Cells with the same figure have the same axis.
         let alike = |other: &&&CellSummary<'_>| metric != of.cell.figure || other.cell.figure == metric;
         let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
         let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
@@ -102,7 +103,7 @@ fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack])
     }
 }
 
-/// Distributions of all that has a histogram, and losses by rate.
+/// Returns the distribution of every histogram, and the loss by rate.
 fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
     let samples = of.entries.iter().flat_map(|entry| &entry.samples);
     let names: BTreeSet<_> = samples.flat_map(|sample| sample.histograms.keys()).collect();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::schema::{Calibration, Cell, Conditions, Machine, Outcome, Plan, Sample, Stack, VERSION};
 
-/// Two rounds of two cells, the second asked once, over stacks a, b (missing) and c.
+/// Returns a plan of two rounds of two cells, the second measured once, over stacks a, b (missing) and c.
 fn report() -> Report {
     let cell = |name: &str, once| Cell {
         name: name.to_owned(),
