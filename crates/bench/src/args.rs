@@ -15,26 +15,26 @@ use crate::tap_guest::GuestLink;
 const HELP: &str = "\
 {about}
 
-  pontoon bench                                           everything, quickly, against whatever is installed
-  pontoon bench rr tcp-up --against veth,pasta            two scenarios, two stacks beside pontoon
-  pontoon bench --variant poll='--io poll' crr            pontoon twice
-  pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    programs of your choice
-  pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
-  pontoon bench compare A.json B.json                     what changed
-  pontoon bench crr --against qemu-pontoon,qemu-passt     a virtual machine in the place of a namespace
-  pontoon bench rr --against lossy-stream-pontoon,lossy-stream-passt   one at tap_guest speed, behind a bad link
-  pontoon bench relay --rate 500000 --against smcroute    relays of multicast
-  pontoon bench list                                      scenarios, cells, and stacks found here
-  pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
-  pontoon bench exits                                     how often a guest leaves its virtual machine
+  pontoon bench                                           all scenarios, quickly, with all installed stacks
+  pontoon bench rr tcp-up --against veth,pasta            two scenarios, pontoon and two other stacks
+  pontoon bench --variant poll='--io poll' crr            pontoon with two sets of flags
+  pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    with these programs
+  pontoon bench --profile full --output F.json --html F.html --resume  start, or continue after an interruption
+  pontoon bench compare A.json B.json                     differences of two reports
+  pontoon bench crr --against qemu-pontoon,qemu-passt     with a virtual machine
+  pontoon bench rr --against lossy-stream-pontoon,lossy-stream-passt   without one, over a lossy link
+  pontoon bench relay --rate 500000 --against smcroute    multicast relays
+  pontoon bench list                                      scenarios, cells, and installed stacks
+  pontoon bench shm                                       cost of a frame for a guest, by calls and in shared memory
+  pontoon bench exits                                     exits of a virtual machine for a packet
 
 {usage-heading} {usage}
 
 {options}
 
-A table goes to standard output, progress to standard error. Everything happens in namespaces that end with the run;
-root is not needed. The exit status is 0 where everything was measured (or cannot be, and the table says why), 3 where
-something stalled or failed, 1 where we failed, 2 for wrong usage.
+A table is printed to standard output, progress to standard error. All measurements run in namespaces that end with the
+run; root is not needed. The exit status is 0 if all cells were measured (or are not possible, and the table has the
+reason), 3 if a measurement stalled or failed, 1 for other errors, 2 for wrong usage.
 ";
 
 /// Compare network stacks on this machine
@@ -61,7 +61,7 @@ pub(crate) enum Verb {
     Relay(crate::relay::Arguments),
     /// Compare two reports
     Compare(Compare),
-    /// List scenarios, cells, and stacks found here
+    /// List scenarios, cells, and installed stacks
     List(List),
     /// Measure the cost of a frame for a guest, by a call for each and in shared memory
     Shm(Shm),
@@ -227,7 +227,7 @@ fn scenario(text: &str) -> Result<String, String> {
     if SCENARIOS.iter().any(|scenario| scenario.name == text) {
         return Ok(text.to_owned());
     }
-    Err("no such scenario (try: pontoon bench list)".into())
+    Err("unknown scenario (try: pontoon bench list)".into())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -57,7 +57,7 @@ fn run(arguments: Bench) -> Result<u8> {
 fn measure(arguments: Measure) -> Result<u8> {
     let mut run = plan(&arguments);
     if !run.candidates.iter().any(|entry| entry.stack.is_some()) {
-        bail!("no stack is there (try: pontoon bench list)");
+        bail!("no stack is installed (try: pontoon bench list)");
     }
     if let Some(path) = &arguments.output
         && path.exists()
@@ -66,14 +66,14 @@ fn measure(arguments: Measure) -> Result<u8> {
             run.resume(path)?;
         } else if report::read_json(path).is_ok_and(|earlier| Completeness::of(&earlier).is_partial()) {
             bail!(
-                "{} holds a run that is not complete (try: --resume, or remove it)",
+                "{} contains an incomplete run (try: --resume, or remove it)",
                 path.display()
             );
         }
     }
     for entry in &run.candidates {
         if let Some(why) = &entry.described.missing {
-            eprintln!("without {}: {why}", entry.described.name);
+            eprintln!("warning: {} is not measured: {why}", entry.described.name);
         }
     }
     if Completeness::of(&run.report).is_taken() {
@@ -252,7 +252,7 @@ fn server(arguments: &LoadServer) -> Result<u8> {
 /// # Errors
 /// See [`load::work`].
 fn client(arguments: &LoadClient) -> Result<u8> {
-    let job_spec = serde_json::from_str(&arguments.job_spec).context("no job_spec")?;
+    let job_spec = serde_json::from_str(&arguments.job_spec).context("invalid job")?;
     if let Some(name) = &arguments.congestion_control
         && let Err(error) = network::set_congestion_control(name)
     {

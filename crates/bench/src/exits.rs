@@ -89,7 +89,7 @@ struct Statistics {
 /// There is no KVM or no machine, or a machine failed.
 pub(crate) fn exits(arguments: &Exits) -> Result<String> {
     if !Path::new("/dev/kvm").exists() {
-        bail!("there is no /dev/kvm here, so there are no exits to count");
+        bail!("there is no /dev/kvm, so exits cannot be counted");
     }
     let machine = machine(arguments.machine.as_deref())?;
     let mut rows = Vec::new();
@@ -113,7 +113,7 @@ fn machine(wanted: Option<&Path>) -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("pontoon-microvm");
     if !beside.exists() {
         bail!(
-            "{} is not there (try: cargo build --release -p pontoon-microvm, or --machine PATH)",
+            "{} does not exist (try: cargo build --release -p pontoon-microvm, or --machine PATH)",
             beside.display()
         );
     }
@@ -135,9 +135,9 @@ fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<RunR
         bail!("the machine ended with {}", output.status);
     }
     let result: RunResult =
-        serde_json::from_slice(&output.stdout).context("the machine says nothing known")?;
+        serde_json::from_slice(&output.stdout).context("cannot parse the report of the machine")?;
     if result.done == 0 {
-        bail!("the guest has done nothing");
+        bail!("the guest has completed no operation");
     }
     Ok(result)
 }

@@ -50,7 +50,7 @@ impl Host {
         let resolver = sandbox_ns
             .replace_resolv_conf("nameserver 127.0.0.1\n")
             .and_then(|()| resolver::start());
-        let this = std::env::current_exe().context("cannot find this program")?;
+        let this = std::env::current_exe().context("cannot find the path of this program")?;
         Ok(Self {
             client: sandbox_ns.install_program(&this, "bench")?,
             sandbox_ns,
@@ -117,8 +117,8 @@ impl Server {
             .spawn()
             .context("cannot start the server")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut line)?;
-        let ports = serde_json::from_str(&line).context("the server did not say its ports")?;
+        BufReader::new(child.stdout.take().context("the pipe is missing")?).read_line(&mut line)?;
+        let ports = serde_json::from_str(&line).context("the server did not write its ports")?;
         Ok(Self { child, ports })
     }
 }

@@ -176,7 +176,7 @@ pub(crate) fn set_congestion_control(name: &str) -> Result<()> {
     if std::fs::read_to_string(&path).is_ok_and(|current| current.trim() == name) {
         return Ok(());
     }
-    std::fs::write(path, name).with_context(|| format!("congestion control {name} is not to be had"))
+    std::fs::write(path, name).with_context(|| format!("cannot set congestion control {name}"))
 }
 
 /// Returns MTU and queue length of the interface towards `address` in the network namespace of process `pid`.
@@ -259,7 +259,7 @@ pub(crate) fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
     // SAFETY: between fork and exec the closure makes some system calls, and allocates nothing.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().context("cannot run ip (try: install iproute2)")?;
-    let mut input = child.stdin.take().context("no pipe")?;
+    let mut input = child.stdin.take().context("the pipe is missing")?;
     for line in lines.lines() {
         writeln!(input, "{}", line.trim())?;
     }

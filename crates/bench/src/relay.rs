@@ -221,14 +221,14 @@ struct Cpus {
 
 impl Cpus {
     fn allowed() -> Result<Self> {
-        let pontoon_program = sched_getaffinity(None)?;
-        let mut there = (0..CpuSet::MAX_CPU).filter(|cpu| pontoon_program.is_set(*cpu));
-        let Some(first) = there.next() else {
-            bail!("there is no CPU");
+        let allowed = sched_getaffinity(None)?;
+        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let Some(first) = cpus.next() else {
+            bail!("no CPU is allowed");
         };
         Ok(Self {
             first,
-            last: there.next_back().unwrap_or(first),
+            last: cpus.next_back().unwrap_or(first),
         })
     }
 

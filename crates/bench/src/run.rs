@@ -45,7 +45,7 @@ impl Run {
         let earlier = report::read_json(path)?;
         let differs = |what: &str| -> Result<()> {
             bail!(
-                "{} is a run with other {what} (try: the options that it was begun with, or another --output)",
+                "{} is a run with other {what} (try: the options of that run, or another --output)",
                 path.display()
             )
         };

@@ -31,7 +31,7 @@ pub(crate) struct SandboxNs {
 /// Namespaces cannot be made here, or there is more than one thread.
 pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result<u8> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
-    ensure!(threads == 1, "the harness has {threads} threads before it begins");
+    ensure!(threads == 1, "cannot fork: the harness has {threads} threads");
     unshare()?;
     let directory = Directory::new()?;
     let signals = BlockedSignals::new()?;
@@ -84,7 +84,7 @@ fn set_up(directory: &Path, signals: &BlockedSignals) -> Result<SandboxNs> {
     // SAFETY: there is one thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.context("cannot make a mount namespace")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .context("/ stays shared")?;
+        .context("cannot make / private")?;
     let flags = MountFlags::NOSUID;
     mount("proc", "/proc", "proc", flags | MountFlags::NOEXEC, None).context("cannot mount /proc")?;
     mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=0755,size=1g"))

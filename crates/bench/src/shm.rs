@@ -139,7 +139,7 @@ pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
 fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
     let solo5 = arguments.solo5.as_deref().map(Solo5::find).transpose()?;
     if solo5.is_none() {
-        eprintln!("without Solo5: name a tree of it that is built, by --solo5");
+        eprintln!("Solo5 is not measured (try: --solo5 DIR, with a built source tree)");
     }
     let cases = cases(solo5.is_some());
     let mut samples = vec![Vec::new(); cases.len()];

@@ -429,9 +429,9 @@ fn passt_program(wanted: &Selection, usual: &str) -> Result<(PathBuf, String)> {
 /// Returns an absolute path to a program. Symbolic links are kept: passt is pasta under that name.
 fn absolute_program(program: &Path) -> Result<PathBuf> {
     if !program.is_file() {
-        bail!("{} is not there", program.display());
+        bail!("{} does not exist", program.display());
     }
-    std::path::absolute(program).with_context(|| format!("{} is nowhere", program.display()))
+    std::path::absolute(program).with_context(|| format!("cannot make {} absolute", program.display()))
 }
 
 /// Returns the first line that `program --version` prints.
@@ -475,13 +475,13 @@ fn spawn(command: &mut Command) -> Result<Child> {
 /// Kills a helper that has failed. Returns the last line of its standard error.
 fn kill_helper(mut helper: Child) -> String {
     let _ = helper.kill();
-    let mut said = String::new();
+    let mut text = String::new();
     let _ = helper
         .stderr
         .take()
-        .map(|mut stderr| stderr.read_to_string(&mut said));
+        .map(|mut stderr| stderr.read_to_string(&mut text));
     let _ = helper.wait();
-    said.lines().next_back().unwrap_or_default().to_owned()
+    text.lines().next_back().unwrap_or_default().to_owned()
 }
 
 fn command_line(command: &[&str], flags: &[String]) -> String {

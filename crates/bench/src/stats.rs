@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_spread_of_seven_is_what_a_textbook_says() {
+    fn spread_of_seven_values_matches_textbook() {
         let spread = Spread::of(&[7.0, 1.0, 3.0, 6.0, 2.0, 5.0, 4.0]);
         let expected = Spread {
             count: 7,
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_spread() {
+    fn no_values_have_no_spread() {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[f64::NAN]), None);
         assert_eq!(median(&[f64::NAN, 3.0]), Some(3.0));
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_spread_is_ordered_and_does_not_depend_on_order(mut values in prop::collection::vec(1e-3..1e9f64, 1..40)) {
+        fn spread_is_ordered_and_independent_of_order(mut values in prop::collection::vec(1e-3..1e9f64, 1..40)) {
             let spread = Spread::of(&values).unwrap();
             values.reverse();
             prop_assert_eq!(Spread::of(&values), Some(spread));

@@ -77,8 +77,8 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
         over.store(true, Ordering::Relaxed);
         let carried = carrying
             .join()
-            .map_err(|_| anyhow::anyhow!("what carries the tap panicked"))?;
-        carried.context("carrying the tap")?;
+            .map_err(|_| anyhow::anyhow!("the thread that carries the tap's frames panicked"))?;
+        carried.context("cannot carry the tap's frames")?;
         status.with_context(|| format!("cannot run {}", program.display()))
     })
 }
@@ -90,7 +90,7 @@ fn connect(socket: &Path) -> Result<UnixStream> {
         match UnixStream::connect(socket) {
             Ok(stream) => return Ok(stream),
             Err(_) if begun.elapsed() < TIMEOUT => thread::sleep(Duration::from_micros(500)),
-            Err(error) => return Err(error).context("nobody listens"),
+            Err(error) => return Err(error).context("the backend does not listen"),
         }
     }
 }

@@ -143,7 +143,7 @@ fn namespace_of(harness: &Child) -> PathBuf {
 }
 
 #[test]
-fn figures_for_whoever_asks() {
+fn measures_as_root_and_as_unprivileged_user() {
     let directory = Directory::new();
     let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
     let users: &[Option<u32>] = match rustix::process::geteuid().is_root() {
@@ -210,7 +210,7 @@ fn figures_for_whoever_asks() {
 }
 
 #[test]
-fn a_stack_that_hangs_is_reported_within_its_deadline_and_ended() {
+fn reports_and_kills_stack_that_hangs() {
     let directory = Directory::new();
     directory.script(
         "hangs",
@@ -236,7 +236,7 @@ fn a_stack_that_hangs_is_reported_within_its_deadline_and_ended() {
 }
 
 #[test]
-fn a_stack_that_fails_is_reported_with_its_last_words() {
+fn reports_last_line_of_stack_that_fails() {
     let directory = Directory::new();
     directory.script(
         "fails",
@@ -256,14 +256,14 @@ fn a_stack_that_fails_is_reported_with_its_last_words() {
 }
 
 #[test]
-fn a_stack_that_is_missing_is_a_line_and_no_failure() {
+fn missing_stack_is_a_warning() {
     let directory = Directory::new();
     let output =
         run(&mut directory.bench("rr --rounds 1 --duration 0.3 --against pasta=/nowhere --output r.json"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
     let lines = complaint(&output);
     let about: Vec<_> = lines.lines().filter(|line| line.contains("pasta")).collect();
-    assert_eq!(about, ["without pasta: /nowhere is not there"]);
+    assert_eq!(about, ["warning: pasta is not measured: /nowhere does not exist"]);
     let report = directory.report();
     assert_eq!(report.samples.len(), 1);
     assert!(
@@ -275,7 +275,7 @@ fn a_stack_that_is_missing_is_a_line_and_no_failure() {
 }
 
 #[test]
-fn wrong_usage_is_a_line_and_status_2() {
+fn wrong_usage_has_one_line_and_status_2() {
     let directory = Directory::new();
     for wrong in [
         "nonsense",
@@ -295,7 +295,7 @@ fn wrong_usage_is_a_line_and_status_2() {
 }
 
 #[test]
-fn a_killed_run_leaves_nothing_and_can_be_resumed() {
+fn killed_run_leaves_no_process_and_can_be_resumed() {
     let directory = Directory::new();
     let line = "rr udp-rr --rounds 3 --duration 0.3 --against direct,veth --output r.json";
     let expected = 2 * 3 * 3;
@@ -344,7 +344,7 @@ fn a_killed_run_leaves_nothing_and_can_be_resumed() {
 }
 
 #[test]
-fn an_interrupt_leaves_nothing() {
+fn interrupted_run_leaves_no_process_and_no_file() {
     let directory = Directory::new();
     let mut harness = directory
         .bench("rr --rounds 100 --duration 0.3 --against veth")
@@ -366,7 +366,7 @@ fn an_interrupt_leaves_nothing() {
 }
 
 #[test]
-fn two_builds_of_pontoon_are_compared_round_by_round() {
+fn compares_two_builds_round_by_round() {
     let directory = Directory::new();
     let measured = run(&mut directory.bench(
         "rr --rounds 2 --duration 0.2 --against pontoon-old=pontoon --variant event=--io=event --output r.json",
@@ -399,7 +399,7 @@ fn two_builds_of_pontoon_are_compared_round_by_round() {
 }
 
 #[test]
-fn a_guest_in_shared_memory_is_measured() {
+fn measures_guests_in_shared_memory() {
     let directory = Directory::new();
     let output = run(&mut directory.bench("shm --rounds 1 --duration 0.1"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));

@@ -48,7 +48,7 @@ fn comparison_of_two_runs() {
 }
 
 #[test]
-fn a_run_compared_with_itself_has_no_differences() {
+fn run_compared_with_itself_has_no_differences() {
     let of = Fixture::default().build();
     let text = report::compare(&of, &of);
     assert!(text.contains("no significant difference"));
@@ -82,7 +82,7 @@ fn interleaved_runs_are_compared_round_by_round() {
 }
 
 #[test]
-fn the_page_is_well_formed_and_needs_nothing_else() {
+fn page_is_well_formed_and_self_contained() {
     let mut of = Fixture::default().build();
     of.stacks[4].version = "<i>2026</i> & \"more\"".to_owned();
     let text = report::html(&of);
@@ -109,7 +109,7 @@ fn the_page_is_well_formed_and_needs_nothing_else() {
 }
 
 #[test]
-fn the_page_has_its_plots() {
+fn page_contains_plots() {
     let page = Html::parse_document(&report::html(&Fixture::default().build()));
     let count = |selector: &str| page.select(&select(selector)).count();
     assert_eq!(count("table.headline tbody tr"), 13);
@@ -143,7 +143,7 @@ fn the_page_has_its_plots() {
 }
 
 #[test]
-fn odd_reports_are_reports() {
+fn renders_unusual_reports() {
     let some = || Fixture::default().scenarios(&["tcp-down", "rr", "udp-rate", "idle"]);
     let whole = || some().build();
     let failed = Outcome::Failed {
@@ -242,7 +242,7 @@ fn warnings_are_shown() {
 }
 
 #[test]
-fn completeness_counts_what_was_planned() {
+fn completeness_counts_planned_samples() {
     let of = Fixture::default().build();
     let cells = of.cells.len();
     let expected = Completeness {

@@ -13,7 +13,7 @@ pub(super) fn markdown(rows: &[(Task, Link, RunResult)]) -> String {
     for (task, link, result) in rows {
         out += &row(*task, *link, result);
     }
-    out + MAIL
+    out + PUBLISHED
 }
 
 /// Returns the figures as JSON: the program, the machine, and an object for each run.
@@ -59,8 +59,8 @@ const HEAD: &str = "\
 |---|---|---:|---:|---:|---:|---:|---:|
 ";
 
-const MAIL: &str = "
-An exit is a return from KVM_RUN, a doorbell that the kernel took, a halt, or an interrupt: KVM's own count has emulated
-instructions in it, where it emulates the guest. Solo5's shmstream (mail of 2017, another machine), receiving 1300 B of
+const PUBLISHED: &str = "
+An exit is a return from KVM_RUN, a doorbell that the kernel handled, a halt, or an interrupt: KVM's own count contains
+emulated instructions where it emulates the guest. Solo5's shmstream (mail of 2017, another machine), receiving 1300 B of
 UDP: 1.8 exits for each packet by calls, 0.02 in shared memory by event, 0.015 by poll.
 ";

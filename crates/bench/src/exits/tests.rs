@@ -3,13 +3,13 @@
 use super::*;
 
 #[test]
-fn a_doorbell_is_counted_once() {
+fn counts_each_doorbell_once() {
     let result: RunResult = serde_json::from_str(
         r#"{"address": "10.0.2.15", "done": 200, "sent": 200, "doorbells": 40, "returns": 50,
             "kvm": {"halts": 6, "interrupts": 4, "exits": 1000000}}"#,
     )
     .unwrap();
-    assert_eq!(result.exits(Link::Passed), 60, "the VMM hears them");
+    assert_eq!(result.exits(Link::Passed), 60, "the VMM handles them");
     assert_eq!(result.exits(Link::Direct), 100);
     let table = table::markdown(&[(Task::Send, Link::Direct, result)]);
     let row = "| send 64 B | virtio, ioeventfd and irqfd | 200 | 50 | 40 | 6 | 4 | 0.500 |";
@@ -24,7 +24,7 @@ fn a_doorbell_is_counted_once() {
 }
 
 #[test]
-fn every_task_is_asked_of_every_link() {
+fn links_have_distinct_arguments() {
     let arguments: Vec<_> = LINKS.map(Link::arguments).into();
     for (at, one) in arguments.iter().enumerate() {
         assert!(!arguments[..at].contains(one), "{one:?}");

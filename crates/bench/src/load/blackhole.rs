@@ -47,7 +47,7 @@ fn attempt(to: SocketAddr) -> Result<OwnedFd, Message> {
         let socket = socket::stream_socket(to, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         match connect(&socket, &to) {
             Err(Errno::INPROGRESS) => Ok(Ok(socket)),
-            Ok(()) => Ok(Err("somebody answers".to_owned())),
+            Ok(()) => Ok(Err("the address answers".to_owned())),
             Err(error) => Err(error.into()),
         }
     };

@@ -81,7 +81,7 @@ fn transact(to: SocketAddr, timeout: Duration) -> io::Result<()> {
         1 if back == BYTE => Ok(()),
         1 => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "another byte came back",
+            "the echoed byte differs from the byte sent",
         )),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }

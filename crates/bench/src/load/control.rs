@@ -104,7 +104,7 @@ impl Control {
             timeout,
         };
         let job = client.job().clone();
-        match control.ask(&Request::Open { job, timeout }, timeout, 0)? {
+        match control.request(&Request::Open { job, timeout }, timeout, 0)? {
             Reply::Opened {
                 session,
                 congestion_control,
@@ -141,7 +141,7 @@ impl Control {
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
     pub(crate) fn checkpoint_within(&mut self, limit: Duration, at_byte: u64) -> Result<Checkpoint, Message> {
-        match self.ask(&Request::Checkpoint, limit, at_byte)? {
+        match self.request(&Request::Checkpoint, limit, at_byte)? {
             Reply::Checkpoint(checkpoint) => Ok(checkpoint),
             other => Err(unexpected(&other)),
         }
@@ -153,7 +153,7 @@ impl Control {
     /// See [`checkpoint`](Self::checkpoint).
     pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Message> {
         loop {
-            match self.ask(&Request::Hash, self.timeout, at_byte)? {
+            match self.request(&Request::Hash, self.timeout, at_byte)? {
                 Reply::Hash(hash) => return Ok(hash),
                 Reply::Checkpoint(_) => {}
                 other => return Err(unexpected(&other)),
@@ -167,7 +167,7 @@ impl Control {
     /// See [`checkpoint`](Self::checkpoint).
     pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, Message> {
         let limit = duration + self.timeout;
-        match self.ask(&Request::Connect { duration }, limit, 0)? {
+        match self.request(&Request::Connect { duration }, limit, 0)? {
             Reply::Samples(samples) => Ok(samples),
             other => Err(unexpected(&other)),
         }
@@ -175,9 +175,9 @@ impl Control {
 
     /// Sends a request and waits for the reply, a little longer than `limit`: the server's own timeout should end
     /// first, so that its message arrives.
-    fn ask(&mut self, ask: &Request, limit: Duration, at_byte: u64) -> Result<Reply, Message> {
+    fn request(&mut self, request: &Request, limit: Duration, at_byte: u64) -> Result<Reply, Message> {
         socket::bound_waits(self.json.socket(), limit + GRACE).map_err(failed)?;
-        let answer = self.json.write(ask).and_then(|()| self.json.read());
+        let answer = self.json.write(request).and_then(|()| self.json.read());
         match answer.map_err(|error| stalled_or_failed(&error, at_byte))? {
             Some(Reply::Message(message)) => Err(message),
             Some(answer) => Ok(answer),

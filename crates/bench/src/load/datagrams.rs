@@ -71,7 +71,7 @@ pub(crate) fn run_segmented(client: &mut Client, size: u16, segments: u16, gro: 
 
 fn payload(size: u16, segments: u16) -> Result<Vec<u8>, Message> {
     if usize::from(size) < TAG {
-        return Err(failed(format_args!("datagrams have {TAG} bytes at least")));
+        return Err(failed(format_args!("datagrams must have at least {TAG} bytes")));
     }
     Ok(vec![b'd'; usize::from(size) * usize::from(segments)])
 }
@@ -163,7 +163,9 @@ fn send_for(
             // Errors of datagrams sent before: a full queue, a port unreachable for a moment.
             Err(Errno::NOBUFS | Errno::CONNREFUSED | Errno::INTR) => {}
             Err(error) if count == 0 => {
-                return Err(unreachable(format_args!("cannot send such datagrams: {error}")));
+                return Err(unreachable(format_args!(
+                    "cannot send datagrams of this size: {error}"
+                )));
             }
             Err(error) => return Err(stalled_or_failed(&error.into(), count)),
         }
@@ -180,7 +182,7 @@ struct Tokens {
 impl Tokens {
     fn new(rate: f64, now: Instant) -> Result<Self, Message> {
         if !(rate.is_finite() && rate > 0.0) {
-            return Err(failed(format_args!("a rate of {rate} per second")));
+            return Err(failed(format_args!("invalid rate of {rate} per second")));
         }
         Ok(Self {
             interval: rate.recip(),
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_kept_and_what_is_late_is_capped() {
+    fn limits_rate_and_backlog() {
         let began = Instant::now();
         let mut tokens = Tokens::new(100_000.0, began).ok().unwrap();
         assert_eq!(tokens.due(began), 0);
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rate_is_kept_too() {
+    fn limits_rate_below_one_per_backlog() {
         let began = Instant::now();
         let mut tokens = Tokens::new(10.0, began).ok().unwrap();
         assert_eq!(tokens.due(began + Duration::from_millis(99)), 0);
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_none_is_refused() {
+    fn refuses_invalid_rate() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(Tokens::new(rate, Instant::now()).is_err());
         }

@@ -30,9 +30,7 @@ impl Child {
     pub(crate) fn new(body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>) -> io::Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
-            return Err(io::Error::other(format!(
-                "{threads} threads where there must be one"
-            )));
+            return Err(io::Error::other(format!("cannot fork with {threads} threads")));
         }
         let (pipe, theirs) = UnixStream::pair()?;
         // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
@@ -59,7 +57,9 @@ impl Child {
             return Ok(());
         }
         self.read(first.to_vec())?;
-        Err(failed("a client process did not wait for its barrier"))
+        Err(failed(
+            "a client process has sent its result before it was started",
+        ))
     }
 
     /// Releases the child from its barrier.
@@ -76,7 +76,7 @@ impl Child {
     /// Reads the rest of the result, whose first bytes are `begun`.
     fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, Message> {
         self.pipe.read_to_end(&mut begun).map_err(lost)?;
-        serde_json::from_slice(&begun).map_err(|_| failed("a client process died"))?
+        serde_json::from_slice(&begun).map_err(|_| failed("a client process ended without a result"))?
     }
 
     fn wait_at_most(&self, limit: Duration) -> Result<(), Message> {
@@ -93,7 +93,7 @@ const GRACE: Duration = Duration::from_millis(500);
 fn lost(error: io::Error) -> Message {
     match error.kind() {
         io::ErrorKind::WouldBlock => stalled_or_failed(&error, 0),
-        _ => failed("a client process died"),
+        _ => failed("a client process ended without a result"),
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Message
             Ok(0) if position == bytes => return Ok(hasher.finalize()),
             Ok(0) => {
                 return Err(failed(format_args!(
-                    "the end came after {position} of {bytes} bytes"
+                    "the stream ended after {position} of {bytes} bytes"
                 )));
             }
             Ok(len) => {

@@ -106,7 +106,7 @@ pub(crate) fn results(
     let errors: u64 = processes.iter().map(|samples| samples.errors).sum();
     if histogram.is_empty() {
         let why = processes.iter().find_map(|samples| samples.last_error.as_deref());
-        let why = why.unwrap_or("no time for any");
+        let why = why.unwrap_or("the duration is too short");
         return Err(failed(format_args!(
             "no transaction of {errors} succeeded: {why}"
         )));
@@ -159,13 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_digits_are_kept() {
+    fn rounds_to_two_significant_digits() {
         let rounded = [0, 9, 14, 99, 104, 105, 996, 123_456_789].map(two_digits);
         assert_eq!(rounded, [0, 9, 14, 99, 100, 110, 1000, 120_000_000]);
     }
 
     #[test]
-    fn sheets_add_up() {
+    fn merges_samples_of_processes() {
         let samples = |value, seconds| Samples {
             counts: vec![(value, 100)],
             errors: 1,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_without_an_answer_counts_as_an_error() {
+    fn counts_transaction_without_answer_as_error() {
         let mut count = 0;
         let samples = run(Duration::from_millis(20), || {
             count += 1;
@@ -199,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_errors_is_no_figure() {
+    fn fails_if_no_transaction_succeeds() {
         let samples = run(Duration::from_millis(1), || {
             Err(TransactionError::Counted("refused".to_owned()))
         })
         .unwrap();
         let Err(Message::Failed { why }) = results(&[samples], None) else {
-            panic!("a figure out of nothing");
+            panic!("a figure without a transaction");
         };
         assert!(why.ends_with("succeeded: refused"), "{why}");
     }

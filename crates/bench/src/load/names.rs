@@ -59,14 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_as_rfc_1035_has_it() {
+    fn encodes_query_as_in_rfc_1035() {
         let expected =
             b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x02n1\x05bench\x04test\x00\x00\x01\x00\x01";
         assert_eq!(query(0x1234, "n1"), expected);
     }
 
     #[test]
-    fn only_its_own_answer_counts() {
+    fn accepts_only_the_answer_to_its_query() {
         let query = query(7, "n1");
         let mut answer = query.clone();
         assert!(!answers(&answer, &query), "a query is no answer");

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_its_own_reply_counts() {
+    fn accepts_only_the_reply_to_its_request() {
         let request = request(Family::V4, 7, 9);
         assert_eq!(Sum::new().add(&request).finish(), 0);
         let mut reply = request;
@@ -117,7 +117,10 @@ mod tests {
         );
         assert!(!SocketKind::Raw.answers(&[&[0x45; 20][..], &reply].concat(), &request));
         reply[7] = 8;
-        assert!(!SocketKind::Ping.answers(&reply, &request), "another turn's");
+        assert!(
+            !SocketKind::Ping.answers(&reply, &request),
+            "the reply to another request"
+        );
         assert!(!SocketKind::Raw.answers(&[], &request));
     }
 }

@@ -53,8 +53,8 @@ pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()
         session: session.id,
         congestion_control: tcp_congestion(json.socket())?,
     })?;
-    while let Some(ask) = json.read()? {
-        let answer = session.answer(shared, &ask).unwrap_or_else(Reply::Message);
+    while let Some(request) = json.read()? {
+        let answer = session.answer(shared, &request).unwrap_or_else(Reply::Message);
         json.write(&answer)?;
     }
     Ok(())
@@ -92,8 +92,8 @@ impl Shared {
 }
 
 impl Session {
-    fn answer(&self, shared: &Shared, ask: &Request) -> Result<Reply, Message> {
-        match ask {
+    fn answer(&self, shared: &Shared, request: &Request) -> Result<Reply, Message> {
+        match request {
             Request::Open { .. } => Err(failed("a second job on one control connection")),
             Request::Checkpoint => self.checkpoint(shared).map(Reply::Checkpoint),
             Request::Hash => {
@@ -106,7 +106,7 @@ impl Session {
             }
             Request::Connect { duration } => {
                 let Job::PublishConnect { address, port } = self.job else {
-                    return Err(failed("nowhere to connect to"));
+                    return Err(failed("this job has no address to connect to"));
                 };
                 let to = SocketAddr::new(address, port);
                 latency::run(*duration, connect::transaction(to, self.timeout)).map(Reply::Samples)
@@ -125,7 +125,7 @@ impl Session {
                 let bytes = all_moved(flows.iter().map(|flow| &**flow), self.timeout)?;
                 Ok(self.checkpoint_now(bytes))
             }
-            _ => Err(failed("this job has no marks")),
+            _ => Err(failed("this job has no checkpoints")),
         }
     }
 

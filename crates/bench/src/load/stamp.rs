@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_length_pass() {
+    fn accepts_pieces_of_any_length() {
         let stream = stream(40);
         for length in 1..1100 {
             check(&stream, &[length]).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_of_any_stamp_is_found() {
+    fn detects_wrong_byte_of_any_stamp() {
         for block in 0..40 {
             for byte in 0..STAMP {
                 let mut stream = stream(40);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_doubled_and_swapped_blocks_are_found() {
+    fn detects_lost_duplicated_and_reordered_blocks() {
         let whole = stream(10);
         let lost = [&whole[..1000], &whole[1100..]].concat();
         assert_eq!(check(&lost, &[700]), Err(1024));

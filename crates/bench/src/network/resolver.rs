@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_answered_and_nothing_else_is() {
+    fn answers_queries_only() {
         let mut query = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         query.extend(b"\x01a\x00\x00\x01\x00\x01");
         let answer = answer(&query).unwrap();

@@ -52,7 +52,7 @@ impl LatencyReceiver {
         let times = self.thread.join();
         let mut times = times.unwrap_or_else(|_| bail!("a thread panicked"))?;
         times.sort_unstable();
-        let most = times.len().checked_sub(1).context("nothing arrived")?;
+        let most = times.len().checked_sub(1).context("no datagram arrived")?;
         let at = |share: f64| times[(most as f64 * share) as usize] as f64 / 1000.0;
         Ok([at(0.5), at(0.99), at(0.999)])
     }

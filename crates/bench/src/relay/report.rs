@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_fit_their_header() {
+    fn rows_have_the_columns_of_the_header() {
         let report = example();
         let header = report.header();
         assert!(

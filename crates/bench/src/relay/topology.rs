@@ -52,7 +52,7 @@ impl FromStr for Topology {
             Some(("tree", digits)) => number(digits).map(Self::Tree),
             _ => None,
         };
-        topology.ok_or_else(|| "neither one-hop nor chain-N nor tree-N (N is 1 to 16)".to_owned())
+        topology.ok_or_else(|| "the form is one-hop, chain-N or tree-N (N is 1 to 16)".to_owned())
     }
 }
 
@@ -167,7 +167,7 @@ impl Network {
         })?;
         let begin = Instant::now();
         while !sinks.all_reached()? {
-            ensure!(begin.elapsed() < TIMEOUT, "nothing comes through");
+            ensure!(begin.elapsed() < TIMEOUT, "no datagram arrives at the sinks");
             probe.send(&[0; 16])?;
             std::thread::sleep(Duration::from_millis(20));
         }

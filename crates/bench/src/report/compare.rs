@@ -56,15 +56,15 @@ struct Both<'a> {
 impl<'a> Pair<'a> {
     fn method(&self) -> String {
         let method = if self.interleaved {
-            "The runs overlap in time, so they are taken as interleaved, and compared round by round: a ratio is the median \
+            "The runs overlap in time, so they count as interleaved and are compared round by round: a ratio is the median \
              of the rounds' ratios, B to A, with its 95 % interval."
         } else {
             "A ratio is B to A, the median of all ratios between a sample of B and one of A (Hodges-Lehmann), with the \
-             95 % interval of two independent samples. The interval knows nothing of a machine that was slower on one of \
-             the days. \"Beside the control\" are a stack's ratios to veth or direct in each round of B, compared with those \
-             of A; where there is one, it gives the verdict."
+             95 % interval of two independent samples. The interval does not contain the effect of a machine that was \
+             slower in one of the runs. \"Relative to the control\" compares a stack's ratios to veth or direct in each \
+             round of B with those of A; the verdict is that of this column if it has a value."
         };
-        format!("{method} One in twenty of equal things is called different by chance.")
+        format!("{method} One in twenty comparisons of equal stacks is called different by chance.")
     }
 
     fn section(&self, scenario: &str) -> String {
@@ -81,7 +81,7 @@ impl<'a> Pair<'a> {
             "A",
             "B",
             "B / A",
-            "beside the control",
+            "relative to the control",
             "verdict",
         ]
         .map(str::to_owned);
@@ -101,9 +101,9 @@ impl<'a> Pair<'a> {
             Some(spread) => summary::spread(spread),
             None => outcome::last(entry),
         };
-        let (ratio, beside) = (self.ratio(both), self.beside_control(both));
+        let (ratio, relative) = (self.ratio(both), self.relative_to_control(both));
         let verdict = match (
-            beside.as_ref().map(|(_, ratio)| ratio).or(ratio.as_ref()),
+            relative.as_ref().map(|(_, ratio)| ratio).or(ratio.as_ref()),
             both.measured(),
         ) {
             (Some(ratio), _) => words(summary::verdict(ratio, of.metric), of.metric).to_owned(),
@@ -119,7 +119,7 @@ impl<'a> Pair<'a> {
             figure(entry),
             figure(both.right.1),
             ratio.as_ref().map(shown).unwrap_or_default(),
-            beside
+            relative
                 .map(|(control, ratio)| format!("{} ({control})", shown(&ratio)))
                 .unwrap_or_default(),
             verdict,
@@ -133,7 +133,8 @@ impl<'a> Pair<'a> {
         let verdict = summary::verdict(&ratio, of.metric);
         (!matches!(verdict, Verdict::NotSignificant | Verdict::TooFew)).then(|| {
             format!(
-                "`{}`: {} itself is {} in B than in A ({}): the machine was not the same. Trust the column beside it.",
+                "`{}`: {} itself is {} in B than in A ({}): the machine was not the same. The column \"relative to the control\" \
+                 accounts for that.",
                 of.cell.name,
                 entry.stack.name,
                 words(verdict, of.metric),
@@ -158,7 +159,7 @@ impl<'a> Pair<'a> {
 
     /// Returns the ratio of the ratios to the control. Returns `None` for the control itself, and for interleaved runs,
     /// where it would only add noise.
-    fn beside_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
+    fn relative_to_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
         let control = |(of, entry): (&'a CellSummary<'a>, &Entry<'_>)| {
             let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
             let control = of.entries.iter().find(|entry| entry.stack == baseline)?;

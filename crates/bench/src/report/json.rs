@@ -29,9 +29,10 @@ pub fn write_json(report: &Report, path: &Path) -> Result<()> {
 pub fn read_json(path: &Path) -> Result<Report> {
     let open = || -> Result<Report> {
         let value: Value = serde_json::from_reader(BufReader::new(File::open(path)?))?;
-        let Tag { version } = Tag::deserialize(&value).context("it is not a report of pontoon bench")?;
+        let Tag { version } =
+            Tag::deserialize(&value).context("the file is not a report of pontoon bench")?;
         if version != VERSION {
-            bail!("it has version {version}, and this program reads version {VERSION}");
+            bail!("the report has version {version}, and this program reads version {VERSION}");
         }
         Ok(serde_json::from_value(value)?)
     };

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_read_in_the_order_of_the_cells_name() {
+    fn parameters_have_the_order_of_the_cell_name() {
         let parameters = [("streams", "4"), ("mtu", "best"), ("congestion", "bbr")];
         let mut of = Cell {
             name: "tcp-up/4/bbr/best".to_owned(),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_has_a_label_of_its_own() {
+    fn labels_of_metrics_are_distinct() {
         let mut labels: Vec<_> = METRICS.iter().map(|known| metric(known.name)).collect();
         labels.sort();
         labels.dedup();

@@ -55,7 +55,7 @@ fn gib(bytes: f64) -> String {
 /// Returns the sentence under the title.
 pub(super) fn sentence(report: &Report) -> String {
     format!(
-        "{}, {}. Medians of {} of {} s, every stack once in each round.",
+        "{}, {}. Medians of {} of {} s; each round measures every stack once.",
         in_words(&report.machine),
         date(report.began),
         number::counted(report.plan.rounds as usize, "round"),
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn formats_dates() {
         let seen = [0, 951_782_399, 951_782_400, 1_735_689_599, 1_795_219_200].map(date);
         assert_eq!(
             seen,

@@ -61,16 +61,16 @@ fn section(summary: &Summary<'_>, scenario: &str) -> String {
         &header("median [least-most]", summary),
         &main.collect::<Vec<Vec<String>>>(),
     );
-    let beside: Vec<_> = cells.iter().flat_map(|of| beside(of, summary)).collect();
-    if !beside.is_empty() {
-        let table = table(&header("median [least-most]", summary), &beside);
-        out += &format!("<details><summary>Beside it</summary>\n\n{table}</details>\n\n");
+    let other: Vec<_> = cells.iter().flat_map(|of| other_rows(of, summary)).collect();
+    if !other.is_empty() {
+        let table = table(&header("median [least-most]", summary), &other);
+        out += &format!("<details><summary>Other metrics</summary>\n\n{table}</details>\n\n");
     }
     out + &bullets(&warnings::of_scenario(summary, scenario))
 }
 
 /// Returns rows for all other metrics, and for the harness's share of the figure.
-fn beside(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
+fn other_rows(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
     let row = |metric| {
         let spread = |entry: &Entry<'_>| entry.spread_of(metric).map(|spread| summary::spread(&spread));
         let figures = of.entries.iter().map(|entry| spread(entry).unwrap_or_default());

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits() {
+    fn formats_figures_with_three_digits() {
         let seen = [
             0.0,
             0.012_34,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_and_shares_are_short() {
+    fn formats_factors_and_shares() {
         assert_eq!(
             [0.004, 0.7, 1.0031, 1.219, 12.34, 1400.0].map(factor),
             ["0.0040", "0.70", "1.00", "1.22", "12.3", "1,400"]

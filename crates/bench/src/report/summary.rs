@@ -258,7 +258,7 @@ pub(super) fn metric(name: &str) -> Metric {
         unit: "?",
         better: None,
         label: "?",
-        meaning: "a figure that this program does not know",
+        meaning: "a metric that this program does not know",
     })
 }
 

@@ -38,7 +38,7 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
     VoidBoxField {
         name: "tcp_bulk_throughput_g2h_mbps",
         source: None,
-        meaning: "always null: theirs is a transfer into a receive buffer of 4 KiB, and no scenario of ours is that",
+        meaning: "always null: no scenario measures a transfer into a receive buffer of 4 KiB",
     },
     field(
         "tcp_throughput_g2h_mbps",
@@ -56,7 +56,7 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
         "tcp_rr_latency_us_p50",
         "rr",
         "p50_us",
-        "microseconds for a byte there and back; theirs does not wait for the answer",
+        "microseconds for a byte to the server and back; void-box does not wait for the answer",
     ),
     field(
         "tcp_rr_latency_us_p99",
@@ -68,7 +68,7 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
         "tcp_crr_latency_us_p50",
         "crr/1",
         "p50_us",
-        "microseconds to connect, send a byte, receive it back and close; theirs contains the 10 ms sleep of its server",
+        "microseconds to connect, send a byte, receive it back and close; void-box's figure contains the 10 ms sleep of its server",
     ),
     field(
         "udp_dns_qps",
@@ -86,7 +86,7 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
         "tcp_rx_latency_us_p50",
         "publish-crr/1",
         "p50_us",
-        "microseconds for an inbound connection through a published port: connect, a byte there and back, close",
+        "microseconds for an inbound connection through a published port: connect, a byte to the guest and back, close",
     ),
 ];
 

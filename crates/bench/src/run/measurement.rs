@@ -269,7 +269,7 @@ fn ended_by(message: Message, session: Session) -> Observation {
         Message::Unreachable { why } => Observation::unreachable(why),
         Message::Failed { why } => Observation::failed(why),
         Message::Begin | Message::End(_) => {
-            Observation::failed("the client said its words in the wrong job_spec")
+            Observation::failed("the client sent its messages in the wrong order")
         }
     }
 }
@@ -278,7 +278,9 @@ fn aborted(reason: NoMessage, session: Session) -> Observation {
     let last_stderr_line = session.kill();
     match reason {
         NoMessage::TimedOut => Observation::of(Outcome::Stalled { at_byte: 0 }),
-        NoMessage::Closed if last_stderr_line.is_empty() => Observation::failed("it ended without a message"),
+        NoMessage::Closed if last_stderr_line.is_empty() => {
+            Observation::failed("the program ended without a message")
+        }
         NoMessage::Closed => Observation::failed(last_stderr_line),
     }
 }

@@ -24,13 +24,14 @@ pub(crate) fn left(report: &Report) -> Vec<Task> {
         .collect();
     let mut left = Vec::new();
     for round in 0..report.plan.rounds {
-        for (cell, asked) in report.cells.iter().enumerate() {
-            if asked.once && round > 0 {
+        for (cell, cell_of_report) in report.cells.iter().enumerate() {
+            if cell_of_report.once && round > 0 {
                 continue;
             }
-            for (stack, measurement) in report.stacks.iter().enumerate() {
-                let is_done = done.contains(&(round, asked.name.as_str(), measurement.name.as_str()));
-                if measurement.missing.is_none() && !is_done {
+            for (stack, stack_of_report) in report.stacks.iter().enumerate() {
+                let is_done =
+                    done.contains(&(round, cell_of_report.name.as_str(), stack_of_report.name.as_str()));
+                if stack_of_report.missing.is_none() && !is_done {
                     left.push(Task { round, cell, stack });
                 }
             }

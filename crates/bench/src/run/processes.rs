@@ -28,16 +28,16 @@ pub(crate) struct Usage {
 
 impl Processes {
     /// Returns all running processes but this one and `persistent`.
-    pub(crate) fn living(persistent: &[u32]) -> Self {
+    pub(crate) fn running(persistent: &[u32]) -> Self {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Self(BTreeMap::new());
         };
         let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let pontoon_program = |id: &u32| *id == std::process::id() || persistent.contains(id);
-        let living = ids
-            .filter(|id| !pontoon_program(id))
+        let is_excluded = |id: &u32| *id == std::process::id() || persistent.contains(id);
+        let running = ids
+            .filter(|id| !is_excluded(id))
             .filter_map(|id| Some((id, Process::read(id)?)));
-        Self(living.collect())
+        Self(running.collect())
     }
 
     /// Returns the id of the load client.
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_and_its_children_are_not_the_stack() {
+    fn stack_excludes_the_client_and_its_children() {
         let all = processes(&[
             (10, 1, &["pontoon", "run"]),
             (11, 10, &["pontoon", "run"]),
@@ -194,13 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn our_own_process_has_used_something() {
-        let pontoon_program = Usage::all(&[std::process::id()]);
+    fn reads_usage_of_this_process() {
+        let usage = Usage::all(&[std::process::id()]);
         assert!(
-            pontoon_program.rss > 100_000
-                && pontoon_program.pss.is_some_and(|pss| pss > 0)
-                && pontoon_program.cpu_s > 0.0,
-            "{pontoon_program:?}"
+            usage.rss > 100_000 && usage.pss.is_some_and(|pss| pss > 0) && usage.cpu_s > 0.0,
+            "{usage:?}"
         );
     }
 }

@@ -112,7 +112,7 @@ fn outcome(sample: &Sample, figure: &str) -> String {
             }
         }
         Outcome::Stalled { at_byte } => format!("stalled at byte {at_byte}"),
-        Outcome::Unreachable { why } => format!("not reachable: {why}"),
+        Outcome::Unreachable { why } => format!("not possible: {why}"),
         Outcome::Failed { why } => format!("failed: {why}"),
     }
 }

@@ -50,8 +50,8 @@ impl Session {
         let mut started = stack
             .start(host, config, program)
             .inspect_err(|_| kill_all(&persistent))?;
-        let stdout = BufReader::new(started.guest.stdout.take().context("no pipe")?);
-        let stderr = started.guest.stderr.take().context("no pipe")?;
+        let stdout = BufReader::new(started.guest.stdout.take().context("the pipe is missing")?);
+        let stderr = started.guest.stderr.take().context("the pipe is missing")?;
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             let _ = stdout
@@ -85,7 +85,7 @@ impl Session {
 
     /// Returns the running processes of the session.
     pub(super) fn processes(&self) -> Processes {
-        Processes::living(&self.persistent)
+        Processes::running(&self.persistent)
     }
 
     /// Waits until the program ends. Returns true if it succeeds before `deadline`.
@@ -124,7 +124,7 @@ impl Session {
 fn kill_all(persistent: &[u32]) {
     let begun = Instant::now();
     loop {
-        let left = Processes::living(persistent);
+        let left = Processes::running(persistent);
         if left.is_empty() || begun.elapsed() > GRACE {
             break;
         }

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_is_everything_but_idle_waiting_and_stolen() {
+    fn busy_time_excludes_idle_iowait_and_steal() {
         let cpu = Cpu::parse("cpu  1 2 4 8 16 32 64 128 256 512");
         assert_eq!(
             (cpu.busy, cpu.idle, cpu.steal),

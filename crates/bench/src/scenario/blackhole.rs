@@ -6,8 +6,8 @@ use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "blackhole",
-    title: "Round trip beside pending connections",
-    about: "Do connections that nobody answers slow the others down?",
+    title: "Round trip with pending connections",
+    about: "Do pending connections to an address that never answers slow others down?",
     cells,
 };
 

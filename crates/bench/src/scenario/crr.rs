@@ -6,7 +6,7 @@ use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "crr",
     title: "TCP connect, request, response, close",
-    about: "How long does a whole short connection take?",
+    about: "How long does a short connection take, with connect and close?",
     cells,
 };
 

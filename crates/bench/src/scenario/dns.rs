@@ -7,8 +7,8 @@ use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "dns",
-    title: "Names",
-    about: "How many names per second does the guest's resolver observation?",
+    title: "DNS",
+    about: "How many names per second does the guest's resolver answer?",
     cells: |_| {
         vec![CellSpec::new(
             &SCENARIO,

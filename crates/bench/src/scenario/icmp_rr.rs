@@ -7,7 +7,7 @@ use crate::scenario::{CellSpec, Scenario, Unit};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "icmp-rr",
     title: "Ping",
-    about: "How long does an ICMP echo take to come back?",
+    about: "How long does an ICMP echo request take to be answered?",
     cells: |_| {
         let job = Job::Echo { address: OUTSIDE };
         vec![CellSpec::job(&SCENARIO, &[], "p50_us", Unit::Transaction, job)]

@@ -7,7 +7,7 @@ use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "idle",
     title: "Idle",
-    about: "What does the stack cost while nothing happens?",
+    about: "What does an idle stack cost?",
     // A measurement has the same length in every profile.
     cells: |profile| vec![spec().once(profile == Profile::Quick)],
 };

@@ -9,7 +9,7 @@ use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "idle-flows",
     title: "Idle connections",
-    about: "What does an open, silent connection cost in memory and in others' latency?",
+    about: "What does an idle connection cost, in memory and in the latency of others?",
     cells,
 };
 

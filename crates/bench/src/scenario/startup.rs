@@ -8,7 +8,7 @@ use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "startup",
-    title: "Start",
+    title: "Startup",
     about: "How long until a command runs behind the stack?",
     cells: |_| vec![CellSpec::new(&SCENARIO, &[], "start_us", Unit::Nothing, measure)],
 };
@@ -19,7 +19,7 @@ const TIMES: usize = 3;
 /// Measures medians, of as many starts as there is time for.
 fn measure(measurement: &Measurement<'_>) -> Observation {
     if measurement.stack.boot() > Duration::ZERO {
-        return Observation::unreachable("a machine has to boot first");
+        return Observation::unreachable("a virtual machine has to boot first");
     }
     let begun = Instant::now();
     let (mut starts, mut first_bytes) = (Vec::new(), Vec::new());

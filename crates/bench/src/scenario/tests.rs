@@ -11,7 +11,7 @@ fn all(profile: Profile) -> Vec<CellSpec> {
 }
 
 #[test]
-fn every_cell_has_a_name_of_its_own_and_a_known_figure() {
+fn cells_have_distinct_names_and_known_figures() {
     for profile in [Profile::Quick, Profile::Full] {
         let cells: Vec<_> = all(profile).into_iter().map(|spec| spec.cell).collect();
         let names: BTreeSet<_> = cells.iter().map(|cell| &cell.name).collect();
@@ -32,7 +32,7 @@ fn every_cell_has_a_name_of_its_own_and_a_known_figure() {
 }
 
 #[test]
-fn the_quick_profile_is_part_of_the_full_one() {
+fn quick_profile_is_a_subset_of_the_full_one() {
     let names = |profile| {
         all(profile)
             .into_iter()
@@ -43,7 +43,7 @@ fn the_quick_profile_is_part_of_the_full_one() {
 }
 
 #[test]
-fn what_is_done_follows_from_the_figures() {
+fn computes_amount_of_work_from_figures() {
     let values = BTreeMap::from([("mbps".to_owned(), 4000.0), ("per_s".to_owned(), 10.0)]);
     assert_eq!(Unit::Gbit.done(&values, 0.5), Some(2.0));
     assert_eq!(Unit::Transaction.done(&values, 0.5), Some(5.0));

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_goes_back() {
+    fn swaps_endpoints_of_datagram_for_guest() {
         let mut frame = vec![0; 14 + 20 + 8 + 2];
         frame[..12].copy_from_slice(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
         frame[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(frame[26..34], [10, 0, 2, 15, 10, 0, 2, 2]);
         assert_eq!(frame[34..38], [0x13, 0x88, 0xab, 0xcd]);
         assert_eq!(frame[42..], *b"hi");
-        assert!(!is_for_guest(&frame), "to somebody else");
+        assert!(!is_for_guest(&frame), "to another port");
         assert!(!is_for_guest(&arp_request()) && !is_arp_reply(&arp_request()) && !is_for_guest(b""));
     }
 }

@@ -115,7 +115,7 @@ impl Engine {
             if let Some(status) = self.0.try_wait()? {
                 bail!("pontoon vm has ended: {status}");
             }
-            ensure!(begin.elapsed() < TIMEOUT, "pontoon vm does not begin");
+            ensure!(begin.elapsed() < TIMEOUT, "pontoon vm does not start in time");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -134,7 +134,7 @@ impl Engine {
             Ok(false) => (received.load(Ordering::Acquire) > 0).then_some(()),
         })?;
         let source = Source::new(task, send_mode)?;
-        let ids = Processes::living(&[guest.id()]).stack();
+        let ids = Processes::running(&[guest.id()]).stack();
         let (begin, before) = (Instant::now(), Usage::activity(&ids).cpu_s);
         let SourceResult {
             sent,
@@ -164,7 +164,7 @@ impl Drop for Engine {
         let _ = self.0.wait();
         // Processes that the engine has started end a moment later, and must not be part of the next measurement.
         let begin = Instant::now();
-        while !Processes::living(&[]).is_empty() && begin.elapsed() < TIMEOUT {
+        while !Processes::running(&[]).is_empty() && begin.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -48,7 +48,7 @@ impl Guest {
     pub(super) fn new(body: impl FnOnce() -> Result<SideCounts>) -> Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
-            bail!("{threads} threads where there must be one");
+            bail!("cannot fork with {threads} threads");
         }
         let filter = filter()?;
         // The first read of a clock locates the vDSO by a system call that the guest may not make.
@@ -66,7 +66,7 @@ impl Guest {
                 let status = match done {
                     Ok(Ok(())) => 0,
                     Ok(Err(error)) => {
-                        eprintln!("the guest: {error:#}");
+                        eprintln!("error: guest: {error:#}");
                         1
                     }
                     Err(_) => 1,
@@ -100,7 +100,7 @@ impl Guest {
         let mut bytes = [0; SideCounts::BYTES];
         self.result
             .read_exact(&mut bytes)
-            .context("the guest's process died")?;
+            .context("the guest's process ended without a result")?;
         Ok(SideCounts::from_bytes(bytes))
     }
 }

@@ -47,7 +47,7 @@ impl Solo5 {
             let path = tree.join(path);
             ensure!(
                 path.is_file(),
-                "{} is not there (try: make in it)",
+                "{} does not exist (try: make in the source tree of Solo5)",
                 path.display()
             );
             Ok(path)
@@ -161,7 +161,7 @@ impl PingSource {
                     exchanged.answers += answers as u64;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => exchanged.lost += std::mem::take(&mut ahead) as u64,
-                Err(error) => return Err(error).context("no answers"),
+                Err(error) => return Err(error).context("cannot receive replies"),
             }
             if begin.elapsed() >= duration {
                 return Ok(exchanged);

@@ -121,7 +121,7 @@ impl Source {
                     let echoes = &buffer[..bytes];
                     ensure!(
                         bytes.is_multiple_of(len) && echoes.iter().all(|byte| *byte == b'd'),
-                        "what came back is not what was sent"
+                        "the echo differs from the datagram"
                     );
                     back += (bytes / len) as u64;
                     let now = Instant::now();
@@ -139,7 +139,7 @@ impl Source {
             }
         }
         let seconds = span.map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
-        ensure!(seconds > 0.0, "no echo came");
+        ensure!(seconds > 0.0, "no echo arrived");
         Ok(SourceResult {
             sent,
             lost: lost(sent, back),

@@ -54,7 +54,7 @@ pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
         })
     };
     json!({
-        "generator": concat!("pontoon harness shm ", env!("CARGO_PKG_VERSION")),
+        "generator": concat!("pontoon bench shm ", env!("CARGO_PKG_VERSION")),
         "command": command_line(),
         "machine": machine::describe(),
         "rounds": arguments.rounds,
@@ -130,7 +130,7 @@ fn link(case: Case) -> String {
         (Link::Packet, Endpoint::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
         (Link::Packet, Endpoint::Nothing | Endpoint::Kernel) => "packet socket".to_owned(),
         (Link::Memory(pacing), _) => format!("memory, {}", side(pacing)),
-        (Link::Tap(window), _) => format!("Solo5 spt over a tap, {window} on the way"),
+        (Link::Tap(window), _) => format!("Solo5 spt over a tap, {window} in flight"),
     }
 }
 
@@ -181,24 +181,25 @@ const ALONE: &str = "\
 ";
 
 const THROUGH: &str = "\
-## Through the engine, from a source on the host by a published port
+## Through the engine, from a source on the host through a published port
 
 | task | link | datagrams/s | times the packet socket | kicks per frame | guest woken per frame | CPU of the guest | CPU of the engine | CPU of the source | lost |
 |---|---|---:|---:|---:|---:|---:|---:|---:|---:|
 ";
 
 const NOTES: &str = "\
-A kick notifies the device, a call the guest. The packet socket is one of SOCK_SEQPACKET, the guest a process behind
-seccomp; poll spins on both sides, and needs a CPU for each process. The source keeps 128 datagrams on their way at most,
-16 in a call with UDP_SEGMENT, and takes echoes by UDP_GRO; `times` is by the fastest packet socket that does the same.
-Solo5's guest answers echo requests of as many bytes, from a raw socket that send_mode and receives up to 64 in a call.
+A kick notifies the device, a call the guest. The packet socket is of type SOCK_SEQPACKET, and the guest a process
+restricted by seccomp; poll is busy waiting on both sides, and needs a CPU for each process. The source keeps at most 128
+datagrams in flight, sends 16 in a call with UDP_SEGMENT, and receives echoes with UDP_GRO; `times` is the ratio to the
+fastest packet socket with the same task. Solo5's guest answers echo requests of as many bytes, from a raw socket that
+sends and receives up to 64 in a call.
 
 Solo5's shmstream (mail of 2017, another machine), UDP of 1300 B to the guest:
 
 | | packets/s | exits of the VM in 30 s | CPU |
 |---|---:|---:|---:|
 | a call for each packet, an exit each (ukvm) | 160,000 | 8,700,000 | 100 % |
-| a call for each packet, of a process behind seccomp | 440,000 | | |
+| a call for each packet, of a process restricted by seccomp | 440,000 | | |
 | shared memory, event | 435,000 | 260,000 | 160 % |
 | shared memory, poll | 490,000 | 215,000 | 200 % |
 | QEMU, vhost | 460,000 | 20,000,000 | 150 % |

@@ -31,7 +31,7 @@ fn summary(rate: f64) -> Summary {
 }
 
 #[test]
-fn rows_are_measured_in_turn() {
+fn cases_are_distinct_and_in_order() {
     let all = cases(true);
     let alone = all
         .iter()
@@ -43,14 +43,14 @@ fn rows_are_measured_in_turn() {
     for (at, one) in all.iter().enumerate() {
         assert!(!all[..at].contains(one), "{one:?}");
         if let (Link::Memory(guest), Endpoint::Engine(engine, _)) = (one.link, one.endpoint) {
-            assert_eq!(guest, engine, "both sides wait alike");
+            assert_eq!(guest, engine, "both sides have one pacing");
         }
     }
     assert_eq!(cases(false), all[..32]);
 }
 
 #[test]
-fn a_median_is_of_each_figure() {
+fn summary_has_the_median_of_each_figure() {
     let sample = |rate, guest| Sample {
         rate,
         guest,
@@ -64,7 +64,7 @@ fn a_median_is_of_each_figure() {
 }
 
 #[test]
-fn a_row_says_what_was_measured() {
+fn table_and_json_have_a_row_for_each_case() {
     let rows = [
         (case(Task::Send(1), Link::Packet), summary(500_000.0)),
         (

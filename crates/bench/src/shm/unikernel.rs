@@ -46,7 +46,7 @@ pub(super) struct Rings(pub(super) Attached);
 impl FrameLink for Packets {
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         match recv(&self.0, into, RecvFlags::empty()) {
-            Ok((0, _)) => bail!("the engine is gone"),
+            Ok((0, _)) => bail!("the engine has closed the link"),
             Ok((len, _)) => Ok(Some(len)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
@@ -108,7 +108,7 @@ pub(super) fn work(
     resolve_gateway(net, &mut frame)?;
     received.store(1, Ordering::Release);
     let mut frames = first_datagram(net, task, &mut frame, TIMEOUT)?;
-    ensure!(frames > 0, "no datagram came");
+    ensure!(frames > 0, "no datagram arrived");
     let watch = Stopwatch::start();
     let before = net.counts();
     while watch.elapsed() < duration {

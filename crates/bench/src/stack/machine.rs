@@ -115,9 +115,12 @@ fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<Strin
         let word = if word == host.client.as_os_str() {
             CLIENT
         } else {
-            word.to_str().context("a word that is not UTF-8")?
+            word.to_str().context("an argument is not UTF-8")?
         };
-        ensure!(!word.contains(char::is_whitespace), "a word with a space: {word}");
+        ensure!(
+            !word.contains(char::is_whitespace),
+            "an argument contains a space: {word}"
+        );
         line = format!("{line} {word}");
     }
     Ok(line)

@@ -49,8 +49,8 @@ impl Stack for Pontoon {
     }
 
     fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
-        let pontoon_program = host.sandbox_ns.install_program(&self.program, &self.name)?;
-        let mut command = super::unprivileged(pontoon_program);
+        let program_copy = host.sandbox_ns.install_program(&self.program, &self.name)?;
+        let mut command = super::unprivileged(program_copy);
         command.args(COMMAND).args(&self.flags);
         if let Some(mtu) = config.mtu {
             command.args(["--mtu", &mtu.to_string()]);

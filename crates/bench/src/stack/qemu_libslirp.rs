@@ -29,7 +29,7 @@ struct QemuLibslirp {
 fn find(wanted: &Selection) -> Result<Found> {
     ensure!(
         wanted.program.is_none(),
-        "libslirp is no program of its own (try: --against qemu-libslirp)"
+        "libslirp is part of QEMU and takes no program (try: --against qemu-libslirp)"
     );
     let machine = Machine::find()?;
     Ok(Found {

@@ -36,7 +36,7 @@ const BEST_MTU: u16 = 65520;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A command that waits for a line on standard input, then executes its arguments.
-const HOLDER: &[&str] = &[
+const WAITING_COMMAND: &[&str] = &[
     "unshare",
     "--user",
     "--map-root-user",
@@ -74,8 +74,8 @@ impl Stack for Slirp4netns {
     }
 
     fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
-        let mut holder = super::unprivileged(HOLDER[0]);
-        let mut guest = super::spawn(holder.args(&HOLDER[1..]).args(program))?;
+        let mut waiting = super::unprivileged(WAITING_COMMAND[0]);
+        let mut guest = super::spawn(waiting.args(&WAITING_COMMAND[1..]).args(program))?;
         wait_for_namespaces(&guest)?;
 
         let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -103,13 +103,17 @@ impl Stack for Slirp4netns {
         // Closes this process's copy of the pipe's end, which would keep it open.
         drop(command);
 
-        if let Err(error) = stands(&ready) {
+        if let Err(error) = wait_until_ready(&ready) {
             return Err(error.context(format!("slirp4netns: {}", super::kill_helper(helper))));
         }
         if let (Some(path), Some(port)) = (&socket, config.publish) {
             publish(path, port)?;
         }
-        guest.stdin.as_mut().context("no pipe")?.write_all(b"go\n")?;
+        guest
+            .stdin
+            .as_mut()
+            .context("the pipe is missing")?
+            .write_all(b"go\n")?;
         Ok(Started {
             guest,
             helpers: vec![helper],
@@ -126,14 +130,14 @@ impl Stack for Slirp4netns {
 }
 
 /// Waits until the process has namespaces of its own and is root there.
-fn wait_for_namespaces(holder: &Child) -> Result<()> {
-    let pontoon_program = std::fs::read_link("/proc/self/ns/net")?;
-    let directory = PathBuf::from(format!("/proc/{}", holder.id()));
+fn wait_for_namespaces(waiting: &Child) -> Result<()> {
+    let ours = std::fs::read_link("/proc/self/ns/net")?;
+    let directory = PathBuf::from(format!("/proc/{}", waiting.id()));
     let begun = Instant::now();
     loop {
-        let theirs = std::fs::read_link(directory.join("ns/net")).unwrap_or_else(|_| pontoon_program.clone());
+        let theirs = std::fs::read_link(directory.join("ns/net")).unwrap_or_else(|_| ours.clone());
         let map = std::fs::read_to_string(directory.join("uid_map")).unwrap_or_default();
-        if theirs != pontoon_program && map.split_whitespace().next() == Some("0") {
+        if theirs != ours && map.split_whitespace().next() == Some("0") {
             return Ok(());
         }
         ensure!(begun.elapsed() < TIMEOUT, "unshare made no namespaces");
@@ -142,7 +146,7 @@ fn wait_for_namespaces(holder: &Child) -> Result<()> {
 }
 
 /// Waits for the byte by which slirp4netns reports readiness.
-fn stands(ready: &std::os::fd::OwnedFd) -> Result<()> {
+fn wait_until_ready(ready: &std::os::fd::OwnedFd) -> Result<()> {
     let timeout = Timespec {
         tv_sec: TIMEOUT.as_secs().cast_signed(),
         tv_nsec: 0,
@@ -151,7 +155,7 @@ fn stands(ready: &std::os::fd::OwnedFd) -> Result<()> {
     let mut byte = [0];
     match rustix::io::read(ready, &mut byte) {
         Ok(1) => Ok(()),
-        _ => bail!("the network does not stand"),
+        _ => bail!("the network was not set up"),
     }
 }
 
@@ -172,7 +176,7 @@ fn publish(socket: &Path, port: u16) -> Result<()> {
     stream.read_to_string(&mut answer)?;
     ensure!(
         answer.contains("\"return\""),
-        "slirp4netns published nothing: {}",
+        "slirp4netns cannot publish the port: {}",
         answer.trim()
     );
     Ok(())

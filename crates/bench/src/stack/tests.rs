@@ -9,7 +9,7 @@ fn wanted(name: &str, program: Option<&str>) -> Selection {
 }
 
 #[test]
-fn stacks_come_in_the_order_of_their_kinds() {
+fn finds_stacks_in_the_order_of_their_kinds() {
     let candidates = find(&[
         wanted("pasta-b", Some("/nowhere")),
         wanted("veth", None),
@@ -23,18 +23,18 @@ fn stacks_come_in_the_order_of_their_kinds() {
 }
 
 #[test]
-fn one_that_is_missing_says_so_in_a_line() {
+fn missing_stack_has_a_reason_of_one_line() {
     let candidates = find(&[wanted("pasta-b", Some("/nowhere"))]);
     let missing = candidates[0].described.missing.as_deref().unwrap();
     assert!(
-        missing.starts_with("/nowhere is not there") && !missing.contains('\n'),
+        missing.starts_with("/nowhere does not exist") && !missing.contains('\n'),
         "{missing}"
     );
     assert!(candidates[0].stack.is_none());
 }
 
 #[test]
-fn names_begin_with_a_kind() {
+fn names_must_begin_with_a_kind() {
     let is_known = |name| Selection::parse(name, Purpose::Network).is_ok();
     assert!(is_known("pasta") && is_known("pasta-debian") && is_known("pontoon-old"));
     assert!(!is_known("pastaz") && !is_known("") && !is_known("passt") && !is_known("socat"));

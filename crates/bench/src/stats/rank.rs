@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_of_the_median_are_the_published_ones() {
+    fn ranks_of_the_median_match_published_table() {
         let ranks: Vec<_> = (1..=20).map(|count| of_median(count).unwrap_or(0)).collect();
         assert_eq!(
             ranks,
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_the_shift_are_the_published_ones() {
+    fn ranks_of_the_shift_match_published_table() {
         // Critical values of U at 5 %, two-sided, are one less than the rank.
         for (left, right, critical) in [
             (4, 4, 0),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn all_arrangements_are_counted() {
+    fn counts_all_arrangements() {
         assert_eq!(arrangements(2, 2), [1.0, 1.0, 2.0, 1.0, 1.0]);
         assert_eq!(arrangements(7, 7).iter().sum::<f64>(), 3432.0);
     }

@@ -108,7 +108,7 @@ mod tests {
     use rand_chacha::rand_core::{RngCore, SeedableRng};
 
     #[test]
-    fn seven_pairs_are_bounded_by_their_extremes() {
+    fn interval_of_seven_pairs_is_their_extremes() {
         let pairs = [1.2, 1.1, 1.3, 1.15, 1.25, 1.05, 1.4].map(|ratio| (ratio * 8.0, 8.0));
         let ratio = Ratio::paired(pairs).unwrap();
         assert!((ratio.median - 1.2).abs() < 1e-12);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn five_pairs_are_too_few_and_no_pair_is_nothing() {
+    fn five_pairs_have_no_interval_and_no_pair_has_no_ratio() {
         let ratio = Ratio::paired([(2.0, 1.0); 5]).unwrap();
         assert_eq!(ratio.difference(), Difference::TooFew);
         assert_eq!(Ratio::paired([]), None);
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn a_numerator_of_zero_is_a_ratio() {
+    fn ratio_of_zero_numerators_is_zero() {
         let ratio = Ratio::paired([(0.0, 2.0); 8]).unwrap();
         assert_eq!((ratio.median, ratio.difference()), (0.0, Difference::Smaller));
     }
 
     proptest! {
         #[test]
-        fn neither_unit_nor_order_matters(
+        fn ratio_is_independent_of_unit_and_order(
             mut pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 1..30),
             scale in prop::sample::select(vec![1.0 / 1024.0, 0.5, 8.0, 4096.0]),
         ) {
@@ -149,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn the_other_way_round_is_the_reciprocal(pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 6..30)) {
+        fn inverse_ratio_is_the_reciprocal(pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 6..30)) {
             let there = Ratio::paired(pairs.clone()).unwrap();
             let back = Ratio::paired(pairs.into_iter().map(|(of, to)| (to, of))).unwrap();
             prop_assert!((there.median * back.median - 1.0).abs() < 1e-9);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn paired_intervals_cover_what_they_say() {
+    fn paired_intervals_have_the_stated_coverage() {
         // The exact coverages are those of the binomial distribution; the results of 4000 runs vary by 0.003.
         for (rounds, exact) in [(6, 0.969), (7, 0.984), (9, 0.961), (12, 0.961), (25, 0.957)] {
             let seen = coverage(|random| {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn unpaired_intervals_cover_what_they_say() {
+    fn unpaired_intervals_have_the_stated_coverage() {
         for (left, right, exact) in [(4, 4, 0.971), (7, 7, 0.962), (7, 5, 0.952), (15, 15, 0.955)] {
             let seen = coverage(|random| {
                 let of: Vec<_> = (0..left).map(|_| FACTOR * noise(random)).collect();

@@ -75,7 +75,7 @@ impl Fault for OneStopped {
 }
 
 #[test]
-fn a_slow_answer_is_seen() {
+fn detects_slow_answers() {
     for job in [
         Job::RoundTrip,
         Job::Connect { clients: 1 },
@@ -94,7 +94,7 @@ fn a_slow_answer_is_seen() {
 }
 
 #[test]
-fn a_wrong_block_of_a_stream_is_seen() {
+fn detects_wrong_block_of_stream() {
     for direction in [Direction::Up, Direction::Down] {
         for streams in [1, 4] {
             let message = last_message_with::<Corrupting>(Job::Stream { direction, streams });
@@ -107,7 +107,7 @@ fn a_wrong_block_of_a_stream_is_seen() {
 }
 
 #[test]
-fn a_wrong_block_of_a_hashed_transfer_is_seen() {
+fn detects_wrong_block_of_hashed_transfer() {
     for direction in [Direction::Up, Direction::Down] {
         let bytes = 1_000_000;
         let message = last_message_with::<Corrupting>(Job::Hash { direction, bytes });
@@ -119,7 +119,7 @@ fn a_wrong_block_of_a_hashed_transfer_is_seen() {
 }
 
 #[test]
-fn lost_datagrams_are_counted() {
+fn counts_lost_datagrams() {
     let results = results_with::<Corrupting>(Job::Datagrams {
         size: 64,
         rate: Some(5000.0),
@@ -129,7 +129,7 @@ fn lost_datagrams_are_counted() {
 }
 
 #[test]
-fn a_stall_is_told_with_its_position() {
+fn reports_stall_with_its_position() {
     for direction in [Direction::Up, Direction::Down] {
         for job in [
             Job::Stream {
@@ -157,7 +157,7 @@ fn a_stall_is_told_with_its_position() {
 }
 
 #[test]
-fn silence_is_a_stall() {
+fn reports_missing_answers_as_stall() {
     for job in [
         Job::RoundTrip,
         Job::Connect { clients: 2 },
@@ -174,7 +174,7 @@ fn silence_is_a_stall() {
 }
 
 #[test]
-fn one_stalled_stream_is_not_averaged_away() {
+fn reports_one_stalled_stream_of_several() {
     let message = last_message_with::<OneStopped>(Job::Stream {
         direction: Direction::Up,
         streams: 4,

@@ -103,7 +103,7 @@ fn publish_connect() {
 }
 
 #[test]
-fn publish_connect_on_a_port_that_is_taken_is_unreachable() {
+fn publish_connect_on_port_in_use_is_unreachable() {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let address = LOOPBACK;
@@ -121,7 +121,7 @@ fn datagrams() {
 }
 
 #[test]
-fn datagrams_at_a_rate_all_arrive() {
+fn datagrams_at_a_low_rate_all_arrive() {
     let results = results(Job::Datagrams {
         size: 300,
         rate: Some(2000.0),
@@ -147,7 +147,7 @@ fn segmented_datagrams() {
 }
 
 #[test]
-fn segments_that_are_too_many_are_unreachable() {
+fn too_many_segments_are_unreachable() {
     let job = Job::SegmentedDatagrams {
         size: 1400,
         segments: 60,
@@ -175,7 +175,7 @@ fn blackhole() {
 }
 
 #[test]
-fn a_blackhole_that_answers_is_unreachable() {
+fn blackhole_that_answers_is_unreachable() {
     let message = last_message_with::<NoFault>(Job::Blackhole {
         pending: 3,
         address: LOOPBACK,
@@ -265,7 +265,7 @@ fn ipv6() {
 }
 
 #[test]
-fn one_server_serves_any_number_of_jobs() {
+fn one_server_serves_several_jobs() {
     let ports = faulty::<NoFault>();
     for _ in 0..3 {
         for direction in BOTH {
@@ -283,7 +283,7 @@ fn one_server_serves_any_number_of_jobs() {
 }
 
 #[test]
-fn the_loads_own_cost_is_measured() {
+fn calibration_is_plausible() {
     let cost = calibrate();
     assert!((1.0..10_000.0).contains(&cost.clock_ns), "{cost:?}");
     assert!((0.1..10_000.0).contains(&cost.record_ns), "{cost:?}");

@@ -20,7 +20,7 @@ fn lines(job: Job) -> Vec<String> {
 }
 
 #[test]
-fn begin_and_end_are_lines_of_json() {
+fn writes_begin_and_end_as_lines_of_json() {
     let lines = lines(Job::RoundTrip);
     assert_eq!(lines[0], r#"{"message":"begin"}"#);
     let end: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
@@ -32,7 +32,7 @@ fn begin_and_end_are_lines_of_json() {
 }
 
 #[test]
-fn other_words_are_lines_of_json() {
+fn writes_other_messages_as_lines_of_json() {
     for (message, line) in [
         (
             Message::Stalled { at_byte: 5 },
@@ -61,7 +61,7 @@ fn other_words_are_lines_of_json() {
 }
 
 #[test]
-fn every_value_is_a_metric_of_the_schema() {
+fn values_are_metrics_of_the_schema() {
     let metrics: BTreeSet<_> = METRICS.iter().map(|metric| metric.name).collect();
     for job in [
         Job::Stream {
@@ -79,7 +79,7 @@ fn every_value_is_a_metric_of_the_schema() {
 }
 
 #[test]
-fn the_server_says_its_ports_and_ends_with_its_input() {
+fn server_writes_its_ports_and_ends_with_its_input() {
     let mut server = Program::start(&["load-server", "127.0.0.1"]);
     let ports: Ports = serde_json::from_str(&server.line().unwrap()).unwrap();
     assert_ne!(ports.control, 0);
@@ -88,7 +88,7 @@ fn the_server_says_its_ports_and_ends_with_its_input() {
 
 /// The measurement ends at `End`, and connections stay open until the client is released.
 #[test]
-fn a_client_stays_until_it_is_released() {
+fn client_keeps_connections_until_released() {
     let job = Job::IdleFlows { flows: 100 };
     let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), job, DURATION);
     assert_eq!(client.message(), Message::Begin);
@@ -101,7 +101,7 @@ fn a_client_stays_until_it_is_released() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn refuses_invalid_durations() {
     for seconds in [-1.0, f64::MAX] {
         let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), Job::Idle, seconds);
         assert!(matches!(client.message(), Message::Failed { .. }));

@@ -49,7 +49,7 @@ fn jobs() -> Vec<Job> {
 }
 
 #[test]
-fn a_server_outlives_killed_clients() {
+fn server_survives_killed_clients() {
     let (server, ports) = Program::server();
     let before = holdings(server.pid());
     for job in jobs() {
@@ -62,7 +62,7 @@ fn a_server_outlives_killed_clients() {
 }
 
 #[test]
-fn a_server_does_not_grow() {
+fn server_releases_threads_and_descriptors() {
     let (server, ports) = Program::server();
     let before = holdings(server.pid());
     for job in jobs() {
@@ -79,7 +79,7 @@ fn a_server_does_not_grow() {
 }
 
 #[test]
-fn the_processes_of_a_killed_client_die() {
+fn processes_of_killed_client_end() {
     let (_server, ports) = Program::server();
     let mut client = Program::client(LOOPBACK, ports, Job::Connect { clients: 3 }, 60.0);
     assert_eq!(client.message(), Message::Begin);
@@ -99,7 +99,7 @@ fn the_processes_of_a_killed_client_die() {
 }
 
 #[test]
-fn a_client_outlives_a_killed_server() {
+fn client_reports_killed_server() {
     for job in jobs() {
         let (server, ports) = Program::server();
         let mut client = Program::client(LOOPBACK, ports, job.clone(), 1.0);
@@ -119,7 +119,7 @@ fn a_client_outlives_a_killed_server() {
 }
 
 #[test]
-fn a_client_without_a_server_says_so() {
+fn client_reports_missing_server() {
     let (server, ports) = Program::server();
     server.kill();
     for job in jobs() {

@@ -123,8 +123,8 @@ impl Fixture {
 
     pub(crate) fn build(self) -> Report {
         let mut random = Random(ChaCha8Rng::seed_from_u64(self.seed));
-        let asked = |planned: &&Planned| self.scenarios.is_none_or(|names| names.contains(&planned.0));
-        let planned: Vec<_> = CELLS.iter().filter(asked).collect();
+        let is_planned = |planned: &&Planned| self.scenarios.is_none_or(|names| names.contains(&planned.0));
+        let planned: Vec<_> = CELLS.iter().filter(is_planned).collect();
         let cells: Vec<Cell> = planned.iter().map(|planned| cell(planned)).collect();
         let mut samples = Vec::new();
         for (cell, planned) in cells.iter().zip(planned) {

@@ -104,7 +104,7 @@ fn load(left: &Report, right: &Report) -> Vec<String> {
     let mut warnings = Vec::new();
     let [busy_left, busy_right] = [left, right].map(|report| median(report, |at| at.busy_before));
     if (busy_left - busy_right).abs() > LOAD {
-        let cpus = |busy| format!("{} CPUs busy with something else", number::figure(busy));
+        let cpus = |busy| format!("{} CPUs busy with other work", number::figure(busy));
         warnings.push(differ("load", &cpus(busy_left), &cpus(busy_right)));
     }
     let [steal_left, steal_right] = [left, right].map(|report| median(report, |at| at.steal));

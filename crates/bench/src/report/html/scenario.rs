@@ -18,7 +18,7 @@ const COSTS: &[(&str, &str)] = &[
 ];
 
 /// Metrics that are plotted in addition to a cell's figure, if there are any.
-const BESIDE: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
+const OTHER_METRICS: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
 
 pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
     let cells: Vec<_> = summary.cells_of(name).collect();
@@ -28,7 +28,7 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
             @if let Some(about) = label::about(name) { p { (about) } }
             (plots(&cells, &summary.stacks))
             details {
-                summary { "The figures in a table" }
+                summary { "Table of figures" }
                 (table(summary, &cells))
             }
             (notes(&warnings::of_scenario(summary, name)))
@@ -57,10 +57,14 @@ fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
     }
 }
 
-/// Returns plots of the figure, and of others in [`BESIDE`].
+/// Returns plots of the figure, and of others in [`OTHER_METRICS`].
 fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
-    let metrics = std::iter::once(&*of.cell.figure)
-        .chain(BESIDE.iter().copied().filter(|&name| name != of.cell.figure));
+    let metrics = std::iter::once(&*of.cell.figure).chain(
+        OTHER_METRICS
+            .iter()
+            .copied()
+            .filter(|&name| name != of.cell.figure),
+    );
     let plot = |metric: &str| {
         let rows: Vec<_> = of
             .entries
@@ -111,7 +115,7 @@ fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
         let curves = plot::distribution(of, stacks, name)?;
         Some(plot(
             &parameters(of),
-            "share of the transactions that took no longer",
+            "cumulative share of the transactions",
             &curves,
         ))
     });
