@@ -246,9 +246,14 @@ impl Selection {
         };
         if kind_of(name, purpose).is_none() {
             let kinds: Vec<_> = kinds(purpose).map(|kind| kind.name).collect();
+            let advice = match purpose {
+                Purpose::Network => " (try: pontoon bench list)",
+                Purpose::Relay => "",
+            };
             return Err(format!(
-                "unknown stack: known are {}, also with a suffix such as pasta-debian (try: pontoon bench list)",
-                kinds.join(", ")
+                "unknown stack: known are {}, also with a suffix such as {}-old{advice}",
+                kinds.join(", "),
+                kinds[0]
             ));
         }
         Ok(Self {

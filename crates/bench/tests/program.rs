@@ -146,9 +146,10 @@ fn namespace_of(harness: &Child) -> PathBuf {
 fn measures_as_root_and_as_unprivileged_user() {
     let directory = Directory::new();
     let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
-    let users: &[Option<u32>] = match rustix::process::geteuid().is_root() {
-        true => &[None, Some(NOBODY)],
-        false => &[None],
+    let users: &[Option<u32>] = if rustix::process::geteuid().is_root() {
+        &[None, Some(NOBODY)]
+    } else {
+        &[None]
     };
     for user in users {
         let mut command = directory.bench(
@@ -401,7 +402,7 @@ fn compares_two_builds_round_by_round() {
 #[test]
 fn measures_guests_in_shared_memory() {
     let directory = Directory::new();
-    let output = run(&mut directory.bench("shm --rounds 1 --duration 0.1"));
+    let output = run(&mut directory.bench("shm --rounds 1 --duration 0.1 --output s.json"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
     let text = String::from_utf8_lossy(&output.stdout);
     let rows: Vec<Vec<&str>> = text
@@ -422,4 +423,8 @@ fn measures_guests_in_shared_memory() {
         let moved = rate.is_ok_and(|rate: f64| rate > 1000.0);
         assert_eq!(moved, row[1] != "idle", "{row:?}");
     }
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(directory.path("s.json")).unwrap()).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), rows.len());
+    assert_eq!(json["rounds"], 1);
 }

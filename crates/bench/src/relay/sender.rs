@@ -15,9 +15,9 @@ pub(super) const HOPS: u32 = 32;
 pub(super) enum Frames {
     /// One call for each.
     Single,
-    /// So many in a call, which the kernel segments before the link.
+    /// This number in a call, which the kernel segments before the link.
     Segmented(u32),
-    /// So many in a call, which stay in one frame.
+    /// This number in a call, which stay in one frame (GSO).
     Coalesced(u32),
 }
 

@@ -20,9 +20,9 @@ use crate::network::{Namespace, ip_with, sysctl};
 /// The arrangement of relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// So many relays, one behind the other.
+    /// A number of relays, one behind the other.
     Chain(u8),
-    /// One relay with so many outputs.
+    /// One relay with a number of outputs.
     Tree(u8),
 }
 

@@ -11,9 +11,9 @@ pub(super) const TITLE: &str = "work of the harness";
 /// A share of the harness's work.
 #[derive(Clone, Copy)]
 pub(super) enum Share {
-    /// Of one CPU. Stamps are written at one end and checked at the other; this is both together.
+    /// The share of one CPU. Stamps are written at one end and checked at the other; this is the sum.
     Cpu(f64),
-    /// Of the time of a transaction.
+    /// The share of a transaction's time.
     Transaction(f64),
 }
 

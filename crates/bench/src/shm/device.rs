@@ -146,9 +146,10 @@ impl<'m> Device<'m> {
     /// Enables notifications. Returns true if frames have arrived meanwhile.
     fn rearm(&mut self, task: Task) -> Result<bool> {
         let sent = self.from_guest.attach(self.memory)?.rearm()?;
-        let room = match task.generates() {
-            true => self.to_guest.attach(self.memory)?.rearm()?,
-            false => 0,
+        let room = if task.generates() {
+            self.to_guest.attach(self.memory)?.rearm()?
+        } else {
+            0
         };
         Ok(sent + room > 0)
     }

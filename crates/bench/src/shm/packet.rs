@@ -68,9 +68,10 @@ fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<SideCounts> {
     let mut frames = 0;
     let watch = Stopwatch::start();
     loop {
-        let made = match task.generates() {
-            true => burst(|| send(socket, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?,
-            false => Some(0),
+        let made = if task.generates() {
+            burst(|| send(socket, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?
+        } else {
+            Some(0)
         };
         let received = match task {
             Task::Echo | Task::Send(_) => {
