@@ -100,7 +100,7 @@ impl Ports {
 
 /// A message of the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "word", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Message {
     /// The warm-up is over, and the measurement begins.
     Begin,

@@ -57,7 +57,7 @@ fn refuses_other_files() {
     for (content, why) in [
         (
             "{\"version\": 2}",
-            "it has version 2, and this program reads version 1",
+            "the report has version 2, and this program reads version 1",
         ),
         (
             "{\"backend\": \"pasta\"}",

@@ -12,7 +12,7 @@ use crate::client::{DURATION, LOOPBACK, Program, faulty, found};
 fn lines(job: Job) -> Vec<String> {
     let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), job, DURATION);
     let mut lines = vec![client.line().unwrap()];
-    if lines[0] == r#"{"message":"begin"}"# {
+    if lines[0] == r#"{"type":"begin"}"# {
         lines.push(client.line().unwrap());
     }
     client.release();
@@ -22,11 +22,11 @@ fn lines(job: Job) -> Vec<String> {
 #[test]
 fn writes_begin_and_end_as_lines_of_json() {
     let lines = lines(Job::RoundTrip);
-    assert_eq!(lines[0], r#"{"message":"begin"}"#);
+    assert_eq!(lines[0], r#"{"type":"begin"}"#);
     let end: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
     let keys: Vec<_> = end.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["congestion_control", "histograms", "values", "message"]);
-    assert_eq!(end["message"], "end");
+    assert_eq!(keys, ["congestion_control", "histograms", "type", "values"]);
+    assert_eq!(end["type"], "end");
     assert_eq!(end["histograms"]["latency"]["unit"], "us");
     assert!(end["histograms"]["latency"]["counts"][0][1].is_u64());
 }
@@ -36,15 +36,15 @@ fn writes_other_messages_as_lines_of_json() {
     for (message, line) in [
         (
             Message::Stalled { at_byte: 5 },
-            r#"{"message":"stalled","at_byte":5}"#,
+            r#"{"type":"stalled","at_byte":5}"#,
         ),
         (
             Message::Unreachable { why: "w".to_owned() },
-            r#"{"message":"unreachable","why":"w"}"#,
+            r#"{"type":"unreachable","why":"w"}"#,
         ),
         (
             Message::Failed { why: "w".to_owned() },
-            r#"{"message":"failed","why":"w"}"#,
+            r#"{"type":"failed","why":"w"}"#,
         ),
     ] {
         assert_eq!(serde_json::to_string(&message).unwrap(), line);
@@ -55,7 +55,7 @@ fn writes_other_messages_as_lines_of_json() {
         address: LOOPBACK,
     });
     assert!(
-        lines[0].starts_with(r#"{"message":"unreachable","why":""#),
+        lines[0].starts_with(r#"{"type":"unreachable","why":""#),
         "{lines:?}"
     );
 }
