@@ -69,7 +69,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
                         tr {
                             th {
                                 a href={ "#" (of.cell.scenario) } { (label::cell(of.cell)) }
-                                small { (code(&label::metric(&of.cell.figure))) (direction(of.metric)) }
+                                small { (code(label::metric(&of.cell.figure))) (direction(of.metric)) }
                             }
                             @for entry in &of.entries { (headline_figure(of, entry)) }
                         }

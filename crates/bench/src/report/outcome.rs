@@ -37,21 +37,17 @@ pub(super) fn all(entry: &Entry<'_>) -> Vec<String> {
 
 /// Describes the samples that a figure lacks: `2 of 7 stalled`. Returns `None` if it lacks none, or has none.
 pub(super) fn losses(entry: &Entry<'_>) -> Option<String> {
-    let is_stalled = |outcome: &Outcome| matches!(outcome, Outcome::Stalled { .. });
-    let is_unreachable = |outcome: &Outcome| matches!(outcome, Outcome::Unreachable { .. });
-    let is_failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed { .. });
-    let kinds: [(&dyn Fn(&Outcome) -> bool, &str); 3] = [
-        (&is_stalled, "stalled"),
-        (&is_unreachable, "not possible"),
-        (&is_failed, "failed"),
-    ];
-    let count = |is: &dyn Fn(&Outcome) -> bool| {
-        let outcomes = entry.samples.iter().map(|sample| &sample.outcome);
-        outcomes.filter(|outcome| is(outcome)).count()
-    };
-    let losses: Vec<_> = kinds
+    let mut counts = [(0, "stalled"), (0, "not possible"), (0, "failed")];
+    for sample in &entry.samples {
+        match sample.outcome {
+            Outcome::Measured => {}
+            Outcome::Stalled { .. } => counts[0].0 += 1,
+            Outcome::Unreachable { .. } => counts[1].0 += 1,
+            Outcome::Failed { .. } => counts[2].0 += 1,
+        }
+    }
+    let losses: Vec<_> = counts
         .iter()
-        .map(|(is, kind)| (count(is), kind))
         .filter(|(count, _)| *count > 0)
         .map(|(count, kind)| format!("{count} of {} {kind}", entry.samples.len()))
         .collect();

@@ -188,7 +188,7 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                 tbody {
                     @for of in cells {
                         tr class="first" {
-                            th { (code(&format!("`{}`", of.cell.name))) small { (code(&label::metric(&of.cell.figure))) } }
+                            th { (code(&format!("`{}`", of.cell.name))) small { (code(label::metric(&of.cell.figure))) } }
                             @for entry in &of.entries {
                                 td { @for line in of.lines(entry) { div { (line) } } }
                             }
