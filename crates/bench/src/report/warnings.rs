@@ -307,8 +307,9 @@ impl fmt::Display for Warning<'_> {
             }
             Self::TooFewRounds { rounds } => write!(
                 f,
-                "Too few rounds: with {rounds} rounds no difference is significant at {confidence:.0} % confidence, \
+                "Too few rounds: with {} no difference is significant at {confidence:.0} % confidence, \
                  however large it is. At least {LEAST_PAIRS} are needed.",
+                number::counted(*rounds as usize, "round"),
             ),
             Self::ManyComparisons { count } => write!(
                 f,
