@@ -1,4 +1,4 @@
-//! `cargo xtask bench-ab`: two revisions side by side, interleaved, with this tree's harness.
+//! `cargo xtask bench-ab`: compares two revisions in interleaved rounds, with this tree's `pontoon-bench`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,10 +13,10 @@ pub(crate) const USAGE: &str = "cargo xtask bench-ab REV[..REV] [SCENARIO...] [O
 /// A release build with link-time optimisation.
 const BUILD: Duration = Duration::from_secs(20 * 60);
 const BENCH: Duration = Duration::from_secs(3 * 60 * 60);
-const MOMENT: Duration = Duration::from_secs(60);
+const COMPARE: Duration = Duration::from_secs(60);
 
-/// Whether everything was built and measured. `arguments` begin with the revision; a second one stands in this tree's
-/// place.
+/// Returns true if everything was built and measured. `arguments` begin with the revision, or with two; a single one is
+/// compared with this tree.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let (revisions, rest) = arguments.split_first().context(USAGE)?;
     let (old, new) = match revisions.split_once("..") {
@@ -26,31 +26,31 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let directory = workspace().join("target/bench-ab");
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let old = build_revision(&directory, old)?;
-    let new = new.map(|new| build_revision(&directory, new)).transpose()?;
-    let harness = build(workspace(), &workspace().join("target"))?;
+    let target = workspace().join("target");
+    let harness = build(workspace(), "pontoon-bench", &target)?;
+    let new = match new {
+        Some(new) => build_revision(&directory, new)?,
+        None => build(workspace(), "pontoon", &target)?,
+    };
 
-    let against = format!(
-        "pontoon-old={},pontoon={}",
-        old.display(),
-        new.as_ref().unwrap_or(&harness).display()
-    );
+    let against = format!("pontoon-old={},pontoon={}", old.display(), new.display());
     let report = directory.join("report.json");
-    // One of an earlier run, of other revisions.
+    // Left by an earlier run of other revisions.
     let _ = std::fs::remove_file(&report);
     let mut bench = Command::new(&harness);
     bench
-        .args(["bench", "--against", &against, "--output"])
+        .args(["--against", &against, "--output"])
         .arg(&report)
         .args(rest);
     let measured = step::run("bench", &mut bench, BENCH)?;
     let mut compare = Command::new(&harness);
     compare
-        .args(["bench", "compare", "--stacks", "pontoon-old,pontoon"])
+        .args(["compare", "--stacks", "pontoon-old,pontoon"])
         .args([&report, &report]);
-    Ok(step::run("compare", &mut compare, MOMENT)? && measured)
+    Ok(step::run("compare", &mut compare, COMPARE)? && measured)
 }
 
-/// Builds `revision` in a worktree of its own, which is gone afterwards, and returns a copy of the program.
+/// Builds `pontoon` of `revision` in a temporary worktree and returns the path of a copy of it.
 fn build_revision(directory: &Path, revision: &str) -> Result<PathBuf> {
     let id = git(&[
         "rev-parse",
@@ -65,23 +65,27 @@ fn build_revision(directory: &Path, revision: &str) -> Result<PathBuf> {
     let tree = directory.join(format!("tree-{id}"));
     let path = tree.display().to_string();
     git(&["worktree", "add", "--force", "--detach", &path, &id])?;
-    let built = build(&tree, &directory.join("target"));
+    let built = build(&tree, "pontoon", &directory.join("target"));
     git(&["worktree", "remove", "--force", &path])?;
     std::fs::copy(built?, &program).with_context(|| format!("cannot write {}", program.display()))?;
     Ok(program)
 }
 
-/// Builds the program of a source tree and returns its path.
-fn build(tree: &Path, target: &Path) -> Result<PathBuf> {
+/// Builds a package's program of the same name and returns its path.
+fn build(tree: &Path, package: &str, target: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["build", "--release", "-p", "pontoon", "--target-dir"])
+        .args(["build", "--release", "-p", package, "--target-dir"])
         .arg(target)
         .current_dir(tree);
-    if !step::run(&format!("build {}", tree.display()), &mut cargo, BUILD)? {
-        bail!("cannot build {}", tree.display());
+    if !step::run(
+        &format!("build {package} of {}", tree.display()),
+        &mut cargo,
+        BUILD,
+    )? {
+        bail!("cannot build {package} of {}", tree.display());
     }
-    Ok(target.join("release/pontoon"))
+    Ok(target.join("release").join(package))
 }
 
 fn git(arguments: &[&str]) -> Result<String> {

@@ -1,49 +1,54 @@
-//! What can be said behind `pontoon bench`. Parsing performs no work.
+//! The command line of `pontoon-bench`. Parsing performs no work.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, value_parser};
+use clap::builder::styling::Styles;
+use clap::{Args, Parser, Subcommand, value_parser};
 
-use crate::native::Joint;
 use crate::scenario::{Profile, SCENARIOS};
-use crate::stack::{self, Wanted};
+use crate::stack::{self, PONTOON, Purpose, Selection};
+use crate::tap_guest::GuestLink;
 
-/// Examples first, then the options, one line each.
+/// The help: examples first, then the options, one line each.
 const HELP: &str = "\
 {about}
 
-  pontoon bench                                           everything, quickly, against whatever is installed
-  pontoon bench rr tcp-up --against veth,pasta            two scenarios, two stacks beside pontoon
-  pontoon bench --variant poll='--io poll' crr            pontoon twice
-  pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    programs of your choice
-  pontoon bench --profile full --output F.json --html F.html --resume  begin, or go on after an interruption
-  pontoon bench compare A.json B.json                     what changed
-  pontoon bench crr --against qemu-pontoon,qemu-passt     a virtual machine in the place of a namespace
-  pontoon bench rr --against lossy-stream-pontoon,lossy-stream-passt   one at native speed, behind a bad link
-  pontoon bench relay --rate 500000 --against smcroute    relays of multicast
-  pontoon bench list                                      scenarios, cells, and stacks found here
-  pontoon bench shm                                       what a frame costs a guest, by calls and in shared memory
-  pontoon bench exits                                     how often a guest leaves its virtual machine
+  pontoon bench                                           all scenarios, quickly, with all installed stacks
+  pontoon bench rr tcp-up --against veth,pasta            two scenarios, pontoon and two other stacks
+  pontoon bench --variant poll='--io poll' crr            pontoon with two sets of flags
+  pontoon bench --against pasta=/opt/pasta,pontoon-old=/tmp/pontoon    with these programs
+  pontoon bench --profile full --output F.json --html F.html --resume  start, or continue after an interruption
+  pontoon bench compare A.json B.json                     differences of two reports
+  pontoon bench crr --against qemu-pontoon,qemu-passt     with a virtual machine
+  pontoon bench rr --against lossy-stream-pontoon,lossy-stream-passt   without one, over a lossy link
+  pontoon bench relay --rate 500000 --against smcroute    multicast relays
+  pontoon bench list                                      scenarios, cells, and installed stacks
+  pontoon bench shm                                       cost of a frame for a guest, by calls and in shared memory
+  pontoon bench exits                                     exits of a virtual machine for a packet
 
 {usage-heading} {usage}
 
 {options}
 
-A table goes to standard output, progress to standard error. Everything happens in namespaces that end with the run;
-root is not needed. The exit status is 0 where everything was measured (or cannot be, and the table says why), 3 where
-something stalled or failed, 1 where we failed, 2 for wrong usage.
+A table is printed to standard output, progress to standard error. All measurements run in namespaces that end with the
+run; root is not needed. The exit status is 0 if all cells were measured (or are not possible, and the table has the
+reason), 3 if a measurement stalled or failed, 1 for other errors, 2 for wrong usage.
 ";
 
-#[derive(Args, Debug)]
+/// Compare network stacks on this machine
+#[derive(Debug, Parser)]
 #[command(
+    name = "pontoon-bench",
+    version,
+    styles = Styles::plain(),
     help_template = HELP,
     override_usage = "pontoon bench [OPTIONS] [SCENARIO...]",
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true
 )]
-pub struct Bench {
+pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
     #[command(flatten)]
@@ -52,16 +57,24 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Relays of multicast
-    Relay(crate::relay::Relay),
+    /// Compare multicast relays
+    Relay(crate::relay::Arguments),
     /// Compare two reports
     Compare(Compare),
-    /// List scenarios, cells, and stacks found here
+    /// List scenarios, cells, and installed stacks
     List(List),
-    /// What a frame costs a guest, by a call for each and in shared memory
+    /// Measure the cost of a frame for a guest, by a call for each and in shared memory
     Shm(Shm),
-    /// How often a guest leaves its virtual machine, for a packet and for a connection
+    /// Count how often a guest leaves its virtual machine, for a packet and for a connection
     Exits(crate::exits::Exits),
+    #[command(hide = true)]
+    LoadServer(LoadServer),
+    #[command(hide = true)]
+    LoadClient(LoadClient),
+    #[command(hide = true)]
+    TapGuest(TapGuest),
+    #[command(hide = true)]
+    FirstByte(FirstByte),
 }
 
 #[derive(Args, Debug)]
@@ -71,32 +84,32 @@ pub(crate) struct Measure {
     pub(crate) scenarios: Vec<String>,
     #[command(flatten)]
     pub(crate) stacks: Stacks,
-    /// Times that each cell is measured [default: 6 or 7]
+    /// Number of measurements of each cell [default: 6 or 7]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Seconds of a measurement [default: 0.4 or 1]
+    /// Seconds of each measurement [default: 0.4 or 1]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) duration: Option<f64>,
-    /// Write the report, after every measurement
+    /// Write the report as JSON, after every measurement
     #[arg(long, value_name = "F.json")]
     pub(crate) output: Option<PathBuf>,
-    /// Write a page with plots, at the end
+    /// Write the report as an HTML page with plots, at the end
     #[arg(long, value_name = "F.html")]
     pub(crate) html: Option<PathBuf>,
-    /// Go on with the run of which --output holds a part
+    /// Continue the incomplete run in the file of --output
     #[arg(long, requires = "output")]
     pub(crate) resume: bool,
 }
 
-/// Who takes part in what.
+/// The stacks to compare and the extent of the run.
 #[derive(Args, Debug)]
 pub(crate) struct Stacks {
-    /// Stacks beside pontoon: NAME[=PROGRAM] [default: those of namespaces]
+    /// Stacks to compare with pontoon: NAME[=PROGRAM] [default: those of namespaces]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
-    pub(crate) against: Vec<Wanted>,
-    /// Pontoon once more, with flags for 'run'
+    pub(crate) against: Vec<Selection>,
+    /// Compare pontoon with these flags of 'run', too
     #[arg(long, value_name = "NAME='FLAGS'", value_parser = variant)]
-    pub(crate) variant: Vec<Wanted>,
+    pub(crate) variant: Vec<Selection>,
     /// quick (ten minutes) or full (two hours)
     #[arg(
         long,
@@ -110,13 +123,13 @@ pub(crate) struct Stacks {
 
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
-    /// The report of before
+    /// The report of the first run
     #[arg(value_name = "A.json")]
     pub(crate) before: PathBuf,
-    /// The report of after
+    /// The report of the second run
     #[arg(value_name = "B.json")]
     pub(crate) after: PathBuf,
-    /// Take one stack of each report, as if they were the same
+    /// Compare stack A of the first report with stack B of the second
     #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1)]
     pub(crate) stacks: Vec<String>,
     /// Write the comparison [default: to standard output]
@@ -132,93 +145,89 @@ pub(crate) struct List {
 
 #[derive(Args, Debug)]
 pub(crate) struct Shm {
-    /// Times that each row is measured; its figures are medians
+    /// Number of measurements of each row; its figures are medians
     #[arg(long, value_name = "N", default_value = "5", value_parser = value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Seconds of a measurement
+    /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     pub(crate) duration: f64,
-    /// A source tree of Solo5, built, whose spt is measured over a tap
+    /// Measure spt of this built source tree of Solo5, too, over a tap
     #[arg(long, value_name = "DIR")]
     pub(crate) solo5: Option<PathBuf>,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "F.json")]
+    pub(crate) output: Option<PathBuf>,
 }
 
-/// `bench-server`: the one server.
+/// `load-server`: the load server of all stacks.
 #[derive(Args, Debug)]
-pub struct Server {
+pub(crate) struct LoadServer {
     pub(crate) listen: IpAddr,
 }
 
-/// `bench-client`: the one client.
+/// `load-client`: the load client of all stacks.
 #[derive(Args, Debug)]
-pub struct Client {
-    /// Of this network namespace, from now on.
+pub(crate) struct LoadClient {
+    /// The congestion control that the network namespace gets.
     #[arg(long)]
     pub(crate) congestion_control: Option<String>,
     pub(crate) server: IpAddr,
-    /// A [`crate::job::Order`] as JSON.
-    pub(crate) order: String,
+    /// A [`crate::job::JobSpec`] as JSON.
+    pub(crate) job_spec: String,
 }
 
-/// `bench-machine`: a machine at native speed.
+/// `tap-guest`: a network namespace with a tap in the place of a virtual machine.
 #[derive(Args, Debug)]
-pub struct Machine {
-    /// Of its interface.
+pub(crate) struct TapGuest {
+    /// The MTU of the tap.
     #[arg(long)]
     pub(crate) mtu: u16,
-    /// What its frames go by.
+    /// The link that carries the frames of the tap.
     #[arg(long)]
-    pub(crate) joint: Joint,
-    /// Of who serves it.
+    pub(crate) guest_link: GuestLink,
+    /// The socket of the backend.
     pub(crate) socket: PathBuf,
-    /// What to run in it.
+    /// The command to run in the namespace.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// `bench-touch`: one byte there and back.
+/// `first-byte`: sends one byte and receives it back.
 #[derive(Args, Debug)]
-pub struct Touch {
+pub(crate) struct FirstByte {
     pub(crate) server: IpAddr,
     pub(crate) port: u16,
 }
 
 impl Stacks {
-    /// All of them, pontoon among them.
-    pub(crate) fn wanted(&self) -> Vec<Wanted> {
-        let plain = |name: &str| Wanted {
-            name: name.to_owned(),
-            program: None,
-            flags: Vec::new(),
-        };
+    /// Returns the stacks to compare. Pontoon is among them, unless only machines are named.
+    pub(crate) fn wanted(&self) -> Vec<Selection> {
         let mut wanted = self.against.clone();
         if wanted.is_empty() {
-            wanted = stack::usual().map(plain).collect();
+            wanted = stack::defaults().collect();
         }
-        let takes_part = |one: &Wanted| one.name == PONTOON;
-        if !wanted.iter().any(takes_part) && wanted.iter().any(|one| stack::is_usual(&one.name)) {
-            wanted.push(plain(PONTOON));
+        let is_pontoon = |one: &Selection| one.name == PONTOON;
+        if !wanted.iter().any(is_pontoon) && wanted.iter().any(|one| stack::is_default(&one.name)) {
+            wanted.push(Selection::usual(PONTOON));
         }
         let variants = match self.profile {
             Profile::Full if self.variant.is_empty() => &["event", "poll"][..],
             Profile::Full | Profile::Quick => &[],
         };
-        wanted.extend(variants.iter().map(|mode| Wanted {
+        wanted.extend(variants.iter().map(|mode| Selection {
             flags: vec!["--io".to_owned(), (*mode).to_owned()],
-            ..plain(&format!("{PONTOON}-{mode}"))
+            ..Selection::usual(&format!("{PONTOON}-{mode}"))
         }));
         wanted.extend(self.variant.iter().cloned());
         wanted
     }
 }
 
-const PONTOON: &str = "pontoon";
-
 fn scenario(text: &str) -> Result<String, String> {
     if SCENARIOS.iter().any(|scenario| scenario.name == text) {
         return Ok(text.to_owned());
     }
-    Err("no such scenario (try: pontoon bench list)".into())
+    Err("unknown scenario (try: pontoon bench list)".into())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -228,47 +237,22 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn against(text: &str) -> Result<Wanted, String> {
-    let (name, program) = match text.split_once('=') {
-        Some((name, program)) => (name, Some(PathBuf::from(program))),
-        None => (text, None),
-    };
-    if !stack::is_known(name) {
-        let kinds: Vec<_> = stack::kinds().collect();
-        return Err(format!(
-            "not a stack's name: {}, or one of them with something behind it, such as pasta-debian \
-             (try: pontoon bench list)",
-            kinds.join(", ")
-        ));
-    }
-    Ok(Wanted {
-        name: file_name(name)?,
-        program,
-        flags: Vec::new(),
-    })
+fn against(text: &str) -> Result<Selection, String> {
+    Selection::parse(text, Purpose::Network)
 }
 
-fn variant(text: &str) -> Result<Wanted, String> {
+fn variant(text: &str) -> Result<Selection, String> {
     let (name, flags) = text.split_once('=').ok_or("not of the form NAME='FLAGS'")?;
     let name = if name.starts_with(PONTOON) {
         name.to_owned()
     } else {
         format!("{PONTOON}-{name}")
     };
-    Ok(Wanted {
-        name: file_name(&name)?,
+    Ok(Selection {
+        name: stack::file_name(&name)?,
         program: None,
         flags: flags.split_whitespace().map(str::to_owned).collect(),
     })
-}
-
-/// A name that can be a file's and a column's.
-fn file_name(name: &str) -> Result<String, String> {
-    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    if name.is_empty() || !name.chars().all(fits) {
-        return Err("a stack's name has letters, digits, '-', '_' and '.'".into());
-    }
-    Ok(name.to_owned())
 }
 
 #[cfg(test)]

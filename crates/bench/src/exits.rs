@@ -1,8 +1,9 @@
-//! `pontoon bench exits`: how often a guest leaves its virtual machine, for a packet and for a connection.
+//! `pontoon bench exits`: counts how often a guest leaves its virtual machine, for a packet and for a connection.
 //!
-//! The machine is the example's, `pontoon-microvm`, with the engine inside. Exits are counted and nothing is timed: where
-//! KVM emulates the guest instruction by instruction, times would mean nothing, and KVM's own count of exits has those
-//! instructions in it. So an exit is a return from KVM_RUN, a doorbell that the kernel took, a halt, or an interrupt.
+//! The machine is the example's, `pontoon-microvm`, with the engine inside. Exits are counted and nothing is timed:
+//! where KVM emulates the guest instruction by instruction, times are meaningless, and KVM's own count of exits
+//! contains those instructions. So an exit is a return from KVM_RUN, a doorbell that the kernel handled (ioeventfd), a
+//! halt, or an interrupt.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,25 +12,30 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use serde::Deserialize;
 
+use crate::report;
+
 mod table;
 #[cfg(test)]
 mod tests;
 
-/// What was asked for.
+/// Arguments of `pontoon bench exits`.
 #[derive(Args, Debug)]
 pub(crate) struct Exits {
-    /// Datagrams of each measurement
+    /// Number of datagrams of each measurement
     #[arg(long, value_name = "N", default_value = "2000", value_parser = value_parser!(u32).range(1..=1_000_000))]
     datagrams: u32,
-    /// Connections of each measurement
+    /// Number of connections of each measurement
     #[arg(long, value_name = "N", default_value = "100", value_parser = value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
-    /// The machine [default: pontoon-microvm beside this program]
+    /// The program of the machine [default: pontoon-microvm beside this program]
     #[arg(long, value_name = "PATH")]
     machine: Option<PathBuf>,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "F.json")]
+    output: Option<PathBuf>,
 }
 
-/// What the guest does.
+/// The guest's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Send,
@@ -37,18 +43,18 @@ enum Task {
     Connect,
 }
 
-/// How frames come and go.
+/// The path of frames between guest and engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// By a call for each.
+    /// A call (an exit to the VMM) for each frame.
     Calls,
-    /// By virtio, whose doorbells and interrupts the VMM passes on.
+    /// Virtio, with doorbells and interrupts that the VMM forwards.
     Passed,
-    /// By virtio with ioeventfd and irqfd.
+    /// Virtio with ioeventfd and irqfd.
     Direct,
-    /// The same with event indices.
+    /// `Direct` with event indices.
     EventIndex,
-    /// The same, and neither side sleeps.
+    /// `EventIndex` with both sides polling.
     Poll,
 }
 
@@ -61,38 +67,41 @@ const LINKS: [Link; 5] = [
     Link::Poll,
 ];
 
-/// What the machine says of a run, as far as it is of interest.
+/// The fields of the machine's report that are of interest.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Outcome {
+struct RunResult {
     done: u32,
     doorbells: u64,
     returns: u64,
     kvm: Statistics,
 }
 
-/// What KVM counted.
+/// Counters of KVM.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Statistics {
     halts: u64,
     interrupts: u64,
 }
 
-/// Runs the machine for each row, and prints the table.
+/// Runs the machine for each row, and returns the table.
 ///
 /// # Errors
-/// There is no machine, or one failed.
+/// There is no KVM or no machine, or a machine failed.
 pub(crate) fn exits(arguments: &Exits) -> Result<String> {
     if !Path::new("/dev/kvm").exists() {
-        bail!("there is no /dev/kvm here, so there are no exits to count");
+        bail!("there is no /dev/kvm, so exits cannot be counted");
     }
     let machine = machine(arguments.machine.as_deref())?;
     let mut rows = Vec::new();
     for task in TASKS {
         for link in LINKS {
-            let outcome = run(&machine, task, link, arguments)
+            let result = run(&machine, task, link, arguments)
                 .with_context(|| format!("{}, {}", task.name(), link.name()))?;
-            rows.push((task, link, outcome));
+            rows.push((task, link, result));
         }
+    }
+    if let Some(path) = &arguments.output {
+        report::write_figures(&table::json(&rows), path)?;
     }
     Ok(table::markdown(&rows))
 }
@@ -104,14 +113,14 @@ fn machine(wanted: Option<&Path>) -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("pontoon-microvm");
     if !beside.exists() {
         bail!(
-            "{} is not there (try: cargo build --release -p pontoon-microvm, or --machine PATH)",
+            "{} does not exist (try: cargo build --release -p pontoon-microvm, or --machine PATH)",
             beside.display()
         );
     }
     Ok(beside)
 }
 
-fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<Outcome> {
+fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<RunResult> {
     let count = match task {
         Task::Send | Task::Receive => arguments.datagrams,
         Task::Connect => arguments.connections,
@@ -125,16 +134,16 @@ fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<Outc
     if !output.status.success() {
         bail!("the machine ended with {}", output.status);
     }
-    let outcome: Outcome =
-        serde_json::from_slice(&output.stdout).context("the machine says nothing known")?;
-    if outcome.done == 0 {
-        bail!("the guest has done nothing");
+    let result: RunResult =
+        serde_json::from_slice(&output.stdout).context("cannot parse the report of the machine")?;
+    if result.done == 0 {
+        bail!("the guest has completed no operation");
     }
-    Ok(outcome)
+    Ok(result)
 }
 
-impl Outcome {
-    /// Exits of the guest's. A doorbell that the VMM hears is a return already.
+impl RunResult {
+    /// Returns the number of exits. A doorbell that the VMM handles is among the returns already.
     fn exits(&self, link: Link) -> u64 {
         let taken = match link {
             Link::Calls | Link::Passed => 0,

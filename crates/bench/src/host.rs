@@ -1,4 +1,4 @@
-//! The host that stacks lead to: its network, its servers, and the client's program.
+//! The host side of a measurement: its network, its servers, and the client's program.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,29 +9,29 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::enclosure::Enclosure;
 use crate::job::Ports;
 use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
+use crate::sandbox_ns::SandboxNs;
 
-/// Verbs of the program that the harness starts.
-pub(crate) const SERVER: &str = "bench-server";
-pub(crate) const CLIENT: &str = "bench-client";
-pub(crate) const TOUCH: &str = "bench-touch";
-pub(crate) const MACHINE: &str = "bench-machine";
+/// Commands of `pontoon-bench` that the harness starts.
+pub(crate) const SERVER: &str = "load-server";
+pub(crate) const CLIENT: &str = "load-client";
+pub(crate) const FIRST_BYTE: &str = "first-byte";
+pub(crate) const TAP_GUEST: &str = "tap-guest";
 
-/// Ports to publish: for users, and below those from which the host's kernel chooses.
+/// Ports to publish: open to unprivileged users, and below the range of ephemeral ports.
 const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;
 
 pub(crate) struct Host {
-    pub(crate) enclosure: Enclosure,
+    pub(crate) sandbox_ns: SandboxNs,
     pub(crate) network: Network,
-    /// This program, where every user may run it.
+    /// A copy of this program that every user may run.
     pub(crate) client: PathBuf,
-    /// Why no names are answered here.
+    /// The reason why there is no resolver.
     pub(crate) no_resolver: Option<String>,
     /// The port that was published last.
     published: Cell<u16>,
-    /// By the congestion control that their listening sockets were born with.
+    /// Servers by the congestion control of their listening sockets.
     servers: BTreeMap<String, Server>,
 }
 
@@ -41,19 +41,19 @@ struct Server {
 }
 
 impl Host {
-    /// Builds it; the caller is alone in new namespaces.
+    /// Builds the host. The calling process must be alone in new namespaces.
     ///
     /// # Errors
-    /// Something is missing on the machine.
-    pub(crate) fn new(enclosure: Enclosure) -> Result<Self> {
+    /// A program or a kernel feature is missing.
+    pub(crate) fn new(sandbox_ns: SandboxNs) -> Result<Self> {
         let network = Network::new()?;
-        let resolver = enclosure
+        let resolver = sandbox_ns
             .replace_resolv_conf("nameserver 127.0.0.1\n")
             .and_then(|()| resolver::start());
-        let this = std::env::current_exe().context("cannot find this program")?;
+        let this = std::env::current_exe().context("cannot find the path of this program")?;
         Ok(Self {
-            client: enclosure.publish(&this, "bench")?,
-            enclosure,
+            client: sandbox_ns.install_program(&this, "bench")?,
+            sandbox_ns,
             network,
             no_resolver: resolver.err().map(|error| format!("{error:#}")),
             published: Cell::new(PUBLISHED.start),
@@ -61,16 +61,17 @@ impl Host {
         })
     }
 
-    /// Prepares the host for a measurement with a congestion control, or the machine's, and returns its name.
+    /// Prepares the host for a measurement with a congestion control, or with the machine's default, and returns its
+    /// name.
     ///
     /// # Errors
-    /// The congestion control is not to be had.
+    /// The kernel lacks the congestion control, or this user may not use it.
     pub(crate) fn prepare(&self, congestion_control: Option<&str>) -> Result<String> {
         self.network.set_loopback_mtu(LOOPBACK_MTU)?;
         self.network.set_congestion_control(congestion_control)
     }
 
-    /// Where the servers are whose sockets have the congestion control that the host was prepared with.
+    /// Returns the ports of the servers whose sockets have the congestion control that the host was prepared with.
     ///
     /// # Errors
     /// A server does not start.
@@ -84,8 +85,8 @@ impl Host {
         Ok(ports)
     }
 
-    /// A port of the host that nobody has used for a minute: until then the last connections to it are in TIME-WAIT,
-    /// and it cannot be bound.
+    /// Returns a port of the host that was not used for a minute: until then the last connections to it are in
+    /// TIME-WAIT, and it cannot be bound.
     pub(crate) fn port_to_publish(&self) -> u16 {
         let next = self.published.get() + 1;
         self.published.set(if next < PUBLISHED.end {
@@ -96,13 +97,13 @@ impl Host {
         self.published.get()
     }
 
-    /// Processes that stay between measurements.
-    pub(crate) fn standing(&self) -> Vec<u32> {
+    /// Returns the ids of the processes that stay between measurements.
+    pub(crate) fn persistent_processes(&self) -> Vec<u32> {
         self.servers.values().map(|server| server.child.id()).collect()
     }
 
-    /// Ends the servers, one of which something has gone wrong with. New ones start when they are needed.
-    pub(crate) fn renew_servers(&mut self) {
+    /// Kills the servers after a failure. New ones start when they are needed.
+    pub(crate) fn restart_servers(&mut self) {
         self.servers.clear();
     }
 }
@@ -116,8 +117,8 @@ impl Server {
             .spawn()
             .context("cannot start the server")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut line)?;
-        let ports = serde_json::from_str(&line).context("the server did not say its ports")?;
+        BufReader::new(child.stdout.take().context("the pipe is missing")?).read_line(&mut line)?;
+        let ports = serde_json::from_str(&line).context("the server did not write its ports")?;
         Ok(Self { child, ports })
     }
 }

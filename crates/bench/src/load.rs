@@ -1,9 +1,9 @@
 //! The load: one server and one client program, the same for every stack.
 //!
-//! A client opens a *session* over the server's control port ([`control`]), which lasts as long as that connection and
-//! takes with it whatever the client opened. Everything is counted where it arrives: the client asks the server for
-//! *marks*, a count and the server's clock at one moment, and a figure is the difference of two. Nothing is polled and
-//! nothing sleeps between a request and its answer; every wait has an end, and what stands still is told within three
+//! A client opens a *session* over the server's control port ([`control`]). It lasts as long as that connection; at its
+//! end the server closes what the client has opened. Everything is counted where it arrives: the client requests
+//! *checkpoints* of the server, a count and the time at which it was read, and a figure is the difference of two. No
+//! end polls or sleeps between a request and its answer. Every wait has a timeout, and a stall is reported within three
 //! times the measurement's duration from its beginning.
 //!
 //! One file is one job, with both of its ends.
@@ -15,12 +15,14 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::job::{Job, Order, Word};
+use crate::job::{Job, JobSpec, Message};
 
 mod blackhole;
 mod calibrate;
+mod client;
 mod connect;
 mod control;
+mod datagram_counter;
 mod datagram_round_trip;
 mod datagrams;
 mod descriptors;
@@ -37,62 +39,60 @@ mod round_trip;
 mod server;
 mod session;
 mod socket;
-mod stage;
 mod stamp;
 mod stream;
-mod tally;
 
 pub use calibrate::calibrate;
-pub use fault::{Fault, Sound};
+pub use fault::{Fault, NoFault};
 pub use server::Server;
 
-use stage::Stage;
+use client::Client;
 
-/// Serves clients on `listen`: says the [`Ports`](crate::job::Ports) in a line of JSON on the standard output, and
-/// returns when the standard input ends.
+/// Serves clients on `listen`: writes the [`Ports`](crate::job::Ports) as a line of JSON to standard output, and
+/// returns when standard input ends.
 ///
 /// # Errors
-/// A port cannot be opened, or the standard output is gone.
+/// A port cannot be opened, or standard output is closed.
 pub fn serve(listen: IpAddr) -> Result<()> {
-    let server = Server::start::<Sound>(listen).with_context(|| format!("cannot listen on {listen}"))?;
-    say(&server.ports())?;
+    let server = Server::start::<NoFault>(listen).with_context(|| format!("cannot listen on {listen}"))?;
+    write_line(&server.ports())?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }
 
-/// Does what is ordered, against the server at `server`, and says [`Word`]s. Call it while there is one thread.
+/// Performs a job against the server at `server`, and writes [`Message`]s. The process must have one thread.
 ///
 /// # Errors
-/// The standard output or input is gone.
-pub fn work(server: IpAddr, order: Order) -> Result<()> {
-    if let Err(word) = Stage::new(server, order).and_then(|mut stage| perform(&mut stage)) {
-        say(&word)?;
+/// Standard output or input is closed.
+pub fn work(server: IpAddr, job_spec: JobSpec) -> Result<()> {
+    if let Err(message) = Client::new(server, job_spec).and_then(|mut client| perform(&mut client)) {
+        write_line(&message)?;
     }
     Ok(())
 }
 
-fn perform(stage: &mut Stage) -> Result<(), Word> {
-    match stage.job().clone() {
-        Job::Stream { direction, streams } => stream::run(stage, direction, streams),
-        Job::Hash { direction, bytes } => hash::run(stage, direction, bytes),
-        Job::RoundTrip => round_trip::run(stage),
-        Job::Connect { clients } => connect::run(stage, clients),
-        Job::PublishConnect { port, .. } => publish::run(stage, port),
-        Job::Datagrams { size, rate } => datagrams::run(stage, size, rate),
+fn perform(client: &mut Client) -> Result<(), Message> {
+    match client.job().clone() {
+        Job::Stream { direction, streams } => stream::run(client, direction, streams),
+        Job::Hash { direction, bytes } => hash::run(client, direction, bytes),
+        Job::RoundTrip => round_trip::run(client),
+        Job::Connect { clients } => connect::run(client, clients),
+        Job::PublishConnect { port, .. } => publish::run(client, port),
+        Job::Datagrams { size, rate } => datagrams::run(client, size, rate),
         Job::SegmentedDatagrams { size, segments, gro } => {
-            datagrams::run_segmented(stage, size, segments, gro)
+            datagrams::run_segmented(client, size, segments, gro)
         }
-        Job::DatagramRoundTrip => datagram_round_trip::run(stage),
-        Job::Blackhole { pending, address } => blackhole::run(stage, pending, address),
-        Job::IdleFlows { flows } => idle_flows::run(stage, flows),
-        Job::Names { resolver } => names::run(stage, resolver),
-        Job::Echo { address } => ping::run(stage, address),
-        Job::Idle => stage.idle(),
+        Job::DatagramRoundTrip => datagram_round_trip::run(client),
+        Job::Blackhole { pending, address } => blackhole::run(client, pending, address),
+        Job::IdleFlows { flows } => idle_flows::run(client, flows),
+        Job::Names { resolver } => names::run(client, resolver),
+        Job::Echo { address } => ping::run(client, address),
+        Job::Idle => client.idle(),
     }
 }
 
-/// A line of JSON on the standard output.
-fn say(what: &impl Serialize) -> io::Result<()> {
+/// Writes a line of JSON to standard output.
+fn write_line(what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     let mut out = io::stdout().lock();
@@ -100,18 +100,18 @@ fn say(what: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-fn failed(why: impl Display) -> Word {
-    Word::Failed { why: why.to_string() }
+fn failed(why: impl Display) -> Message {
+    Message::Failed { why: why.to_string() }
 }
 
-fn unreachable(why: impl Display) -> Word {
-    Word::Unreachable { why: why.to_string() }
+fn unreachable(why: impl Display) -> Message {
+    Message::Unreachable { why: why.to_string() }
 }
 
-/// What an error on a connection says when `at_byte` bytes (or transactions) had got through.
-fn stalled_or_failed(error: &io::Error, at_byte: u64) -> Word {
+/// Returns the message for an error on a connection, after `at_byte` bytes (or transactions).
+fn stalled_or_failed(error: &io::Error, at_byte: u64) -> Message {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Word::Stalled { at_byte },
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Message::Stalled { at_byte },
         _ => failed(format_args!("connection lost at byte {at_byte}: {error}")),
     }
 }

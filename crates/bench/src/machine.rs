@@ -1,4 +1,4 @@
-//! The machine and the user, for the report.
+//! Describes the machine and the user, for the report.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::schema::Machine;
 
-/// Limits that change figures.
+/// Limits that affect figures.
 const SYSCTLS: &[&str] = &[
     "net.core.rmem_default",
     "net.core.rmem_max",
@@ -22,7 +22,7 @@ const SYSCTLS: &[&str] = &[
     "fs.nr_open",
 ];
 
-/// What can be found out about them.
+/// Returns the description, with what this user may read.
 pub(crate) fn describe() -> Machine {
     let uname = rustix::system::uname();
     let info = rustix::system::sysinfo();
@@ -39,13 +39,13 @@ pub(crate) fn describe() -> Machine {
         virtual_machine: virtual_machine(&cpuinfo),
         congestion_control: sysctl("net.ipv4.tcp_congestion_control").unwrap_or_default(),
         sysctls,
-        // None is no limit.
+        // `None` means no limit.
         descriptors_hard: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
         user_id: geteuid().as_raw(),
     }
 }
 
-/// The name that firmware has for a machine whose CPU says that it is virtual.
+/// Returns the firmware's name of the machine, if the CPU has the flag of a hypervisor.
 fn virtual_machine(cpuinfo: &str) -> Option<String> {
     let flags = value(cpuinfo, "flags")?;
     flags.split(' ').find(|flag| *flag == "hypervisor")?;
@@ -69,7 +69,7 @@ fn read(path: &str) -> Option<String> {
         .map(|text| text.trim().to_owned())
 }
 
-/// Of the first line `key : value`.
+/// Returns the value of the first line `key : value`.
 fn value(text: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;

@@ -1,12 +1,12 @@
-//! The network around the harness's host: the only one that a measurement touches.
+//! The network around the harness's host, which is the only one that a measurement uses.
 //!
 //! ```text
-//! guest of veth ---- host (the enclosure's namespace) ---- outside
+//! guest of veth ---- host (the namespace of the harness) ---- outside
 //!      .2  10.77.0.0/24 .1                .1  198.51.100.0/24  .2, 203.0.113.2
 //! ```
 //!
-//! The host's default route leads outside, where one address answers echo requests and every other swallows whatever
-//! is sent to it. Servers are on the host.
+//! The host's default route leads outside, where one address answers echo requests and packets to any other are
+//! dropped. Servers are on the host.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -26,29 +26,29 @@ use rustix::thread::{
 
 pub(crate) mod resolver;
 
-/// The host, as the guest of `veth` sees it.
+/// The host's address on the veth pair.
 pub(crate) const VETH_HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-/// The guest of `veth`.
+/// The guest's address on the veth pair.
 pub(crate) const VETH_GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
-/// Answers echo requests, one hop from the host.
+/// An address that answers echo requests, one hop from the host.
 pub(crate) const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2));
-/// Never answers.
+/// An address that never answers.
 pub(crate) const BLACKHOLE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 99));
 
 const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
 
-/// Host and outside; they last as long as this value.
+/// Host and outside, which exist as long as this value.
 pub(crate) struct Network {
     _outside: Namespace,
     guest: Namespace,
-    /// Of a namespace that nobody has touched, which is the machine's.
+    /// The congestion control of a new namespace, which is the machine's default.
     default_congestion_control: String,
     loopback_mtu: Cell<u32>,
     veth_mtu: Cell<u32>,
 }
 
 impl Network {
-    /// Builds it in the caller's network namespace, which is new.
+    /// Builds the network in the caller's network namespace, which is new.
     ///
     /// # Errors
     /// `ip` is missing, or the kernel lacks veth.
@@ -85,7 +85,7 @@ impl Network {
             ))
         })?;
         sysctl("net/ipv4/ip_forward", "1")?;
-        // Any user may ping, as far as there are users here.
+        // All users that exist here may open ping sockets.
         let groups = if geteuid().is_root() {
             "0 2147483647".to_owned()
         } else {
@@ -108,11 +108,11 @@ impl Network {
         })
     }
 
-    /// Sets the congestion control of sockets to come, on the host and in the guest of `veth`; none is the machine's.
-    /// Returns its name.
+    /// Sets the congestion control of new sockets, on the host and in the guest of `veth`; `None` is the machine's
+    /// default. Returns its name.
     ///
     /// # Errors
-    /// The kernel does not have it.
+    /// The kernel lacks it.
     pub(crate) fn set_congestion_control(&self, name: Option<&str>) -> Result<String> {
         let name = name.unwrap_or(&self.default_congestion_control);
         set_congestion_control(name)?;
@@ -123,7 +123,7 @@ impl Network {
     /// Sets the MTU of the host's loopback.
     ///
     /// # Errors
-    /// The kernel's.
+    /// `ip` fails.
     pub(crate) fn set_loopback_mtu(&self, mtu: u32) -> Result<()> {
         if self.loopback_mtu.replace(mtu) != mtu {
             ip(&format!("link set lo mtu {mtu}"))?;
@@ -134,7 +134,7 @@ impl Network {
     /// Sets the MTU between the host and the guest of `veth`, both ways.
     ///
     /// # Errors
-    /// The kernel's.
+    /// `ip` fails.
     pub(crate) fn set_veth_mtu(&self, mtu: u32) -> Result<()> {
         if self.veth_mtu.replace(mtu) != mtu {
             ip(&format!("link set veth0 mtu {mtu}"))?;
@@ -147,42 +147,42 @@ impl Network {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn inside_guest(&self, command: &mut Command) -> Result<()> {
+    pub(crate) fn run_in_guest(&self, command: &mut Command) -> Result<()> {
         let namespace = self.guest.0.try_clone()?;
         let enter = move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into)
         };
-        // SAFETY: between fork and exec it makes one system call and touches no memory but its own.
+        // SAFETY: between fork and exec the closure makes one system call and accesses only its own memory.
         unsafe { command.pre_exec(enter) };
         Ok(())
     }
 }
 
-/// Kernels choose ports from here up: more than usual, so that short connections do not use them up.
+/// The first ephemeral port. The range is larger than usual, so that short connections do not exhaust it.
 pub(crate) const FIRST_LOCAL_PORT: u16 = 2048;
 
-/// The kernel's own, of loopbacks.
+/// The kernel's default MTU of loopback interfaces.
 pub(crate) const LOOPBACK_MTU: u32 = 65536;
 
-/// The largest MTU of the stacks that translate, and veth's where a cell asks for the best.
+/// The largest MTU of the translating stacks, and that of veth in cells with the best MTU.
 pub(crate) const BEST_MTU: u32 = 65520;
 
-/// Sets the congestion control of sockets to come in the caller's network namespace.
+/// Sets the congestion control of new sockets in the caller's network namespace.
 ///
 /// # Errors
-/// The kernel does not have it, or it is not for this user.
+/// The kernel lacks it, or this user may not use it.
 pub(crate) fn set_congestion_control(name: &str) -> Result<()> {
     let path = format!("/proc/sys/{CONGESTION_CONTROL}");
     if std::fs::read_to_string(&path).is_ok_and(|current| current.trim() == name) {
         return Ok(());
     }
-    std::fs::write(path, name).with_context(|| format!("congestion control {name} is not to be had"))
+    std::fs::write(path, name).with_context(|| format!("cannot set congestion control {name}"))
 }
 
-/// The interface towards `address` in the network namespace of process `pid`: its MTU and its queue's length.
+/// Returns MTU and queue length of the interface towards `address` in the network namespace of process `pid`.
 ///
 /// # Errors
-/// The process is gone.
+/// The process has ended.
 pub(crate) fn interface_of(pid: u32, address: IpAddr) -> Result<(u32, u32)> {
     let namespace = Namespace(File::open(format!("/proc/{pid}/ns/net"))?);
     namespace.enter(|| {
@@ -202,13 +202,13 @@ fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     words.nth(1)
 }
 
-/// A network namespace that lives as long as this value and what runs inside.
+/// A network namespace, which exists as long as this value and processes inside.
 pub(crate) struct Namespace(File);
 
 impl Namespace {
     pub(crate) fn new() -> Result<Self> {
         let made = std::thread::spawn(|| -> Result<Self> {
-            // SAFETY: only descriptors are shared with other threads, and NEWNET takes none of them away.
+            // SAFETY: only descriptors are shared with other threads, and CLONE_NEWNET closes none of them.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
             Ok(Self(File::open("/proc/thread-self/ns/net")?))
         });
@@ -226,7 +226,7 @@ impl Namespace {
         })
     }
 
-    /// For a program that inherits it.
+    /// Returns the path of the namespace for a program that inherits the descriptor.
     pub(crate) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
@@ -237,7 +237,7 @@ pub(crate) fn ip(lines: &str) -> Result<()> {
     ip_with(lines, &[])
 }
 
-/// The same, and it inherits `namespaces`.
+/// Runs `ip` with descriptors of `namespaces`.
 pub(crate) fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
     let mut command = Command::new("ip");
     command
@@ -256,10 +256,10 @@ pub(crate) fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
         }
         keep_net_admin()
     };
-    // SAFETY: between fork and exec it makes some system calls, and allocates nothing.
+    // SAFETY: between fork and exec the closure makes some system calls, and allocates nothing.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().context("cannot run ip (try: install iproute2)")?;
-    let mut input = child.stdin.take().context("no pipe")?;
+    let mut input = child.stdin.take().context("the pipe is missing")?;
     for line in lines.lines() {
         writeln!(input, "{}", line.trim())?;
     }
@@ -270,7 +270,7 @@ pub(crate) fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
     Ok(())
 }
 
-/// Lets the next exec keep the right to configure networks, which a user other than root would lose.
+/// Keeps CAP_NET_ADMIN over the next exec, by which a user other than root would lose it.
 fn keep_net_admin() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     sets.inheritable |= CapabilitySet::NET_ADMIN;

@@ -1,18 +1,21 @@
-//! `pontoon bench relay`: what relays of multicast deliver, lose, and cost, side by side.
+//! `pontoon bench relay`: compares the throughput, loss and CPU time of multicast relays.
 //!
-//! A sender that keeps a rate, relays in a row or one with several outputs, and sinks that count in the kernel, so that
-//! they cost no CPU of their own: a socket whose filter takes nothing counts what came all the way up as dropped. The
-//! sender has one CPU and the relays another, where there are two. Its datagrams leave in calls of sixteen, which the kernel
-//! takes apart before the link, as one call for each would be the limit; `--super` leaves them together.
+//! The network has a sender with a constant rate, a chain of relays or one with several outputs, and sinks. Sinks count
+//! in the kernel, so that they need no CPU time of their own: their sockets have a filter that drops everything, and
+//! the kernel counts the drops. The sender has one CPU and the relays another, if there are two. The sender sends
+//! sixteen datagrams in each call, as one call for each would limit the rate, and the kernel segments them before the
+//! link; with `--super` they stay together.
 
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::enclosure::{Enclosure, enclosed};
+use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
+use crate::stack::{self, Purpose, Selection};
 
 mod latency;
 mod page;
@@ -20,18 +23,19 @@ mod processes;
 mod report;
 mod sender;
 mod sink;
-mod stack;
 mod topology;
 
+use processes::Running;
 use report::{Figure, Report};
-use sender::{Frames, Pace};
-use stack::{Stack, Wanted};
+use sender::{Frames, SendPlan};
 use topology::{Network, Topology};
 
-/// What was asked for.
+pub(crate) use topology::{Hop, group, sender_address};
+
+/// Arguments of `pontoon bench relay`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Relay {
-    /// one-hop, chain-N, tree-N
+pub(crate) struct Arguments {
+    /// Topologies: one-hop, chain-N, tree-N
     #[arg(
         long,
         value_name = "T,...",
@@ -39,47 +43,47 @@ pub(crate) struct Relay {
         default_value = "one-hop,chain-3,tree-3"
     )]
     topology: Vec<Topology>,
-    /// Relays beside pontoon: smcroute, socat, mcr, each with =PROGRAM where it is not in the path [default: all there are]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    against: Vec<Wanted>,
+    /// Relays to compare with: mcr, smcroute, socat, each as NAME[=PROGRAM] [default: those that are installed]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = against)]
+    against: Vec<Selection>,
     /// Flags for 'pontoon relay'
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
     flags: String,
-    /// Datagrams a second
+    /// Datagrams per second
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "100000,300000,500000",
           value_parser = value_parser!(u32).range(1..))]
     rate: Vec<u32>,
-    /// Bytes of each
+    /// Bytes of each datagram
     #[arg(long, value_name = "BYTES", default_value = "1400", value_parser = value_parser!(u16).range(64..=1472))]
     size: u16,
-    /// Senders, in turn; with several, datagrams have lengths from an eighth of --size to all of it
+    /// Number of senders, which send in turn; with several, datagrams have lengths from an eighth of --size up to it
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u16).range(1..=1024))]
     flows: u16,
-    /// Seconds of a measurement
+    /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value = "3", value_parser = value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// The sender's kernel leaves 32 datagrams together
+    /// Send 32 datagrams in one frame (GSO), which the kernel does not segment
     #[arg(long = "super")]
     together: bool,
-    /// Single frames, and how long they take
+    /// Send single datagrams, and measure their latency
     #[arg(long, conflicts_with = "together")]
     latency: bool,
-    /// Write the figures, after every measurement
+    /// Write the figures as JSON, after every measurement
     #[arg(long, value_name = "F.json")]
     output: Option<PathBuf>,
-    /// Write a page, at the end
+    /// Write an HTML page, at the end
     #[arg(long, value_name = "F.html")]
     html: Option<PathBuf>,
 }
 
-/// `pontoon bench relay`.
+/// Runs `pontoon bench relay`.
 ///
 /// # Errors
-/// What failed, on what, and what to try.
-pub(crate) fn relay(arguments: &Relay) -> Result<u8> {
-    let stacks = stack::find(&arguments.against, &arguments.flags)?;
+/// A program is missing, or the namespaces cannot be made.
+pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
+    let stacks = stack::find_relays(&arguments.against, &arguments.flags)?;
     let report = Report::new(arguments.seconds, arguments.latency);
-    enclosed(|_: &Enclosure| match measure(arguments, &stacks, report) {
+    run_in_sandbox_ns(|_: &SandboxNs| match measure(arguments, &stacks, report) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -88,15 +92,15 @@ pub(crate) fn relay(arguments: &Relay) -> Result<u8> {
     })
 }
 
-fn measure(arguments: &Relay, stacks: &[Stack], mut report: Report) -> Result<()> {
-    let cpus = Cpus::look()?;
-    report::say(&report.header())?;
+fn measure(arguments: &Arguments, stacks: &[(String, Box<dyn Relay>)], mut report: Report) -> Result<()> {
+    let cpus = Cpus::allowed()?;
+    report::print_line(&report.header())?;
     for topology in &arguments.topology {
         for rate in &arguments.rate {
-            for stack in stacks {
-                let figure = one(arguments, *topology, *rate, stack, &cpus)
-                    .with_context(|| format!("{} {topology} {rate}", stack.name()))?;
-                report::say(&figure.row())?;
+            for (name, relay) in stacks {
+                let figure = one(arguments, *topology, *rate, (name, relay.as_ref()), &cpus)
+                    .with_context(|| format!("{name} {topology} {rate}"))?;
+                report::print_line(&figure.row())?;
                 report.figures.push(figure);
                 if let Some(path) = &arguments.output {
                     report.write(path)?;
@@ -111,43 +115,49 @@ fn measure(arguments: &Relay, stacks: &[Stack], mut report: Report) -> Result<()
     }
 }
 
-fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &Cpus) -> Result<Figure> {
+fn one(
+    arguments: &Arguments,
+    topology: Topology,
+    rate: u32,
+    (name, relay): (&str, &dyn Relay),
+    cpus: &Cpus,
+) -> Result<Figure> {
     let network = Network::new(topology)?;
     let frames = match (arguments.together, arguments.latency) {
-        (true, _) => Frames::Together(32),
+        (true, _) => Frames::Coalesced(32),
         (false, true) => Frames::Single,
-        (false, false) => Frames::Apart(16),
+        (false, false) => Frames::Segmented(16),
     };
-    if let Frames::Apart(_) = frames {
-        network.take_apart()?;
+    if let Frames::Segmented(_) = frames {
+        network.disable_tx_segmentation()?;
     }
-    // What is started now inherits it.
-    cpus.stay_on_the_first()?;
-    let relays = stack.start(&network)?;
-    let group = network.last_group(stack.rewritten());
+    // Processes that are started from here on inherit the affinity.
+    cpus.pin_to_first()?;
+    let relays = start(relay, &network)?;
+    let group = network.last_group(relay.rewrites_group());
     let sinks = network.sinks(group)?;
-    network.settle(&sinks)?;
+    network.wait_until_forwarding(&sinks)?;
     let latency = arguments
         .latency
-        .then(|| latency::Listener::start(&network, group))
+        .then(|| latency::LatencyReceiver::start(&network, group))
         .transpose()?;
     let before = (relays.cpu(), processes::machine_cpu()?, sinks.count()?);
-    let pace = Pace {
+    let plan = SendPlan {
         rate,
         size: arguments.size,
         flows: arguments.flows,
         frames,
         time: Duration::from_secs(arguments.seconds.into()),
     };
-    let sent = network.send(pace, cpus.last)?;
+    let sent = network.send(plan, cpus.last)?;
     let after = (relays.cpu(), processes::machine_cpu()?);
-    // What is on its way arrives.
+    // Datagrams in flight arrive meanwhile.
     std::thread::sleep(Duration::from_millis(300));
     let arrived = sinks.count()? - before.2;
     let seconds = sent.time.as_secs_f64();
     let each = arrived as f64 / network.outputs() as f64;
     Ok(Figure {
-        stack: stack.name(),
+        stack: name.to_owned(),
         topology: topology.to_string(),
         wanted: rate,
         sent: sent.datagrams as f64 / seconds,
@@ -155,35 +165,79 @@ fn one(arguments: &Relay, topology: Topology, rate: u32, stack: &Stack, cpus: &C
         loss: (1.0 - each / sent.datagrams as f64).max(0.0),
         relay_cpu: (after.0 - before.0) / seconds,
         machine_cpu: (after.1 - before.1) / seconds,
-        latency_us: latency.map(latency::Listener::finish).transpose()?,
+        latency_us: latency.map(latency::LatencyReceiver::finish).transpose()?,
     })
 }
 
-/// CPUs that we may use.
+/// A relay of multicast.
+pub(crate) trait Relay {
+    /// Returns true if it sends to the next hop's group. The kernel's routes keep the group.
+    fn rewrites_group(&self) -> bool {
+        true
+    }
+
+    /// Starts its processes at one hop.
+    ///
+    /// # Errors
+    /// A program cannot be run, or refuses its configuration.
+    fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>>;
+}
+
+/// The directory for sockets and files of relays; no other program runs in this mount namespace.
+pub(crate) const SCRATCH: &str = "/tmp";
+
+/// Starts a relay at every hop.
+fn start(relay: &dyn Relay, network: &Network) -> Result<Running> {
+    let mut running = Running(Vec::new());
+    for hop in network.hops() {
+        running.0.extend(relay.start(&hop)?);
+    }
+    Ok(running)
+}
+
+/// Starts a program in a hop's namespace.
+///
+/// # Errors
+/// It cannot be run.
+pub(crate) fn spawn(hop: &Hop<'_>, command: &mut Command) -> Result<Child> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let program = command.get_program().display().to_string();
+    hop.namespace
+        .enter(|| command.spawn().with_context(|| format!("cannot run {program}")))
+}
+
+fn against(text: &str) -> Result<Selection, String> {
+    Selection::parse(text, Purpose::Relay)
+}
+
+/// The first and the last CPU that this process may use.
 struct Cpus {
     first: usize,
     last: usize,
 }
 
 impl Cpus {
-    fn look() -> Result<Self> {
-        let ours = sched_getaffinity(None)?;
-        let mut there = (0..CpuSet::MAX_CPU).filter(|cpu| ours.is_set(*cpu));
-        let Some(first) = there.next() else {
-            bail!("there is no CPU");
+    fn allowed() -> Result<Self> {
+        let allowed = sched_getaffinity(None)?;
+        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let Some(first) = cpus.next() else {
+            bail!("no CPU is allowed");
         };
         Ok(Self {
             first,
-            last: there.next_back().unwrap_or(first),
+            last: cpus.next_back().unwrap_or(first),
         })
     }
 
-    fn stay_on_the_first(&self) -> Result<()> {
-        stay_on(self.first)
+    fn pin_to_first(&self) -> Result<()> {
+        pin_to_cpu(self.first)
     }
 }
 
-fn stay_on(cpu: usize) -> Result<()> {
+fn pin_to_cpu(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)

@@ -1,4 +1,4 @@
-//! The runner: asks every stack every question once per round, in turn, and writes what it has after each.
+//! The runner: measures every cell of every stack once per round, in turn, and writes the report after each sample.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,46 +6,46 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::enclosure::Enclosure;
 use crate::host::Host;
 use crate::report;
-use crate::scenario::Question;
+use crate::sandbox_ns::SandboxNs;
+use crate::scenario::CellSpec;
 use crate::schema::{Outcome, Report, Sample};
-use crate::stack::{Entry, Stack, Wish};
+use crate::stack::{Candidate, NetworkConfig, Stack};
 
-pub(crate) mod asking;
-mod moment;
+pub(crate) mod measurement;
 mod plan;
 pub(crate) mod processes;
 mod progress;
 mod session;
+mod snapshot;
 
-use asking::{Answer, Asking};
+use measurement::{Measurement, Observation};
 use plan::Task;
 use progress::Progress;
 
-/// Descriptors that 100,000 connections need, of a process that has one for each, with room.
+/// Descriptors of a process with one for each of 100,000 connections, and some more.
 const DESCRIPTORS: u64 = 262_144;
 
-/// A run, from its first measurement or from where another left off.
+/// A run, from its first measurement or resumed.
 pub(crate) struct Run {
-    pub(crate) questions: Vec<Question>,
-    pub(crate) entries: Vec<Entry>,
-    /// What is known so far; its cells are the questions', its stacks the entries'.
+    pub(crate) cells: Vec<CellSpec>,
+    pub(crate) candidates: Vec<Candidate>,
+    /// The report so far. Its cells and stacks have the order of `cells` and `candidates`.
     pub(crate) report: Report,
     pub(crate) output: Option<PathBuf>,
 }
 
 impl Run {
-    /// Takes up the report that `path` holds.
+    /// Continues with the report in `path`.
     ///
     /// # Errors
-    /// It is another run's.
+    /// The report is that of another run.
     pub(crate) fn resume(&mut self, path: &Path) -> Result<()> {
         let earlier = report::read_json(path)?;
         let differs = |what: &str| -> Result<()> {
             bail!(
-                "{} is a run with other {what} (try: the options that it was begun with, or another --output)",
+                "{} is a run with other {what} (try: the options of that run, or another --output)",
                 path.display()
             )
         };
@@ -62,10 +62,10 @@ impl Run {
         Ok(())
     }
 
-    /// Writes what is known so far, where it is wanted.
+    /// Writes the report so far, if there is an output file.
     ///
     /// # Errors
-    /// As [`report::write_json`].
+    /// See [`report::write_json`].
     pub(crate) fn write(&self) -> Result<()> {
         match &self.output {
             Some(path) => report::write_json(&self.report, path),
@@ -73,24 +73,24 @@ impl Run {
         }
     }
 
-    /// Makes the measurements that are left. The caller is alone in new namespaces.
+    /// Makes the remaining measurements. The calling process must be alone in new namespaces.
     ///
     /// # Errors
     /// The network cannot be built, or the report cannot be written.
-    pub(crate) fn execute(&mut self, enclosure: &Enclosure) -> Result<()> {
+    pub(crate) fn execute(&mut self, sandbox_ns: &SandboxNs) -> Result<()> {
         raise_descriptors();
-        let mut host = Host::new(enclosure.clone())?;
+        let mut host = Host::new(sandbox_ns.clone())?;
         let tasks = plan::left(&self.report);
         let duration = self.report.plan.duration;
-        let cost = |task: &Task| self.questions[task.cell].seconds(duration);
+        let cost = |task: &Task| self.cells[task.cell].seconds(duration);
         let mut progress = Progress::start(tasks.len(), tasks.iter().map(cost).sum());
         for task in tasks {
-            let question = &self.questions[task.cell];
-            let entry = &self.entries[task.stack];
+            let spec = &self.cells[task.cell];
+            let entry = &self.candidates[task.stack];
             let stack = entry.stack.as_deref().context("a stack is missing")?;
-            progress.announce(&question.cell.name, &entry.described.name);
-            let sample = self.measure(&mut host, question, stack, &entry.described.name, task.round);
-            progress.report(&sample, &question.cell.figure, question.seconds(duration));
+            progress.start_sample(&spec.cell.name, &entry.described.name);
+            let sample = self.measure(&mut host, spec, stack, &entry.described.name, task.round);
+            progress.report(&sample, &spec.cell.figure, spec.seconds(duration));
             self.report.samples.push(sample);
             self.report.ended = now();
             self.write()?;
@@ -99,51 +99,54 @@ impl Run {
         Ok(())
     }
 
-    fn measure(
-        &self,
-        host: &mut Host,
-        question: &Question,
-        stack: &dyn Stack,
-        name: &str,
-        round: u32,
-    ) -> Sample {
+    fn measure(&self, host: &mut Host, spec: &CellSpec, stack: &dyn Stack, name: &str, round: u32) -> Sample {
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let answer = self.ask(host, question, stack, name, round);
-        if matches!(answer.outcome, Outcome::Stalled { .. } | Outcome::Failed { .. }) {
-            host.renew_servers();
+        let observation = self.observe(host, spec, stack, name, round);
+        if matches!(
+            observation.outcome,
+            Outcome::Stalled { .. } | Outcome::Failed { .. }
+        ) {
+            host.restart_servers();
         }
         Sample {
-            cell: question.cell.name.clone(),
+            cell: spec.cell.name.clone(),
             stack: name.to_owned(),
             round,
             at_ms: (begun.as_millis() as u64).saturating_sub(self.report.began * 1000),
-            outcome: answer.outcome,
-            values: answer.values,
-            histograms: answer.histograms,
-            trials: answer.trials,
-            conditions: answer.conditions,
+            outcome: observation.outcome,
+            values: observation.values,
+            histograms: observation.histograms,
+            trials: observation.trials,
+            conditions: observation.conditions,
         }
     }
 
-    fn ask(&self, host: &mut Host, question: &Question, stack: &dyn Stack, name: &str, round: u32) -> Answer {
-        let congestion_control = match host.prepare(question.congestion_control) {
+    fn observe(
+        &self,
+        host: &mut Host,
+        spec: &CellSpec,
+        stack: &dyn Stack,
+        name: &str,
+        round: u32,
+    ) -> Observation {
+        let congestion_control = match host.prepare(spec.congestion_control) {
             Ok(name) => name,
-            Err(error) => return Answer::unreachable(format!("{error:#}")),
+            Err(error) => return Observation::unreachable(format!("{error:#}")),
         };
         let ports = match host.ports(&congestion_control) {
             Ok(ports) => ports,
-            Err(error) => return Answer::failed(format!("{error:#}")),
+            Err(error) => return Observation::failed(format!("{error:#}")),
         };
-        let asking = Asking {
+        let measurement = Measurement {
             host,
             stack,
             ports,
             congestion_control,
             duration: self.report.plan.duration,
-            unit: question.unit,
-            wish: Wish {
-                mtu: question.mtu,
-                publish: question.publish.then(|| host.port_to_publish()),
+            unit: spec.unit,
+            config: NetworkConfig {
+                mtu: spec.mtu,
+                publish: spec.publish.then(|| host.port_to_publish()),
             },
             earlier: self
                 .report
@@ -152,18 +155,18 @@ impl Run {
                 .filter(|sample| sample.stack == name && sample.round == round)
                 .collect(),
         };
-        (question.ask)(&asking)
+        (spec.measure)(&measurement)
     }
 }
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
-/// As many descriptors as this user may have, and root what the largest cell needs.
+/// Raises the limit on descriptors as far as this user may; root may raise it to what the largest cell needs.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.map(|hard| hard.max(DESCRIPTORS));

@@ -1,9 +1,9 @@
-//! Scenarios: one file and one line in [`SCENARIOS`] each. With parameters, a scenario is a cell.
+//! The scenarios: one file and one line in [`SCENARIOS`] each. With parameters, a scenario is a cell.
 
 use std::collections::BTreeMap;
 
 use crate::job::Job;
-use crate::run::asking::{Answer, Asking};
+use crate::run::measurement::{Measurement, Observation};
 use crate::schema::Cell;
 
 mod blackhole;
@@ -40,14 +40,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// For readers who do not know the bench.
+    /// The title for readers who do not know the bench.
     pub(crate) title: &'static str,
-    /// What it asks, in a line.
+    /// The question that it answers, in a line.
     pub(crate) about: &'static str,
-    pub(crate) questions: fn(Profile) -> Vec<Question>,
+    pub(crate) cells: fn(Profile) -> Vec<CellSpec>,
 }
 
-/// How much is asked.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Profile {
     /// Under ten minutes on two cores
@@ -57,7 +57,7 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    /// `full` in the full profile, else `quick`.
+    /// Returns `full` in the full profile, otherwise `quick`.
     pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -66,26 +66,26 @@ impl Profile {
     }
 }
 
-/// A cell and how it is measured.
-pub(crate) struct Question {
+/// A cell, and the way to measure it.
+pub(crate) struct CellSpec {
     pub(crate) cell: Cell,
-    /// Of the guest's interface; none is the stack's best.
+    /// The MTU of the guest's interface; `None` is the stack's best.
     pub(crate) mtu: Option<u16>,
-    /// Of both ends; none is the machine's.
+    /// The congestion control of both ends; `None` is the machine's default.
     pub(crate) congestion_control: Option<&'static str>,
-    /// Whether a TCP port of the guest must be published.
+    /// True if a TCP port of the guest must be published.
     pub(crate) publish: bool,
     pub(crate) unit: Unit,
-    /// What it takes, as lengths of a measurement and seconds beyond.
+    /// The estimated time: a multiple of a measurement's duration, and seconds beyond.
     pub(crate) cost: (f64, f64),
-    pub(crate) ask: Box<dyn Fn(&Asking<'_>) -> Answer>,
+    pub(crate) measure: Box<dyn Fn(&Measurement<'_>) -> Observation>,
 }
 
-/// To start a stack, warm up, and end it, in seconds.
+/// Seconds to start a stack, warm up, and end it.
 const OVERHEAD: f64 = 0.4;
 
-impl Question {
-    /// A question that one job answers, in the usual way.
+impl CellSpec {
+    /// Returns a cell that is measured by one job with the usual duration.
     pub(crate) fn job(
         scenario: &Scenario,
         parameters: &[(&str, &str)],
@@ -93,8 +93,8 @@ impl Question {
         unit: Unit,
         job: Job,
     ) -> Self {
-        Self::new(scenario, parameters, figure, unit, move |asking| {
-            asking.client(job.clone())
+        Self::new(scenario, parameters, figure, unit, move |measurement| {
+            measurement.client(job.clone())
         })
     }
 
@@ -103,7 +103,7 @@ impl Question {
         parameters: &[(&str, &str)],
         figure: &str,
         unit: Unit,
-        ask: impl Fn(&Asking<'_>) -> Answer + 'static,
+        measure: impl Fn(&Measurement<'_>) -> Observation + 'static,
     ) -> Self {
         let values = parameters.iter().map(|(_, value)| *value);
         let name = std::iter::once(scenario.name)
@@ -126,23 +126,23 @@ impl Question {
             publish: false,
             unit,
             cost: (1.0, OVERHEAD),
-            ask: Box::new(ask),
+            measure: Box::new(measure),
         }
     }
 
-    /// The same, asked in the first round only where `once` says so.
+    /// Measures the cell in the first round only, if `once` is true.
     pub(crate) fn once(mut self, once: bool) -> Self {
         self.cell.once = once;
         self
     }
 
-    /// Estimated seconds of one measurement.
+    /// Returns the estimated seconds of one measurement.
     pub(crate) fn seconds(&self, duration: f64) -> f64 {
         self.cost.0 * duration + self.cost.1
     }
 }
 
-/// What a scenario counts, to which CPU time is related.
+/// The unit of a scenario's work, for costs in CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Gbit,
@@ -152,7 +152,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// How many there were, by the figures of a measurement of `duration` seconds.
+    /// Returns the amount of work in a measurement of `duration` seconds, from its figures.
     pub(crate) fn done(self, values: &BTreeMap<String, f64>, duration: f64) -> Option<f64> {
         match self {
             Self::Gbit => values.get("mbps").map(|mbps| mbps / 1000.0 * duration),
@@ -161,7 +161,7 @@ impl Unit {
         }
     }
 
-    /// The end of the names of the costs of one, and what a second is in their unit.
+    /// Returns the suffix of the names of costs, and the factor from seconds to their unit.
     pub(crate) fn costs(self) -> (Option<&'static str>, f64) {
         match self {
             Self::Gbit => (Some("gbit_s"), 1.0),

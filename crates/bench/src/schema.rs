@@ -1,7 +1,7 @@
 //! The report file: JSON, version [`VERSION`].
 //!
-//! A reader must refuse a file with another version. Fields are only added within a version. The first level carries
-//! void-box's names for a run's headline figures beside ours, so that its comparison scripts can read a report.
+//! A reader must refuse a file with another version. Within a version fields are only added. The first level contains
+//! void-box's names for a run's headline figures, too, so that its comparison scripts can read a report.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub const VERSION: u32 = 1;
 
-/// A report: everything that was measured, and on what.
+/// A report: all samples of a run, and the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub version: u32,
@@ -17,9 +17,9 @@ pub struct Report {
     pub generator: String,
     /// Seconds since 1970.
     pub began: u64,
-    /// Seconds since 1970, of the last sample.
+    /// Seconds since 1970, at the end of the last sample.
     pub ended: u64,
-    /// The command line that made it, quoted for a shell.
+    /// The command line of the run, quoted for a shell.
     #[serde(default)]
     pub command: String,
     pub plan: Plan,
@@ -27,24 +27,24 @@ pub struct Report {
     pub calibration: Calibration,
     pub stacks: Vec<Stack>,
     pub cells: Vec<Cell>,
-    /// In the order in which they were taken.
+    /// Samples in the order in which they were taken.
     pub samples: Vec<Sample>,
-    /// Medians per stack under void-box's field names; see `report::void_box`.
+    /// Medians for each stack under void-box's field names; see `report::void_box`.
     #[serde(default)]
     pub backends: Vec<BTreeMap<String, serde_json::Value>>,
 }
 
-/// What was asked for. A run is resumed only with the same plan.
+/// The requested run. It is resumed only with the same plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub rounds: u32,
-    /// Of one measurement, in seconds.
+    /// Seconds of one measurement.
     pub duration: f64,
     pub scenarios: Vec<String>,
     pub stacks: Vec<String>,
 }
 
-/// Where it ran. Two reports that differ here are compared only with a warning.
+/// The machine. Reports of different machines are compared only with a warning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub kernel: String,
@@ -59,41 +59,41 @@ pub struct Machine {
     pub user_id: u32,
 }
 
-/// What the harness itself costs.
+/// The cost of the harness itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Reading the clock, in nanoseconds.
+    /// Nanoseconds to read the clock.
     pub clock_ns: f64,
-    /// Writing and checking the position stamps, in nanoseconds per MiB.
+    /// Nanoseconds per MiB to write and check the position stamps.
     pub stamp_ns_per_mib: f64,
-    /// Recording a value in a histogram, in nanoseconds.
+    /// Nanoseconds to record a value in a histogram.
     pub record_ns: f64,
 }
 
 /// A stack of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stack {
-    /// As in `--against`, or the name of a variant.
+    /// The name in `--against`, or that of a variant.
     pub name: String,
     #[serde(default)]
     pub role: Role,
     pub version: String,
-    /// How it was started, with `CLIENT` in the client's place.
+    /// The command that started it, with `CLIENT` in the client's place.
     pub command: String,
-    /// Why it is not part of this run.
+    /// The reason why it is not part of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// What a stack is in a comparison.
+/// The role of a stack in a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// The kernel's own path, `direct` or `veth`: what others are measured against.
+    /// The kernel's own path, `direct` or `veth`, with which others are compared.
     Kernel,
     /// Pontoon, with some flags or of some revision.
     Pontoon,
-    /// A stack of somebody else.
+    /// A stack of another project.
     #[default]
     Peer,
 }
@@ -101,13 +101,13 @@ pub enum Role {
 /// A scenario with its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Say `tcp-up/1/cubic/best`.
+    /// The name, such as `tcp-up/1/cubic/best`.
     pub name: String,
     pub scenario: String,
     pub parameters: BTreeMap<String, String>,
-    /// The name of the figure by which stacks are compared.
+    /// The name of the metric by which stacks are compared.
     pub figure: String,
-    /// Asked in the first round only.
+    /// Measured in the first round only.
     #[serde(default)]
     pub once: bool,
 }
@@ -117,21 +117,21 @@ pub struct Cell {
 pub struct Sample {
     pub cell: String,
     pub stack: String,
-    /// From 0.
+    /// The number of the round, from 0.
     pub round: u32,
-    /// Milliseconds since the report began, when it started.
+    /// Milliseconds from the start of the report to that of the sample.
     pub at_ms: u64,
     pub outcome: Outcome,
     pub values: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,
-    /// What a search for the highest lossless rate tried, in its order.
+    /// Trials of the search for the highest lossless rate, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
     pub conditions: Conditions,
 }
 
-/// A rate at which datagrams were sent, and what came of them.
+/// A rate at which datagrams were sent, and their loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// Datagrams sent per second.
@@ -140,57 +140,59 @@ pub struct Trial {
     pub loss: f64,
 }
 
-/// How a measurement ended.
+/// The outcome of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum Outcome {
     Measured,
-    /// No progress within the deadline, three times the duration.
+    /// There was no progress within the deadline, three times the duration.
     Stalled {
         at_byte: u64,
     },
-    /// The stack or this user cannot do it here.
+    /// The stack lacks the feature, or this user or machine the resources.
     Unreachable {
         why: String,
     },
-    /// It went wrong: a wrong byte, a lost connection, an early end.
+    /// An error: a wrong byte, a lost connection, an early end.
     Failed {
         why: String,
     },
 }
 
-/// What else was the case during a sample.
+/// Conditions during a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Of the client's and of the server's sockets.
+    /// Congestion control of the client's and of the server's sockets.
     pub congestion_control: Option<[String; 2]>,
-    /// Of the guest's interface.
+    /// MTU of the guest's interface.
     pub mtu: Option<u32>,
     /// `txqueuelen` of the guest's interface.
     pub queue_length: Option<u32>,
-    /// CPUs busy with something else in the 50 ms before the sample.
+    /// CPUs busy with other work in the 50 ms before the sample.
     pub busy_before: f64,
     /// Share of CPU time that the hypervisor took during the sample.
     pub steal: f64,
-    /// How far the monotonic clock and the wall clock drifted apart during the sample, in microseconds.
+    /// Drift between the monotonic clock and the wall clock during the sample, in microseconds.
     pub clock_drift_us: f64,
 }
 
-/// Values and how often each was seen; values are rounded to two significant decimal digits.
+/// Values and their counts. Values are rounded to two significant decimal digits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     pub unit: String,
-    /// Ascending.
+    /// Values in ascending order, with their counts.
     pub counts: Vec<(f64, u64)>,
 }
 
-/// A name that may stand in [`Sample::values`].
+/// The description of a name in [`Sample::values`].
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
     pub unit: &'static str,
-    /// Which way is better; none where neither is.
+    /// The better direction; `None` if neither is.
     pub better: Option<Better>,
+    /// The title of a row or a plot, with the unit.
+    pub label: &'static str,
     pub meaning: &'static str,
 }
 
@@ -200,99 +202,144 @@ pub enum Better {
     Lower,
 }
 
-const fn higher(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+const fn higher(
+    name: &'static str,
+    unit: &'static str,
+    label: &'static str,
+    meaning: &'static str,
+) -> Metric {
     Metric {
         name,
         unit,
         better: Some(Better::Higher),
+        label,
         meaning,
     }
 }
 
-const fn lower(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+const fn lower(name: &'static str, unit: &'static str, label: &'static str, meaning: &'static str) -> Metric {
     Metric {
         name,
         unit,
         better: Some(Better::Lower),
+        label,
         meaning,
     }
 }
 
-/// Every name, in the order in which reports show them.
+/// All metrics, in the order in which reports show them.
 pub const METRICS: &[Metric] = &[
-    higher("mbps", "Mbit/s", "payload received"),
-    lower("p50_us", "us", "median of one transaction"),
-    lower("p99_us", "us", "99th percentile of one transaction"),
+    higher("mbps", "Mbit/s", "Mbit/s", "payload received"),
+    lower("p50_us", "us", "median, µs", "median of one transaction"),
+    lower(
+        "p99_us",
+        "us",
+        "99th percentile, µs",
+        "99th percentile of one transaction",
+    ),
     higher(
         "per_s",
         "1/s",
+        "per second",
         "transactions, connections or datagrams received per second",
     ),
     higher(
         "lossless_per_s",
         "1/s",
+        "per second with under 0.1 % lost",
         "highest rate with under 0.1 % of the datagrams lost",
     ),
     Metric {
         name: "sent_per_s",
         unit: "1/s",
         better: None,
+        label: "sent per second",
         meaning: "datagrams sent per second",
     },
-    lower("loss", "ratio", "datagrams sent and not received"),
-    lower("errors", "count", "transactions that failed"),
+    lower("loss", "ratio", "share lost", "datagrams sent and not received"),
+    lower("errors", "count", "errors", "transactions that failed"),
     lower(
         "bytes_per_flow",
         "B",
+        "bytes per connection",
         "the stack's resident memory for one idle flow",
     ),
     lower(
         "start_us",
         "us",
+        "to the end of `true`, µs",
         "from the start of the stack to the end of `true` inside it",
     ),
     lower(
         "first_byte_us",
         "us",
+        "to the first byte, µs",
         "from the start of the stack to the first byte back from the server",
     ),
     lower(
         "wakeups_per_s",
         "1/s",
+        "wake-ups per second",
         "context switches of the stack while nothing happens",
     ),
-    lower("pss_bytes", "B", "proportional memory of the stack's processes"),
-    lower("rss_bytes", "B", "resident memory of the stack's processes"),
-    lower("stack_cpu_s", "s", "CPU time of the stack's processes"),
+    lower(
+        "pss_bytes",
+        "B",
+        "proportional memory, bytes",
+        "proportional memory of the stack's processes",
+    ),
+    lower(
+        "rss_bytes",
+        "B",
+        "resident memory, bytes",
+        "resident memory of the stack's processes",
+    ),
+    lower(
+        "stack_cpu_s",
+        "s",
+        "CPU of the stack, s",
+        "CPU time of the stack's processes",
+    ),
     lower(
         "machine_cpu_s",
         "s",
+        "CPU of the machine, s",
         "CPU time of the whole machine, with the kernel's interrupts",
     ),
-    lower("cpu_per_gbit_s", "s", "CPU time of the stack per Gbit"),
+    lower(
+        "cpu_per_gbit_s",
+        "s",
+        "CPU of the stack per Gbit, s",
+        "CPU time of the stack per Gbit",
+    ),
     lower(
         "cpu_per_transaction_us",
         "us",
+        "CPU of the stack per transaction, µs",
         "CPU time of the stack per transaction",
     ),
     lower(
         "cpu_per_datagram_us",
         "us",
+        "CPU of the stack per datagram, µs",
         "CPU time of the stack per datagram received",
     ),
     lower(
         "machine_cpu_per_gbit_s",
         "s",
+        "CPU of the machine per Gbit, s",
         "CPU time of the whole machine per Gbit",
     ),
     lower(
         "machine_cpu_per_transaction_us",
         "us",
+        "CPU of the machine per transaction, µs",
         "CPU time of the whole machine per transaction",
     ),
     lower(
         "machine_cpu_per_datagram_us",
         "us",
+        "CPU of the machine per datagram, µs",
         "CPU time of the whole machine per datagram received",
     ),
 ];

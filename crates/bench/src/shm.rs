@@ -1,8 +1,8 @@
-//! `pontoon bench shm`: what it costs a guest to move frames, by a call for each and in shared memory.
+//! `pontoon bench shm`: measures the cost of frames for a guest, by a call for each and in shared memory.
 //!
-//! The guest is a process of its own that may make next to no system calls. First the engine is left out: on the device's
-//! side frames come from a generator and go to a sink, so that the figures are the link's alone. Then the device is
-//! `pontoon vm`, and datagrams come from a source on the host by a published port.
+//! The guest is a process that may make only a few system calls. First the engine is left out: on the device's side,
+//! frames come from a generator and go to a sink, so that the figures are those of the link alone. Then the device is
+//! `pontoon vm`, and datagrams come from a source on the host through a published port.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,10 +11,12 @@ use anyhow::{Context, Result};
 use pontoon_guest::Pacing;
 
 use crate::args::Shm;
-use crate::enclosure::{Enclosure, enclosed};
 use crate::network::ip;
 use crate::report::machine::in_words;
-use crate::report::words::counted;
+use crate::report::number::counted;
+use crate::report::write_figures;
+use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
+use crate::stack;
 use crate::stats::median;
 
 mod datagram;
@@ -29,62 +31,62 @@ mod source;
 mod table;
 mod unikernel;
 
-use process::Outcome;
+use process::SideCounts;
 use solo5::Solo5;
 
-/// What is measured: one row.
+/// A row: one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
     task: Task,
     link: Link,
-    far: Far,
+    endpoint: Endpoint,
 }
 
-/// What the guest does.
+/// The guest's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
-    /// Takes frames of 1,300 bytes of UDP payload.
+    /// Receives frames with 1,300 bytes of UDP payload.
     Receive,
-    /// Sends frames back: of 64 bytes, and by way of the engine of 64 bytes of UDP payload.
+    /// Sends frames back: of 64 bytes, or with an engine of 64 bytes of UDP payload.
     Echo,
     /// Sends frames of 64 bytes, this many at a time.
     Send(usize),
-    /// Waits for nothing.
+    /// Waits, and receives nothing.
     Idle,
 }
 
-/// What carries the frames.
+/// The link that carries the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// A SOCK_SEQPACKET socket, with a call of the guest's for each frame.
+    /// A SOCK_SEQPACKET socket, with a system call of the guest for each frame.
     Packet,
-    /// Shared memory; both sides wait in this way.
+    /// Shared memory, with this pacing on both sides.
     Memory(Pacing),
-    /// A tap under Solo5's tender for seccomp, which makes the calls. So many echo requests are on their way.
+    /// A tap under Solo5's tender for seccomp, which makes the system calls, with so many echo requests in flight.
     Tap(usize),
 }
 
-/// What is on the other side of the link.
+/// The other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Far {
+enum Endpoint {
     /// A generator and a sink.
     Nothing,
-    /// The engine, which waits in this way, and behind it the source.
-    Engine(Pacing, Sends),
+    /// The engine with this pacing, and behind it the source.
+    Engine(Pacing, SendMode),
     /// The kernel.
     Kernel,
 }
 
-/// How the source sends.
+/// The system calls of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sends {
+enum SendMode {
     /// A call for each datagram.
-    Plainly,
+    Single,
     /// Many in a call (UDP_SEGMENT).
     Segmented,
 }
 
-/// What came of one measurement.
+/// The figures of one measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
     /// Frames per second.
@@ -99,11 +101,11 @@ struct Sample {
     device: f64,
     /// CPUs that the source was busy on.
     source: f64,
-    /// Datagrams that did not arrive, of those that were sent.
+    /// Share of the sent datagrams that did not arrive.
     lost: f64,
 }
 
-/// What came of all measurements of a row: of each figure by itself.
+/// The figures of all measurements of a row, each summarised by itself.
 #[derive(Clone, Copy, Debug)]
 struct Summary {
     median: Sample,
@@ -117,14 +119,14 @@ const MEMORY: [Link; 3] = [
     Link::Memory(Pacing::Poll),
 ];
 
-/// Measures all rows in turn, as often as asked, and prints the tables. Returns the exit status.
+/// Measures all rows in turn, prints the tables, and returns the exit status.
 ///
 /// # Errors
-/// No namespaces are to be had.
+/// Namespaces cannot be made here.
 pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
-    enclosed(|enclosure| {
-        let measured = ip("link set lo up").and_then(|()| measure_all(arguments, enclosure));
-        match measured.and_then(|tables| crate::bench::print(&tables)) {
+    run_in_sandbox_ns(|sandbox_ns| {
+        let measured = ip("link set lo up").and_then(|()| measure_all(arguments, sandbox_ns));
+        match measured.and_then(|tables| crate::commands::print(&tables)) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("error: {error:#}");
@@ -134,23 +136,23 @@ pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
     })
 }
 
-fn measure_all(arguments: &Shm, enclosure: &Enclosure) -> Result<String> {
+fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
     let solo5 = arguments.solo5.as_deref().map(Solo5::find).transpose()?;
     if solo5.is_none() {
-        eprintln!("without Solo5: name a tree of it that is built, by --solo5");
+        eprintln!("Solo5 is not measured (try: --solo5 DIR, with a built source tree)");
     }
     let cases = cases(solo5.is_some());
     let mut samples = vec![Vec::new(); cases.len()];
-    let bench = Bench {
+    let harness = Harness {
         duration: Duration::from_secs_f64(arguments.duration),
-        enclosure,
-        program: std::env::current_exe().context("cannot find this program")?,
+        sandbox_ns,
+        program: stack::pontoon()?,
         solo5,
     };
     for round in 1..=arguments.rounds {
         eprintln!("round {round} of {}", arguments.rounds);
         for (case, samples) in cases.iter().zip(&mut samples) {
-            let sample = bench.measure(*case).with_context(|| format!("{case:?}"))?;
+            let sample = harness.measure(*case).with_context(|| format!("{case:?}"))?;
             samples.push(sample);
         }
     }
@@ -158,6 +160,9 @@ fn measure_all(arguments: &Shm, enclosure: &Enclosure) -> Result<String> {
         .into_iter()
         .zip(samples.iter().map(|samples| Summary::of(samples)))
         .collect();
+    if let Some(path) = &arguments.output {
+        write_figures(&table::json(arguments, &rows), path)?;
+    }
     let conditions = format!(
         "{}. Each row {} for {} s, in turn: medians, and in brackets the lowest and the highest.",
         in_words(&crate::machine::describe()),
@@ -167,17 +172,17 @@ fn measure_all(arguments: &Shm, enclosure: &Enclosure) -> Result<String> {
     Ok(table::markdown(&conditions, &rows))
 }
 
-/// The rows.
+/// Returns the rows.
 fn cases(solo5: bool) -> Vec<Case> {
     let alone = |task, link| Case {
         task,
         link,
-        far: Far::Nothing,
+        endpoint: Endpoint::Nothing,
     };
-    let through = |task, link, pacing, sends| Case {
+    let through = |task, link, pacing, send_mode| Case {
         task,
         link,
-        far: Far::Engine(pacing, sends),
+        endpoint: Endpoint::Engine(pacing, send_mode),
     };
     let mut cases = Vec::new();
     for task in [Task::Receive, Task::Echo, Task::Send(1)] {
@@ -186,40 +191,42 @@ fn cases(solo5: bool) -> Vec<Case> {
     }
     cases.extend(MEMORY.map(|link| alone(Task::Send(32), link)));
     cases.extend(MEMORY[..2].iter().map(|link| alone(Task::Idle, *link)));
-    for (task, sends) in [
-        (Task::Receive, Sends::Segmented),
-        (Task::Echo, Sends::Segmented),
-        (Task::Echo, Sends::Plainly),
+    for (task, send_mode) in [
+        (Task::Receive, SendMode::Segmented),
+        (Task::Echo, SendMode::Segmented),
+        (Task::Echo, SendMode::Single),
     ] {
-        cases.extend([Pacing::Hybrid, Pacing::Poll].map(|pacing| through(task, Link::Packet, pacing, sends)));
+        cases.extend(
+            [Pacing::Hybrid, Pacing::Poll].map(|pacing| through(task, Link::Packet, pacing, send_mode)),
+        );
         cases.extend(
             [Pacing::Event, Pacing::Hybrid, Pacing::Poll]
-                .map(|pacing| through(task, Link::Memory(pacing), pacing, sends)),
+                .map(|pacing| through(task, Link::Memory(pacing), pacing, send_mode)),
         );
     }
     let tap = |window| Case {
         task: Task::Echo,
         link: Link::Tap(window),
-        far: Far::Kernel,
+        endpoint: Endpoint::Kernel,
     };
     cases.extend([16, source::WINDOW].map(tap).into_iter().filter(|_| solo5));
     cases
 }
 
-/// What all measurements have in common.
-struct Bench<'b> {
+/// The environment of all measurements.
+struct Harness<'b> {
     duration: Duration,
-    enclosure: &'b Enclosure,
-    /// This one.
+    sandbox_ns: &'b SandboxNs,
+    /// The path of pontoon.
     program: PathBuf,
     solo5: Option<Solo5>,
 }
 
-impl Bench<'_> {
+impl Harness<'_> {
     fn measure(&self, case: Case) -> Result<Sample> {
-        match (case.far, case.link) {
-            (Far::Engine(pacing, sends), _) => engine::measure(self, case, pacing, sends),
-            (Far::Kernel, Link::Tap(window)) => {
+        match (case.endpoint, case.link) {
+            (Endpoint::Engine(pacing, send_mode), _) => engine::measure(self, case, pacing, send_mode),
+            (Endpoint::Kernel, Link::Tap(window)) => {
                 let solo5 = self.solo5.as_ref().context("no Solo5")?;
                 solo5.measure(window, self.duration)
             }
@@ -234,19 +241,19 @@ impl Bench<'_> {
         }
     }
 
-    /// This program, where every user may run it.
+    /// Returns a copy of pontoon that every user may execute.
     fn pontoon(&self) -> Result<PathBuf> {
-        self.enclosure.publish(&self.program, "pontoon")
+        self.sandbox_ns.install_program(&self.program, "pontoon")
     }
 
     fn socket(&self) -> Result<PathBuf> {
-        self.enclosure.open_place("guest.sock")
+        self.sandbox_ns.world_writable_path("guest.sock")
     }
 }
 
 impl Sample {
-    /// Of a link without an engine.
-    fn alone(guest: &Outcome, device: &Outcome) -> Self {
+    /// Returns the sample of a link without an engine.
+    fn alone(guest: &SideCounts, device: &SideCounts) -> Self {
         let frames = guest.frames.max(1) as f64;
         Self {
             rate: guest.frames as f64 / guest.seconds(),
@@ -260,7 +267,7 @@ impl Sample {
 }
 
 impl Summary {
-    /// There is one sample at least.
+    /// Summarises samples, of which there must be one at least.
     fn of(samples: &[Sample]) -> Self {
         let all = |figure: fn(&Sample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
         let middle = |figure| median(&all(figure)).unwrap_or(f64::NAN);
@@ -284,7 +291,7 @@ impl Summary {
 }
 
 impl Task {
-    /// Bytes of each frame where there is no engine.
+    /// Returns the bytes of each frame without an engine.
     fn frame(self) -> usize {
         match self {
             Self::Receive => 14 + 20 + 8 + self.payload(),
@@ -292,7 +299,7 @@ impl Task {
         }
     }
 
-    /// Bytes of each datagram.
+    /// Returns the bytes of each datagram.
     fn payload(self) -> usize {
         match self {
             Self::Receive => 1300,
@@ -300,7 +307,7 @@ impl Task {
         }
     }
 
-    /// Whether frames go to the guest.
+    /// Returns true if frames are sent to the guest.
     fn generates(self) -> bool {
         matches!(self, Self::Receive | Self::Echo)
     }

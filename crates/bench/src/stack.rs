@@ -1,4 +1,6 @@
-//! Stacks: ways out of a namespace or a machine. One file and one line in [`KINDS`] each.
+//! The registry of stacks: ways out of a network namespace or a virtual machine, and relays of multicast.
+//!
+//! A stack is one file and one line in [`KINDS`].
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -12,125 +14,198 @@ use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
 
 use crate::host::Host;
+use crate::relay::Relay;
 use crate::schema::{self, Role};
+use crate::tap_guest::GuestLink;
 
 mod backend;
 mod direct;
 mod machine;
-mod native;
+mod mcr;
 mod pasta;
 mod pontoon;
+mod pontoon_relay;
 mod qemu;
 mod qemu_libslirp;
 mod slirp4netns;
+mod smcroute;
+mod socat;
+mod tap_guest;
 mod veth;
 
-/// Every kind, in the order in which they take their turns.
-const KINDS: &[Kind] = &[
+use backend::{BackendKind, Link};
+
+/// Every kind of stack, in the order in which they are measured.
+const KINDS: &[StackKind] = &[
     direct::KIND,
     veth::KIND,
     pontoon::KIND,
     pasta::KIND,
     slirp4netns::KIND,
-    native::PONTOON_DRIVER,
-    native::PASST_DRIVER,
-    native::PONTOON_BARE_DRIVER,
-    native::PASST_BARE_DRIVER,
-    native::PONTOON_STREAM,
-    native::PASST_STREAM,
-    native::PONTOON_LOSSY_STREAM,
-    native::PASST_LOSSY_STREAM,
-    qemu::PONTOON_STREAM,
-    qemu::PASST_STREAM,
-    qemu::PONTOON_VHOST_USER,
-    qemu::PASST_VHOST_USER,
+    StackKind::tap_guest("driver-pontoon", BackendKind::Pontoon, GuestLink::Driver),
+    StackKind::tap_guest("driver-passt", BackendKind::Passt, GuestLink::Driver),
+    StackKind::tap_guest("bare-driver-pontoon", BackendKind::Pontoon, GuestLink::BareDriver),
+    StackKind::tap_guest("bare-driver-passt", BackendKind::Passt, GuestLink::BareDriver),
+    StackKind::tap_guest("stream-pontoon", BackendKind::Pontoon, GuestLink::Stream),
+    StackKind::tap_guest("stream-passt", BackendKind::Passt, GuestLink::Stream),
+    StackKind::tap_guest(
+        "lossy-stream-pontoon",
+        BackendKind::Pontoon,
+        GuestLink::LossyStream,
+    ),
+    StackKind::tap_guest("lossy-stream-passt", BackendKind::Passt, GuestLink::LossyStream),
+    StackKind::qemu("qemu-pontoon", BackendKind::Pontoon, Link::Stream),
+    StackKind::qemu("qemu-passt", BackendKind::Passt, Link::Stream),
+    StackKind::qemu("qemu-vhost-user-pontoon", BackendKind::Pontoon, Link::VhostUser),
+    StackKind::qemu("qemu-vhost-user-passt", BackendKind::Passt, Link::VhostUser),
     qemu_libslirp::KIND,
+    pontoon_relay::KIND,
+    mcr::KIND,
+    smcroute::KIND,
+    socat::KIND,
 ];
 
-/// The user that stacks run as where root runs the harness, as they are made for users without privileges.
+/// The name of the stack that every comparison contains.
+pub(crate) const PONTOON: &str = "pontoon";
+
+/// The user that stacks run as if root runs the harness: they are made for unprivileged users.
 const NOBODY: u32 = 65534;
 
 /// A kind of stack.
-struct Kind {
+struct StackKind {
     name: &'static str,
     role: Role,
-    /// It takes part without being named.
-    usual: bool,
-    find: fn(&Wanted) -> Result<Found>,
+    find: Find,
 }
 
-impl Kind {
-    /// One that has nothing to do with those that `run` would meet: it takes part by its name only.
-    const fn by_name(name: &'static str, role: Role, find: fn(&Wanted) -> Result<Found>) -> Self {
+/// The function that looks for the programs of a stack on this machine.
+enum Find {
+    /// A way out of a network namespace. It is compared by default.
+    Namespace(fn(&Selection) -> Result<Found>),
+    /// A way out of a machine, here and in the next two. It is compared if it is named.
+    Machine(fn(&Selection) -> Result<Found>),
+    Native(BackendKind, GuestLink),
+    Qemu(BackendKind, Link),
+    /// A relay of multicast.
+    Relay(fn(&Selection) -> Result<Box<dyn Relay>>),
+}
+
+/// The purpose of a stack. Names are unique within one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It connects a namespace or a machine.
+    Network,
+    /// It relays multicast.
+    Relay,
+}
+
+impl StackKind {
+    const fn tap_guest(name: &'static str, backend: BackendKind, guest_link: GuestLink) -> Self {
         Self {
             name,
-            role,
-            usual: false,
-            find,
+            role: backend.role(),
+            find: Find::Native(backend, guest_link),
+        }
+    }
+
+    const fn qemu(name: &'static str, backend: BackendKind, link: Link) -> Self {
+        Self {
+            name,
+            role: backend.role(),
+            find: Find::Qemu(backend, link),
+        }
+    }
+
+    fn purpose(&self) -> Purpose {
+        match self.find {
+            Find::Relay(_) => Purpose::Relay,
+            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => Purpose::Network,
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        matches!(self.find, Find::Namespace(_))
+    }
+
+    fn find(&self, wanted: &Selection) -> Result<Found> {
+        match &self.find {
+            Find::Namespace(find) | Find::Machine(find) => find(wanted),
+            Find::Native(backend, guest_link) => tap_guest::find(wanted, *backend, *guest_link),
+            Find::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
+            Find::Relay(_) => bail!("{} is a relay", self.name),
+        }
+    }
+
+    fn find_relay(&self, wanted: &Selection) -> Result<Box<dyn Relay>> {
+        match &self.find {
+            Find::Relay(find) => find(wanted),
+            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => {
+                bail!("{} is not a relay", self.name)
+            }
         }
     }
 }
 
-/// A stack that somebody asked for.
+/// A stack to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    /// Begins with its kind's name.
+pub(crate) struct Selection {
+    /// The name, which begins with that of a kind.
     pub(crate) name: String,
-    /// The program; none looks where its kind is usually found.
+    /// The program; `None` is the usual one.
     pub(crate) program: Option<PathBuf>,
-    /// More arguments for it.
+    /// Additional arguments of the program.
     pub(crate) flags: Vec<String>,
 }
 
-/// One that is there.
+/// An installed stack.
 struct Found {
     version: String,
     stack: Box<dyn Stack>,
 }
 
-/// What can be measured.
+/// A stack that connects a namespace or a machine.
 pub(crate) trait Stack {
-    /// Addresses, as its guest has them.
-    fn place(&self) -> Place;
+    /// Returns the addresses that its guest uses.
+    fn addresses(&self) -> Addresses;
 
-    /// Starts `program` inside it, with pipes on standard input, output and error.
+    /// Starts `program` inside the stack, with pipes on standard input, output and error.
     ///
     /// # Errors
-    /// It cannot be started.
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started>;
+    /// The program of the stack cannot be started.
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started>;
 
-    /// How it is started, for people.
+    /// Returns the command that starts it, for the report.
     fn command(&self) -> String;
 
-    /// How long it may take until a program inside begins, beyond what is usual.
+    /// Returns the time until a program inside begins, beyond the usual.
     fn boot(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Where things are.
+/// Addresses of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// The host's servers.
+pub(crate) struct Addresses {
+    /// The address of the host's servers.
     pub(crate) server: IpAddr,
-    /// Somebody who answers names.
+    /// The address of a resolver.
     pub(crate) resolver: IpAddr,
-    /// Where the host finds what the guest publishes.
+    /// The host's address for published ports of the guest.
     pub(crate) published: IpAddr,
 }
 
-/// How a measurement wants its network.
+/// The network that a measurement needs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wish {
-    /// None is the stack's best.
+pub(crate) struct NetworkConfig {
+    /// The MTU; `None` is the stack's best.
     pub(crate) mtu: Option<u16>,
     /// A TCP port of the guest that the host reaches under the same number.
     pub(crate) publish: Option<u16>,
 }
 
-/// What was started; the runner kills all of it.
+/// Started processes; the runner kills all of them.
 pub(crate) struct Started {
-    /// Its standard input, output and error are the program's.
+    /// The process whose standard input, output and error are the program's.
     pub(crate) guest: Child,
     pub(crate) helpers: Vec<Child>,
 }
@@ -144,126 +219,227 @@ impl Started {
     }
 }
 
-/// A stack of a run: what the report says of it, and the thing itself if it is there.
-pub(crate) struct Entry {
+/// A stack of a run: its description in the report, and the stack if it is installed.
+pub(crate) struct Candidate {
     pub(crate) described: schema::Stack,
     pub(crate) stack: Option<Box<dyn Stack>>,
 }
 
-/// What `--against` may name.
-pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().map(|kind| kind.name)
-}
+impl Selection {
+    /// Returns a stack with its usual program.
+    pub(crate) fn usual(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            program: None,
+            flags: Vec::new(),
+        }
+    }
 
-/// What is meant where nothing is named.
-pub(crate) fn usual() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().filter(|kind| kind.usual).map(|kind| kind.name)
-}
-
-/// Whether the stack of this name is of a kind that takes part without being named.
-pub(crate) fn is_usual(name: &str) -> bool {
-    kind_of(name).is_some_and(|kind| kind.usual)
-}
-
-/// Looks for the stacks of `wanted`, in the order of their kinds. One that is missing says why.
-pub(crate) fn find(wanted: &[Wanted]) -> Vec<Entry> {
-    let of_kind = |kind: &'static Kind| {
-        wanted.iter().filter_map(move |one| {
-            kind_of(&one.name).filter(|found| found.name == kind.name)?;
-            Some((kind, one))
+    /// Parses `NAME[=PROGRAM]`.
+    ///
+    /// # Errors
+    /// The name does not begin with that of a kind, or has letters that a file's name should not have.
+    pub(crate) fn parse(text: &str, purpose: Purpose) -> Result<Self, String> {
+        let (name, program) = match text.split_once('=') {
+            Some((name, program)) => (name, Some(PathBuf::from(program))),
+            None => (text, None),
+        };
+        if kind_of(name, purpose).is_none() {
+            let kinds: Vec<_> = kinds(purpose).map(|kind| kind.name).collect();
+            let advice = match purpose {
+                Purpose::Network => " (try: pontoon bench list)",
+                Purpose::Relay => "",
+            };
+            return Err(format!(
+                "unknown stack: known are {}, also with a suffix such as {}-old{advice}",
+                kinds.join(", "),
+                kinds[0]
+            ));
+        }
+        Ok(Self {
+            name: file_name(name)?,
+            program,
+            flags: Vec::new(),
         })
-    };
+    }
+}
+
+/// Returns `name` if it can be the name of a file and the title of a column.
+///
+/// # Errors
+/// It has other letters.
+pub(crate) fn file_name(name: &str) -> Result<String, String> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if name.is_empty() || !name.chars().all(fits) {
+        return Err("a stack's name has letters, digits, '-', '_' and '.'".into());
+    }
+    Ok(name.to_owned())
+}
+
+/// Returns the stacks that are compared if none is named.
+pub(crate) fn defaults() -> impl Iterator<Item = Selection> {
     KINDS
         .iter()
-        .flat_map(of_kind)
-        .map(|(kind, one)| {
-            let (found, missing) = match (kind.find)(one) {
-                Ok(found) => (Some(found), None),
-                Err(error) => (None, Some(format!("{error:#}"))),
-            };
-            Entry {
-                described: schema::Stack {
-                    name: one.name.clone(),
-                    role: kind.role,
-                    version: found
-                        .as_ref()
-                        .map(|found| found.version.clone())
-                        .unwrap_or_default(),
-                    command: found
-                        .as_ref()
-                        .map(|found| found.stack.command())
-                        .unwrap_or_default(),
-                    missing,
-                },
-                stack: found.map(|found| found.stack),
-            }
-        })
-        .collect()
+        .filter(|kind| kind.is_default())
+        .map(|kind| Selection::usual(kind.name))
 }
 
-/// Whether `name` is a kind's, or a kind's with something behind it: `pasta-debian`.
-pub(crate) fn is_known(name: &str) -> bool {
-    kind_of(name).is_some()
+/// Returns true if the stack of this name is of a kind that is compared by default.
+pub(crate) fn is_default(name: &str) -> bool {
+    kind_of(name, Purpose::Network).is_some_and(StackKind::is_default)
 }
 
-fn kind_of(name: &str) -> Option<&'static Kind> {
-    KINDS.iter().find(|kind| {
+/// Looks for the stacks of `wanted`, in the order of their kinds. A missing one has the reason in its description.
+pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
+    let candidate = |(kind, one): (&StackKind, &Selection)| {
+        let (found, missing) = match kind.find(one) {
+            Ok(found) => (Some(found), None),
+            Err(error) => (None, Some(format!("{error:#}"))),
+        };
+        let (version, command) = match &found {
+            Some(found) => (found.version.clone(), found.stack.command()),
+            None => Default::default(),
+        };
+        Candidate {
+            described: schema::Stack {
+                name: one.name.clone(),
+                role: kind.role,
+                version,
+                command,
+                missing,
+            },
+            stack: found.map(|found| found.stack),
+        }
+    };
+    in_order(wanted, Purpose::Network).map(candidate).collect()
+}
+
+/// Looks for pontoon and the relays of `wanted`, or for all installed ones, in the order of their kinds. `flags` are
+/// arguments of pontoon.
+///
+/// # Errors
+/// Pontoon or a named relay is missing.
+pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(String, Box<dyn Relay>)>> {
+    let is_named = !wanted.is_empty();
+    let mut wanted = wanted.to_vec();
+    if !is_named {
+        wanted = kinds(Purpose::Relay)
+            .map(|kind| Selection::usual(kind.name))
+            .collect();
+    } else if wanted.iter().all(|one| one.name != PONTOON) {
+        wanted.push(Selection::usual(PONTOON));
+    }
+    for one in wanted.iter_mut().filter(|one| one.name.starts_with(PONTOON)) {
+        one.flags = flags.split_whitespace().map(str::to_owned).collect();
+    }
+    let mut relays = Vec::new();
+    for (kind, one) in in_order(&wanted, Purpose::Relay) {
+        match kind.find_relay(one) {
+            Ok(relay) => relays.push((one.name.clone(), relay)),
+            // By default the installed relays are compared.
+            Err(_) if !is_named && kind.role == Role::Peer => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(relays)
+}
+
+fn kinds(purpose: Purpose) -> impl Iterator<Item = &'static StackKind> {
+    KINDS.iter().filter(move |kind| kind.purpose() == purpose)
+}
+
+/// Returns the kind whose name is `name`, or its part before a suffix: `pasta-debian`.
+fn kind_of(name: &str, purpose: Purpose) -> Option<&'static StackKind> {
+    kinds(purpose).find(|kind| {
         name.strip_prefix(kind.name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     })
 }
 
-/// The program that was asked for, or `usual` on `PATH`.
-fn program(wanted: &Wanted, usual: &str, package: &str) -> Result<PathBuf> {
-    if let Some(given) = &wanted.program {
-        return existing(given);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|directory| directory.join(usual))
-        .find(|program| program.is_file())
-        .with_context(|| {
-            format!(
-                "{usual} is not on PATH (try: install {package}, or --against {}=/path)",
-                wanted.name
-            )
-        })
+fn in_order(
+    wanted: &[Selection],
+    purpose: Purpose,
+) -> impl Iterator<Item = (&'static StackKind, &Selection)> {
+    kinds(purpose).flat_map(move |kind| {
+        wanted
+            .iter()
+            .filter(move |one| kind_of(&one.name, purpose).is_some_and(|found| found.name == kind.name))
+            .map(move |one| (kind, one))
+    })
 }
 
-/// This program, or another build of it, and its version.
-fn ours(wanted: &Wanted) -> Result<(PathBuf, String)> {
+/// Returns the given program, or `usual` from `PATH`.
+fn program(wanted: &Selection, usual: &str, package: &str) -> Result<PathBuf> {
+    if let Some(given) = &wanted.program {
+        return absolute_program(given);
+    }
+    on_path(usual).with_context(|| {
+        format!(
+            "{usual} is not on PATH (try: install {package}, or --against {}=/path)",
+            wanted.name
+        )
+    })
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        // Daemons are there, and not every user's PATH contains it.
+        .chain([PathBuf::from("/usr/sbin")])
+        .map(|directory| directory.join(name))
+        .find(|program| program.is_file())
+}
+
+/// Returns the path of the `pontoon` beside this program, or else of the one on `PATH`.
+///
+/// # Errors
+/// Neither exists.
+pub(crate) fn pontoon() -> Result<PathBuf> {
+    let beside = std::env::current_exe()
+        .context("cannot find the path of this program")?
+        .with_file_name("pontoon");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    on_path("pontoon").context(
+        "pontoon is neither beside pontoon-bench nor on PATH (try: cargo build --release, or --against pontoon=/path)",
+    )
+}
+
+/// Returns the given program of pontoon, or the usual one, and its version.
+fn pontoon_program(wanted: &Selection) -> Result<(PathBuf, String)> {
     let program = match &wanted.program {
-        Some(given) => existing(given)?,
-        None => std::env::current_exe().context("cannot find this program")?,
+        Some(given) => absolute_program(given)?,
+        None => pontoon()?,
     };
     let mut version = version(&program)?;
-    // Builds of one version differ.
+    // Builds of one version may differ.
     if wanted.program.is_some() {
         version = format!("{version} ({})", program.display());
     }
     Ok((program, version))
 }
 
-/// A program of passt's, and its version.
-fn passts(wanted: &Wanted, usual: &str) -> Result<(PathBuf, String)> {
+/// Returns a program of passt's, and its version.
+fn passt_program(wanted: &Selection, usual: &str) -> Result<(PathBuf, String)> {
     let program = program(wanted, usual, "passt")?;
     let mut version = version(&program)?;
-    // Debian 12 packages a build that does not know its version.
+    // Debian 12 packages a build without a version.
     if version.ends_with("unknown version") {
         version = format!("{version} ({})", program.display());
     }
     Ok((program, version))
 }
 
-/// An absolute path to a program. Links are kept: pasta goes by its name.
-fn existing(program: &Path) -> Result<PathBuf> {
+/// Returns an absolute path to a program. Symbolic links are kept: passt is pasta under that name.
+fn absolute_program(program: &Path) -> Result<PathBuf> {
     if !program.is_file() {
-        bail!("{} is not there", program.display());
+        bail!("{} does not exist", program.display());
     }
-    std::path::absolute(program).with_context(|| format!("{} is nowhere", program.display()))
+    std::path::absolute(program).with_context(|| format!("cannot make {} absolute", program.display()))
 }
 
-/// The first line that `program --version` prints.
+/// Returns the first line that `program --version` prints.
 fn version(program: &Path) -> Result<String> {
     let output = Command::new(program)
         .arg("--version")
@@ -281,11 +457,11 @@ fn version_of_kernel() -> String {
     format!("Linux {}", rustix::system::uname().release().to_string_lossy())
 }
 
-/// A command that runs as a user without privileges.
+/// Returns a command that runs as an unprivileged user.
 pub(crate) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if geteuid().is_root() {
-        // Groups are dropped with it.
+        // With the user, `Command` drops supplementary groups.
         command.uid(NOBODY).gid(NOBODY);
     }
     command.current_dir("/");
@@ -301,19 +477,19 @@ fn spawn(command: &mut Command) -> Result<Child> {
         .with_context(|| format!("cannot run {}", command.get_program().display()))
 }
 
-/// Ends a helper that does not do what it should. Returns the last line of its standard error.
-fn give_up(mut helper: Child) -> String {
+/// Kills a helper that has failed. Returns the last line of its standard error.
+fn kill_helper(mut helper: Child) -> String {
     let _ = helper.kill();
-    let mut said = String::new();
+    let mut text = String::new();
     let _ = helper
         .stderr
         .take()
-        .map(|mut stderr| stderr.read_to_string(&mut said));
+        .map(|mut stderr| stderr.read_to_string(&mut text));
     let _ = helper.wait();
-    said.lines().next_back().unwrap_or_default().to_owned()
+    text.lines().next_back().unwrap_or_default().to_owned()
 }
 
-fn words(command: &[&str], flags: &[String]) -> String {
+fn command_line(command: &[&str], flags: &[String]) -> String {
     let flags = flags.iter().map(String::as_str);
     command
         .iter()

@@ -1,12 +1,12 @@
-//! What a handful of noisy measurements can and cannot say.
+//! Statistics of a few noisy measurements.
 //!
-//! A bench has few rounds (seven, say) and noise that is neither small nor normal: a rate may fall to a half in one
-//! round because the scheduler put two threads on one core. So everything here is about ranks. A figure is summed up by
-//! its median with quartiles and extremes, and two stacks are compared by the median of their ratios with an interval
-//! that is exact at any number of rounds, without a normal distribution or a large sample. The bootstrap is neither: of seven
-//! values, the percentile interval of the median is from the second to the sixth, which cover it in 87.5 % of cases
-//! (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69:4, 2015, has the general
-//! case).
+//! A run has few rounds (seven, say) and noise that is neither small nor normal: a rate may fall to a half in one round
+//! because the scheduler put two threads on one core. So all statistics here are based on ranks. A figure is summarised
+//! by its median with quartiles and extremes, and two stacks are compared by the median of their ratios with an
+//! interval that is exact at any number of rounds, without the assumption of a normal distribution or a large sample.
+//! The bootstrap needs a large sample: of seven values, the percentile interval of the median is from the second to the
+//! sixth, which cover it in 87.5 % of cases (Hesterberg, "What Teachers Should Know About the Bootstrap", The American
+//! Statistician 69:4, 2015, has the general case).
 
 mod rank;
 mod ratio;
@@ -28,7 +28,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// None without a value. Values that are not numbers are left out.
+    /// Returns `None` without a value. NaNs are ignored.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         Some(Self {
@@ -42,13 +42,13 @@ impl Spread {
     }
 }
 
-/// The median; none without a value.
+/// Returns the median, or `None` without a value.
 pub fn median(values: &[f64]) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
 
-/// Interpolated between the two nearest ranks: type 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages",
-/// The American Statistician 50:4, 1996. `sorted` must not be empty.
+/// Returns a quantile interpolated between the two nearest ranks: type 7 of Hyndman and Fan, "Sample Quantiles in
+/// Statistical Packages", The American Statistician 50:4, 1996. `sorted` must not be empty.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
     let position = at * (sorted.len() - 1) as f64;
     let below = sorted[position.floor() as usize];
@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_spread_of_seven_is_what_a_textbook_says() {
+    fn spread_of_seven_values_matches_textbook() {
         let spread = Spread::of(&[7.0, 1.0, 3.0, 6.0, 2.0, 5.0, 4.0]);
         let expected = Spread {
             count: 7,
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_spread() {
+    fn no_values_have_no_spread() {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[f64::NAN]), None);
         assert_eq!(median(&[f64::NAN, 3.0]), Some(3.0));
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_spread_is_ordered_and_does_not_depend_on_order(mut values in prop::collection::vec(1e-3..1e9f64, 1..40)) {
+        fn spread_is_ordered_and_independent_of_order(mut values in prop::collection::vec(1e-3..1e9f64, 1..40)) {
             let spread = Spread::of(&values).unwrap();
             values.reverse();
             prop_assert_eq!(Spread::of(&values), Some(spread));

@@ -1,4 +1,4 @@
-//! Reports of a made-up run: what people are told.
+//! Reports of a fictitious run: text and pages.
 
 mod fixture;
 
@@ -47,7 +47,7 @@ fn comparison_of_two_runs() {
 }
 
 #[test]
-fn a_run_compared_with_itself_has_no_differences() {
+fn run_compared_with_itself_has_no_differences() {
     let of = Fixture::default().build();
     let text = report::compare(&of, &of);
     assert!(text.contains("no significant difference"));
@@ -63,7 +63,7 @@ fn interleaved_runs_are_compared_round_by_round() {
     right.began += 1;
     right.ended += 1;
     for sample in &mut right.samples {
-        // Far less than the rounds differ from each other.
+        // The change is much smaller than the differences between rounds.
         sample
             .values
             .entry("p50_us".to_owned())
@@ -81,11 +81,11 @@ fn interleaved_runs_are_compared_round_by_round() {
 }
 
 #[test]
-fn the_page_is_well_formed_and_needs_nothing_else() {
+fn page_is_well_formed_and_self_contained() {
     let mut of = Fixture::default().build();
     of.stacks[4].version = "<i>2026</i> & \"more\"".to_owned();
     let text = report::html(&of);
-    // For a look at it with a browser.
+    // For inspection in a browser.
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html"), &text).unwrap();
     let page = Html::parse_document(&text);
     assert_eq!(page.errors, Vec::<String>::new());
@@ -108,30 +108,41 @@ fn the_page_is_well_formed_and_needs_nothing_else() {
 }
 
 #[test]
-fn the_page_has_its_plots() {
+fn page_contains_plots() {
     let page = Html::parse_document(&report::html(&Fixture::default().build()));
     let count = |selector: &str| page.select(&select(selector)).count();
     assert_eq!(count("table.headline tbody tr"), 13);
     assert_eq!(count("#rr .plots figure"), 3, "bars, distribution, CPU");
-    assert_eq!(count("#rr figure:first-child .bar"), 7);
+    assert_eq!(count("#rr figure:nth-child(1) rect"), 7, "a bar for each stack");
     assert_eq!(
-        count("#rr figure:first-child .whisker"),
-        21,
-        "a line and two ends for each"
+        count("#rr figure:nth-child(2) .legend li"),
+        7,
+        "a curve for each stack"
     );
-    assert_eq!(count("#rr .curve"), 7);
-    assert_eq!(count("#udp-rate .curve"), 14, "of two sizes");
-    assert!(count("#udp-rate .dot") > 70);
-    assert_eq!(count("#rr .whole"), 7, "CPU of the machine");
     assert_eq!(
-        count("#publish-crr figure:first-child .bar"),
+        count("#rr figure:nth-child(3) rect"),
+        14,
+        "CPU of the stack and of the machine"
+    );
+    assert_eq!(count("#udp-rate .legend li"), 14, "of two sizes");
+    assert!(count("#udp-rate circle") > 70);
+    assert_eq!(
+        count("#publish-crr figure:nth-child(1) rect"),
         6,
         "direct has none"
     );
+    let text = |selector: &str| -> String {
+        page.select(&select(selector))
+            .flat_map(|node| node.text())
+            .collect()
+    };
+    assert!(text("#rr figure:nth-child(1) svg").contains(" × veth"));
+    assert!(text("#rr figure:nth-child(2) svg").contains("99.9 %"));
+    assert!(text("#udp-rate svg").contains("none"));
 }
 
 #[test]
-fn odd_reports_are_reports() {
+fn renders_unusual_reports() {
     let some = || Fixture::default().scenarios(&["tcp-down", "rr", "udp-rate", "idle"]);
     let whole = || some().build();
     let failed = Outcome::Failed {
@@ -190,7 +201,7 @@ fn odd_reports_are_reports() {
 }
 
 #[test]
-fn what_figures_do_not_say_is_said_in_words() {
+fn warnings_are_shown() {
     let of = with(Fixture::default().build(), |of| {
         of.samples.pop();
         for sample in &mut of.samples {
@@ -205,15 +216,15 @@ fn what_figures_do_not_say_is_said_in_words() {
             "passt is not part of this run: no ",
             "The run is not complete: ",
             "2 stalled, 28 were not possible and 1 failed",
-            "the machine was busy with something else (0.600 CPUs at worst: ",
-            "the hypervisor took CPU time away (4.0 % at worst: ",
-            "drifted apart (5,000 µs at worst: ",
-            "pasta stalled in 2 of 7 rounds (at byte 81,788,929; at byte 81,788,932)",
-            "pasta-debian could not do it in 7 of 7 rounds (it may open 4,096 descriptors)",
-            "slirp4netns failed in 1 of 7 rounds (connect: ECONNREFUSED)",
+            "At worst, other processes used 0.600 CPUs before the sample (",
+            "At worst, the hypervisor took 4.0 % of the CPU time (",
+            "drifted apart by 5,000 µs (",
+            "pasta: stalled in 2 of 7 rounds (at byte 81,788,929; at byte 81,788,932)",
+            "pasta-debian: not possible in 7 of 7 rounds (it may open 4,096 descriptors)",
+            "slirp4netns: failed in 1 of 7 rounds (connect: ECONNREFUSED)",
             "no significant difference from veth: direct (",
-            "too few rounds to tell from veth: pasta",
-            "congestion control (client, server) differs: pasta with cubic, bbr; ",
+            "too few rounds for a comparison with veth: pasta",
+            "congestion control (client, server) differs: cubic, bbr for pasta; ",
             "the guest's MTU differs: ",
             "of a CPU, both ends together (",
             "of a transaction (",
@@ -222,15 +233,15 @@ fn what_figures_do_not_say_is_said_in_words() {
         }
     }
     let slow = with(of, |of| of.calibration.stamp_ns_per_mib *= 4.0);
-    assert!(report::markdown(&slow).contains("That holds the fastest stacks back"));
+    assert!(report::markdown(&slow).contains("It limits the fastest stacks"));
     let few = report::markdown(&Fixture::default().rounds(5).build());
-    assert!(few.contains("Too few rounds: with 5"));
-    assert!(!few.contains("too few rounds to tell"));
+    assert!(few.contains("Too few rounds: with 5 rounds"));
+    assert!(!few.contains("too few rounds for a comparison"));
     assert!(!few.contains(", better") && !few.contains(", worse"));
 }
 
 #[test]
-fn completeness_counts_what_was_planned() {
+fn completeness_counts_planned_samples() {
     let of = Fixture::default().build();
     let cells = of.cells.len();
     let expected = Completeness {

@@ -1,4 +1,4 @@
-//! The report file: what programs are told, and that its documentation says so.
+//! The report file, and its documentation.
 
 #[expect(dead_code, reason = "other tests use all of it")]
 mod fixture;
@@ -17,7 +17,7 @@ use fixture::Fixture;
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench-schema.md");
 
 #[test]
-fn what_is_written_is_read() {
+fn reads_back_a_written_report() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("report.json");
     let mut of = Fixture::default().build();
@@ -38,7 +38,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_leaves_the_old_one() {
+fn failed_write_leaves_the_old_report() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("report.json");
     fs::create_dir(&path).unwrap();
@@ -50,15 +50,18 @@ fn a_report_that_cannot_be_written_leaves_the_old_one() {
 }
 
 #[test]
-fn other_files_are_refused() {
+fn refuses_other_files() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("report.json");
     for (content, why) in [
         (
             "{\"version\": 2}",
-            "it has version 2, and this program reads version 1",
+            "the report has version 2, and this program reads version 1",
         ),
-        ("{\"backend\": \"pasta\"}", "it is not a report of pontoon bench"),
+        (
+            "{\"backend\": \"pasta\"}",
+            "the file is not a report of pontoon bench",
+        ),
         ("{\"version\": 1}", "missing field"),
         ("", "EOF"),
     ] {
@@ -69,7 +72,7 @@ fn other_files_are_refused() {
 }
 
 #[test]
-fn void_box_reads_medians_under_its_names() {
+fn writes_medians_under_names_of_void_box() {
     let of = Fixture::default().build();
     let backends = report::void_box(&of);
     let names: Vec<_> = backends
@@ -119,7 +122,7 @@ fn void_box_reads_medians_under_its_names() {
 }
 
 #[test]
-fn the_first_level_is_a_report_of_void_box() {
+fn first_level_has_fields_of_void_box() {
     let of = written();
     assert_eq!(of["backend"], "pontoon");
     assert!(
@@ -130,7 +133,7 @@ fn the_first_level_is_a_report_of_void_box() {
 }
 
 #[test]
-fn every_field_is_documented_and_no_other() {
+fn documentation_lists_exactly_the_fields() {
     let document = fs::read_to_string(DOCUMENT).unwrap();
     let fields = document
         .split("\n## ")
@@ -149,7 +152,7 @@ fn every_field_is_documented_and_no_other() {
 }
 
 #[test]
-fn every_metric_and_every_name_of_void_box_is_documented() {
+fn documentation_lists_metrics_and_names_of_void_box() {
     let document = fs::read_to_string(DOCUMENT).unwrap();
     let better = |better| match better {
         Some(Better::Higher) => "more",
@@ -193,7 +196,7 @@ fn written() -> Value {
     serde_json::from_slice(&content).expect("JSON")
 }
 
-/// `a.b[].c`; a map with names as keys, say of metrics, ends a path, but for histograms.
+/// Collects paths such as `a.b[].c`. A map with names as keys, such as metrics, ends a path, except histograms.
 fn paths(of: &Value, path: &str, into: &mut BTreeSet<String>) {
     const MAPS: &[&str] = &["values", "parameters", "sysctls", "backends"];
     let name = path.rsplit('.').next().unwrap_or_default();

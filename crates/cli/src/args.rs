@@ -41,16 +41,12 @@ pub(crate) enum Verb {
     Top(Top),
     /// Relay multicast from interface to interface
     Relay(Box<Relay>),
-    /// Compare network stacks on this machine
-    Bench(Box<pontoon_bench::args::Bench>),
-    #[command(hide = true)]
-    BenchServer(pontoon_bench::args::Server),
-    #[command(hide = true)]
-    BenchClient(pontoon_bench::args::Client),
-    #[command(hide = true)]
-    BenchMachine(pontoon_bench::args::Machine),
-    #[command(hide = true)]
-    BenchTouch(pontoon_bench::args::Touch),
+    /// Compare network stacks on this machine (runs pontoon-bench)
+    #[command(disable_help_flag = true)]
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 /// Examples first, then the options, one line each.

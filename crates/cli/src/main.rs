@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod args;
+mod bench;
 mod ctl;
 mod log;
 mod relay;
@@ -25,11 +26,7 @@ fn main() -> ExitCode {
         args::Verb::Ctl(arguments) => end(ctl::ctl(&arguments).map(|()| 0)),
         args::Verb::Top(arguments) => end(top::top(&arguments).map(|()| 0)),
         args::Verb::Relay(arguments) => relay::run(*arguments),
-        args::Verb::Bench(arguments) => end(pontoon_bench::bench(*arguments)),
-        args::Verb::BenchServer(arguments) => end(pontoon_bench::server(&arguments)),
-        args::Verb::BenchClient(arguments) => end(pontoon_bench::client(&arguments)),
-        args::Verb::BenchMachine(arguments) => end(pontoon_bench::machine(&arguments)),
-        args::Verb::BenchTouch(arguments) => end(pontoon_bench::touch(&arguments)),
+        args::Verb::Bench { arguments } => bench::exec(&arguments),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     };
     let verb = std::env::args()
         .nth(1)
-        .filter(|verb| ["bench", "ctl", "relay", "top", "vm"].contains(&verb.as_str()));
+        .filter(|verb| ["ctl", "relay", "top", "vm"].contains(&verb.as_str()));
     let help = format!("pontoon {} --help", verb.as_deref().unwrap_or("run"));
     format!("{what} (try: {})", suggested.unwrap_or(&help))
 }

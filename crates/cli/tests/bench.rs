@@ -1,405 +1,80 @@
-//! `pontoon bench` as a whole, on this machine: it needs user namespaces (or root) and `ip`.
+//! `pontoon bench` executes `pontoon-bench`.
 
 #![expect(
     clippy::unwrap_used,
     reason = "all of this is tests; clippy knows only the functions marked so"
 )]
 
-use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Output};
 
-use pontoon_bench::report::read_json;
-use pontoon_bench::schema::{Outcome, Report};
 use tempfile::TempDir;
 
-/// Any user without privileges.
-const NOBODY: u32 = 65534;
-
-/// What this kernel has.
-/// Those that a network namespace may have, besides what the machine's administrator keeps for it.
-const CONGESTION_CONTROLS: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
-
-/// A directory that every user may write to, with a copy of the program that every user may run.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let place = Self(directory);
-        place.install("pontoon", env!("CARGO_BIN_EXE_pontoon").as_ref());
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// `pontoon bench` with `arguments`, which are separated by spaces.
-    fn bench(&self, arguments: &str) -> Command {
-        let mut command = Command::new(self.path("pontoon"));
-        command
-            .arg("bench")
-            .args(arguments.split(' '))
-            .current_dir(self.0.path())
-            .env("TMPDIR", self.0.path());
-        command
-    }
-
-    fn report(&self) -> Report {
-        read_json(&self.path("r.json")).unwrap()
-    }
-
-    /// A stack in pasta's place.
-    fn script(&self, name: &str, text: &str) {
-        let source = self.path("script");
-        std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
-        self.install(name, &source);
-    }
-
-    /// A program for everybody. Another process writes it: a child that another test starts meanwhile would hold what
-    /// this one has open, and a file that is open for writing cannot be run (ETXTBSY).
-    fn install(&self, name: &str, source: &Path) {
-        let status = Command::new("install")
-            .args(["-m", "755"])
-            .arg(source)
-            .arg(self.path(name))
-            .status()
-            .unwrap();
-        assert!(status.success());
-    }
+/// Copies a file by a process of its own: a child that another test forks meanwhile would hold a descriptor of this
+/// process that is open for writing, and the file could not be executed (ETXTBSY).
+fn install(source: &Path, target: &Path) {
+    let status = Command::new("install")
+        .args(["-m", "755"])
+        .args([source, target])
+        .status();
+    assert!(status.unwrap().success());
 }
 
-fn run(command: &mut Command) -> Output {
-    command.output().unwrap()
-}
-
-fn complaint(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A child of `parent`, if it has one.
-fn child_of(parent: u32) -> Option<u32> {
-    let children = format!("/proc/{parent}/task/{parent}/children");
-    std::fs::read_to_string(children)
-        .ok()?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()
-}
-
-/// Processes in the network namespace `namespace`.
-fn inside(namespace: &Path) -> BTreeSet<u32> {
-    let ids = std::fs::read_dir("/proc").unwrap();
-    let ids = ids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    ids.filter(|id: &u32| {
-        std::fs::read_link(format!("/proc/{id}/ns/net")).is_ok_and(|found| found == namespace)
-    })
-    .collect()
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// The network namespace that a running harness has made.
-fn namespace_of(harness: &Child) -> PathBuf {
-    let mut found = None;
-    let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
-    wait_until("the harness makes no namespace", || {
-        found = child_of(harness.id())
-            .and_then(|inner| std::fs::read_link(format!("/proc/{inner}/ns/net")).ok())
-            .filter(|namespace| *namespace != ours);
-        found.is_some()
-    });
-    found.unwrap()
-}
-
-#[test]
-fn figures_for_whoever_asks() {
-    let place = Place::new();
-    let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
-    let users: &[Option<u32>] = match rustix::process::geteuid().is_root() {
-        true => &[None, Some(NOBODY)],
-        false => &[None],
-    };
-    for user in users {
-        let mut command = place.bench(
-            "rr tcp-up startup publish-crr --rounds 1 --duration 0.3 --against direct,veth --output r.json --html r.html",
-        );
-        if let Some(user) = user {
-            command.uid(*user).gid(*user);
-        }
-        let output = run(&mut command);
-        assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
-        let report = place.report();
-        for stack in ["direct", "veth", "pontoon"] {
-            let find = |cell: &str| {
-                let sample = report
-                    .samples
-                    .iter()
-                    .find(|sample| sample.cell == cell && sample.stack == stack);
-                sample.unwrap_or_else(|| panic!("no {cell} of {stack}"))
-            };
-            let measured = |cell: &str| {
-                let sample = find(cell);
-                assert_eq!(sample.outcome, Outcome::Measured, "{cell} of {stack}");
-                sample
-            };
-            assert!(measured("rr").values["p50_us"] > 1.0);
-            for control in ["cubic", "bbr"] {
-                let best = format!("tcp-up/1/{control}/best");
-                if !allowed.split_whitespace().any(|other| other == control) {
-                    let outcome = &find(&best).outcome;
-                    assert!(
-                        matches!(outcome, Outcome::Unreachable { .. }),
-                        "{best}: {outcome:?}"
-                    );
-                    continue;
-                }
-                let best = measured(&best);
-                assert!(best.values["mbps"] > 10.0);
-                let both = best.conditions.congestion_control.clone();
-                assert_eq!(both, Some([control.to_owned(), control.to_owned()]), "{stack}");
-                if control == "cubic" {
-                    let ethernet = measured("tcp-up/1/cubic/1500");
-                    assert_eq!(ethernet.conditions.mtu, Some(1500));
-                }
-            }
-            measured("tcp-up/hash");
-            let cpu = measured("rr").values.get("stack_cpu_s").copied();
-            assert_eq!(
-                cpu.is_some_and(|cpu| cpu > 0.0),
-                stack == "pontoon",
-                "{stack}: {cpu:?}"
-            );
-            assert!(measured("publish-crr/1").values["p50_us"] > 1.0);
-            assert!(measured("startup").values["first_byte_us"] > 1.0);
-        }
-        assert!(String::from_utf8_lossy(&output.stdout).contains("| pontoon |"));
-        std::fs::remove_file(place.path("r.json")).unwrap();
-        std::fs::remove_file(place.path("r.html")).unwrap();
-    }
-}
-
-#[test]
-fn a_stack_that_hangs_is_reported_within_its_deadline_and_ended() {
-    let place = Place::new();
-    place.script(
-        "hangs",
-        "[ \"$1\" = --version ] && echo hangs 1 && exit; exec sleep 1000",
+/// A directory with a copy of `pontoon`, and an empty directory `path`.
+fn directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("path")).unwrap();
+    install(
+        env!("CARGO_BIN_EXE_pontoon").as_ref(),
+        &directory.path().join("pontoon"),
     );
-    let begun = Instant::now();
-    let output = run(&mut place.bench("rr --rounds 1 --duration 0.3 --against pasta=hangs --output r.json"));
-    assert_eq!(output.status.code(), Some(3), "{}", complaint(&output));
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    let outcomes: Vec<_> = place
-        .report()
-        .samples
-        .into_iter()
-        .map(|sample| sample.outcome)
-        .collect();
-    assert_eq!(outcomes, [Outcome::Measured, Outcome::Stalled { at_byte: 0 }]);
-    assert!(
-        complaint(&output).contains("rr pasta: stalled"),
-        "{}",
-        complaint(&output)
-    );
+    directory
 }
 
-#[test]
-fn a_stack_that_fails_is_reported_with_its_last_words() {
-    let place = Place::new();
-    place.script(
-        "fails",
-        "[ \"$1\" = --version ] && echo fails 1 && exit; echo no tap here >&2; exit 1",
-    );
-    let output = run(&mut place.bench("rr --rounds 1 --duration 0.3 --against pasta=fails --output r.json"));
-    assert_eq!(output.status.code(), Some(3));
-    let why = "no tap here".to_owned();
-    assert!(
-        place
-            .report()
-            .samples
-            .iter()
-            .any(|sample| sample.outcome == Outcome::Failed { why: why.clone() })
-    );
+fn script(directory: &Path, text: &str) {
+    let source = directory.join("source");
+    std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
+    install(&source, &directory.join("pontoon-bench"));
+    std::fs::remove_file(source).unwrap();
 }
 
-#[test]
-fn a_stack_that_is_missing_is_a_line_and_no_failure() {
-    let place = Place::new();
-    let output =
-        run(&mut place.bench("rr --rounds 1 --duration 0.3 --against pasta=/nowhere --output r.json"));
-    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
-    let lines = complaint(&output);
-    let about: Vec<_> = lines.lines().filter(|line| line.contains("pasta")).collect();
-    assert_eq!(about, ["without pasta: /nowhere is not there"]);
-    let report = place.report();
-    assert_eq!(report.samples.len(), 1);
-    assert!(
-        report
-            .stacks
-            .iter()
-            .any(|stack| stack.name == "pasta" && stack.missing.is_some())
-    );
-}
-
-#[test]
-fn wrong_usage_is_a_line_and_status_2() {
-    let place = Place::new();
-    for wrong in [
-        "nonsense",
-        "--against nonsense",
-        "--rounds 0",
-        "--resume",
-        "compare one.json",
-    ] {
-        let output = run(&mut place.bench(wrong));
-        assert_eq!(output.status.code(), Some(2), "{wrong}");
-        assert_eq!(complaint(&output).lines().count(), 1, "{}", complaint(&output));
-        assert!(complaint(&output).contains("(try: "), "{}", complaint(&output));
-    }
-    let output = run(&mut place.bench("compare a.json b.json"));
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(complaint(&output).lines().count(), 1, "{}", complaint(&output));
-}
-
-#[test]
-fn a_killed_run_leaves_nothing_and_can_be_resumed() {
-    let place = Place::new();
-    let line = "rr udp-rr --rounds 3 --duration 0.3 --against direct,veth --output r.json";
-    let expected = 2 * 3 * 3;
-    let mut harness = place
-        .bench(line)
-        .stderr(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let namespace = namespace_of(&harness);
-    wait_until("no third sample is written", || {
-        read_json(&place.path("r.json")).is_ok_and(|report| report.samples.len() >= 3)
-    });
-    harness.kill().unwrap();
-    harness.wait().unwrap();
-    wait_until("processes are left", || inside(&namespace).is_empty());
-    let taken = place.report().samples;
-    assert!(taken.len() < expected, "it was done already");
-
-    let again = run(&mut place.bench(line));
-    assert_eq!(again.status.code(), Some(1));
-    assert!(
-        complaint(&again).contains("(try: --resume"),
-        "{}",
-        complaint(&again)
-    );
-    let other = run(&mut place.bench(&line.replace("--rounds 3", "--rounds 2 --resume")));
-    assert_eq!(other.status.code(), Some(1));
-    assert_eq!(complaint(&other).lines().count(), 1, "{}", complaint(&other));
-
-    let resumed = run(&mut place.bench(&format!("{line} --resume")));
-    assert_eq!(resumed.status.code(), Some(0), "{}", complaint(&resumed));
-    let samples = place.report().samples;
-    assert_eq!(samples[..taken.len()], taken);
-    let distinct: BTreeSet<_> = samples
-        .iter()
-        .map(|sample| (sample.round, &sample.cell, &sample.stack))
-        .collect();
-    assert_eq!((samples.len(), distinct.len()), (expected, expected));
-    let in_turn: Vec<_> = samples
-        .iter()
-        .take(3)
-        .map(|sample| sample.stack.as_str())
-        .collect();
-    assert_eq!(in_turn, ["direct", "veth", "pontoon"]);
-}
-
-#[test]
-fn an_interrupt_leaves_nothing() {
-    let place = Place::new();
-    let mut harness = place
-        .bench("rr --rounds 100 --duration 0.3 --against veth")
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let namespace = namespace_of(&harness);
-    wait_until("nothing starts", || inside(&namespace).len() > 2);
-    let id = rustix::process::Pid::from_child(&harness);
-    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
-    let status = harness.wait().unwrap();
-    assert_eq!(status.code(), Some(130));
-    assert_eq!(inside(&namespace), BTreeSet::new());
-    let left: Vec<_> = std::fs::read_dir(place.0.path())
+/// Runs `pontoon bench` with the directory `path` as the search path.
+fn bench(directory: &TempDir, arguments: &[&str]) -> Output {
+    Command::new(directory.path().join("pontoon"))
+        .arg("bench")
+        .args(arguments)
+        .env("PATH", directory.path().join("path"))
+        .output()
         .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    assert_eq!(left, ["pontoon"]);
 }
 
 #[test]
-fn two_builds_of_pontoon_are_compared_round_by_round() {
-    let place = Place::new();
-    let measured = run(&mut place.bench(
-        "rr --rounds 2 --duration 0.2 --against pontoon-old=pontoon --variant event=--io=event --output r.json",
-    ));
-    assert_eq!(measured.status.code(), Some(0), "{}", complaint(&measured));
-    let stacks: Vec<_> = place
-        .report()
-        .stacks
-        .into_iter()
-        .map(|stack| stack.name)
-        .collect();
-    assert_eq!(stacks, ["pontoon-old", "pontoon", "pontoon-event"]);
-
-    let compared = run(&mut place.bench("compare r.json r.json --stacks pontoon-old,pontoon"));
-    assert_eq!(compared.status.code(), Some(0), "{}", complaint(&compared));
-    let text = String::from_utf8_lossy(&compared.stdout);
-    assert!(text.contains("compared round by round"), "{text}");
-    assert_eq!(
-        text.lines().filter(|line| line.starts_with("| `rr`")).count(),
-        1,
-        "{text}"
-    );
-    let unknown = run(&mut place.bench("compare r.json r.json --stacks pontoon-old,veth"));
-    assert_eq!(unknown.status.code(), Some(1));
-    assert!(
-        complaint(&unknown).contains("no stack veth"),
-        "{}",
-        complaint(&unknown)
-    );
-}
-
-#[test]
-fn a_guest_in_shared_memory_is_measured() {
-    let place = Place::new();
-    let output = run(&mut place.bench("shm --rounds 1 --duration 0.1"));
-    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let rows: Vec<Vec<&str>> = text
-        .lines()
-        .filter(|line| line.ends_with("% |"))
-        .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
-        // Those of the mail have fewer columns.
-        .filter(|row| row.len() > 8)
-        .collect();
-    assert_eq!(
-        rows.len(),
-        17 + 15,
-        "the link alone, and through the engine: {text}"
-    );
-    for row in &rows {
-        let (rate, _) = row[3].split_once(' ').unwrap_or((row[3], ""));
-        let rate = rate.replace(',', "").parse();
-        let moved = rate.is_ok_and(|rate: f64| rate > 1000.0);
-        assert_eq!(moved, row[1] != "idle", "{row:?}");
+fn executes_pontoon_bench_beside_pontoon_or_on_path() {
+    for place in ["", "path"] {
+        let directory = directory();
+        script(&directory.path().join(place), "echo \"$@\"; exit 3");
+        for arguments in [
+            &["rr", "--rounds", "1"][..],
+            &["--help"],
+            &["list", "--profile=full"],
+            &[],
+        ] {
+            let output = bench(&directory, arguments);
+            assert_eq!(output.status.code(), Some(3));
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout).trim_end(),
+                arguments.join(" ")
+            );
+        }
     }
+}
+
+#[test]
+fn reports_missing_pontoon_bench_with_status_127() {
+    let output = bench(&directory(), &["rr"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: pontoon-bench is neither beside pontoon nor on PATH (try: cargo build --release -p pontoon-bench)\n"
+    );
 }

@@ -1,15 +1,7 @@
-use clap::Parser;
-
 use super::*;
 
-#[derive(Debug, Parser)]
-struct Line {
-    #[command(flatten)]
-    bench: Bench,
-}
-
 fn parse(line: &str) -> Result<Bench, clap::Error> {
-    Line::try_parse_from(line.split(' ')).map(|line| line.bench)
+    Bench::try_parse_from(line.split(' '))
 }
 
 fn names(line: &str) -> Vec<String> {
@@ -24,14 +16,14 @@ fn names(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn pontoon_takes_part_unless_it_is_named_anyway() {
+fn adds_pontoon_unless_it_is_named() {
     assert_eq!(names("bench --against veth,pasta"), ["veth", "pasta", "pontoon"]);
     assert_eq!(names("bench --against pontoon=/x,veth"), ["pontoon", "veth"]);
     assert!(names("bench").contains(&"slirp4netns".to_owned()));
 }
 
 #[test]
-fn machines_take_part_where_they_are_named() {
+fn compares_machines_only_if_named() {
     assert!(!names("bench").iter().any(|name| name.starts_with("qemu")));
     assert_eq!(
         names("bench --against qemu-passt,qemu-pontoon"),
@@ -44,7 +36,7 @@ fn machines_take_part_where_they_are_named() {
 }
 
 #[test]
-fn variants_are_pontoons() {
+fn variants_have_the_prefix_pontoon() {
     assert_eq!(
         names("bench --against veth --variant poll=--io=poll"),
         ["veth", "pontoon", "pontoon-poll"]
@@ -56,7 +48,7 @@ fn variants_are_pontoons() {
 }
 
 #[test]
-fn wrong_words_are_refused_with_advice() {
+fn refuses_wrong_arguments_with_advice() {
     for line in [
         "bench nonsense",
         "bench --against passt",
@@ -74,7 +66,7 @@ fn wrong_words_are_refused_with_advice() {
 }
 
 #[test]
-fn scenarios_and_subcommands() {
+fn parses_scenarios_and_subcommands() {
     assert_eq!(
         parse("bench rr tcp-up").unwrap().measure.scenarios,
         ["rr", "tcp-up"]

@@ -1,28 +1,54 @@
-//! The table.
+//! The table of `pontoon bench exits`.
 
-use super::{Link, Outcome, Task};
+use serde_json::{Value, json};
+
+use super::{Link, RunResult, Task};
+use crate::commands::command_line;
+use crate::machine;
 use crate::report::number::figure;
 
-/// One line for each run, and the figures of which this is the successor.
-pub(super) fn markdown(rows: &[(Task, Link, Outcome)]) -> String {
+/// Returns a table with one line for each run, and the published figures that it is to be compared with.
+pub(super) fn markdown(rows: &[(Task, Link, RunResult)]) -> String {
     let mut out = String::from(HEAD);
-    for (task, link, outcome) in rows {
-        out += &row(*task, *link, outcome);
+    for (task, link, result) in rows {
+        out += &row(*task, *link, result);
     }
-    out + MAIL
+    out + PUBLISHED
 }
 
-fn row(task: Task, link: Link, outcome: &Outcome) -> String {
+/// Returns the figures as JSON: the program, the machine, and an object for each run.
+pub(super) fn json(rows: &[(Task, Link, RunResult)]) -> Value {
+    let row = |(task, link, result): &(Task, Link, RunResult)| {
+        json!({
+            "task": task.name(),
+            "link": link.name(),
+            "done": result.done,
+            "returns": result.returns,
+            "doorbells": result.doorbells,
+            "halts": result.kvm.halts,
+            "interrupts": result.kvm.interrupts,
+            "exits_each": result.exits(*link) as f64 / f64::from(result.done),
+        })
+    };
+    json!({
+        "generator": concat!("pontoon bench exits ", env!("CARGO_PKG_VERSION")),
+        "command": command_line(),
+        "machine": machine::describe(),
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn row(task: Task, link: Link, result: &RunResult) -> String {
     format!(
         "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
         task.name(),
         link.name(),
-        outcome.done,
-        outcome.returns,
-        outcome.doorbells,
-        outcome.kvm.halts,
-        outcome.kvm.interrupts,
-        figure(outcome.exits(link) as f64 / f64::from(outcome.done)),
+        result.done,
+        result.returns,
+        result.doorbells,
+        result.kvm.halts,
+        result.kvm.interrupts,
+        figure(result.exits(link) as f64 / f64::from(result.done)),
     )
 }
 
@@ -33,8 +59,8 @@ const HEAD: &str = "\
 |---|---|---:|---:|---:|---:|---:|---:|
 ";
 
-const MAIL: &str = "
-An exit is a return from KVM_RUN, a doorbell that the kernel took, a halt, or an interrupt: KVM's own count has emulated
-instructions in it, where it emulates the guest. Solo5's shmstream (mail of 2017, another machine), receiving 1300 B of
+const PUBLISHED: &str = "
+An exit is a return from KVM_RUN, a doorbell that the kernel handled, a halt, or an interrupt: KVM's own count contains
+emulated instructions where it emulates the guest. Solo5's shmstream (mail of 2017, another machine), receiving 1300 B of
 UDP: 1.8 exits for each packet by calls, 0.02 in shared memory by event, 0.015 by poll.
 ";

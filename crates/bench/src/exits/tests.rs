@@ -1,23 +1,30 @@
-//! The table. The machine has tests of its own.
+//! Tests of the table. The machine has tests of its own.
 
 use super::*;
 
 #[test]
-fn a_doorbell_is_counted_once() {
-    let outcome: Outcome = serde_json::from_str(
+fn counts_each_doorbell_once() {
+    let result: RunResult = serde_json::from_str(
         r#"{"address": "10.0.2.15", "done": 200, "sent": 200, "doorbells": 40, "returns": 50,
             "kvm": {"halts": 6, "interrupts": 4, "exits": 1000000}}"#,
     )
     .unwrap();
-    assert_eq!(outcome.exits(Link::Passed), 60, "the VMM hears them");
-    assert_eq!(outcome.exits(Link::Direct), 100);
-    let table = table::markdown(&[(Task::Send, Link::Direct, outcome)]);
+    assert_eq!(result.exits(Link::Passed), 60, "the VMM handles them");
+    assert_eq!(result.exits(Link::Direct), 100);
+    let table = table::markdown(&[(Task::Send, Link::Direct, result)]);
     let row = "| send 64 B | virtio, ioeventfd and irqfd | 200 | 50 | 40 | 6 | 4 | 0.500 |";
     assert!(table.lines().any(|line| line == row), "{table}");
+    let json = table::json(&[(Task::Send, Link::Direct, result)]);
+    let row = &json["rows"][0];
+    assert_eq!(
+        (&row["task"], &row["doorbells"]),
+        (&"send 64 B".into(), &40.into())
+    );
+    assert_eq!(row["exits_each"], 0.5);
 }
 
 #[test]
-fn every_task_is_asked_of_every_link() {
+fn links_have_distinct_arguments() {
     let arguments: Vec<_> = LINKS.map(Link::arguments).into();
     for (at, one) in arguments.iter().enumerate() {
         assert!(!arguments[..at].contains(one), "{one:?}");

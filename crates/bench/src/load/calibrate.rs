@@ -1,4 +1,4 @@
-//! What the load itself costs.
+//! Calibration: the cost of the load generator itself.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,28 +17,28 @@ pub fn calibrate() -> Calibration {
             black_box(Instant::now());
         }),
         stamp_ns_per_mib: stamps(1_000),
-        record_ns: average(100_000, |turn| {
-            latency::record(&mut histogram, Duration::from_nanos(turn.into()));
+        record_ns: average(100_000, |count| {
+            latency::record(&mut histogram, Duration::from_nanos(count.into()));
         }),
     }
 }
 
-/// Of `turns` calls, in nanoseconds.
-fn average(turns: u32, mut call: impl FnMut(u32)) -> f64 {
+/// Returns the average time of `calls` calls, in nanoseconds.
+fn average(calls: u32, mut call: impl FnMut(u32)) -> f64 {
     let began = Instant::now();
-    for turn in 0..turns {
-        call(turn);
+    for count in 0..calls {
+        call(count);
     }
-    began.elapsed().as_nanos() as f64 / f64::from(turns)
+    began.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// Of writing and checking the stamps of 1 MiB, in nanoseconds, where the bytes are in the cache as they are right after
-/// they were received.
-fn stamps(turns: u32) -> f64 {
+/// Returns the time to write and check the stamps of 1 MiB, in nanoseconds, with the bytes in the cache as they are
+/// right after a receive.
+fn stamps(calls: u32) -> f64 {
     let mut buffer = vec![0; BUFFER];
     let mut checker = Checker::new();
     let mut spent = Duration::ZERO;
-    for _ in 0..turns {
+    for _ in 0..calls {
         let before = Instant::now();
         stamp(&mut buffer, checker.position());
         spent += before.elapsed();
@@ -48,5 +48,5 @@ fn stamps(turns: u32) -> f64 {
         spent += before.elapsed();
         assert_eq!(right, Ok(()));
     }
-    spent.as_nanos() as f64 / f64::from(turns) * (1 << 20) as f64 / BUFFER as f64
+    spent.as_nanos() as f64 / f64::from(calls) * (1 << 20) as f64 / BUFFER as f64
 }

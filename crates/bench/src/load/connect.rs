@@ -1,4 +1,4 @@
-//! Connect, one byte there, one byte back, close.
+//! Connect, one byte to the server and back, close.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -8,33 +8,33 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::job::Word;
+use crate::job::Message;
 
+use super::client::Client;
 use super::control::Control;
 use super::fault::Fault;
-use super::fork::{Child, Turn};
-use super::latency::{self, Miss, Sheet};
+use super::fork::{Child, StartBarrier};
+use super::latency::{self, Samples, TransactionError};
 use super::server::thread;
-use super::stage::Stage;
 use super::{failed, socket};
 
-/// Threads blocked in accept.
+/// Number of threads blocked in accept.
 const ACCEPTORS: usize = 4;
 
-/// A client that connects and then says nothing holds a thread for so long.
-const SILENCE: Duration = Duration::from_secs(10);
+/// Timeout of a connection whose client sends nothing; it holds a thread meanwhile.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const BYTE: [u8; 1] = *b"z";
 
-/// Serves `listener`, each connection in the thread that accepted it.
+/// Serves `listener`; each connection is served in the thread that accepted it.
 pub(crate) fn serve<F: Fault>(listener: &Arc<TcpListener>) -> io::Result<()> {
-    // Accepted sockets inherit it, so that it costs them nothing.
-    socket::bound_waits(listener, SILENCE)?;
+    // Accepted sockets inherit the timeout, which saves a system call for each.
+    socket::bound_waits(listener, IDLE_TIMEOUT)?;
     for _ in 0..ACCEPTORS {
         let listener = Arc::clone(listener);
         thread("connect", move || {
             loop {
-                // An accept that fails has waited long enough, or its connection is gone.
+                // Errors are a timeout of accept, or a connection that the client has closed.
                 let _ = answer::<F>(&listener);
             }
         })?;
@@ -50,11 +50,11 @@ fn answer<F: Fault>(listener: &TcpListener) -> io::Result<()> {
     socket.write_all(&byte)
 }
 
-/// Transactions with the server at `to`. One that waits longer than `patience` is a stall.
-pub(crate) fn transaction(to: SocketAddr, patience: Duration) -> impl FnMut() -> Result<(), Miss> {
+/// Returns a function that performs a transaction with the server at `to`. A wait longer than `timeout` is a stall.
+pub(crate) fn transaction(to: SocketAddr, timeout: Duration) -> impl FnMut() -> Result<(), TransactionError> {
     let mut done = 0;
     move || {
-        let error = match transact(to, patience) {
+        let error = match transact(to, timeout) {
             Ok(()) => {
                 done += 1;
                 return Ok(());
@@ -62,16 +62,18 @@ pub(crate) fn transaction(to: SocketAddr, patience: Duration) -> impl FnMut() ->
             Err(error) => error,
         };
         match Errno::from_io_error(&error) {
-            // As connect calls its timeout.
-            Some(Errno::AGAIN | Errno::INPROGRESS) => Err(Miss::Ends(Word::Stalled { at_byte: done })),
-            _ => Err(Miss::Counts(error.to_string())),
+            // EINPROGRESS is the timeout of connect(2).
+            Some(Errno::AGAIN | Errno::INPROGRESS) => {
+                Err(TransactionError::Fatal(Message::Stalled { at_byte: done }))
+            }
+            _ => Err(TransactionError::Counted(error.to_string())),
         }
     }
 }
 
-fn transact(to: SocketAddr, patience: Duration) -> io::Result<()> {
+fn transact(to: SocketAddr, timeout: Duration) -> io::Result<()> {
     let socket = socket::stream_socket(to, SocketFlags::CLOEXEC)?;
-    socket::bound_waits(&socket, patience)?;
+    socket::bound_waits(&socket, timeout)?;
     rustix::net::connect(&socket, &to)?;
     let mut back = [0];
     rustix::io::write(&socket, &BYTE)?;
@@ -79,45 +81,45 @@ fn transact(to: SocketAddr, patience: Duration) -> io::Result<()> {
         1 if back == BYTE => Ok(()),
         1 => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "another byte came back",
+            "the echoed byte differs from the byte sent",
         )),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
-/// The client's side: `clients` processes.
-pub(crate) fn run(stage: &mut Stage, clients: u16) -> Result<(), Word> {
-    let to = stage.at(stage.ports().connect);
-    let (warm_up, duration, patience) = (stage.warm_up(), stage.duration(), stage.patience());
+/// Runs the client, which starts `clients` processes.
+pub(crate) fn run(client: &mut Client, clients: u16) -> Result<(), Message> {
+    let to = client.at(client.ports().connect);
+    let (warm_up, duration, timeout) = (client.warm_up(), client.duration(), client.timeout());
     let mut children = (0..clients)
-        .map(|_| Child::new(|turn| part(turn, to, warm_up, duration, patience)))
+        .map(|_| Child::new(|barrier| run_client(barrier, to, warm_up, duration, timeout)))
         .collect::<io::Result<Vec<_>>>()
         .map_err(|error| failed(format_args!("cannot fork: {error}")))?;
-    let control = Control::open(stage)?;
+    let control = Control::open(client)?;
     for child in &mut children {
-        child.wait_ready(warm_up + patience)?;
+        child.wait_ready(warm_up + timeout)?;
     }
-    stage.begin()?;
+    client.begin()?;
     for child in &mut children {
         child.start()?;
     }
-    let sheets = children
+    let processes = children
         .iter_mut()
-        .map(|child| child.result(duration + patience))
-        .collect::<Result<Vec<_>, Word>>()?;
-    stage.end(latency::findings(&sheets, control.congestion_control())?)
+        .map(|child| child.result(duration + timeout))
+        .collect::<Result<Vec<_>, Message>>()?;
+    client.end(latency::results(&processes, control.congestion_control())?)
 }
 
-/// One client.
-fn part(
-    turn: &mut Turn,
+/// Runs one client process.
+fn run_client(
+    barrier: &mut StartBarrier,
     to: SocketAddr,
     warm_up: Duration,
     duration: Duration,
-    patience: Duration,
-) -> Result<Sheet, Word> {
-    let mut transaction = transaction(to, patience);
+    timeout: Duration,
+) -> Result<Samples, Message> {
+    let mut transaction = transaction(to, timeout);
     latency::run(warm_up, &mut transaction)?;
-    turn.wait()?;
+    barrier.wait()?;
     latency::run(duration, transaction)
 }

@@ -1,4 +1,4 @@
-//! The conversation between the two programs: lines of JSON on one connection, a question and its answer at a time.
+//! The control connection: lines of JSON, a request and its reply at a time.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -8,53 +8,53 @@ use rustix::net::sockopt::tcp_congestion;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Job, Word};
+use crate::job::{Job, Message};
 
-use super::latency::Sheet;
-use super::stage::Stage;
+use super::client::Client;
+use super::latency::Samples;
 use super::{failed, socket, stalled_or_failed};
 
-/// What a client asks.
+/// A request of the client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Ask {
-    /// The server's part in a job. First, and once; the session ends with the connection.
-    Open { job: Job, patience: Duration },
-    /// What has arrived.
-    Mark,
-    /// The hash of the session's one flow, or a mark where it has not ended.
+pub(crate) enum Request {
+    /// Opens the session. It must be the first request, and ends with the connection.
+    Open { job: Job, timeout: Duration },
+    /// Requests the count of what has arrived.
+    Checkpoint,
+    /// Requests the hash of the session's one flow. The reply is a checkpoint while the flow has not ended.
     Hash,
-    /// Connect to the guest, as `PublishConnect` says, for so long.
+    /// Requests that the server connects to the guest for this long (see `PublishConnect`).
     Connect { duration: Duration },
 }
 
-/// What the server says to it.
+/// The server's reply.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     Opened {
         session: u64,
-        /// Of this connection's socket.
+        /// The congestion control of this connection's socket.
         congestion_control: String,
     },
-    Mark(Mark),
+    Checkpoint(Checkpoint),
     Hash(String),
-    Sheet(Sheet),
-    /// `Stalled`, `Unreachable`, or `Failed`.
-    Word(Word),
+    Samples(Samples),
+    /// One of `Stalled`, `Unreachable`, `Failed`.
+    Message(Message),
 }
 
-/// A count, and the seconds that belong to it.
+/// A count, and the time at which it was read.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Mark {
-    /// Bytes, connections, or datagrams.
+pub(crate) struct Checkpoint {
+    /// The number of bytes, connections, or datagrams.
     pub(crate) count: u64,
-    /// Since the session was opened; for datagrams, from the first to the last.
+    /// Seconds since the session was opened; for datagrams, from the first to the last.
     pub(crate) seconds: f64,
 }
 
-/// One end.
-pub(crate) struct Lines(BufReader<TcpStream>);
+/// One end of the connection.
+pub(crate) struct JsonLines(BufReader<TcpStream>);
 
-impl Lines {
+impl JsonLines {
     pub(crate) fn new(socket: TcpStream) -> Self {
         Self(BufReader::new(socket))
     }
@@ -63,7 +63,7 @@ impl Lines {
         self.0.get_ref()
     }
 
-    /// The next line, or none at the end.
+    /// Reads the next line. Returns `None` at the end.
     pub(crate) fn read<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
@@ -79,33 +79,33 @@ impl Lines {
     }
 }
 
-/// The client's session.
+/// The client's end of a session.
 pub(crate) struct Control {
-    lines: Lines,
+    json: JsonLines,
     session: u64,
     congestion_control: [String; 2],
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Control {
-    /// Opens a session for the order's job.
+    /// Opens a session for the job.
     ///
     /// # Errors
-    /// `Unreachable`: there is no server, or it cannot do its part.
-    pub(crate) fn open(stage: &Stage) -> Result<Self, Word> {
-        let patience = stage.patience();
-        let socket = socket::connect(stage.at(stage.ports().control), patience)?;
+    /// `Unreachable`: there is no server, or it lacks the resources for the job.
+    pub(crate) fn open(client: &Client) -> Result<Self, Message> {
+        let timeout = client.timeout();
+        let socket = socket::connect(client.at(client.ports().control), timeout)?;
         socket.set_nodelay(true).map_err(failed)?;
         let ours = tcp_congestion(&socket).map_err(failed)?;
         let mut control = Self {
-            lines: Lines::new(socket),
+            json: JsonLines::new(socket),
             session: 0,
             congestion_control: [ours, String::new()],
-            patience,
+            timeout,
         };
-        let job = stage.job().clone();
-        match control.ask(&Ask::Open { job, patience }, patience, 0)? {
-            Answer::Opened {
+        let job = client.job().clone();
+        match control.request(&Request::Open { job, timeout }, timeout, 0)? {
+            Reply::Opened {
                 session,
                 congestion_control,
             } => {
@@ -117,61 +117,69 @@ impl Control {
         }
     }
 
-    /// What the first bytes of connections and datagrams of this session say.
+    /// The tag with which connections and datagrams of this session begin.
     pub(crate) fn session(&self) -> [u8; 8] {
         self.session.to_le_bytes()
     }
 
-    /// Of the client's and of the server's socket. Every other connection of the session takes it from the same two
-    /// network namespaces.
+    /// The congestion control of the client's and of the server's socket. All connections of the session are made in
+    /// the same two network namespaces, and so have the same.
     pub(crate) fn congestion_control(&self) -> Option<[String; 2]> {
         Some(self.congestion_control.clone())
     }
 
+    /// Requests a checkpoint.
+    ///
     /// # Errors
-    /// The server's word, or `Stalled` at `at_byte` when it says nothing.
-    pub(crate) fn mark(&mut self, at_byte: u64) -> Result<Mark, Word> {
-        self.mark_within(self.patience, at_byte)
+    /// The server's message, or `Stalled` at `at_byte` if there is no reply.
+    pub(crate) fn checkpoint(&mut self, at_byte: u64) -> Result<Checkpoint, Message> {
+        self.checkpoint_within(self.timeout, at_byte)
     }
 
+    /// Requests a checkpoint with a timeout of `limit`.
+    ///
     /// # Errors
-    /// As [`mark`](Self::mark), when it says nothing for `limit`.
-    pub(crate) fn mark_within(&mut self, limit: Duration, at_byte: u64) -> Result<Mark, Word> {
-        match self.ask(&Ask::Mark, limit, at_byte)? {
-            Answer::Mark(mark) => Ok(mark),
+    /// See [`checkpoint`](Self::checkpoint).
+    pub(crate) fn checkpoint_within(&mut self, limit: Duration, at_byte: u64) -> Result<Checkpoint, Message> {
+        match self.request(&Request::Checkpoint, limit, at_byte)? {
+            Reply::Checkpoint(checkpoint) => Ok(checkpoint),
             other => Err(unexpected(&other)),
         }
     }
 
+    /// Requests the hash of the session's flow.
+    ///
     /// # Errors
-    /// As [`mark`](Self::mark).
-    pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Word> {
+    /// See [`checkpoint`](Self::checkpoint).
+    pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Message> {
         loop {
-            match self.ask(&Ask::Hash, self.patience, at_byte)? {
-                Answer::Hash(hash) => return Ok(hash),
-                Answer::Mark(_) => {}
+            match self.request(&Request::Hash, self.timeout, at_byte)? {
+                Reply::Hash(hash) => return Ok(hash),
+                Reply::Checkpoint(_) => {}
                 other => return Err(unexpected(&other)),
             }
         }
     }
 
+    /// Requests connections to the guest.
+    ///
     /// # Errors
-    /// As [`mark`](Self::mark).
-    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Sheet, Word> {
-        let limit = duration + self.patience;
-        match self.ask(&Ask::Connect { duration }, limit, 0)? {
-            Answer::Sheet(sheet) => Ok(sheet),
+    /// See [`checkpoint`](Self::checkpoint).
+    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, Message> {
+        let limit = duration + self.timeout;
+        match self.request(&Request::Connect { duration }, limit, 0)? {
+            Reply::Samples(samples) => Ok(samples),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Asks, and waits for the answer for `limit`, and a moment more: the server's own patience is to end first, so that
-    /// its word is heard.
-    fn ask(&mut self, ask: &Ask, limit: Duration, at_byte: u64) -> Result<Answer, Word> {
-        socket::bound_waits(self.lines.socket(), limit + GRACE).map_err(failed)?;
-        let answer = self.lines.write(ask).and_then(|()| self.lines.read());
+    /// Sends a request and waits for the reply, a little longer than `limit`: the server's own timeout should end
+    /// first, so that its message arrives.
+    fn request(&mut self, request: &Request, limit: Duration, at_byte: u64) -> Result<Reply, Message> {
+        socket::bound_waits(self.json.socket(), limit + GRACE).map_err(failed)?;
+        let answer = self.json.write(request).and_then(|()| self.json.read());
         match answer.map_err(|error| stalled_or_failed(&error, at_byte))? {
-            Some(Answer::Word(word)) => Err(word),
+            Some(Reply::Message(message)) => Err(message),
             Some(answer) => Ok(answer),
             None => Err(failed("the server closed the control connection")),
         }
@@ -180,6 +188,6 @@ impl Control {
 
 const GRACE: Duration = Duration::from_millis(500);
 
-fn unexpected(answer: &Answer) -> Word {
+fn unexpected(answer: &Reply) -> Message {
     failed(format_args!("the server answered {answer:?}"))
 }

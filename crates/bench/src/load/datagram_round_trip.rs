@@ -1,4 +1,4 @@
-//! A datagram there, a datagram back.
+//! A datagram to the server and back.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, recv};
 
-use crate::job::Word;
+use crate::job::Message;
 
+use super::client::Client;
 use super::fault::Fault;
-use super::latency::{self, Miss};
+use super::latency::{self, TransactionError};
 use super::socket;
-use super::stage::Stage;
 
-/// An answer that takes longer is an error.
+/// Timeout of an answer. A later one is an error.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Sends back what comes.
+/// Echoes datagrams.
 pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
     let mut buffer = vec![0; 65536];
     loop {
-        // Errors are about answers to somebody who has gone.
+        // Errors are those of answers to clients that have ended.
         if let Ok((len, from)) = socket.recv_from(&mut buffer) {
             F::delay();
             let _ = socket.send_to(&buffer[..len], from);
@@ -30,26 +30,26 @@ pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
     }
 }
 
-/// The client's side.
-pub(crate) fn run(stage: &mut Stage) -> Result<(), Word> {
-    let socket = socket::datagram_client(stage.at(stage.ports().datagram_echo), DEADLINE)?;
-    let mut turn = 0_u64;
-    latency::measure(stage, None, || {
-        turn += 1;
-        let question = turn.to_le_bytes();
-        exchange(&socket, &question, |answer| answer == question)
+/// Runs the client.
+pub(crate) fn run(client: &mut Client) -> Result<(), Message> {
+    let socket = socket::datagram_client(client.at(client.ports().datagram_echo), DEADLINE)?;
+    let mut count = 0_u64;
+    latency::measure(client, None, || {
+        count += 1;
+        let request = count.to_le_bytes();
+        exchange(&socket, &request, |answer| answer == request)
     })
 }
 
-/// Sends `question`, and waits for the answer to it; others are late ones, to questions given up.
+/// Sends `request`, and waits for its answer. Other datagrams are late answers to requests that timed out.
 pub(crate) fn exchange(
     socket: impl AsFd,
-    question: &[u8],
+    request: &[u8],
     mut is_answer: impl FnMut(&[u8]) -> bool,
-) -> Result<(), Miss> {
+) -> Result<(), TransactionError> {
     let mut buffer = [0; 2048];
     let mut attempt = || {
-        rustix::io::write(&socket, question)?;
+        rustix::io::write(&socket, request)?;
         loop {
             let (len, _) = recv(&socket, &mut buffer, RecvFlags::empty())?;
             if is_answer(&buffer[..len]) {
@@ -58,7 +58,7 @@ pub(crate) fn exchange(
         }
     };
     attempt().map_err(|error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock => Miss::Counts(format!("no answer within {DEADLINE:?}")),
-        _ => Miss::Counts(error.to_string()),
+        io::ErrorKind::WouldBlock => TransactionError::Counted(format!("no answer within {DEADLINE:?}")),
+        _ => TransactionError::Counted(error.to_string()),
     })
 }

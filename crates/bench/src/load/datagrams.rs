@@ -1,4 +1,4 @@
-//! Datagrams one way, at a rate or flat out, counted by the server.
+//! Datagrams one way, at a rate or as fast as possible, counted by the server.
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -6,35 +6,35 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, send, sendmmsg};
 
-use crate::job::{Findings, Word};
+use crate::job::{JobResults, Message};
 
-use super::control::{Control, Mark};
-use super::stage::Stage;
+use super::client::Client;
+use super::control::{Checkpoint, Control};
 use super::{failed, socket, stalled_or_failed, unreachable};
 
-/// Messages of one call.
+/// Number of messages of one call.
 const BATCH: usize = 64;
 
-/// Without a datagram for so long, none are left on the way.
-const QUIET: Duration = Duration::from_millis(100);
+/// After this time without a datagram none are in flight.
+const QUIET_TIME: Duration = Duration::from_millis(100);
 
-/// How often the client asks what has arrived when it has sent all.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval at which the client requests the count after it has sent all.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How often a sender that keeps a rate wakes up.
+/// Interval at which a sender with a rate wakes up.
 const TICK: Duration = Duration::from_micros(100);
 
-/// What a sender that was late makes up for; more than that would be a flood of its own.
+/// The delay that a late sender makes up for. To make up for more would be a burst.
 const BACKLOG: Duration = Duration::from_millis(10);
 
-/// Bytes that name the session.
+/// Bytes of the session's number.
 const TAG: usize = 8;
 
-/// The client's side of single datagrams.
-pub(crate) fn run(stage: &mut Stage, size: u16, rate: Option<f64>) -> Result<(), Word> {
-    let socket = socket::datagram_client(stage.at(stage.ports().datagram_sink), stage.patience())?;
+/// Runs the client of single datagrams.
+pub(crate) fn run(client: &mut Client, size: u16, rate: Option<f64>) -> Result<(), Message> {
+    let socket = socket::datagram_client(client.at(client.ports().datagram_sink), client.timeout())?;
     let mut payload = payload(size, 1)?;
-    measure(stage, |session, duration| {
+    measure(client, |session, duration| {
         tag(&mut payload, size, session);
         let iov = [IoSlice::new(&payload)];
         let mut controls: Vec<_> = (0..BATCH).map(|_| SendAncillaryBuffer::default()).collect();
@@ -49,18 +49,18 @@ pub(crate) fn run(stage: &mut Stage, size: u16, rate: Option<f64>) -> Result<(),
     })
 }
 
-/// The client's side of `segments` datagrams in each send.
-pub(crate) fn run_segmented(stage: &mut Stage, size: u16, segments: u16, gro: bool) -> Result<(), Word> {
+/// Runs the client of `segments` datagrams in each send.
+pub(crate) fn run_segmented(client: &mut Client, size: u16, segments: u16, gro: bool) -> Result<(), Message> {
     let port = if gro {
-        stage.ports().datagram_run_sink
+        client.ports().datagram_run_sink
     } else {
-        stage.ports().datagram_sink
+        client.ports().datagram_sink
     };
-    let socket = socket::datagram_client(stage.at(port), stage.patience())?;
+    let socket = socket::datagram_client(client.at(port), client.timeout())?;
     pontoon_sys::udp::set_segment(&socket, size)
         .map_err(|error| unreachable(format_args!("no UDP_SEGMENT of {size}: {error}")))?;
     let mut payload = payload(size, segments)?;
-    measure(stage, |session, duration| {
+    measure(client, |session, duration| {
         tag(&mut payload, size, session);
         send_for(duration, None, |_| {
             send(&socket, &payload, SendFlags::empty())?;
@@ -69,9 +69,9 @@ pub(crate) fn run_segmented(stage: &mut Stage, size: u16, segments: u16, gro: bo
     })
 }
 
-fn payload(size: u16, segments: u16) -> Result<Vec<u8>, Word> {
+fn payload(size: u16, segments: u16) -> Result<Vec<u8>, Message> {
     if usize::from(size) < TAG {
-        return Err(failed(format_args!("datagrams have {TAG} bytes at least")));
+        return Err(failed(format_args!("datagrams must have at least {TAG} bytes")));
     }
     Ok(vec![b'd'; usize::from(size) * usize::from(segments)])
 }
@@ -82,31 +82,31 @@ fn tag(payload: &mut [u8], size: u16, session: [u8; TAG]) {
     }
 }
 
-/// What a sender did.
+/// The datagrams that a sender has sent.
 struct Sent {
     count: u64,
     seconds: f64,
 }
 
 fn measure(
-    stage: &mut Stage,
-    mut send: impl FnMut([u8; TAG], Duration) -> Result<Sent, Word>,
-) -> Result<(), Word> {
-    let mut control = Control::open(stage)?;
-    // Nobody's, so that what of the warm-up is still on its way is not counted.
-    send([0; TAG], stage.warm_up())?;
-    stage.begin()?;
-    let sent = send(control.session(), stage.duration())?;
-    let received = drain(&mut control, sent.count, stage.patience())?;
+    client: &mut Client,
+    mut send: impl FnMut([u8; TAG], Duration) -> Result<Sent, Message>,
+) -> Result<(), Message> {
+    let mut control = Control::open(client)?;
+    // Datagrams of the warm-up have the number of no session: those still in flight are not counted.
+    send([0; TAG], client.warm_up())?;
+    client.begin()?;
+    let sent = send(control.session(), client.duration())?;
+    let received = drain(&mut control, sent.count, client.timeout())?;
     if received.count > sent.count {
         return Err(failed(format_args!(
             "{} datagrams sent and {} received",
             sent.count, received.count
         )));
     }
-    // Neither a queue that drains later nor a burst that came early makes the rate better than it was.
+    // The longer time counts: a queue that drains later, or a burst at the start, must not raise the rate.
     let seconds = sent.seconds.max(received.seconds);
-    stage.end(Findings {
+    client.end(JobResults {
         values: [
             ("per_s", received.count as f64 / seconds),
             ("sent_per_s", sent.count as f64 / sent.seconds),
@@ -114,31 +114,31 @@ fn measure(
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into(),
-        ..Findings::default()
+        ..JobResults::default()
     })
 }
 
-/// Waits until all have arrived, or no more do.
-fn drain(control: &mut Control, sent: u64, patience: Duration) -> Result<Mark, Word> {
+/// Waits until all datagrams have arrived, or no more do.
+fn drain(control: &mut Control, sent: u64, timeout: Duration) -> Result<Checkpoint, Message> {
     let began = Instant::now();
-    let (mut mark, mut moved) = (control.mark(0)?, began);
-    while mark.count < sent && moved.elapsed() < QUIET && began.elapsed() < patience {
-        std::thread::sleep(LOOK);
-        let next = control.mark_within(patience.saturating_sub(began.elapsed()), 0)?;
-        if next.count != mark.count {
+    let (mut checkpoint, mut moved) = (control.checkpoint(0)?, began);
+    while checkpoint.count < sent && moved.elapsed() < QUIET_TIME && began.elapsed() < timeout {
+        std::thread::sleep(POLL_INTERVAL);
+        let next = control.checkpoint_within(timeout.saturating_sub(began.elapsed()), 0)?;
+        if next.count != checkpoint.count {
             moved = Instant::now();
         }
-        mark = next;
+        checkpoint = next;
     }
-    Ok(mark)
+    Ok(checkpoint)
 }
 
-/// Sends for `duration`: `send` is told how many are due, and says how many it sent.
+/// Sends for `duration`. `send` gets the number of datagrams that are due, and returns how many it sent.
 fn send_for(
     duration: Duration,
     rate: Option<f64>,
     mut send: impl FnMut(usize) -> Result<usize, Errno>,
-) -> Result<Sent, Word> {
+) -> Result<Sent, Message> {
     let began = Instant::now();
     let mut tokens = rate.map(|rate| Tokens::new(rate, began)).transpose()?;
     let mut count = 0;
@@ -160,27 +160,29 @@ fn send_for(
                     tokens.spend(sent);
                 }
             }
-            // About datagrams sent before: a full queue, a port not reachable for a moment.
+            // Errors of datagrams sent before: a full queue, a port unreachable for a moment.
             Err(Errno::NOBUFS | Errno::CONNREFUSED | Errno::INTR) => {}
             Err(error) if count == 0 => {
-                return Err(unreachable(format_args!("cannot send such datagrams: {error}")));
+                return Err(unreachable(format_args!(
+                    "cannot send datagrams of this size: {error}"
+                )));
             }
             Err(error) => return Err(stalled_or_failed(&error.into(), count)),
         }
     }
 }
 
-/// The clock of a rate: a datagram may leave at each tick, and late ones may follow.
+/// A token bucket: one token accrues in each interval of the rate, up to [`BACKLOG`].
 struct Tokens {
     interval: f64,
-    /// Ticks up to here are spent.
+    /// The time up to which tokens are spent.
     spent: Instant,
 }
 
 impl Tokens {
-    fn new(rate: f64, now: Instant) -> Result<Self, Word> {
+    fn new(rate: f64, now: Instant) -> Result<Self, Message> {
         if !(rate.is_finite() && rate > 0.0) {
-            return Err(failed(format_args!("a rate of {rate} per second")));
+            return Err(failed(format_args!("invalid rate of {rate} per second")));
         }
         Ok(Self {
             interval: rate.recip(),
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_kept_and_what_is_late_is_capped() {
+    fn limits_rate_and_backlog() {
         let began = Instant::now();
         let mut tokens = Tokens::new(100_000.0, began).ok().unwrap();
         assert_eq!(tokens.due(began), 0);
@@ -216,12 +218,12 @@ mod tests {
         assert_eq!(tokens.due(later), 36);
         tokens.spend(36);
         assert_eq!(tokens.due(began + Duration::from_micros(1009)), 0);
-        // One less where the quotient is rounded down.
+        // One less if the quotient is rounded down.
         assert!((999..=1000).contains(&tokens.due(began + Duration::from_secs(1))));
     }
 
     #[test]
-    fn a_slow_rate_is_kept_too() {
+    fn limits_rate_below_one_per_backlog() {
         let began = Instant::now();
         let mut tokens = Tokens::new(10.0, began).ok().unwrap();
         assert_eq!(tokens.due(began + Duration::from_millis(99)), 0);
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_none_is_refused() {
+    fn refuses_invalid_rate() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(Tokens::new(rate, Instant::now()).is_err());
         }

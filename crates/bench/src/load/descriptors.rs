@@ -1,16 +1,16 @@
-//! How many descriptors a process may have.
+//! The limit on open descriptors of a process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::job::Word;
+use crate::job::Message;
 
 use super::unreachable;
 
-/// Raises the soft limit to the hard one where `needed` are more than it allows.
+/// Raises the soft limit to the hard one if it is less than `needed`.
 ///
 /// # Errors
 /// `Unreachable`: the hard limit is lower than that.
-pub(crate) fn allow(needed: u64) -> Result<(), Word> {
+pub(crate) fn allow(needed: u64) -> Result<(), Message> {
     let limit = getrlimit(Resource::Nofile);
     let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
     if suffices(limit.current) {

@@ -1,19 +1,20 @@
-//! Faults that a test plants in the server, to see that the client notices.
+//! Faults that a test injects into the server, to verify that the client detects them.
 
-/// What goes wrong in a server. The server's threads are generic over it, so that without faults there is no code.
+/// A fault of the server. The server's threads are generic over it, so that a server without faults has no code for
+/// them.
 pub trait Fault: 'static {
     /// Called before each answer to a byte or a datagram.
     fn delay() {}
 
-    /// Called with what is about to be sent, or has just been received.
-    fn spoil(_bytes: &mut [u8]) {}
+    /// Called with bytes that are about to be sent, or were just received.
+    fn corrupt(_bytes: &mut [u8]) {}
 
-    /// Called before bytes are sent or received, with the position in their stream.
-    fn hold(_position: u64) {}
+    /// Called before bytes are sent or received, with their position in the stream.
+    fn block(_position: u64) {}
 }
 
-/// Nothing goes wrong.
+/// No fault.
 #[derive(Debug)]
-pub struct Sound;
+pub struct NoFault;
 
-impl Fault for Sound {}
+impl Fault for NoFault {}

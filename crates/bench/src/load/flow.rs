@@ -1,4 +1,4 @@
-//! A bulk connection under watch.
+//! A bulk connection that another thread observes.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::OnceLock;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use blake3::Hash;
 
-use crate::job::Word;
+use crate::job::Message;
 
-/// How often a watcher looks. Only at the two ends of a measurement, and what goes on meanwhile counts.
-const LOOK: Duration = Duration::from_micros(500);
+/// Interval of the observer's polls. It polls at both ends of a measurement only, and bytes moved meanwhile count.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// A connection that one thread moves bytes over while another watches.
+/// A connection over which one thread moves bytes while another observes it.
 pub(crate) struct Flow {
     pub(crate) socket: TcpStream,
     moved: AtomicU64,
-    ended: OnceLock<Result<Hash, Word>>,
+    ended: OnceLock<Result<Hash, Message>>,
 }
 
 impl Flow {
@@ -28,7 +28,7 @@ impl Flow {
         }
     }
 
-    /// Bytes sent, or received and found right.
+    /// The number of bytes sent, or received and verified.
     pub(crate) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
@@ -37,62 +37,62 @@ impl Flow {
         self.moved.store(position, Ordering::Relaxed);
     }
 
-    /// Says how it ended. Only the first counts: what follows is its consequence.
-    pub(crate) fn end(&self, how: Result<Hash, Word>) {
+    /// Records the result. Only the first counts: later ones are its consequences.
+    pub(crate) fn end(&self, how: Result<Hash, Message>) {
         let _ = self.ended.set(how);
     }
 
-    /// Wakes whoever waits for this connection.
+    /// Shuts the connection down, which wakes the threads that wait for it.
     pub(crate) fn close(&self) {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Waits until it has ended or moved: its hash, or none where there is more to come.
+    /// Waits until the flow has ended or made progress. Returns its hash, or `None` if it has not ended.
     ///
     /// # Errors
-    /// How it failed, or `Stalled` after `patience`.
-    pub(crate) fn hash(&self, patience: Duration) -> Result<Option<Hash>, Word> {
+    /// The flow's error, or `Stalled` after `timeout`.
+    pub(crate) fn hash(&self, timeout: Duration) -> Result<Option<Hash>, Message> {
         let (before, since) = (self.moved(), Instant::now());
         loop {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             if let Some(how) = self.ended.get() {
                 return how.clone().map(Some);
             }
             if self.moved() != before {
                 return Ok(None);
             }
-            if since.elapsed() > patience {
-                return Err(Word::Stalled { at_byte: before });
+            if since.elapsed() > timeout {
+                return Err(Message::Stalled { at_byte: before });
             }
         }
     }
 
-    fn failure(&self) -> Result<(), Word> {
+    fn failure(&self) -> Result<(), Message> {
         match self.ended.get() {
-            Some(Err(word)) => Err(word.clone()),
+            Some(Err(message)) => Err(message.clone()),
             _ => Ok(()),
         }
     }
 }
 
-/// Waits until each of `flows` has moved since now, and returns how many bytes all have moved by then. A stream that has
-/// stopped is found that way, not averaged away.
+/// Waits until each of `flows` has made progress, and returns the sum of the bytes that all have moved by then. So a
+/// stream that has stopped is an error and does not vanish in an average.
 ///
 /// # Errors
-/// How one failed, or `Stalled` after `patience`.
+/// The error of a flow, or `Stalled` after `timeout`.
 pub(crate) fn all_moved<'a>(
     flows: impl Iterator<Item = &'a Flow> + Clone,
-    patience: Duration,
-) -> Result<u64, Word> {
+    timeout: Duration,
+) -> Result<u64, Message> {
     let began = Instant::now();
     let before: Vec<u64> = flows.clone().map(Flow::moved).collect();
     for (flow, before) in flows.clone().zip(before) {
         while flow.moved() == before {
             flow.failure()?;
-            if began.elapsed() > patience {
-                return Err(Word::Stalled { at_byte: before });
+            if began.elapsed() > timeout {
+                return Err(Message::Stalled { at_byte: before });
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     flows.clone().try_for_each(Flow::failure)?;

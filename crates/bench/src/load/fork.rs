@@ -1,4 +1,4 @@
-//! Clients that are processes.
+//! Clients in processes of their own.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,38 +8,36 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
 
-use crate::job::Word;
+use crate::job::Message;
 
-use super::latency::Sheet;
+use super::latency::Samples;
 use super::{failed, stalled_or_failed};
 
-/// A child at work. It dies with us.
+/// A child process. The kernel kills it when this process ends.
 pub(crate) struct Child {
     pid: Pid,
     pipe: UnixStream,
 }
 
 /// The child's end of the pipe.
-pub(crate) struct Turn(UnixStream);
+pub(crate) struct StartBarrier(UnixStream);
 
 impl Child {
-    /// Runs `body` in a child.
+    /// Runs `body` in a child process.
     ///
     /// # Errors
-    /// No memory, too many processes, or more than one thread.
-    pub(crate) fn new(body: impl FnOnce(&mut Turn) -> Result<Sheet, Word>) -> io::Result<Self> {
+    /// Out of memory or processes, or this process has more than one thread.
+    pub(crate) fn new(body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>) -> io::Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
-            return Err(io::Error::other(format!(
-                "{threads} threads where there must be one"
-            )));
+            return Err(io::Error::other(format!("cannot fork with {threads} threads")));
         }
         let (pipe, theirs) = UnixStream::pair()?;
-        // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
+        // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
         match unsafe { libc::fork() } {
             0 => {
-                // Nothing of the parent's that is further up the stack may run in the child.
-                let done = catch_unwind(AssertUnwindSafe(|| perform(Turn(theirs), body)));
+                // The child must not return into its caller, whose values are the parent's.
+                let done = catch_unwind(AssertUnwindSafe(|| perform(StartBarrier(theirs), body)));
                 exit(i32::from(!matches!(done, Ok(Ok(())))))
             }
             pid => {
@@ -50,74 +48,79 @@ impl Child {
         }
     }
 
-    /// Waits until it is at its turn.
-    pub(crate) fn wait_ready(&mut self, patience: Duration) -> Result<(), Word> {
-        self.wait_at_most(patience)?;
+    /// Waits until the child is at its barrier.
+    pub(crate) fn wait_ready(&mut self, timeout: Duration) -> Result<(), Message> {
+        self.wait_at_most(timeout)?;
         let mut first = [0];
         self.pipe.read_exact(&mut first).map_err(lost)?;
         if first == READY {
             return Ok(());
         }
         self.read(first.to_vec())?;
-        Err(failed("a client process did not wait for its turn"))
+        Err(failed(
+            "a client process has sent its result before it was started",
+        ))
     }
 
-    /// Gives it its turn.
-    pub(crate) fn start(&mut self) -> Result<(), Word> {
+    /// Releases the child from its barrier.
+    pub(crate) fn start(&mut self) -> Result<(), Message> {
         self.pipe.write_all(&READY).map_err(lost)
     }
 
-    /// What it measured.
-    pub(crate) fn result(&mut self, patience: Duration) -> Result<Sheet, Word> {
-        self.wait_at_most(patience)?;
+    /// Waits for the child's samples.
+    pub(crate) fn result(&mut self, timeout: Duration) -> Result<Samples, Message> {
+        self.wait_at_most(timeout)?;
         self.read(Vec::new())
     }
 
-    /// The rest of the result, of which there is `begun`.
-    fn read(&mut self, mut begun: Vec<u8>) -> Result<Sheet, Word> {
+    /// Reads the rest of the result, whose first bytes are `begun`.
+    fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, Message> {
         self.pipe.read_to_end(&mut begun).map_err(lost)?;
-        serde_json::from_slice(&begun).map_err(|_| failed("a client process died"))?
+        serde_json::from_slice(&begun).map_err(|_| failed("a client process ended without a result"))?
     }
 
-    fn wait_at_most(&self, limit: Duration) -> Result<(), Word> {
+    fn wait_at_most(&self, limit: Duration) -> Result<(), Message> {
         self.pipe.set_read_timeout(Some(limit + GRACE)).map_err(failed)
     }
 }
 
-/// What no result begins with.
+/// A byte with which no result begins.
 const READY: [u8; 1] = *b"\n";
 
-/// The child ends its waits by itself; this is for one that cannot.
+/// Extra time: the child ends its waits by itself, unless it hangs.
 const GRACE: Duration = Duration::from_millis(500);
 
-fn lost(error: io::Error) -> Word {
+fn lost(error: io::Error) -> Message {
     match error.kind() {
         io::ErrorKind::WouldBlock => stalled_or_failed(&error, 0),
-        _ => failed("a client process died"),
+        _ => failed("a client process ended without a result"),
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It cannot be another's id before it is waited for.
+        // The process id cannot have been reused: the child was not waited for.
         let _ = kill_process(self.pid, Signal::KILL);
         let _ = waitpid(Some(self.pid), WaitOptions::empty());
     }
 }
 
-impl Turn {
-    /// Says that all is ready, and waits.
-    pub(crate) fn wait(&mut self) -> Result<(), Word> {
-        let turn = self
+impl StartBarrier {
+    /// Reports that the child is ready, and waits for its release.
+    pub(crate) fn wait(&mut self) -> Result<(), Message> {
+        let barrier = self
             .0
             .write_all(&READY)
             .and_then(|()| self.0.read_exact(&mut [0]));
-        turn.map_err(failed)
+        barrier.map_err(failed)
     }
 }
 
-fn perform(mut turn: Turn, body: impl FnOnce(&mut Turn) -> Result<Sheet, Word>) -> io::Result<()> {
+fn perform(
+    mut barrier: StartBarrier,
+    body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>,
+) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let result = body(&mut turn);
-    turn.0.write_all(&serde_json::to_vec(&result)?)
+    let result = body(&mut barrier);
+    barrier.0.write_all(&serde_json::to_vec(&result)?)
 }

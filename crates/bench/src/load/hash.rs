@@ -1,26 +1,26 @@
-//! All bytes of a transfer, hashed at both ends.
+//! A transfer whose bytes are all hashed at both ends.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 
 use blake3::{Hash, Hasher, OutputReader};
 
-use crate::job::{Direction, Findings, Word};
+use crate::job::{Direction, JobResults, Message};
 
+use super::client::Client;
 use super::control::Control;
-use super::fault::{Fault, Sound};
+use super::fault::{Fault, NoFault};
 use super::flow::Flow;
-use super::stage::Stage;
 use super::stamp::BUFFER;
 use super::{failed, socket, stalled_or_failed};
 
-/// Bytes that look like chance, and are the same for the same seed.
+/// Returns pseudo-random bytes of a seed.
 fn content(seed: u64) -> OutputReader {
     Hasher::new().update(&seed.to_le_bytes()).finalize_xof()
 }
 
-/// Sends `bytes` bytes, and returns their hash.
-pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash, Word> {
+/// Sends `bytes` bytes and returns their hash.
+pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash, Message> {
     let (mut hasher, mut content) = (Hasher::new(), content(seed));
     let mut buffer = vec![0; BUFFER];
     let mut position = 0;
@@ -29,38 +29,38 @@ pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash,
         let part = &mut buffer[..len];
         content.fill(part);
         hasher.update(part);
-        F::spoil(part);
-        F::hold(position);
+        F::corrupt(part);
+        F::block(position);
         let sent = (&flow.socket)
             .write(part)
             .map_err(|error| stalled_or_failed(&error, position))?;
         position += sent as u64;
         flow.set_moved(position);
         if sent < len {
-            // A blocking socket takes less only when its patience is over.
-            return Err(Word::Stalled { at_byte: position });
+            // A blocking socket writes less than all only after its timeout.
+            return Err(Message::Stalled { at_byte: position });
         }
     }
     flow.socket.shutdown(Shutdown::Write).map_err(failed)?;
     Ok(hasher.finalize())
 }
 
-/// Receives to the end, which has to be after `bytes` bytes, and returns their hash.
-pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Word> {
+/// Receives until the end of the stream, which must come after `bytes` bytes, and returns their hash.
+pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Message> {
     let mut hasher = Hasher::new();
     let mut buffer = vec![0; BUFFER];
     let mut position = 0;
     loop {
-        F::hold(position);
+        F::block(position);
         match (&flow.socket).read(&mut buffer) {
             Ok(0) if position == bytes => return Ok(hasher.finalize()),
             Ok(0) => {
                 return Err(failed(format_args!(
-                    "the end came after {position} of {bytes} bytes"
+                    "the stream ended after {position} of {bytes} bytes"
                 )));
             }
             Ok(len) => {
-                F::spoil(&mut buffer[..len]);
+                F::corrupt(&mut buffer[..len]);
                 hasher.update(&buffer[..len]);
                 position += len as u64;
                 flow.set_moved(position);
@@ -71,20 +71,20 @@ pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Word> {
     }
 }
 
-/// The client's side.
-pub(crate) fn run(stage: &mut Stage, direction: Direction, bytes: u64) -> Result<(), Word> {
-    let mut control = Control::open(stage)?;
+/// Runs the client.
+pub(crate) fn run(client: &mut Client, direction: Direction, bytes: u64) -> Result<(), Message> {
+    let mut control = Control::open(client)?;
     let port = match direction {
-        Direction::Up => stage.ports().sink,
-        Direction::Down => stage.ports().source,
+        Direction::Up => client.ports().sink,
+        Direction::Down => client.ports().source,
     };
-    let mut socket = socket::connect(stage.at(port), stage.patience())?;
+    let mut socket = socket::connect(client.at(port), client.timeout())?;
     socket.write_all(&control.session()).map_err(failed)?;
     let flow = Flow::new(socket);
-    stage.begin()?;
+    client.begin()?;
     let ours = match direction {
-        Direction::Up => send::<Sound>(&flow, u64::from_le_bytes(control.session()), bytes),
-        Direction::Down => receive::<Sound>(&flow, bytes),
+        Direction::Up => send::<NoFault>(&flow, u64::from_le_bytes(control.session()), bytes),
+        Direction::Down => receive::<NoFault>(&flow, bytes),
     }?;
     let theirs = control.hash(flow.moved())?;
     let ours = ours.to_hex();
@@ -93,8 +93,8 @@ pub(crate) fn run(stage: &mut Stage, direction: Direction, bytes: u64) -> Result
             "{bytes} bytes with hash {ours} at this end and {theirs} at the other"
         )));
     }
-    stage.end(Findings {
+    client.end(JobResults {
         congestion_control: control.congestion_control(),
-        ..Findings::default()
+        ..JobResults::default()
     })
 }

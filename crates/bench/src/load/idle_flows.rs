@@ -1,4 +1,4 @@
-//! Round trips while many connections are open and silent.
+//! Round trips with many idle connections open.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -8,62 +8,63 @@ use std::time::{Duration, Instant};
 use pontoon_sys::tcp::reset_on_close;
 use rustix::event::PollFlags;
 
-use crate::job::{Ports, Word};
+use crate::job::{Message, Ports};
 
 use super::blackhole::ended;
+use super::client::Client;
 use super::control::Control;
 use super::round_trip::Pinger;
-use super::stage::Stage;
 use super::{descriptors, failed, latency, unreachable};
 
-/// Threads that connect.
+/// Number of threads that connect.
 const OPENERS: u32 = 16;
 
 /// Descriptors of this process that are not idle flows.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// What a connection may take beside the patience for all, one with the other.
-const EACH: Duration = Duration::from_millis(1);
+/// Time for each connection, beyond the timeout for all.
+const TIME_PER_FLOW: Duration = Duration::from_millis(1);
 
-/// How often the client asks whether all have arrived.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval at which the client requests the number of arrived connections.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The client's side.
-pub(crate) fn run(stage: &mut Stage, flows: u32) -> Result<(), Word> {
+/// Runs the client.
+pub(crate) fn run(client: &mut Client, flows: u32) -> Result<(), Message> {
     descriptors::allow(u64::from(flows) + OTHER_DESCRIPTORS)?;
-    let mut control = Control::open(stage)?;
-    let mut pinger = Pinger::connect(stage)?;
-    let deadline = Instant::now() + stage.patience() + EACH * flows;
-    let connections = open(stage, flows, deadline)?;
-    while control.mark(0)?.count < flows.into() {
+    let mut control = Control::open(client)?;
+    let mut pinger = Pinger::connect(client)?;
+    let deadline = Instant::now() + client.timeout() + TIME_PER_FLOW * flows;
+    let connections = open(client, flows, deadline)?;
+    while control.checkpoint(0)?.count < flows.into() {
         if Instant::now() > deadline {
-            let arrived = control.mark(0)?.count;
+            let arrived = control.checkpoint(0)?.count;
             return Err(unreachable(format_args!(
                 "of {flows} connections {arrived} arrived at the server"
             )));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    latency::run(stage.warm_up(), || pinger.exchange())?;
-    stage.begin()?;
-    let sheet = latency::run(stage.duration(), || pinger.exchange())?;
+    latency::run(client.warm_up(), || pinger.exchange())?;
+    client.begin()?;
+    let samples = latency::run(client.duration(), || pinger.exchange())?;
     match ended(&connections, PollFlags::IN | PollFlags::RDHUP).map_err(failed)? {
-        0 => stage.end(latency::findings(&[sheet], control.congestion_control())?),
+        0 => client.end(latency::results(&[samples], control.congestion_control())?),
         count => Err(failed(format_args!("{count} of {flows} idle connections ended"))),
     }
 }
 
-/// Opens `flows` connections, spread over the server's ports: one port has fewer than the client has ports of its own.
-fn open(stage: &Stage, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, Word> {
+/// Opens `flows` connections, spread over the server's ports: to one port, a client has fewer ports of its own than
+/// that.
+fn open(client: &Client, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, Message> {
     let open_some = |first: u32| {
         (first..flows)
             .step_by(OPENERS as usize)
             .map(|index| {
-                let port = stage.ports().idle[index as usize % Ports::IDLE];
+                let port = client.ports().idle[index as usize % Ports::IDLE];
                 let left = deadline.saturating_duration_since(Instant::now());
-                connect(stage.at(port), left).map_err(|error| refused(index, flows, &error))
+                connect(client.at(port), left).map_err(|error| refused(index, flows, &error))
             })
-            .collect::<Result<Vec<_>, Word>>()
+            .collect::<Result<Vec<_>, Message>>()
     };
     std::thread::scope(|scope| {
         let openers: Vec<_> = (0..OPENERS)
@@ -75,24 +76,24 @@ fn open(stage: &Stage, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, Wo
                 .unwrap_or_else(|_| Err(failed("a connecting thread panicked")))
         });
         Ok(opened
-            .collect::<Result<Vec<_>, Word>>()?
+            .collect::<Result<Vec<_>, Message>>()?
             .into_iter()
             .flatten()
             .collect())
     })
 }
 
-fn connect(to: SocketAddr, patience: Duration) -> io::Result<OwnedFd> {
-    if patience.is_zero() {
+fn connect(to: SocketAddr, timeout: Duration) -> io::Result<OwnedFd> {
+    if timeout.is_zero() {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let socket = TcpStream::connect_timeout(&to, patience)?;
-    // So many in TIME-WAIT would be in the way of the next stack's.
+    let socket = TcpStream::connect_timeout(&to, timeout)?;
+    // Without a reset these would stay in TIME-WAIT, and the next stack would lack ports.
     reset_on_close(&socket)?;
     Ok(socket.into())
 }
 
-fn refused(index: u32, flows: u32, error: &io::Error) -> Word {
+fn refused(index: u32, flows: u32, error: &io::Error) -> Message {
     let limit = match error.kind() {
         io::ErrorKind::AddrNotAvailable => " (net.ipv4.ip_local_port_range)",
         _ => "",

@@ -1,4 +1,4 @@
-//! Transactions one after the other, and how long each takes.
+//! Transactions one after the other, and the time of each.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,57 +6,57 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Findings, Word};
+use crate::job::{JobResults, Message};
 use crate::schema;
 
+use super::client::Client;
 use super::failed;
-use super::stage::Stage;
 
-/// Nanoseconds; about 18 minutes, longer than any patience.
+/// Nanoseconds of the longest recorded time: about 18 minutes, longer than any timeout.
 const LONGEST: u64 = 1 << 40;
 
-/// Significant decimal digits, while there is more to be computed.
+/// Significant decimal digits, until the figures are computed.
 const DIGITS: u8 = 3;
 
-/// A transaction without an answer.
-pub(crate) enum Miss {
-    /// It counts as an error.
-    Counts(String),
-    /// There can be no other.
-    Ends(Word),
+/// The error of a transaction.
+pub(crate) enum TransactionError {
+    /// It is counted, and the next transaction follows.
+    Counted(String),
+    /// It ends the measurement.
+    Fatal(Message),
 }
 
-/// What one process measured.
+/// The measurements of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Sheet {
-    /// Nanoseconds, and how often.
+pub(crate) struct Samples {
+    /// Nanoseconds, and the number of transactions that took them.
     counts: Vec<(u64, u64)>,
     errors: u64,
     last_error: Option<String>,
-    /// From the first transaction's start to the last one's end.
+    /// Seconds from the first transaction's start to the last one's end.
     seconds: f64,
 }
 
-/// The whole job of most clients: warms up, then measures.
+/// Runs the whole job of most clients: warm-up, then measurement.
 pub(crate) fn measure(
-    stage: &mut Stage,
+    client: &mut Client,
     congestion_control: Option<[String; 2]>,
-    mut transaction: impl FnMut() -> Result<(), Miss>,
-) -> Result<(), Word> {
-    run(stage.warm_up(), &mut transaction)?;
-    stage.begin()?;
-    let sheet = run(stage.duration(), &mut transaction)?;
-    stage.end(findings(&[sheet], congestion_control)?)
+    mut transaction: impl FnMut() -> Result<(), TransactionError>,
+) -> Result<(), Message> {
+    run(client.warm_up(), &mut transaction)?;
+    client.begin()?;
+    let samples = run(client.duration(), &mut transaction)?;
+    client.end(results(&[samples], congestion_control)?)
 }
 
 /// Runs transactions for `duration`.
 ///
 /// # Errors
-/// A transaction that ends it.
+/// A transaction failed fatally.
 pub(crate) fn run(
     duration: Duration,
-    mut transaction: impl FnMut() -> Result<(), Miss>,
-) -> Result<Sheet, Word> {
+    mut transaction: impl FnMut() -> Result<(), TransactionError>,
+) -> Result<Samples, Message> {
     let mut histogram = histogram();
     let (mut errors, mut last_error) = (0, None);
     let began = Instant::now();
@@ -66,16 +66,16 @@ pub(crate) fn run(
         let now = Instant::now();
         match result {
             Ok(()) => record(&mut histogram, now - before),
-            Err(Miss::Counts(why)) => {
+            Err(TransactionError::Counted(why)) => {
                 errors += 1;
                 last_error = Some(why);
             }
-            Err(Miss::Ends(word)) => return Err(word),
+            Err(TransactionError::Fatal(message)) => return Err(message),
         }
         before = now;
     }
     let counts = histogram.iter_recorded();
-    Ok(Sheet {
+    Ok(Samples {
         counts: counts
             .map(|step| (step.value_iterated_to(), step.count_at_value()))
             .collect(),
@@ -85,31 +85,34 @@ pub(crate) fn run(
     })
 }
 
-/// What the sheets of all processes say together.
+/// Merges the samples of all processes.
 ///
 /// # Errors
-/// `Failed`: nothing ever succeeded.
-pub(crate) fn findings(sheets: &[Sheet], congestion_control: Option<[String; 2]>) -> Result<Findings, Word> {
+/// `Failed`: no transaction succeeded.
+pub(crate) fn results(
+    processes: &[Samples],
+    congestion_control: Option<[String; 2]>,
+) -> Result<JobResults, Message> {
     let mut histogram = histogram();
     let mut per_second = 0.0;
-    for sheet in sheets {
+    for samples in processes {
         let before = histogram.len();
-        for (value, count) in &sheet.counts {
+        for (value, count) in &samples.counts {
             histogram.saturating_record_n(*value, *count);
         }
-        // Each by its own clock: processes do not end at one moment.
-        per_second += (histogram.len() - before) as f64 / sheet.seconds;
+        // Each process has its own time: they do not end at one moment.
+        per_second += (histogram.len() - before) as f64 / samples.seconds;
     }
-    let errors: u64 = sheets.iter().map(|sheet| sheet.errors).sum();
+    let errors: u64 = processes.iter().map(|samples| samples.errors).sum();
     if histogram.is_empty() {
-        let why = sheets.iter().find_map(|sheet| sheet.last_error.as_deref());
-        let why = why.unwrap_or("no time for any");
+        let why = processes.iter().find_map(|samples| samples.last_error.as_deref());
+        let why = why.unwrap_or("the duration is too short");
         return Err(failed(format_args!(
             "no transaction of {errors} succeeded: {why}"
         )));
     }
     let quantile = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-    Ok(Findings {
+    Ok(JobResults {
         values: [
             ("p50_us", quantile(0.5)),
             ("p99_us", quantile(0.99)),
@@ -156,20 +159,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_digits_are_kept() {
+    fn rounds_to_two_significant_digits() {
         let rounded = [0, 9, 14, 99, 104, 105, 996, 123_456_789].map(two_digits);
         assert_eq!(rounded, [0, 9, 14, 99, 100, 110, 1000, 120_000_000]);
     }
 
     #[test]
-    fn sheets_add_up() {
-        let sheet = |value, seconds| Sheet {
+    fn merges_samples_of_processes() {
+        let samples = |value, seconds| Samples {
             counts: vec![(value, 100)],
             errors: 1,
             last_error: Some("refused".to_owned()),
             seconds,
         };
-        let found = findings(&[sheet(20_000, 1.0), sheet(40_000, 2.0)], None).unwrap();
+        let found = results(&[samples(20_000, 1.0), samples(40_000, 2.0)], None).unwrap();
         assert_eq!(found.values["per_s"], 150.0);
         assert_eq!(found.values["errors"], 2.0);
         assert!((20.0..20.1).contains(&found.values["p50_us"]), "{found:?}");
@@ -178,31 +181,31 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_without_an_answer_counts_as_an_error() {
-        let mut turn = 0;
-        let sheet = run(Duration::from_millis(20), || {
-            turn += 1;
+    fn counts_transaction_without_answer_as_error() {
+        let mut count = 0;
+        let samples = run(Duration::from_millis(20), || {
+            count += 1;
             std::thread::sleep(Duration::from_millis(1));
-            match turn % 2 {
-                0 => Err(Miss::Counts("no answer".to_owned())),
+            match count % 2 {
+                0 => Err(TransactionError::Counted("no answer".to_owned())),
                 _ => Ok(()),
             }
         })
         .unwrap();
-        let answered: u64 = sheet.counts.iter().map(|(_, count)| count).sum();
-        assert_eq!(answered + sheet.errors, turn);
-        assert_eq!(sheet.errors, turn / 2);
-        assert!(sheet.seconds >= 0.02);
+        let answered: u64 = samples.counts.iter().map(|(_, count)| count).sum();
+        assert_eq!(answered + samples.errors, count);
+        assert_eq!(samples.errors, count / 2);
+        assert!(samples.seconds >= 0.02);
     }
 
     #[test]
-    fn nothing_but_errors_is_no_figure() {
-        let sheet = run(Duration::from_millis(1), || {
-            Err(Miss::Counts("refused".to_owned()))
+    fn fails_if_no_transaction_succeeds() {
+        let samples = run(Duration::from_millis(1), || {
+            Err(TransactionError::Counted("refused".to_owned()))
         })
         .unwrap();
-        let Err(Word::Failed { why }) = findings(&[sheet], None) else {
-            panic!("a figure out of nothing");
+        let Err(Message::Failed { why }) = results(&[samples], None) else {
+            panic!("a figure without a transaction");
         };
         assert!(why.ends_with("succeeded: refused"), "{why}");
     }

@@ -1,35 +1,35 @@
-//! Names asked of a resolver (RFC 1035).
+//! DNS queries (RFC 1035).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
-use crate::job::Word;
+use crate::job::Message;
 
+use super::client::Client;
 use super::datagram_round_trip::{DEADLINE, exchange};
 use super::latency;
 use super::socket;
-use super::stage::Stage;
 
 const PORT: u16 = 53;
 
-/// The client's side. There is no other: the resolver is the stack's.
-pub(crate) fn run(stage: &mut Stage, resolver: IpAddr) -> Result<(), Word> {
-    run_at(stage, SocketAddr::new(resolver, PORT))
+/// Runs the client. The job has no server: the resolver is the stack's.
+pub(crate) fn run(client: &mut Client, resolver: IpAddr) -> Result<(), Message> {
+    run_at(client, SocketAddr::new(resolver, PORT))
 }
 
-fn run_at(stage: &mut Stage, resolver: SocketAddr) -> Result<(), Word> {
+fn run_at(client: &mut Client, resolver: SocketAddr) -> Result<(), Message> {
     let socket = socket::datagram_client(resolver, DEADLINE)?;
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-    let mut turn = 0_u64;
-    latency::measure(stage, None, || {
-        turn += 1;
-        // No cache knows it, not of an earlier run either.
-        let query = query(turn as u16, &format!("n{turn}-{since_1970:x}"));
+    let mut count = 0_u64;
+    latency::measure(client, None, || {
+        count += 1;
+        // The time makes the name unique among runs, so that no cache has it.
+        let query = query(count as u16, &format!("n{count}-{since_1970:x}"));
         exchange(&socket, &query, |answer| answers(answer, &query))
     })
 }
 
-/// Asks for the address of `label.bench.test`, recursion desired.
+/// Returns a query for the address of `label.bench.test`, recursion desired.
 fn query(id: u16, label: &str) -> Vec<u8> {
     let mut query = Vec::with_capacity(64);
     query.extend(id.to_be_bytes());
@@ -43,7 +43,7 @@ fn query(id: u16, label: &str) -> Vec<u8> {
     query
 }
 
-/// Whether `answer` is a response to `query`: no such name is an answer too, a refusal or a failure is none.
+/// Returns true if `answer` is a response to `query`. NXDOMAIN is one; a refusal or a failure is not.
 fn answers(answer: &[u8], query: &[u8]) -> bool {
     const NO_ERROR: u8 = 0;
     const NO_SUCH_NAME: u8 = 3;
@@ -59,14 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_as_rfc_1035_has_it() {
+    fn encodes_query_as_in_rfc_1035() {
         let expected =
             b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x02n1\x05bench\x04test\x00\x00\x01\x00\x01";
         assert_eq!(query(0x1234, "n1"), expected);
     }
 
     #[test]
-    fn only_its_own_answer_counts() {
+    fn accepts_only_the_answer_to_its_query() {
         let query = query(7, "n1");
         let mut answer = query.clone();
         assert!(!answers(&answer, &query), "a query is no answer");

@@ -8,49 +8,49 @@ use pontoon_sys::icmp::only_echo_replies;
 use pontoon_wire::checksum::Sum;
 use rustix::net::{SocketFlags, SocketType, connect, ipproto, socket_with};
 
-use crate::job::Word;
+use crate::job::Message;
 
+use super::client::Client;
 use super::datagram_round_trip::{DEADLINE, exchange};
 use super::latency;
-use super::stage::Stage;
 use super::{failed, socket, unreachable};
 
-/// Header and payload, as ping(8) sends it.
+/// Bytes of header and payload, as ping(8) sends by default.
 const LEN: usize = 64;
 
-/// The client's side. There is no other: the address answers by itself.
-pub(crate) fn run(stage: &mut Stage, address: IpAddr) -> Result<(), Word> {
+/// Runs the client. The job has no server: the host at the address answers.
+pub(crate) fn run(client: &mut Client, address: IpAddr) -> Result<(), Message> {
     let (socket, kind) = open(Family::of(address))?;
     socket::bound_waits(&socket, DEADLINE).map_err(failed)?;
     connect(&socket, &SocketAddr::new(address, 0))
         .map_err(|error| unreachable(format_args!("cannot send to {address}: {error}")))?;
-    // A ping socket puts its own in the place of it.
+    // A ping socket replaces the identifier by its own.
     let id = std::process::id() as u16;
     let mut sequence = 0_u16;
-    latency::measure(stage, None, || {
+    latency::measure(client, None, || {
         sequence = sequence.wrapping_add(1);
         let request = request(Family::of(address), id, sequence);
         exchange(&socket, &request, |reply| kind.answers(reply, &request))
     })
 }
 
-/// How echo requests may be sent.
+/// The kind of socket that sends echo requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// The kernel chooses the identifier and delivers only its replies.
+enum SocketKind {
+    /// A ping socket: the kernel chooses the identifier and delivers only its replies.
     Ping,
-    /// Every reply comes, in IPv4 with the IP header in front.
+    /// A raw socket: all replies arrive, in IPv4 with the IP header.
     Raw,
 }
 
-fn open(family: Family) -> Result<(OwnedFd, Kind), Word> {
+fn open(family: Family) -> Result<(OwnedFd, SocketKind), Message> {
     let protocol = match family {
         Family::V4 => ipproto::ICMP,
         Family::V6 => ipproto::ICMPV6,
     };
     let socket = |kind| socket_with(family.domain(), kind, SocketFlags::CLOEXEC, Some(protocol));
     if let Ok(socket) = socket(SocketType::DGRAM) {
-        return Ok((socket, Kind::Ping));
+        return Ok((socket, SocketKind::Ping));
     }
     let raw = socket(SocketType::RAW).map_err(|error| {
         unreachable(format_args!(
@@ -58,7 +58,7 @@ fn open(family: Family) -> Result<(OwnedFd, Kind), Word> {
         ))
     })?;
     only_echo_replies(&raw, family).map_err(failed)?;
-    Ok((raw, Kind::Raw))
+    Ok((raw, SocketKind::Raw))
 }
 
 fn request(family: Family, id: u16, sequence: u16) -> [u8; LEN] {
@@ -70,14 +70,14 @@ fn request(family: Family, id: u16, sequence: u16) -> [u8; LEN] {
     request[4..6].copy_from_slice(&id.to_be_bytes());
     request[6..8].copy_from_slice(&sequence.to_be_bytes());
     if family == Family::V4 {
-        // Of ICMPv6 the kernel computes it.
+        // The kernel computes the checksum of ICMPv6.
         let checksum = Sum::new().add(&request).finish();
         request[2..4].copy_from_slice(&checksum.to_be_bytes());
     }
     request
 }
 
-impl Kind {
+impl SocketKind {
     fn answers(self, reply: &[u8], request: &[u8; LEN]) -> bool {
         let (reply_type, ip_header) = match request[0] {
             8 => (0, reply.first().map_or(0, |first| usize::from(first & 0xf) * 4)),
@@ -98,23 +98,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_its_own_reply_counts() {
+    fn accepts_only_the_reply_to_its_request() {
         let request = request(Family::V4, 7, 9);
         assert_eq!(Sum::new().add(&request).finish(), 0);
         let mut reply = request;
-        assert!(!Kind::Ping.answers(&reply, &request), "a request is no reply");
+        assert!(
+            !SocketKind::Ping.answers(&reply, &request),
+            "a request is no reply"
+        );
         reply[0] = 0;
-        assert!(Kind::Ping.answers(&reply, &request));
+        assert!(SocketKind::Ping.answers(&reply, &request));
         let with_header = [&[0x45; 20][..], &reply].concat();
-        assert!(Kind::Raw.answers(&with_header, &request));
+        assert!(SocketKind::Raw.answers(&with_header, &request));
         reply[5] = 8;
         assert!(
-            Kind::Ping.answers(&reply, &request),
+            SocketKind::Ping.answers(&reply, &request),
             "the identifier is the kernel's"
         );
-        assert!(!Kind::Raw.answers(&[&[0x45; 20][..], &reply].concat(), &request));
+        assert!(!SocketKind::Raw.answers(&[&[0x45; 20][..], &reply].concat(), &request));
         reply[7] = 8;
-        assert!(!Kind::Ping.answers(&reply, &request), "another turn's");
-        assert!(!Kind::Raw.answers(&[], &request));
+        assert!(
+            !SocketKind::Ping.answers(&reply, &request),
+            "the reply to another request"
+        );
+        assert!(!SocketKind::Raw.answers(&[], &request));
     }
 }

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::job::Word;
+use crate::job::Message;
 
+use super::client::Client;
 use super::control::Control;
-use super::fault::Sound;
-use super::stage::Stage;
+use super::fault::NoFault;
 use super::{connect, failed, latency, socket, unreachable};
 
-/// The client's side, which answers.
-pub(crate) fn run(stage: &mut Stage, port: u16) -> Result<(), Word> {
+/// Runs the client, which answers.
+pub(crate) fn run(client: &mut Client, port: u16) -> Result<(), Message> {
     let listener = socket::listener_everywhere(port)
         .map_err(|error| unreachable(format_args!("cannot listen on port {port}: {error}")))?;
-    connect::serve::<Sound>(&Arc::new(listener)).map_err(failed)?;
-    let mut control = Control::open(stage)?;
-    control.connect(stage.warm_up())?;
-    stage.begin()?;
-    let sheet = control.connect(stage.duration())?;
-    stage.end(latency::findings(&[sheet], control.congestion_control())?)
+    connect::serve::<NoFault>(&Arc::new(listener)).map_err(failed)?;
+    let mut control = Control::open(client)?;
+    control.connect(client.warm_up())?;
+    client.begin()?;
+    let samples = control.connect(client.duration())?;
+    client.end(latency::results(&[samples], control.congestion_control())?)
 }

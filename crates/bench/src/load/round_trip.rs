@@ -1,17 +1,17 @@
-//! One byte there, one byte back.
+//! One byte to the server and back.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::job::Word;
+use crate::job::Message;
 
+use super::client::Client;
 use super::control::Control;
 use super::fault::Fault;
-use super::latency::{self, Miss};
-use super::stage::Stage;
+use super::latency::{self, TransactionError};
 use super::{failed, socket, stalled_or_failed};
 
-/// Sends back what comes, until the client closes.
+/// Echoes bytes until the client closes.
 pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
     let mut buffer = vec![0; 64 << 10];
     if socket.set_nodelay(true).is_err() {
@@ -25,11 +25,11 @@ pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
     }
 }
 
-/// The client's side.
-pub(crate) fn run(stage: &mut Stage) -> Result<(), Word> {
-    let control = Control::open(stage)?;
-    let mut pinger = Pinger::connect(stage)?;
-    latency::measure(stage, control.congestion_control(), || pinger.exchange())
+/// Runs the client.
+pub(crate) fn run(client: &mut Client) -> Result<(), Message> {
+    let control = Control::open(client)?;
+    let mut pinger = Pinger::connect(client)?;
+    latency::measure(client, control.congestion_control(), || pinger.exchange())
 }
 
 /// A connection to the echo port.
@@ -39,22 +39,22 @@ pub(crate) struct Pinger {
 }
 
 impl Pinger {
-    pub(crate) fn connect(stage: &Stage) -> Result<Self, Word> {
-        let socket = socket::connect(stage.at(stage.ports().echo), stage.patience())?;
+    pub(crate) fn connect(client: &Client) -> Result<Self, Message> {
+        let socket = socket::connect(client.at(client.ports().echo), client.timeout())?;
         socket.set_nodelay(true).map_err(failed)?;
         Ok(Self { socket, exchanged: 0 })
     }
 
-    /// A byte there and the same byte back.
-    pub(crate) fn exchange(&mut self) -> Result<(), Miss> {
+    /// Sends one byte and receives it back.
+    pub(crate) fn exchange(&mut self) -> Result<(), TransactionError> {
         let sent = [self.exchanged as u8];
         let mut back = [0];
         self.socket
             .write_all(&sent)
             .and_then(|()| self.socket.read_exact(&mut back))
-            .map_err(|error| Miss::Ends(stalled_or_failed(&error, self.exchanged)))?;
+            .map_err(|error| TransactionError::Fatal(stalled_or_failed(&error, self.exchanged)))?;
         if back != sent {
-            return Err(Miss::Ends(failed(format_args!(
+            return Err(TransactionError::Fatal(failed(format_args!(
                 "byte {} came back as {back:?} instead of {sent:?}",
                 self.exchanged
             ))));

@@ -1,4 +1,4 @@
-//! The server: every port, and the threads behind them.
+//! The server: its ports, and the threads that serve them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::job::{Job, Ports};
 
 use super::fault::Fault;
-use super::session::{Session, Shared, converse};
-use super::{connect, datagram_round_trip, flow::Flow, hash, round_trip, socket, stream, tally};
+use super::session::{Session, Shared, serve_session};
+use super::{connect, datagram_counter, datagram_round_trip, flow::Flow, hash, round_trip, socket, stream};
 
-/// After an accept that failed for want of descriptors.
-const RESPITE: Duration = Duration::from_millis(10);
+/// The delay after an accept that failed, which it does for want of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
-/// A server, on threads that live as long as the process.
+/// A server on threads that run as long as the process.
 #[derive(Debug)]
 pub struct Server {
     ports: Ports,
@@ -24,7 +24,7 @@ impl Server {
     /// Opens the ports on `listen`, and serves them.
     ///
     /// # Errors
-    /// An address that is not this machine's, or a limit of descriptors or threads.
+    /// The address is not this machine's, or there are too few descriptors or threads.
     pub fn start<F: Fault>(listen: IpAddr) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let shared = &shared;
@@ -41,8 +41,8 @@ impl Server {
 
         let (listener, control) = tcp()?;
         each(listener, shared, |shared, socket| {
-            // The client is gone, which ends its session.
-            let _ = converse(shared, socket);
+            // An error means that the client has ended, which ends its session.
+            let _ = serve_session(shared, socket);
         })?;
         let (listener, sink) = tcp()?;
         each(listener, shared, take::<F>)?;
@@ -62,14 +62,16 @@ impl Server {
 
         let (socket, datagram_sink) = udp()?;
         datagrams(socket, shared, |shared, socket| {
-            match tally::count::<F>(shared, socket) {}
+            match datagram_counter::count::<F>(shared, socket) {}
         })?;
         let (socket, datagram_run_sink) = udp()?;
-        // Without the option the kernel hands over single datagrams, which count as well.
+        // Without the option the kernel delivers single datagrams, which are counted as well.
         let _ = pontoon_sys::udp::coalesce(&socket);
-        datagrams(socket, shared, |shared, socket| {
-            match tally::count_runs::<F>(shared, socket) {}
-        })?;
+        datagrams(
+            socket,
+            shared,
+            |shared, socket| match datagram_counter::count_runs::<F>(shared, socket) {},
+        )?;
         let (socket, datagram_echo) = udp()?;
         datagrams(socket, shared, |_, socket| {
             match datagram_round_trip::answer::<F>(socket) {}
@@ -90,14 +92,14 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The ports of the server.
     #[must_use]
     pub fn ports(&self) -> Ports {
         self.ports
     }
 }
 
-/// Receives what a client sends.
+/// Receives the bytes of a client.
 fn take<F: Fault>(shared: &Shared, socket: TcpStream) {
     bulk(shared, socket, |session, flow| match session.job {
         Job::Hash { bytes, .. } => flow.end(hash::receive::<F>(flow, bytes)),
@@ -105,7 +107,7 @@ fn take<F: Fault>(shared: &Shared, socket: TcpStream) {
     });
 }
 
-/// Sends what a client receives.
+/// Sends bytes to a client.
 fn give<F: Fault>(shared: &Shared, socket: TcpStream) {
     bulk(shared, socket, |session, flow| match session.job {
         Job::Hash { bytes, .. } => flow.end(hash::send::<F>(flow, session.id, bytes)),
@@ -131,7 +133,7 @@ fn each(
     thread("accept", move || {
         accept(&listener, |socket| {
             let (serve, shared) = (serve.clone(), Arc::clone(&shared));
-            // Without a thread the connection closes, which the client will notice.
+            // Without a thread the connection closes, which the client detects.
             let _ = thread("serve", move || serve(&shared, socket));
         });
     })
@@ -141,7 +143,7 @@ fn accept(listener: &TcpListener, serve: impl Fn(TcpStream)) {
     loop {
         match listener.accept() {
             Ok((socket, _)) => serve(socket),
-            Err(_) => std::thread::sleep(RESPITE),
+            Err(_) => std::thread::sleep(ACCEPT_RETRY),
         }
     }
 }

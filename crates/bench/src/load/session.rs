@@ -9,58 +9,58 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::tcp_congestion;
 
-use crate::job::{Job, Word};
+use crate::job::{Job, Message};
 
-use super::control::{Answer, Ask, Lines, Mark};
+use super::control::{Checkpoint, JsonLines, Reply, Request};
+use super::datagram_counter::DatagramCounter;
 use super::flow::{Flow, all_moved};
-use super::tally::Tally;
 use super::{connect, descriptors, failed, latency};
 
 /// Descriptors of the server that are not idle flows.
 const OTHER_DESCRIPTORS: u64 = 1024;
 
-/// What the server's threads share.
+/// The state that the server's threads share.
 #[derive(Default)]
 pub(crate) struct Shared {
     opened: AtomicU64,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
-    /// Of the last session with datagrams.
-    pub(crate) tally: Mutex<Tally>,
+    /// The datagrams of the last session that has any.
+    pub(crate) datagram_counter: Mutex<DatagramCounter>,
 }
 
-/// A client's job.
+/// The job of a client.
 pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) job: Job,
-    patience: Duration,
+    timeout: Duration,
     opened: Instant,
     flows: Mutex<Vec<Arc<Flow>>>,
     idle: Mutex<Vec<TcpStream>>,
 }
 
-/// Holds one conversation, and then takes with it what the client had open.
-pub(crate) fn converse(shared: &Shared, socket: TcpStream) -> io::Result<()> {
+/// Serves one control connection, and then closes the client's other connections.
+pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    let mut lines = Lines::new(socket);
-    let Some(Ask::Open { job, patience }) = lines.read()? else {
+    let mut json = JsonLines::new(socket);
+    let Some(Request::Open { job, timeout }) = json.read()? else {
         return Ok(());
     };
-    if let Err(word) = prepare(&job) {
-        return lines.write(&Answer::Word(word));
+    if let Err(message) = prepare(&job) {
+        return json.write(&Reply::Message(message));
     }
-    let session = Open::new(shared, job, patience);
-    lines.write(&Answer::Opened {
+    let session = OpenSession::new(shared, job, timeout);
+    json.write(&Reply::Opened {
         session: session.id,
-        congestion_control: tcp_congestion(lines.socket())?,
+        congestion_control: tcp_congestion(json.socket())?,
     })?;
-    while let Some(ask) = lines.read()? {
-        let answer = session.answer(shared, &ask).unwrap_or_else(Answer::Word);
-        lines.write(&answer)?;
+    while let Some(request) = json.read()? {
+        let answer = session.answer(shared, &request).unwrap_or_else(Reply::Message);
+        json.write(&answer)?;
     }
     Ok(())
 }
 
-fn prepare(job: &Job) -> Result<(), Word> {
+fn prepare(job: &Job) -> Result<(), Message> {
     match job {
         Job::IdleFlows { flows } => descriptors::allow(u64::from(*flows) + OTHER_DESCRIPTORS),
         _ => Ok(()),
@@ -68,7 +68,7 @@ fn prepare(job: &Job) -> Result<(), Word> {
 }
 
 impl Shared {
-    /// Puts a new connection under watch in the session that it says it belongs to.
+    /// Adds a new connection to the session whose number it begins with.
     pub(crate) fn join(&self, mut socket: TcpStream) -> Option<(Arc<Session>, Arc<Flow>)> {
         let mut id = [0; 8];
         socket.read_exact(&mut id).ok()?;
@@ -79,7 +79,7 @@ impl Shared {
         Some((Arc::clone(session), flow))
     }
 
-    /// Keeps a silent connection open for the last session that wants any.
+    /// Keeps an idle connection open for the last session that wants any.
     pub(crate) fn keep(&self, socket: TcpStream) {
         let sessions = lock(&self.sessions);
         let wanting = sessions
@@ -92,81 +92,83 @@ impl Shared {
 }
 
 impl Session {
-    fn answer(&self, shared: &Shared, ask: &Ask) -> Result<Answer, Word> {
-        match ask {
-            Ask::Open { .. } => Err(failed("a second job on one control connection")),
-            Ask::Mark => self.mark(shared).map(Answer::Mark),
-            Ask::Hash => {
+    fn answer(&self, shared: &Shared, request: &Request) -> Result<Reply, Message> {
+        match request {
+            Request::Open { .. } => Err(failed("a second job on one control connection")),
+            Request::Checkpoint => self.checkpoint(shared).map(Reply::Checkpoint),
+            Request::Hash => {
                 let flow = self.flows(1)?.remove(0);
-                let hash = flow.hash(self.patience)?;
+                let hash = flow.hash(self.timeout)?;
                 Ok(hash.map_or_else(
-                    || Answer::Mark(self.mark_now(flow.moved())),
-                    |hash| Answer::Hash(hash.to_hex().to_string()),
+                    || Reply::Checkpoint(self.checkpoint_now(flow.moved())),
+                    |hash| Reply::Hash(hash.to_hex().to_string()),
                 ))
             }
-            Ask::Connect { duration } => {
+            Request::Connect { duration } => {
                 let Job::PublishConnect { address, port } = self.job else {
-                    return Err(failed("nowhere to connect to"));
+                    return Err(failed("this job has no address to connect to"));
                 };
                 let to = SocketAddr::new(address, port);
-                latency::run(*duration, connect::transaction(to, self.patience)).map(Answer::Sheet)
+                latency::run(*duration, connect::transaction(to, self.timeout)).map(Reply::Samples)
             }
         }
     }
 
-    fn mark(&self, shared: &Shared) -> Result<Mark, Word> {
+    fn checkpoint(&self, shared: &Shared) -> Result<Checkpoint, Message> {
         match self.job {
-            Job::Datagrams { .. } | Job::SegmentedDatagrams { .. } => Ok(lock(&shared.tally).mark()),
-            Job::IdleFlows { .. } => Ok(self.mark_now(lock(&self.idle).len() as u64)),
+            Job::Datagrams { .. } | Job::SegmentedDatagrams { .. } => {
+                Ok(lock(&shared.datagram_counter).checkpoint())
+            }
+            Job::IdleFlows { .. } => Ok(self.checkpoint_now(lock(&self.idle).len() as u64)),
             Job::Stream { streams, .. } => {
                 let flows = self.flows(streams.into())?;
-                let bytes = all_moved(flows.iter().map(|flow| &**flow), self.patience)?;
-                Ok(self.mark_now(bytes))
+                let bytes = all_moved(flows.iter().map(|flow| &**flow), self.timeout)?;
+                Ok(self.checkpoint_now(bytes))
             }
-            _ => Err(failed("this job has no marks")),
+            _ => Err(failed("this job has no checkpoints")),
         }
     }
 
-    fn mark_now(&self, count: u64) -> Mark {
-        Mark {
+    fn checkpoint_now(&self, count: u64) -> Checkpoint {
+        Checkpoint {
             count,
             seconds: self.opened.elapsed().as_secs_f64(),
         }
     }
 
-    /// Waits until there are as many as `count`.
-    fn flows(&self, count: usize) -> Result<Vec<Arc<Flow>>, Word> {
+    /// Waits until there are `count` flows.
+    fn flows(&self, count: usize) -> Result<Vec<Arc<Flow>>, Message> {
         let since = Instant::now();
         loop {
             let flows = lock(&self.flows).clone();
             if flows.len() >= count {
                 return Ok(flows);
             }
-            if since.elapsed() > self.patience {
-                return Err(Word::Stalled { at_byte: 0 });
+            if since.elapsed() > self.timeout {
+                return Err(Message::Stalled { at_byte: 0 });
             }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// A session for as long as its control connection.
-struct Open<'a> {
+/// A session, which lasts as long as its control connection.
+struct OpenSession<'a> {
     shared: &'a Shared,
     session: Arc<Session>,
 }
 
-impl<'a> Open<'a> {
-    fn new(shared: &'a Shared, job: Job, patience: Duration) -> Self {
-        // 0 is nobody's: a warm-up's datagrams.
+impl<'a> OpenSession<'a> {
+    fn new(shared: &'a Shared, job: Job, timeout: Duration) -> Self {
+        // Datagrams of a warm-up have session 0.
         let id = shared.opened.fetch_add(1, Ordering::Relaxed) + 1;
         if matches!(job, Job::Datagrams { .. } | Job::SegmentedDatagrams { .. }) {
-            *lock(&shared.tally) = Tally::of(id);
+            *lock(&shared.datagram_counter) = DatagramCounter::of(id);
         }
         let session = Arc::new(Session {
             id,
             job,
-            patience,
+            timeout,
             opened: Instant::now(),
             flows: Mutex::default(),
             idle: Mutex::default(),
@@ -176,7 +178,7 @@ impl<'a> Open<'a> {
     }
 }
 
-impl std::ops::Deref for Open<'_> {
+impl std::ops::Deref for OpenSession<'_> {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -184,14 +186,15 @@ impl std::ops::Deref for Open<'_> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenSession<'_> {
     fn drop(&mut self) {
         lock(&self.shared.sessions).remove(&self.session.id);
         lock(&self.session.flows).iter().for_each(|flow| flow.close());
     }
 }
 
-/// Values behind these locks are whole at every moment, so that a panic while one was held spoils nothing.
+/// Locks a mutex. The values behind these locks are consistent at every moment, so a panic of a thread that held one
+/// does no harm.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Sockets as the jobs want them.
+//! Sockets with the options that the jobs need.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,17 +12,17 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{SocketFlags, SocketType, bind, listen, socket_with};
 
-use crate::job::Word;
+use crate::job::Message;
 
 use super::unreachable;
 
-/// Connections that wait to be accepted, as many as `net.core.somaxconn` allows.
+/// Length of the accept queue; the kernel takes at most `net.core.somaxconn`.
 const BACKLOG: i32 = 65535;
 
-/// As netload and iperf3 ask for; the kernel gives at most `net.core.rmem_max`.
+/// Bytes that netload and iperf3 request, too; the kernel gives at most `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
-/// A listener on `address`, at a port of the kernel's choice where the port is 0.
+/// Opens a listener on `address`; port 0 lets the kernel choose one.
 pub(crate) fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = stream_socket(address, SocketFlags::CLOEXEC)?;
     bind(&socket, &address)?;
@@ -30,7 +30,7 @@ pub(crate) fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A listener on `port` of every address, of both families where there are two.
+/// Opens a listener on `port` of every address, for both IP families if the machine has IPv6.
 pub(crate) fn listener_everywhere(port: u16) -> io::Result<TcpListener> {
     let address = SocketAddr::new(Family::V6.unspecified(), port);
     let dual = stream_socket(address, SocketFlags::CLOEXEC).and_then(|socket| {
@@ -47,7 +47,7 @@ pub(crate) fn listener_everywhere(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Makes the kernel give up a connection whose other end has vanished without a word. Accepted sockets inherit it.
+/// Lets the kernel close a connection whose peer has vanished. Accepted sockets inherit the option.
 pub(crate) fn keep_alive(socket: impl AsFd) -> io::Result<()> {
     set_socket_keepalive(&socket, true)?;
     set_tcp_keepidle(&socket, Duration::from_secs(60))?;
@@ -55,48 +55,48 @@ pub(crate) fn keep_alive(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Bounds every wait of a blocking socket, connecting included. Accepted sockets inherit it.
-pub(crate) fn bound_waits(socket: impl AsFd, patience: Duration) -> io::Result<()> {
-    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
-    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+/// Sets the timeout of every blocking call, connect(2) included. Accepted sockets inherit it.
+pub(crate) fn bound_waits(socket: impl AsFd, timeout: Duration) -> io::Result<()> {
+    set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     Ok(())
 }
 
-/// A socket not yet connected, of `address`'s family.
+/// Opens an unconnected socket of `address`'s family.
 pub(crate) fn stream_socket(address: SocketAddr, flags: SocketFlags) -> io::Result<OwnedFd> {
     let domain = Family::of(address.ip()).domain();
     Ok(socket_with(domain, SocketType::STREAM, flags, None)?)
 }
 
-/// A connection, made before anything is measured, whose waits end after `patience`.
+/// Connects to `address`, with `timeout` for this and all later calls.
 ///
 /// # Errors
-/// `Unreachable`: there is nobody, or no descriptor or port left.
-pub(crate) fn connect(address: SocketAddr, patience: Duration) -> Result<TcpStream, Word> {
+/// `Unreachable`: there is no listener, or no descriptor or port is left.
+pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, Message> {
     let open = || {
-        let socket = TcpStream::connect_timeout(&address, patience)?;
-        bound_waits(&socket, patience)?;
+        let socket = TcpStream::connect_timeout(&address, timeout)?;
+        bound_waits(&socket, timeout)?;
         Ok(socket)
     };
     open().map_err(|error: io::Error| unreachable(format_args!("cannot connect to {address}: {error}")))
 }
 
-/// A datagram socket that the server receives at.
+/// Opens a socket at which the server receives datagrams.
 pub(crate) fn datagram_server(listen: IpAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((listen, 0))?;
     set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
     Ok(socket)
 }
 
-/// A datagram socket connected to `address`, whose waits end after `patience`.
+/// Opens a datagram socket connected to `address`, with a timeout.
 ///
 /// # Errors
-/// `Unreachable`: there is no way there.
-pub(crate) fn datagram_client(address: SocketAddr, patience: Duration) -> Result<UdpSocket, Word> {
+/// `Unreachable`: there is no route.
+pub(crate) fn datagram_client(address: SocketAddr, timeout: Duration) -> Result<UdpSocket, Message> {
     let open = || {
         let socket = UdpSocket::bind((Family::of(address.ip()).unspecified(), 0))?;
         socket.connect(address)?;
-        bound_waits(&socket, patience)?;
+        bound_waits(&socket, timeout)?;
         Ok(socket)
     };
     open().map_err(|error: io::Error| unreachable(format_args!("cannot send to {address}: {error}")))

@@ -1,4 +1,4 @@
-//! Stamps: every block of a stream begins with its position.
+//! Position stamps: every block of a stream begins with its position.
 
 /// Bytes from one stamp to the next.
 pub(crate) const BLOCK: usize = 512;
@@ -6,10 +6,10 @@ pub(crate) const BLOCK: usize = 512;
 /// Bytes of a stamp: a position in the stream, least significant byte first.
 const STAMP: usize = 8;
 
-/// Bytes that one call sends or receives.
+/// Bytes of one send or receive.
 pub(crate) const BUFFER: usize = 256 << 10;
 
-/// Stamps `buffer`, which begins at `position` of its stream, the start of a block.
+/// Writes the stamps of `buffer`, which begins at `position` of its stream, the start of a block.
 pub(crate) fn stamp(buffer: &mut [u8], position: u64) {
     let positions = (position..).step_by(BLOCK);
     for (block, position) in buffer.chunks_exact_mut(BLOCK).zip(positions) {
@@ -17,9 +17,9 @@ pub(crate) fn stamp(buffer: &mut [u8], position: u64) {
     }
 }
 
-/// The receiving end of a stamped stream.
+/// The receiver of a stamped stream.
 pub(crate) struct Checker {
-    /// From the start of a block on. Bytes of a stamp whose end is yet to come are at the front.
+    /// Bytes from the start of a block on. If the last stamp is incomplete, its first bytes are at the front.
     buffer: Vec<u8>,
     position: u64,
 }
@@ -32,12 +32,12 @@ impl Checker {
         }
     }
 
-    /// Bytes that were checked.
+    /// The number of bytes that were checked.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Where the stream's next bytes go.
+    /// Returns the place for the stream's next bytes.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let at = self.within_block();
         &mut self.buffer[at..at + BUFFER]
@@ -46,13 +46,13 @@ impl Checker {
     /// Checks the stamps in the next `len` bytes.
     ///
     /// # Errors
-    /// The position at which there is another's stamp.
+    /// The position of a block with a wrong stamp.
     pub(crate) fn check(&mut self, len: usize) -> Result<(), u64> {
         let at = self.within_block();
         let end = at + len;
         let start = self.position - at as u64;
         let blocks = self.buffer[..end].chunks(BLOCK).zip((start..).step_by(BLOCK));
-        // The first block's stamp was checked when its last byte came.
+        // The first block's stamp was checked with the bytes that completed it.
         for (block, position) in blocks.skip(usize::from(at >= STAMP)) {
             if let Some(stamp) = block.first_chunk::<STAMP>()
                 && u64::from_le_bytes(*stamp) != position
@@ -77,7 +77,7 @@ impl Checker {
 mod tests {
     use super::*;
 
-    /// Feeds `stream` in pieces of the given lengths, over and over.
+    /// Checks `stream` in pieces of the given lengths, in turn.
     fn check(stream: &[u8], lengths: &[usize]) -> Result<(), u64> {
         let mut checker = Checker::new();
         let mut rest = stream;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_length_pass() {
+    fn accepts_pieces_of_any_length() {
         let stream = stream(40);
         for length in 1..1100 {
             check(&stream, &[length]).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_of_any_stamp_is_found() {
+    fn detects_wrong_byte_of_any_stamp() {
         for block in 0..40 {
             for byte in 0..STAMP {
                 let mut stream = stream(40);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_doubled_and_swapped_blocks_are_found() {
+    fn detects_lost_duplicated_and_reordered_blocks() {
         let whole = stream(10);
         let lost = [&whole[..1000], &whole[1100..]].concat();
         assert_eq!(check(&lost, &[700]), Err(1024));

@@ -3,26 +3,26 @@
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
-use crate::job::{Direction, Findings, Word};
+use crate::job::{Direction, JobResults, Message};
 
-use super::control::{Control, Mark};
-use super::fault::{Fault, Sound};
+use super::client::Client;
+use super::control::{Checkpoint, Control};
+use super::fault::{Fault, NoFault};
 use super::flow::{Flow, all_moved};
-use super::stage::Stage;
 use super::stamp::{BLOCK, BUFFER, Checker, stamp};
 use super::{failed, socket, stalled_or_failed};
 
-/// Sends until the connection ends, and says how it did.
-pub(crate) fn send<F: Fault>(flow: &Flow) -> Word {
+/// Sends until the connection ends. Returns the reason.
+pub(crate) fn send<F: Fault>(flow: &Flow) -> Message {
     let mut buffer = vec![0; BUFFER];
     let (mut position, mut unsent) = (0, &mut [][..]);
     loop {
         if unsent.is_empty() {
             stamp(&mut buffer, position);
-            F::spoil(&mut buffer);
+            F::corrupt(&mut buffer);
             unsent = &mut buffer;
         }
-        F::hold(position);
+        F::block(position);
         match (&flow.socket).write(unsent) {
             Ok(sent) => {
                 unsent = &mut unsent[sent..];
@@ -35,11 +35,11 @@ pub(crate) fn send<F: Fault>(flow: &Flow) -> Word {
     }
 }
 
-/// Receives until the connection ends or has a wrong stamp, and says how it did.
-pub(crate) fn receive<F: Fault>(flow: &Flow) -> Word {
+/// Receives until the connection ends or has a wrong stamp. Returns the reason.
+pub(crate) fn receive<F: Fault>(flow: &Flow) -> Message {
     let mut checker = Checker::new();
     loop {
-        F::hold(checker.position());
+        F::block(checker.position());
         let room = checker.room();
         let len = match (&flow.socket).read(room) {
             Ok(0) => return failed(format_args!("connection closed at byte {}", checker.position())),
@@ -47,7 +47,7 @@ pub(crate) fn receive<F: Fault>(flow: &Flow) -> Word {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return stalled_or_failed(&error, checker.position()),
         };
-        F::spoil(&mut room[..len]);
+        F::corrupt(&mut room[..len]);
         if let Err(position) = checker.check(len) {
             return failed(format_args!(
                 "wrong stamp in the block at byte {position} (of {BLOCK} bytes)"
@@ -57,66 +57,66 @@ pub(crate) fn receive<F: Fault>(flow: &Flow) -> Word {
     }
 }
 
-/// The client's side.
-pub(crate) fn run(stage: &mut Stage, direction: Direction, streams: u16) -> Result<(), Word> {
-    let mut control = Control::open(stage)?;
+/// Runs the client.
+pub(crate) fn run(client: &mut Client, direction: Direction, streams: u16) -> Result<(), Message> {
+    let mut control = Control::open(client)?;
     let port = match direction {
-        Direction::Up => stage.ports().sink,
-        Direction::Down => stage.ports().source,
+        Direction::Up => client.ports().sink,
+        Direction::Down => client.ports().source,
     };
     let flows = (0..streams)
         .map(|_| {
-            let mut socket = socket::connect(stage.at(port), stage.patience())?;
+            let mut socket = socket::connect(client.at(port), client.timeout())?;
             socket.write_all(&control.session()).map_err(failed)?;
             Ok(Flow::new(socket))
         })
-        .collect::<Result<Vec<_>, Word>>()?;
+        .collect::<Result<Vec<_>, Message>>()?;
     std::thread::scope(|scope| {
         let _ending = Ending(&flows);
         for flow in &flows {
             scope.spawn(move || {
                 flow.end(Err(match direction {
-                    Direction::Up => send::<Sound>(flow),
-                    Direction::Down => receive::<Sound>(flow),
+                    Direction::Up => send::<NoFault>(flow),
+                    Direction::Down => receive::<NoFault>(flow),
                 }));
             });
         }
-        measure(stage, &mut control, direction, &flows)
+        measure(client, &mut control, direction, &flows)
     })
 }
 
 fn measure(
-    stage: &mut Stage,
+    client: &mut Client,
     control: &mut Control,
     direction: Direction,
     flows: &[Flow],
-) -> Result<(), Word> {
-    let (clock, patience) = (Instant::now(), stage.patience());
-    // The receiver's count and clock.
-    let mut mark = || match direction {
+) -> Result<(), Message> {
+    let (clock, timeout) = (Instant::now(), client.timeout());
+    // Count and clock are the receiver's.
+    let mut checkpoint = || match direction {
         Direction::Up => {
             let slowest = flows.iter().map(Flow::moved).min();
-            control.mark(slowest.unwrap_or(0))
+            control.checkpoint(slowest.unwrap_or(0))
         }
-        Direction::Down => Ok(Mark {
-            count: all_moved(flows.iter(), patience)?,
+        Direction::Down => Ok(Checkpoint {
+            count: all_moved(flows.iter(), timeout)?,
             seconds: clock.elapsed().as_secs_f64(),
         }),
     };
-    std::thread::sleep(stage.warm_up());
-    let first = mark()?;
-    stage.begin()?;
-    std::thread::sleep(stage.duration());
-    let last = mark()?;
+    std::thread::sleep(client.warm_up());
+    let first = checkpoint()?;
+    client.begin()?;
+    std::thread::sleep(client.duration());
+    let last = checkpoint()?;
     let megabits = (last.count - first.count) as f64 * 8.0 / 1e6;
-    stage.end(Findings {
+    client.end(JobResults {
         values: [("mbps".to_owned(), megabits / (last.seconds - first.seconds))].into(),
         congestion_control: control.congestion_control(),
-        ..Findings::default()
+        ..JobResults::default()
     })
 }
 
-/// Ends the threads that wait for connections.
+/// Closes the flows when dropped, which ends their threads.
 struct Ending<'a>(&'a [Flow]);
 
 impl Drop for Ending<'_> {

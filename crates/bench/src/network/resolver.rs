@@ -1,4 +1,4 @@
-//! A resolver that knows one answer, for the host's port 53.
+//! A resolver with one answer for all names, on the host's port 53.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -10,10 +10,10 @@ const HEADER: usize = 12;
 /// `A 192.0.2.1` for a minute, for the name in the question.
 const ANSWER: [u8; 16] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1];
 
-/// Answers on a thread until this process ends.
+/// Answers queries on a thread until this process ends.
 ///
 /// # Errors
-/// The port is taken or not allowed.
+/// The port is in use or not allowed.
 pub(crate) fn start() -> Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 53)).context("cannot bind port 53")?;
     std::thread::spawn(move || {
@@ -27,7 +27,7 @@ pub(crate) fn start() -> Result<()> {
     Ok(())
 }
 
-/// The answer to a query with one question, whose other sections (EDNS) are left out.
+/// Returns the answer to a query with one question. Other sections (EDNS) are omitted.
 fn answer(query: &[u8]) -> Option<Vec<u8>> {
     let questions = query.get(4..6)?;
     let name = query.get(HEADER..)?.iter().position(|byte| *byte == 0)?;
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_answered_and_nothing_else_is() {
+    fn answers_queries_only() {
         let mut query = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         query.extend(b"\x01a\x00\x00\x01\x00\x01");
         let answer = answer(&query).unwrap();

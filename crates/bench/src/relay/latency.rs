@@ -1,4 +1,4 @@
-//! How long datagrams take.
+//! Latency of datagrams.
 
 use std::net::{SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use rustix::process::setpriority_process;
 use super::sink::receiver;
 use super::topology::Network;
 
-/// Somebody beside the first sink who reads stamps: seldom and last of all, as it shares the relays' CPU. The stamps are
-/// the kernel's, so that it does not matter when they are read.
-pub(super) struct Listener {
+/// A receiver beside the first sink that reads the datagrams' timestamps. It reads seldom and at the lowest priority,
+/// as it shares the relays' CPU. The timestamps are the kernel's, so it does not matter when they are read.
+pub(super) struct LatencyReceiver {
     thread: JoinHandle<Result<Vec<u64>>>,
     done: Arc<AtomicBool>,
 }
 
-/// Datagrams of one receive.
+/// Number of datagrams of one receive.
 const BATCH: usize = 64;
 
-/// Bytes that may wait to be read.
+/// Bytes of the receive buffer.
 const BUFFER: usize = 4 << 20;
 
-/// How long they may.
+/// Time between two reads of all that is queued.
 const PAUSE: Duration = Duration::from_millis(4);
 
-impl Listener {
+impl LatencyReceiver {
     pub(super) fn start(network: &Network, group: SocketAddrV4) -> Result<Self> {
         let socket = network.first_sink().enter(|| {
             let socket = receiver(group)?;
@@ -42,25 +42,25 @@ impl Listener {
         })?;
         let done = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&done);
-        let thread = std::thread::spawn(move || listen(&socket, &until));
+        let thread = std::thread::spawn(move || receive(&socket, &until));
         Ok(Self { thread, done })
     }
 
-    /// Half, 99 %, and 99.9 % took no longer, in microseconds.
+    /// Returns the 50th, 99th and 99.9th percentile, in microseconds.
     pub(super) fn finish(self) -> Result<[f64; 3]> {
         self.done.store(true, Ordering::Relaxed);
         let times = self.thread.join();
         let mut times = times.unwrap_or_else(|_| bail!("a thread panicked"))?;
         times.sort_unstable();
-        let most = times.len().checked_sub(1).context("nothing arrived")?;
+        let most = times.len().checked_sub(1).context("no datagram arrived")?;
         let at = |share: f64| times[(most as f64 * share) as usize] as f64 / 1000.0;
         Ok([at(0.5), at(0.99), at(0.999)])
     }
 }
 
-fn listen(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
-    // Linux: of this thread alone.
-    setpriority_process(None, LAST)?;
+fn receive(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
+    // On Linux this affects the calling thread only.
+    setpriority_process(None, LOWEST_PRIORITY)?;
     let mut batch = Batch::new(BATCH, 64);
     let mut times = Vec::new();
     loop {
@@ -86,5 +86,5 @@ fn listen(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
     }
 }
 
-/// The nicest there is (setpriority(2)).
-const LAST: i32 = 19;
+/// The largest nice value (setpriority(2)).
+const LOWEST_PRIORITY: i32 = 19;

@@ -1,13 +1,13 @@
-//! The figures as one HTML page that needs nothing else.
+//! The figures as a self-contained HTML page.
 
 use maud::{Markup, html};
 
 use super::report::{Figure, Report};
 use crate::report::html::page;
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn html(report: &Report) -> String {
-    let title = "Relays of multicast side by side";
+    let title = "Multicast relays side by side";
     let machine = &report.machine;
     page::shell(
         title,
@@ -21,12 +21,13 @@ pub(super) fn html(report: &Report) -> String {
                 section class="prose" {
                     h2 { "How it was measured" }
                     p {
-                        "One sender keeps a rate; each relay has a network namespace of its own, and so has each sink, \
-                         which counts in the kernel. The sender has one CPU and the relays share another. "
-                        b { "Delivered" } " is at each sink. " b { "Relay CPU" } " is that of the relays' processes; what \
-                         forwards in the kernel has none, and shows in the machine's, of which one CPU is the sender's."
+                        "One sender sends at a constant rate; each relay and each sink has a network namespace of its own. \
+                         Sinks count in the kernel. The sender has one CPU, and the relays share another. "
+                        b { "Delivered" } " is the rate at each sink. " b { "Relay CPU" } " is that of the relays' \
+                         processes. Relays that forward in the kernel have none, and their CPU time is part of the \
+                         machine's, of which one CPU is the sender's."
                     }
-                    p { "This command does it again:" }
+                    p { "Command:" }
                     pre { (report.command) }
                 }
                 p class="remark" { "Written by " (report.generator) "." }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_on_the_page() {
+    fn page_contains_every_figure() {
         let report = example();
         let page = scraper::Html::parse_document(&html(&report));
         let cells = scraper::Selector::parse("main td").unwrap();

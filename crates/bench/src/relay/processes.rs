@@ -1,15 +1,15 @@
-//! The relays' processes: everything in our PID namespace but us.
+//! The relays' processes: all in the PID namespace except the harness.
 
 use std::process::Child;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Relays that run. Dropped, they end, and whatever they have started.
+/// Running relays. They and the processes that they have started are killed on drop.
 pub(super) struct Running(pub(super) Vec<Child>);
 
 impl Running {
-    /// CPU time of all of them, in seconds.
+    /// Returns the CPU time of all of them, in seconds.
     pub(super) fn cpu(&self) -> f64 {
         others().into_iter().filter_map(cpu_of).sum()
     }
@@ -41,7 +41,7 @@ fn others() -> Vec<i32> {
         .collect()
 }
 
-/// The first number of `schedstat` is nanoseconds on a CPU.
+/// Returns the CPU time of a process in seconds. The first number of `schedstat` is nanoseconds on a CPU.
 fn cpu_of(process: i32) -> Option<f64> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let of_task = |task: std::fs::DirEntry| {
@@ -52,7 +52,7 @@ fn cpu_of(process: i32) -> Option<f64> {
     Some(tasks.filter_map(Result::ok).filter_map(of_task).sum())
 }
 
-/// CPU time that the machine has spent on anything, in seconds.
+/// Returns the CPU time of the whole machine, in seconds.
 pub(super) fn machine_cpu() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().context("/proc/stat is empty")?;

@@ -1,46 +1,47 @@
-//! What came of it: Markdown, line by line, and a file of JSON.
+//! The report: a table in Markdown, line by line, and JSON.
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
+use crate::report::write_figures;
 use crate::schema::Machine;
-use crate::{bench, machine};
+use crate::{commands, machine};
 
-/// All measurements.
+/// The report of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Report {
-    /// Of what these are the measurements.
+    /// The program that measured, with its version.
     pub(super) generator: &'static str,
-    /// Which command does it again.
+    /// The command line that made the report.
     pub(super) command: String,
     pub(super) machine: Machine,
-    /// Seconds of each.
+    /// Seconds of each measurement.
     pub(super) seconds: u32,
-    /// Whether datagrams were timed.
+    /// True if latencies were measured.
     pub(super) latency: bool,
     pub(super) figures: Vec<Figure>,
 }
 
-/// What came of one measurement.
+/// The result of one measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figure {
-    pub(super) stack: &'static str,
+    pub(super) stack: String,
     pub(super) topology: String,
-    /// Datagrams a second that were asked for.
+    /// Datagrams per second that were requested.
     pub(super) wanted: u32,
-    /// That were sent.
+    /// Datagrams per second that were sent.
     pub(super) sent: f64,
-    /// That arrived at each sink, on average.
+    /// Datagrams per second that arrived at each sink, on average.
     pub(super) delivered: f64,
-    /// Share of what was sent that did not arrive.
+    /// Share of the sent datagrams that did not arrive.
     pub(super) loss: f64,
-    /// CPUs that all processes of the relays used.
+    /// CPUs that the relays' processes used.
     pub(super) relay_cpu: f64,
     /// CPUs that the whole machine used, the sender's among them.
     pub(super) machine_cpu: f64,
-    /// From the sender to the sink's kernel, in microseconds: half, 99 %, and 99.9 % took no longer.
+    /// Time from the sender to the sink's kernel, in microseconds: 50th, 99th and 99.9th percentile.
     pub(super) latency_us: Option<[f64; 3]>,
 }
 
@@ -48,7 +49,7 @@ impl Report {
     pub(super) fn new(seconds: u32, latency: bool) -> Self {
         Self {
             generator: concat!("pontoon bench relay ", env!("CARGO_PKG_VERSION")),
-            command: bench::command_line(),
+            command: commands::command_line(),
             machine: machine::describe(),
             seconds,
             latency,
@@ -62,15 +63,14 @@ impl Report {
         COLUMNS.into_iter().chain(latency)
     }
 
-    /// The head of a table in Markdown.
+    /// Returns the head of a table in Markdown.
     pub(super) fn header(&self) -> String {
         let columns: Vec<_> = self.columns().collect();
         format!("| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()))
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self)?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        write_figures(self, path)
     }
 }
 
@@ -86,16 +86,16 @@ const COLUMNS: [&str; 8] = [
 ];
 
 impl Figure {
-    /// What is in each column.
+    /// Returns the text of each column.
     pub(super) fn cells(&self) -> Vec<String> {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         let mut cells = vec![
             self.topology.clone(),
             self.wanted.to_string(),
-            self.stack.to_owned(),
+            self.stack.clone(),
             format!("{:.0}", self.sent),
             format!("{:.0}", self.delivered),
-            // What is not none must not look like it.
+            // A loss that is not zero must not be shown as zero.
             match self.loss * 100.0 {
                 0.0 => "0".to_owned(),
                 loss if loss < 0.01 => "< 0.01 %".to_owned(),
@@ -110,20 +110,20 @@ impl Figure {
         cells
     }
 
-    /// A line of a table in Markdown.
+    /// Returns a line of a table in Markdown.
     pub(super) fn row(&self) -> String {
         format!("| {} |", self.cells().join(" | "))
     }
 }
 
-pub(super) fn say(line: &str) -> Result<()> {
-    bench::print(&format!("{line}\n"))
+pub(super) fn print_line(line: &str) -> Result<()> {
+    commands::print(&format!("{line}\n"))
 }
 
 #[cfg(test)]
 pub(super) fn example() -> Report {
-    let figure = |stack, loss| Figure {
-        stack,
+    let figure = |stack: &str, loss| Figure {
+        stack: stack.to_owned(),
         topology: "chain-3".to_owned(),
         wanted: 500_000,
         sent: 499_990.0,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_fit_their_header() {
+    fn rows_have_the_columns_of_the_header() {
         let report = example();
         let header = report.header();
         assert!(

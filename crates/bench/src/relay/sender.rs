@@ -1,4 +1,4 @@
-//! Datagrams at a rate.
+//! The sender: datagrams at a constant rate.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,71 +7,75 @@ use anyhow::{Context, Result};
 use pontoon_sys::udp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Hops that datagrams may make.
+/// The TTL of datagrams.
 pub(super) const HOPS: u32 = 32;
 
-/// How datagrams leave.
+/// The number of datagrams of a call, and of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Frames {
     /// One call for each.
     Single,
-    /// So many in a call, which the kernel takes apart before the link.
-    Apart(u32),
-    /// So many in a call, which stay together.
-    Together(u32),
+    /// This number in a call, which the kernel segments before the link.
+    Segmented(u32),
+    /// This number in a call, which stay in one frame (GSO).
+    Coalesced(u32),
 }
 
-/// What to send.
+/// The load of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// Datagrams a second.
+pub(super) struct SendPlan {
+    /// Datagrams per second.
     pub(super) rate: u32,
-    /// Bytes of the longest.
+    /// Bytes of the longest datagram.
     pub(super) size: u16,
-    /// How many senders there are, call by call in turn; their datagrams have different lengths.
+    /// The number of senders, which send in turn; their datagrams have different lengths.
     pub(super) flows: u16,
     pub(super) frames: Frames,
     pub(super) time: Duration,
 }
 
-/// What was sent.
+/// The datagrams that were sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) datagrams: u64,
     pub(super) time: Duration,
 }
 
-/// What is late by more than this is not made up for.
-const LATE: Duration = Duration::from_millis(10);
+/// The delay that a late sender makes up for.
+const MAX_BACKLOG: Duration = Duration::from_millis(10);
 
-/// Lengths of datagrams, in parts of the longest.
+/// The number of different lengths of datagrams.
 const SIZES: u16 = 8;
 
-/// Sends from the caller's namespace, spinning on `cpu` between calls.
-pub(super) fn send(to: SocketAddr, pace: Pace, cpu: usize) -> Result<Sent> {
-    super::stay_on(cpu)?;
-    let together = match pace.frames {
+/// Sends from the caller's namespace, busy waiting on `cpu` between calls.
+pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<Sent> {
+    super::pin_to_cpu(cpu)?;
+    let together = match plan.frames {
         Frames::Single => 1,
-        Frames::Apart(count) | Frames::Together(count) => count,
+        Frames::Segmented(count) | Frames::Coalesced(count) => count,
     };
-    let mut flows = (0..pace.flows)
-        .map(|number| Flow::new(to, pace.size - pace.size / SIZES * (number % SIZES), together))
+    let mut flows = (0..plan.flows)
+        .map(|number| Flow::new(to, plan.size - plan.size / SIZES * (number % SIZES), together))
         .collect::<Result<Vec<_>>>()?;
-    let pause = Duration::from_secs_f64(f64::from(together) / f64::from(pace.rate));
+    let pause = Duration::from_secs_f64(f64::from(together) / f64::from(plan.rate));
     let begin = Instant::now();
     let (mut next, mut datagrams) = (begin, 0);
     loop {
         for flow in &mut flows {
             loop {
                 let now = Instant::now();
-                if now - begin >= pace.time {
+                if now - begin >= plan.time {
                     return Ok(Sent {
                         datagrams,
                         time: now - begin,
                     });
                 }
                 if now >= next {
-                    next = if now - next > LATE { now } else { next + pause };
+                    next = if now - next > MAX_BACKLOG {
+                        now
+                    } else {
+                        next + pause
+                    };
                     break;
                 }
                 std::hint::spin_loop();
@@ -117,7 +121,7 @@ impl Flow {
     }
 }
 
-/// Nanoseconds of the machine's clock, as the kernel stamps what arrives.
+/// Returns nanoseconds of the clock that the kernel uses for timestamps.
 fn stamp() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64

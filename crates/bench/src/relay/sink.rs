@@ -1,4 +1,4 @@
-//! Where datagrams end.
+//! Sinks of datagrams.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 
 use crate::network::Namespace;
 
-/// One socket in each namespace, which takes nothing and so counts as dropped what came.
+/// One socket in each namespace, whose filter drops everything; the kernel counts the drops.
 pub(super) struct Sinks(Vec<UdpSocket>);
 
 impl Sinks {
@@ -23,7 +23,7 @@ impl Sinks {
         namespaces.iter().map(open).collect::<Result<_>>().map(Self)
     }
 
-    /// What came to all of them.
+    /// Returns the number of datagrams that arrived at all sinks.
     pub(super) fn count(&self) -> Result<u64> {
         let mut sum = 0;
         for socket in &self.0 {
@@ -42,10 +42,10 @@ impl Sinks {
     }
 }
 
-/// A member of a group on the caller's namespace's interface `in`.
+/// Joins a group on the interface `in` of the caller's namespace.
 pub(super) fn receiver(group: SocketAddrV4) -> Result<UdpSocket> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // Several of one group each get everything.
+    // Several sockets of one group each receive every datagram.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, group.port()))?;
     let index = rustix::net::netdevice::name_to_index(&socket, "in")?;

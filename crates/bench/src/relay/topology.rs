@@ -1,4 +1,4 @@
-//! Sender, relays and sinks, each in a namespace of its own.
+//! The network: sender, relays and sinks, each in a namespace of its own.
 //!
 //! ```text
 //! sender out0 --- in relay 0 out0 --- in relay 1 out0 --- in sink 0
@@ -13,28 +13,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::sender::{self, Pace, Sent};
+use super::sender::{self, SendPlan, Sent};
 use super::sink::Sinks;
 use crate::network::{Namespace, ip_with, sysctl};
 
-/// How relays are put together.
+/// The arrangement of relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// So many, one behind the other.
+    /// A number of relays, one behind the other.
     Chain(u8),
-    /// One with so many outputs.
+    /// One relay with a number of outputs.
     Tree(u8),
 }
 
-/// Whether relays give datagrams another group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rewritten {
-    Yes,
-    No,
-}
-
-/// The sender's address.
-pub(super) fn sender_address() -> Ipv4Addr {
+/// Returns the sender's address.
+pub(crate) fn sender_address() -> Ipv4Addr {
     address(0, 1)
 }
 
@@ -42,8 +35,8 @@ fn address(link: usize, last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, link as u8, last)
 }
 
-/// What the sender sends to, and what relay N makes of it.
-pub(super) fn group(hop: usize) -> SocketAddrV4 {
+/// Returns the group to which relay number `hop` listens. The sender is before hop 0, and relay N sends to group N + 1.
+pub(crate) fn group(hop: usize) -> SocketAddrV4 {
     let last = hop as u8 + 1;
     SocketAddrV4::new(Ipv4Addr::new(239, 1, 1, last), 5000 + u16::from(last))
 }
@@ -59,7 +52,7 @@ impl FromStr for Topology {
             Some(("tree", digits)) => number(digits).map(Self::Tree),
             _ => None,
         };
-        topology.ok_or_else(|| "neither one-hop nor chain-N nor tree-N (N is 1 to 16)".to_owned())
+        topology.ok_or_else(|| "the form is one-hop, chain-N or tree-N (N is 1 to 16)".to_owned())
     }
 }
 
@@ -73,19 +66,20 @@ impl fmt::Display for Topology {
     }
 }
 
-/// The namespaces; they last as long as this value and what runs in them.
+/// The namespaces, which exist as long as this value and processes inside.
 pub(super) struct Network {
     sender: Namespace,
     relays: Vec<Namespace>,
     sinks: Vec<Namespace>,
 }
 
-/// A relay's place: it takes group `number` from `in` and sends group `number` + 1 to each of `out0`, `out1`, ...
-pub(super) struct Hop<'a> {
-    pub(super) namespace: &'a Namespace,
-    pub(super) number: usize,
-    /// Our address on each output.
-    pub(super) outputs: Vec<Ipv4Addr>,
+/// The place of a relay: it receives group `number` on `in` and sends to group `number` + 1 on each of `out0`, `out1`,
+/// ...
+pub(crate) struct Hop<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) number: usize,
+    /// The relay's address on each output.
+    pub(crate) outputs: Vec<Ipv4Addr>,
 }
 
 impl Network {
@@ -132,12 +126,9 @@ impl Network {
         self.sinks.len()
     }
 
-    /// What the sinks get, of relays that rewrite groups and of those that do not.
-    pub(super) fn last_group(&self, rewritten: Rewritten) -> SocketAddrV4 {
-        match rewritten {
-            Rewritten::Yes => group(self.relays.len()),
-            Rewritten::No => group(0),
-        }
+    /// Returns the group at the sinks, for relays that rewrite groups and for those that do not.
+    pub(super) fn last_group(&self, is_rewritten: bool) -> SocketAddrV4 {
+        group(if is_rewritten { self.relays.len() } else { 0 })
     }
 
     pub(super) fn first_sink(&self) -> &Namespace {
@@ -148,8 +139,8 @@ impl Network {
         Sinks::open(&self.sinks, group)
     }
 
-    /// Lets the sender's kernel make single frames of what leaves in one call.
-    pub(super) fn take_apart(&self) -> Result<()> {
+    /// Lets the sender's kernel segment what leaves in one call before the link.
+    pub(super) fn disable_tx_segmentation(&self) -> Result<()> {
         self.sender.enter(|| {
             let mut ethtool = Command::new("ethtool");
             let status = ethtool
@@ -161,13 +152,13 @@ impl Network {
         })
     }
 
-    pub(super) fn send(&self, pace: Pace, cpu: usize) -> Result<Sent> {
+    pub(super) fn send(&self, plan: SendPlan, cpu: usize) -> Result<Sent> {
         self.sender
-            .enter(|| sender::send(SocketAddr::V4(group(0)), pace, cpu))
+            .enter(|| sender::send(SocketAddr::V4(group(0)), plan, cpu))
     }
 
-    /// Waits until datagrams come through to every sink.
-    pub(super) fn settle(&self, sinks: &Sinks) -> Result<()> {
+    /// Waits until datagrams arrive at every sink.
+    pub(super) fn wait_until_forwarding(&self, sinks: &Sinks) -> Result<()> {
         let probe = self.sender.enter(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             socket.set_multicast_ttl_v4(sender::HOPS)?;
@@ -176,7 +167,7 @@ impl Network {
         })?;
         let begin = Instant::now();
         while !sinks.all_reached()? {
-            ensure!(begin.elapsed() < PATIENCE, "nothing comes through");
+            ensure!(begin.elapsed() < TIMEOUT, "no datagram arrives at the sinks");
             probe.send(&[0; 16])?;
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -185,10 +176,10 @@ impl Network {
     }
 }
 
-/// How long a relay may take to begin.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for a relay to start forwarding.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Link number `link`: 10.0.LINK.1 at `outN`, .2 at `in`.
+/// Makes link number `link`: 10.0.LINK.1 at `outN`, 10.0.LINK.2 at `in`.
 fn join(left: &Namespace, output: usize, right: &Namespace, link: usize) -> Result<()> {
     let quiet = || {
         sysctl("net/ipv4/conf/all/rp_filter", "0")?;

@@ -1,11 +1,11 @@
-//! Two reports side by side, say of two revisions or two machines, as Markdown.
+//! The comparison of two reports, say of two revisions or two machines, as Markdown.
 //!
-//! The samples of two runs are not pairs: what the machine did in one's third round it did not do in the other's. So each
-//! figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]), and a difference between the runs
-//! that is not the stack's is looked for with a control: veth, or direct, measured in both. Where there is one, the stack's
+//! The samples of two runs are not pairs: the machine's state in the third round of one says nothing about that of the
+//! other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
+//! between the runs that is not the stack's shows in a control, veth or direct, that was measured in both: the stack's
 //! ratio *to the control* in each round of one run is compared with the same of the other.
 //!
-//! Runs that overlap in time were interleaved, as `cargo xtask bench-ab` does it; their rounds are pairs after all
+//! Runs that overlap in time were interleaved, as by `cargo xtask bench-ab`; their rounds are pairs
 //! ([`Ratio::paired`]).
 
 mod differences;
@@ -17,9 +17,9 @@ use crate::stats::Ratio;
 
 use super::markdown::{bullets, table};
 use super::summary::{self, CellSummary, Entry, Summary, Verdict};
-use super::{label, machine, number};
+use super::{label, machine, number, outcome};
 
-/// `left` is called A and `right` B; ratios are B to A.
+/// Compares two reports. `left` is called A and `right` B; ratios are B to A.
 pub fn compare(left: &Report, right: &Report) -> String {
     let pair = Pair {
         left: &Summary::of(left),
@@ -56,15 +56,15 @@ struct Both<'a> {
 impl<'a> Pair<'a> {
     fn method(&self) -> String {
         let method = if self.interleaved {
-            "The runs overlap in time, so they are taken as interleaved, and compared round by round: a ratio is the median \
+            "The runs overlap in time, so they count as interleaved and are compared round by round: a ratio is the median \
              of the rounds' ratios, B to A, with its 95 % interval."
         } else {
             "A ratio is B to A, the median of all ratios between a sample of B and one of A (Hodges-Lehmann), with the \
-             95 % interval of two independent samples. The interval knows nothing of a machine that was slower on one of \
-             the days. \"Beside the control\" are a stack's ratios to veth or direct in each round of B, compared with those \
-             of A; where there is one, it gives the verdict."
+             95 % interval of two independent samples. The interval does not contain the effect of a machine that was \
+             slower in one of the runs. \"Relative to the control\" compares a stack's ratios to veth or direct in each \
+             round of B with those of A; the verdict is that of this column if it has a value."
         };
-        format!("{method} One in twenty of equal things is called different by chance.")
+        format!("{method} One in twenty comparisons of equal stacks is called different by chance.")
     }
 
     fn section(&self, scenario: &str) -> String {
@@ -81,7 +81,7 @@ impl<'a> Pair<'a> {
             "A",
             "B",
             "B / A",
-            "beside the control",
+            "relative to the control",
             "verdict",
         ]
         .map(str::to_owned);
@@ -99,11 +99,11 @@ impl<'a> Pair<'a> {
         let (of, entry) = both.left;
         let figure = |entry: &Entry<'_>| match &entry.spread {
             Some(spread) => summary::spread(spread),
-            None => super::words::outcome(entry),
+            None => outcome::last(entry),
         };
-        let (ratio, beside) = (self.ratio(both), self.beside_control(both));
+        let (ratio, relative) = (self.ratio(both), self.relative_to_control(both));
         let verdict = match (
-            beside.as_ref().map(|(_, ratio)| ratio).or(ratio.as_ref()),
+            relative.as_ref().map(|(_, ratio)| ratio).or(ratio.as_ref()),
             both.measured(),
         ) {
             (Some(ratio), _) => words(summary::verdict(ratio, of.metric), of.metric).to_owned(),
@@ -119,21 +119,22 @@ impl<'a> Pair<'a> {
             figure(entry),
             figure(both.right.1),
             ratio.as_ref().map(shown).unwrap_or_default(),
-            beside
+            relative
                 .map(|(control, ratio)| format!("{} ({control})", shown(&ratio)))
                 .unwrap_or_default(),
             verdict,
         ]
     }
 
-    /// A control that is not the same in both runs.
+    /// Returns a warning if a control is not the same in both runs.
     fn moved(&self, both: &Both<'_>) -> Option<String> {
         let (of, entry) = both.left;
         let ratio = self.ratio(both).filter(|_| of.baseline == Some(entry.stack))?;
         let verdict = summary::verdict(&ratio, of.metric);
         (!matches!(verdict, Verdict::NotSignificant | Verdict::TooFew)).then(|| {
             format!(
-                "`{}`: {} itself is {} in B than in A ({}): the machine was not the same. Trust the column beside it.",
+                "`{}`: {} itself is {} in B than in A ({}): the machine was not the same. The column \"relative to the control\" \
+                 accounts for that.",
                 of.cell.name,
                 entry.stack.name,
                 words(verdict, of.metric),
@@ -156,8 +157,9 @@ impl<'a> Pair<'a> {
         Ratio::unpaired(&right, &left)
     }
 
-    /// None for the control itself, and where the runs are interleaved, for then it adds only noise.
-    fn beside_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
+    /// Returns the ratio of the ratios to the control. Returns `None` for the control itself, and for interleaved runs,
+    /// where it would only add noise.
+    fn relative_to_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
         let control = |(of, entry): (&'a CellSummary<'a>, &Entry<'_>)| {
             let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
             let control = of.entries.iter().find(|entry| entry.stack == baseline)?;
@@ -189,7 +191,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// What only one report has.
+    /// Returns notes on cells and stacks that only one report has.
     fn alone(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (name, has, lacks) in [("A", self.left, self.right), ("B", self.right, self.left)] {
@@ -209,7 +211,7 @@ impl Both<'_> {
     }
 }
 
-/// The same question, answered by the same figure.
+/// Returns the cell of the same name and figure.
 fn find<'a>(summary: &'a Summary<'a>, like: &CellSummary<'_>) -> Option<&'a CellSummary<'a>> {
     let same = |of: &&CellSummary<'_>| of.cell.name == like.cell.name && of.cell.figure == like.cell.figure;
     summary.cells.iter().find(same)

@@ -1,11 +1,11 @@
-//! What became of the plan.
+//! The state of a run compared with its plan.
 
 use crate::schema::{Cell, Outcome, Report};
 
-/// How many samples ended how. Stacks that are missing on this machine are not planned for.
+/// The number of samples by outcome. Stacks that are missing on this machine are not in the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completeness {
-    /// Cells times stacks times rounds, or once where a cell is asked once.
+    /// Cells times stacks times rounds; some cells are measured in the first round only.
     pub planned: usize,
     pub measured: usize,
     pub stalled: usize,
@@ -36,27 +36,27 @@ impl Completeness {
         of
     }
 
-    /// Samples that were taken, whatever came of them.
+    /// Returns the number of samples with any outcome.
     pub fn taken(&self) -> usize {
         self.measured + self.stalled + self.unreachable + self.failed
     }
 
-    /// Whether every planned sample was taken.
+    /// Returns true if every planned sample was taken.
     pub fn is_taken(&self) -> bool {
         self.taken() >= self.planned
     }
 
-    /// Whether some were, and not all.
+    /// Returns true if some, but not all, planned samples were taken.
     pub fn is_partial(&self) -> bool {
         self.taken() > 0 && !self.is_taken()
     }
 
-    /// Whether something stalled or failed.
+    /// Returns true if a sample stalled or failed.
     pub fn has_bad(&self) -> bool {
         self.stalled + self.failed > 0
     }
 
-    /// Whether every planned sample was measured.
+    /// Returns true if every planned sample was measured.
     pub fn is_complete(&self) -> bool {
         self.measured >= self.planned
     }

@@ -1,4 +1,4 @@
-//! A report as one HTML page that needs nothing else: no network, no script, no second file.
+//! A report as one self-contained HTML page: it needs no network, no script, no second file.
 
 pub(crate) mod page;
 mod scenario;
@@ -9,9 +9,9 @@ use crate::schema::{Better, Metric, Report};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 
 use super::summary::{CellSummary, Entry, Summary, Verdict};
-use super::{Completeness, label, machine, number, words};
+use super::{Completeness, label, machine, number, outcome, warnings};
 
-/// The whole page.
+/// Returns the whole page.
 pub fn html(report: &Report) -> String {
     let summary = Summary::of(report);
     let title = "User-mode network stacks side by side";
@@ -22,7 +22,7 @@ pub fn html(report: &Report) -> String {
                 h1 { (title) }
                 p { (machine::sentence(report)) }
                 (headline(&summary))
-                (notes(&words::of_run(&summary)))
+                (notes(&warnings::of_run(&summary)))
             }
             (how_to_read(report))
             main {
@@ -37,11 +37,11 @@ pub fn html(report: &Report) -> String {
     )
 }
 
-/// Notes as a list; text between backticks is code.
-fn notes(notes: &[String]) -> Markup {
+/// Returns notes as a list; text between backticks is code.
+fn notes(notes: &[impl ToString]) -> Markup {
     html! {
         @if !notes.is_empty() {
-            ul class="notes" { @for note in notes { li { (code(note)) } } }
+            ul class="notes" { @for note in notes { li { (code(&note.to_string())) } } }
         }
     }
 }
@@ -69,7 +69,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
                         tr {
                             th {
                                 a href={ "#" (of.cell.scenario) } { (label::cell(of.cell)) }
-                                small { (code(&label::metric(&of.cell.figure))) (direction(of.metric)) }
+                                small { (code(label::metric(&of.cell.figure))) (direction(of.metric)) }
                             }
                             @for entry in &of.entries { (headline_figure(of, entry)) }
                         }
@@ -85,11 +85,11 @@ fn headline_figure(of: &CellSummary<'_>, entry: &Entry<'_>) -> Markup {
     let verdict = ratio.map(|(ratio, _)| of.verdict(&ratio));
     html! {
         td class=(class(verdict)) {
-            @if entry.is_measured() { (of.headline(entry)) } @else { span class="none" { (words::outcome(entry)) } }
+            @if entry.is_measured() { (of.headline(entry)) } @else { span class="none" { (outcome::last(entry)) } }
             @if let Some((ratio, baseline)) = ratio {
                 small { (number::factor(ratio.median)) " × " (baseline.name) }
             }
-            @if let Some(losses) = words::losses(entry) { small class="loss" { (losses) } }
+            @if let Some(losses) = outcome::losses(entry) { small class="loss" { (losses) } }
         }
     }
 }
@@ -102,11 +102,11 @@ fn class(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-/// Which way is better.
+/// Returns the text that says which way is better.
 fn direction(metric: Metric) -> &'static str {
     match metric.better {
-        Some(Better::Higher) => "; more is better",
-        Some(Better::Lower) => "; less is better",
+        Some(Better::Higher) => "; higher is better",
+        Some(Better::Lower) => "; lower is better",
         None => "",
     }
 }
@@ -116,36 +116,36 @@ fn how_to_read(report: &Report) -> Markup {
         section class="prose" {
             h2 { "How to read this" }
             p {
-                "Each column is a way out of a network namespace. " b { "direct" } " is no namespace at all, the host's \
-                 loopback; " b { "veth" } " is the kernel's own virtual cable, which only root may lay: what can be had at \
-                 best. The others are programs that any user may start. "
-                b { "Up" } " is from the guest, inside the namespace, to the host; " b { "down" } " is back."
+                "Each column is a way out of a network namespace. " b { "direct" } " is the host's loopback, without a \
+                 namespace; " b { "veth" } " is the kernel's virtual Ethernet pair, which only root can create. These two \
+                 are the kernel's own path. The others are programs that unprivileged users can start. "
+                b { "Up" } " is from the guest, inside the namespace, to the host; " b { "down" } " is the other direction."
             }
             ul {
                 li {
-                    b { "Bars" } " are medians over the rounds. A whisker goes from the least to the most, or ends in an arrow \
-                     where that is beyond the plot; half of the rounds are in its thick part. A bar \
-                     with a gap is much longer than the plot."
+                    b { "Bars" } " are medians over the rounds. A whisker reaches from the least to the most value, without \
+                     an end where that is beyond the plot; its thick part contains half of the rounds. A bar with a gap is \
+                     longer than the plot."
                 }
                 li {
-                    b { "0.70 × veth (0.66-0.75)" } " compares within each round: the median of the rounds' ratios, and the \
-                     interval that holds the true one with " (format!("{:.0}", CONFIDENCE * 100.0)) " % confidence. An \
-                     interval with 1 in it says nothing, and is called not significant, or marked ≈. It takes "
-                    (LEAST_PAIRS) " rounds; here are " (report.plan.rounds) ". What is significantly "
-                    span class="better" { "better" } " or " span class="worse" { "worse" } " is coloured."
+                    b { "0.70 × veth (0.66-0.75)" } " is a comparison within each round: the median of the rounds' ratios, \
+                     and the interval that contains the true ratio with " (format!("{:.0}", CONFIDENCE * 100.0)) " % \
+                     confidence. If the interval contains 1, the difference is not significant (≈). At least "
+                    (LEAST_PAIRS) " rounds are needed; this report has " (report.plan.rounds) ". Significantly "
+                    span class="better" { "better" } " and " span class="worse" { "worse" } " figures are coloured."
                 }
                 li {
-                    b { "Distributions" } " show every transaction of every round: the share that took no longer than so \
-                     long. Further left is faster. The axis is stretched towards both ends, so that the slowest one in \
-                     a hundred, above 99 %, can be seen."
+                    b { "Distributions" } " are cumulative, over every transaction of every round: the share of transactions \
+                     that took at most this time. The vertical axis is logistic, so that the slowest one in a hundred, \
+                     above 99 %, is visible."
                 }
                 li {
-                    b { "Losses" } " of datagrams rise from none where a stack cannot keep up; the dashed line is 0.1 %, the \
-                     most that counts as lossless. Both axes are logarithmic."
+                    b { "Loss" } " of datagrams increases from zero at the rate that a stack can forward; the dashed line is \
+                     0.1 %, the most that counts as lossless. Both axes are logarithmic."
                 }
                 li {
                     b { "CPU" } " has two parts: dark, the stack's own processes; light, the whole machine, with the kernel \
-                     and with the load generator, which is the same for all."
+                     and with the load generator, which is the same for all stacks."
                 }
             }
         }
@@ -158,15 +158,15 @@ fn how_it_was_measured(report: &Report) -> Markup {
         section class="prose" {
             h2 { "How it was measured" }
             p {
-                "One server and one client program for all stacks. The server accepts in a blocking call and answers from the \
-                 same thread; a round trip waits for its answer; every stream's bytes carry their position and are checked. \
-                 Each measurement has a warm-up that is thrown away, and a deadline of three times its length, so a stack \
-                 that hangs is reported as stalled. In each round every stack has its turn, so that a machine that gets \
-                 slower gets slower for all of them. " (number::count(of.measured as u64)) " of "
+                "All stacks have the same server and client program. The server accepts in a blocking call and answers in \
+                 the same thread; a round trip waits for its answer; every stream contains its positions, which are \
+                 checked. Each measurement has a warm-up that is discarded, and a deadline of three times its length, after \
+                 which a stack is reported as stalled. Each round measures every stack, so that a slow change of the \
+                 machine affects all of them. " (number::count(of.measured as u64)) " of "
                 (number::count(of.planned as u64)) " planned samples were measured."
             }
             @if !report.command.is_empty() {
-                p { "This command does it again:" }
+                p { "Command:" }
                 pre { (report.command) }
             }
         }

@@ -12,27 +12,40 @@ use serde_json::Value;
 
 use crate::schema::{Report, VERSION};
 
-/// Writes a report so that `path` holds a whole one at any moment, before and after a crash: into a temporary file
-/// beside it, synchronised, then renamed. `backends`, and void-box's fields at the first level, are made anew.
+/// Writes a report to a temporary file beside `path`, synchronises it, and renames it, so that `path` contains a
+/// complete report at any time, even after a crash. `backends` and void-box's fields of the first level are computed
+/// here.
 ///
 /// # Errors
-/// The directory cannot be written to, or the disk is full; `path` is then as it was.
+/// The directory is not writable, or the disk is full; `path` is then unchanged.
 pub fn write_json(report: &Report, path: &Path) -> Result<()> {
     write_whole(report, path).with_context(|| format!("cannot write the report {}", path.display()))
 }
 
+/// Reads a report.
+///
 /// # Errors
-/// The file cannot be read, is not a report, or is one of another version than [`VERSION`].
+/// The file cannot be read, is not a report, or has another version than [`VERSION`].
 pub fn read_json(path: &Path) -> Result<Report> {
     let open = || -> Result<Report> {
         let value: Value = serde_json::from_reader(BufReader::new(File::open(path)?))?;
-        let Tag { version } = Tag::deserialize(&value).context("it is not a report of pontoon bench")?;
+        let Tag { version } =
+            Tag::deserialize(&value).context("the file is not a report of pontoon bench")?;
         if version != VERSION {
-            bail!("it has version {version}, and this program reads version {VERSION}");
+            bail!("the report has version {version}, and this program reads version {VERSION}");
         }
         Ok(serde_json::from_value(value)?)
     };
     open().with_context(|| format!("cannot read the report {}", path.display()))
+}
+
+/// Writes the figures of a study, such as `pontoon bench shm`, as JSON.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write_figures(figures: &impl Serialize, path: &Path) -> Result<()> {
+    let text = serde_json::to_vec_pretty(figures)?;
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[derive(Deserialize)]
@@ -40,7 +53,7 @@ struct Tag {
     version: u32,
 }
 
-/// A report with void-box's fields of one stack beside its own.
+/// A report together with void-box's fields of one stack.
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
@@ -61,7 +74,7 @@ fn write_whole(report: &Report, path: &Path) -> Result<()> {
     };
     let temporary = tempfile::Builder::new()
         .prefix(".pontoon-bench")
-        // Less the umask, as any other file; a temporary file is otherwise its owner's alone.
+        // The mode of other files, to which the umask applies; a temporary file would be readable by its owner only.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)?;
     let mut out = BufWriter::new(&temporary);
@@ -70,7 +83,7 @@ fn write_whole(report: &Report, path: &Path) -> Result<()> {
     out.flush()?;
     drop(out);
     temporary.as_file().sync_all()?;
-    // The error would keep the temporary file for as long as it lives.
+    // Inside the error, the temporary file would stay until the error is dropped.
     temporary.persist(path).map_err(|error| error.error)?;
     fs::File::open(directory)?.sync_all()?;
     Ok(())

@@ -1,11 +1,11 @@
-//! Titles for scenarios, and labels for cells, metrics and stacks, for readers who do not know the bench.
+//! Titles of scenarios, and labels of cells, metrics and stacks, for readers who do not know the bench.
 
 use crate::scenario::{SCENARIOS, Scenario};
 use crate::schema::{Cell, METRICS, Role, Stack};
 
 use super::number;
 
-/// The cells that stand for their scenario in the headline table. Of other scenarios it is the first cell.
+/// The cells that represent their scenario in the headline table. For other scenarios it is the first cell.
 const HEADLINES: &[&str] = &[
     "tcp-up/1/cubic/best",
     "tcp-down/1/cubic/best",
@@ -20,7 +20,7 @@ pub(super) fn title(scenario: &str) -> &str {
     known(scenario).map_or(scenario, |known| known.title)
 }
 
-pub(super) fn question(scenario: &str) -> Option<&'static str> {
+pub(super) fn about(scenario: &str) -> Option<&'static str> {
     known(scenario).map(|known| known.about)
 }
 
@@ -32,7 +32,7 @@ pub(super) fn is_headline(cell: &str) -> bool {
     HEADLINES.contains(&cell)
 }
 
-/// What tells a cell from the others of its scenario: `1 stream, cubic, best MTU`. Empty if nothing does.
+/// Returns the parameters that distinguish a cell within its scenario: `1 stream, cubic, best MTU`.
 pub(super) fn parameters(cell: &Cell) -> String {
     let rest = cell.name.strip_prefix(&cell.scenario).unwrap_or(&cell.name);
     let parts = rest.split('/').filter(|part| !part.is_empty());
@@ -71,7 +71,7 @@ fn grouped(value: &str) -> String {
     value.parse().map_or(value.to_owned(), number::count)
 }
 
-/// Title and parameters.
+/// Returns title and parameters.
 pub(super) fn cell(cell: &Cell) -> String {
     let (title, parameters) = (title(&cell.scenario), parameters(cell));
     if parameters.is_empty() {
@@ -81,36 +81,10 @@ pub(super) fn cell(cell: &Cell) -> String {
     }
 }
 
-/// Name of a metric in a table: short, with its unit.
-pub(super) fn metric(name: &str) -> String {
-    match name {
-        "mbps" => "Mbit/s".to_owned(),
-        "p50_us" => "median, µs".to_owned(),
-        "p99_us" => "99th percentile, µs".to_owned(),
-        "per_s" => "per second".to_owned(),
-        "lossless_per_s" => "per second with under 0.1 % lost".to_owned(),
-        "sent_per_s" => "sent per second".to_owned(),
-        "loss" => "share lost".to_owned(),
-        "errors" => "errors".to_owned(),
-        "bytes_per_flow" => "bytes per connection".to_owned(),
-        "start_us" => "to the end of `true`, µs".to_owned(),
-        "first_byte_us" => "to the first byte, µs".to_owned(),
-        "wakeups_per_s" => "wake-ups per second".to_owned(),
-        "pss_bytes" => "proportional memory, bytes".to_owned(),
-        "rss_bytes" => "resident memory, bytes".to_owned(),
-        "stack_cpu_s" => "CPU of the stack, s".to_owned(),
-        "machine_cpu_s" => "CPU of the machine, s".to_owned(),
-        "cpu_per_gbit_s" => "CPU of the stack per Gbit, s".to_owned(),
-        "cpu_per_transaction_us" => "CPU of the stack per transaction, µs".to_owned(),
-        "cpu_per_datagram_us" => "CPU of the stack per datagram, µs".to_owned(),
-        "machine_cpu_per_gbit_s" => "CPU of the machine per Gbit, s".to_owned(),
-        "machine_cpu_per_transaction_us" => "CPU of the machine per transaction, µs".to_owned(),
-        "machine_cpu_per_datagram_us" => "CPU of the machine per datagram, µs".to_owned(),
-        _ => {
-            let known = METRICS.iter().find(|metric| metric.name == name);
-            known.map_or(name.to_owned(), |metric| format!("{name}, {}", metric.unit))
-        }
-    }
+/// Returns the title of a metric, or its name if it is unknown.
+pub(super) fn metric(name: &str) -> &str {
+    let known = METRICS.iter().find(|metric| metric.name == name);
+    known.map_or(name, |metric| metric.label)
 }
 
 pub(super) fn role(stack: &Stack) -> &'static str {
@@ -126,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_read_in_the_order_of_the_cells_name() {
+    fn parameters_have_the_order_of_the_cell_name() {
         let parameters = [("streams", "4"), ("mtu", "best"), ("congestion", "bbr")];
         let mut of = Cell {
             name: "tcp-up/4/bbr/best".to_owned(),
@@ -145,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_has_a_label_of_its_own() {
+    fn labels_of_metrics_are_distinct() {
         let mut labels: Vec<_> = METRICS.iter().map(|known| metric(known.name)).collect();
         labels.sort();
         labels.dedup();

@@ -1,24 +1,24 @@
-//! Where and how a report was made.
+//! The machine of a report, as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::schema::{Machine, Report};
 
-use super::{number, words};
+use super::number;
 
-/// Memory of the "same" machine differs a little from boot to boot.
+/// The share up to which memory sizes count as equal: that of one machine differs from boot to boot.
 const MEMORY: f64 = 0.02;
-/// Facts of the run, not of the machine. Memory is compared with a tolerance.
+/// Names of facts about the run, not the machine. Memory is compared with a tolerance.
 const OF_THE_RUN: [&str; 3] = ["began", "took", "memory"];
 
-/// A fact that two machines do not share.
+/// A fact in which two machines differ.
 pub(crate) struct Difference {
     pub(crate) what: String,
     pub(crate) left: String,
     pub(crate) right: String,
 }
 
-/// What the machines of two reports differ in.
+/// Returns the facts in which the machines of two reports differ.
 pub(crate) fn differences(left: &Report, right: &Report) -> Vec<Difference> {
     let facts = |report| -> BTreeMap<String, String> { facts(report).into_iter().collect() };
     let (left_facts, right_facts) = (facts(left), facts(right));
@@ -52,18 +52,18 @@ fn gib(bytes: f64) -> String {
     format!("{} GiB", number::figure(bytes / f64::from(1 << 30)))
 }
 
-/// One sentence under the title.
+/// Returns the sentence under the title.
 pub(super) fn sentence(report: &Report) -> String {
     format!(
-        "{}, {}. Medians of {} of {} s, every stack once in each round.",
+        "{}, {}. Medians of {} of {} s; each round measures every stack once.",
         in_words(&report.machine),
         date(report.began),
-        words::counted(report.plan.rounds as usize, "round"),
+        number::counted(report.plan.rounds as usize, "round"),
         report.plan.duration,
     )
 }
 
-/// CPUs and kernel.
+/// Returns CPUs and kernel as text.
 pub(crate) fn in_words(machine: &Machine) -> String {
     let virtual_machine = machine
         .virtual_machine
@@ -78,7 +78,7 @@ pub(crate) fn in_words(machine: &Machine) -> String {
     )
 }
 
-/// Names and values, in a fixed order.
+/// Returns names and values, in a fixed order.
 pub(super) fn facts(report: &Report) -> Vec<(String, String)> {
     let machine = &report.machine;
     let mut facts = vec![
@@ -113,7 +113,7 @@ pub(super) fn facts(report: &Report) -> Vec<(String, String)> {
     facts
 }
 
-/// `2026-11-21`, UTC.
+/// Formats a date in UTC: `2026-11-21`.
 fn date(seconds: u64) -> String {
     i64::try_from(seconds)
         .ok()
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn formats_dates() {
         let seen = [0, 951_782_399, 951_782_400, 1_735_689_599, 1_795_219_200].map(date);
         assert_eq!(
             seen,

@@ -1,4 +1,4 @@
-//! A report as Markdown: the headline table first, fit for a README, then everything else.
+//! A report as Markdown: the headline table first, which fits into a README, then all figures.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use crate::schema::Report;
 
 use super::machine;
 use super::summary::{self, CellSummary, Entry, Summary};
-use super::{label, words};
+use super::{label, outcome, overhead, warnings};
 
-/// The whole report. Medians with extremes, ratios with intervals, and notes in words.
+/// Returns the whole report: medians with extremes, ratios with intervals, and warnings.
 pub fn markdown(report: &Report) -> String {
     let summary = Summary::of(report);
     let mut out = String::from("# User-mode network stacks side by side\n\n");
@@ -17,7 +17,7 @@ pub fn markdown(report: &Report) -> String {
     if !report.command.is_empty() {
         out += &format!("```sh\n{}\n```\n\n", report.command);
     }
-    out += &bullets(&words::of_run(&summary));
+    out += &bullets(&warnings::of_run(&summary));
     for scenario in summary.scenarios() {
         out += &section(&summary, scenario);
     }
@@ -29,7 +29,7 @@ pub fn markdown(report: &Report) -> String {
 fn headline(summary: &Summary<'_>) -> String {
     let row = |of: &&CellSummary<'_>| {
         let name = format!("{}: {}", label::cell(of.cell), label::metric(&of.cell.figure));
-        let figure = |entry| match words::losses(entry) {
+        let figure = |entry| match outcome::losses(entry) {
             Some(losses) => format!("{} ({losses})", of.headline(entry)),
             None => of.headline(entry),
         };
@@ -48,8 +48,8 @@ fn headline(summary: &Summary<'_>) -> String {
 fn section(summary: &Summary<'_>, scenario: &str) -> String {
     let cells: Vec<_> = summary.cells_of(scenario).collect();
     let mut out = format!("## {} (`{scenario}`)\n\n", label::title(scenario));
-    if let Some(question) = label::question(scenario) {
-        out += &format!("{question}\n\n");
+    if let Some(about) = label::about(scenario) {
+        out += &format!("{about}\n\n");
     }
     let main = cells.iter().map(|of| {
         let figures = of.entries.iter().map(|entry| of.lines(entry).join("<br>"));
@@ -61,23 +61,23 @@ fn section(summary: &Summary<'_>, scenario: &str) -> String {
         &header("median [least-most]", summary),
         &main.collect::<Vec<Vec<String>>>(),
     );
-    let beside: Vec<_> = cells.iter().flat_map(|of| beside(of, summary)).collect();
-    if !beside.is_empty() {
-        let table = table(&header("median [least-most]", summary), &beside);
-        out += &format!("<details><summary>Beside it</summary>\n\n{table}</details>\n\n");
+    let other: Vec<_> = cells.iter().flat_map(|of| other_rows(of, summary)).collect();
+    if !other.is_empty() {
+        let table = table(&header("median [least-most]", summary), &other);
+        out += &format!("<details><summary>Other metrics</summary>\n\n{table}</details>\n\n");
     }
-    out + &bullets(&words::of_scenario(summary, scenario))
+    out + &bullets(&warnings::of_scenario(summary, scenario))
 }
 
-/// All other metrics, and the harness's share of the figure.
-fn beside(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
+/// Returns rows for all other metrics, and for the harness's share of the figure.
+fn other_rows(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
     let row = |metric| {
         let spread = |entry: &Entry<'_>| entry.spread_of(metric).map(|spread| summary::spread(&spread));
         let figures = of.entries.iter().map(|entry| spread(entry).unwrap_or_default());
         std::iter::once(row_name(of, metric)).chain(figures).collect()
     };
-    let own = words::own_shares(of, &summary.report.calibration).map(|shares| {
-        let name = format!("`{}`: {}", of.cell.name, words::OWN_SHARE);
+    let own = overhead::shares(of, &summary.report.calibration).map(|shares| {
+        let name = format!("`{}`: {}", of.cell.name, overhead::TITLE);
         std::iter::once(name).chain(shares).collect()
     });
     of.other_metrics().into_iter().map(row).chain(own).collect()
@@ -123,7 +123,7 @@ pub(super) fn table(header: &[String], rows: &[Vec<String>]) -> String {
     let mut out = String::new();
     let mut line = |cells: &[String]| {
         for cell in cells {
-            // A bar ends a cell, also in code; a line break ends the table.
+            // A bar ends a cell, even in code; a line break ends the table.
             let _ = write!(out, "| {} ", cell.replace('|', "\\|").replace('\n', " "));
         }
         out += "|\n";
@@ -134,10 +134,10 @@ pub(super) fn table(header: &[String], rows: &[Vec<String>]) -> String {
     out + "\n"
 }
 
-pub(super) fn bullets(notes: &[String]) -> String {
+pub(super) fn bullets(notes: &[impl ToString]) -> String {
     let mut out: String = notes
         .iter()
-        .map(|note| format!("- {}\n", note.replace('\n', " ")))
+        .map(|note| format!("- {}\n", note.to_string().replace('\n', " ")))
         .collect();
     if !out.is_empty() {
         out.push('\n');

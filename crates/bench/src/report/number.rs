@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Formats of numbers.
 
 use crate::stats::Interval;
 
-/// Three significant digits, thousands in groups: `21,200`, `3.07`, `0.0123`.
+/// Formats a number with three significant digits and thousands in groups: `21,200`, `3.07`, `0.0123`.
 pub(crate) fn figure(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -13,7 +13,7 @@ pub(crate) fn figure(value: f64) -> String {
     significant(value, 3)
 }
 
-/// `value` must be finite and not zero.
+/// Formats a number with `digits` significant digits. `value` must be finite and not zero.
 fn significant(value: f64, digits: i32) -> String {
     let unit = |magnitude: i32| 10f64.powi(magnitude + 1 - digits);
     let magnitude = value.abs().log10().floor() as i32;
@@ -25,12 +25,21 @@ fn significant(value: f64, digits: i32) -> String {
     grouped(&format!("{rounded:.decimals$}"))
 }
 
-/// Whole, thousands in groups.
+/// Formats an integer with thousands in groups.
 pub(super) fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// Two decimals or two significant digits below ten: `0.046`, `1.22`, `12.3`, `140`.
+/// Formats a number of things: `1 sample`, `2 samples`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{} {noun}s", count(number as u64)),
+    }
+}
+
+/// Formats a factor. Below ten it has two decimals, or two significant digits if it is small: `0.046`, `1.22`, `12.3`,
+/// `140`.
 pub(crate) fn factor(value: f64) -> String {
     match value {
         value if value >= 9.995 => figure(value),
@@ -41,7 +50,7 @@ pub(crate) fn factor(value: f64) -> String {
 }
 
 pub(crate) fn factors(interval: Interval) -> String {
-    // One that ends beside 1 must not seem to end there.
+    // A bound that differs from 1 must not be shown as 1.
     let bound = |value: f64| match factor(value) {
         rounded if rounded == "1.00" && value != 1.0 => format!("{value:.4}"),
         rounded => rounded,
@@ -75,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits() {
+    fn formats_figures_with_three_digits() {
         let seen = [
             0.0,
             0.012_34,
@@ -106,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_and_shares_are_short() {
+    fn formats_factors_and_shares() {
         assert_eq!(
             [0.004, 0.7, 1.0031, 1.219, 12.34, 1400.0].map(factor),
             ["0.0040", "0.70", "1.00", "1.22", "12.3", "1,400"]

@@ -1,103 +1,99 @@
-//! Plots as inline SVG. Colours and fonts come from the page's style sheet, so that a plot follows its light or dark theme.
+//! Plots as inline SVG. They have a white background in both themes of the page.
 
-mod axis;
 mod bars;
+mod curves;
 mod distribution;
 mod rate_loss;
 
-use maud::{Markup, html};
+use std::io;
+
+use maud::{Markup, PreEscaped, html};
+use plotters::coord::Shift;
+use plotters::prelude::*;
 
 use crate::schema::{Role, Stack};
+
+use super::number;
 
 pub(super) use bars::{Bars, Row};
 pub(super) use distribution::distribution;
 pub(super) use rate_loss::rate_loss;
 
-use axis::Axis;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// Colours per role in the style sheet.
-const TINTS: usize = 5;
+const INK: RGBColor = RGBColor(0x1b, 0x1f, 0x24);
+const FAINT: RGBColor = RGBColor(0x66, 0x70, 0x80);
+const GRID: RGBColor = RGBColor(0xe1, 0xe5, 0xea);
 
-/// The class that gives a stack its colour, the same in every plot of a page: greys for the kernel, blues for pontoon,
-/// warm colours for peers.
-pub(super) fn tint(stacks: &[&Stack], of: &Stack) -> String {
+/// Colours of the stacks of a role, in turn: greys for the kernel, blues for pontoon, warm colours for peers.
+const KERNEL: [RGBColor; 5] = [
+    RGBColor(0x9a, 0xa1, 0xab),
+    RGBColor(0x5d, 0x66, 0x73),
+    RGBColor(0xbc, 0xc2, 0xca),
+    RGBColor(0x7c, 0x85, 0x91),
+    RGBColor(0x41, 0x49, 0x53),
+];
+const PONTOON: [RGBColor; 5] = [
+    RGBColor(0x0b, 0x57, 0xc2),
+    RGBColor(0x4f, 0x9d, 0xf0),
+    RGBColor(0x0b, 0x9a, 0x9a),
+    RGBColor(0x6a, 0x5c, 0xd8),
+    RGBColor(0x0f, 0x3a, 0x70),
+];
+const PEER: [RGBColor; 5] = [
+    RGBColor(0xd9, 0x66, 0x0b),
+    RGBColor(0xb0, 0x20, 0x3f),
+    RGBColor(0xc7, 0x9a, 0x00),
+    RGBColor(0x8a, 0x4a, 0x1f),
+    RGBColor(0xc0, 0x4f, 0xa8),
+];
+
+/// Returns the colour of a stack, which is the same in every plot of a page.
+pub(super) fn colour(stacks: &[&Stack], of: &Stack) -> RGBColor {
     let same_role = stacks.iter().filter(|stack| stack.role == of.role);
-    let index = same_role.take_while(|stack| stack.name != of.name).count() % TINTS;
-    let role = match of.role {
-        Role::Kernel => "kernel",
-        Role::Pontoon => "pontoon",
-        Role::Peer => "peer",
+    let index = same_role.take_while(|stack| stack.name != of.name).count();
+    let colours = match of.role {
+        Role::Kernel => &KERNEL,
+        Role::Pontoon => &PONTOON,
+        Role::Peer => &PEER,
     };
-    format!("{role}-{index}")
+    colours[index % colours.len()]
 }
 
-/// A line through points, one for each stack that has any.
-struct Curve {
-    name: String,
-    tint: String,
-    points: Vec<(f64, f64)>,
-}
-
-/// A plot of curves, with its axes, guides at some heights, and a legend.
-struct Curves {
-    x: Axis,
-    y: Axis,
-    x_title: String,
-    guides: Vec<f64>,
-    curves: Vec<Curve>,
-    /// Marks each point.
-    dots: bool,
-}
-
-const WIDTH: f64 = 460.0;
-const HEIGHT: f64 = 240.0;
-const LEFT: f64 = 52.0;
-const RIGHT: f64 = 12.0;
-const TOP: f64 = 8.0;
-const BOTTOM: f64 = 38.0;
-
-impl Curves {
-    fn x_axis(from: f64, to: f64) -> Axis {
-        Axis::log(from, to, LEFT, WIDTH - RIGHT)
-    }
-
-    fn markup(&self) -> Markup {
-        let (left, right, top, bottom) = (LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM);
-        html! {
-            svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" {
-                @for (at, text) in self.y.ticks() {
-                    line class="grid" x1=(left) x2=(right) y1=(px(at)) y2=(px(at)) {}
-                    text class="tick" x=(left - 6.0) y=(px(at + 4.0)) text-anchor="end" { (text) }
-                }
-                @for (at, text) in self.x.ticks() {
-                    line class="grid" x1=(px(at)) x2=(px(at)) y1=(top) y2=(bottom) {}
-                    text class="tick" x=(px(at)) y=(bottom + 15.0) text-anchor="middle" { (text) }
-                }
-                @for &guide in &self.guides {
-                    @let at = px(self.y.at(guide));
-                    line class="guide" x1=(left) x2=(right) y1=(at) y2=(at) {}
-                }
-                text class="tick" x=((left + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x_title) }
-                @for curve in &self.curves {
-                    @let points: Vec<_> = curve.points.iter().map(|&(x, y)| (self.x.at(x), self.y.at(y))).collect();
-                    @let path: Vec<_> = points.iter().map(|&(x, y)| format!("{},{}", px(x), px(y))).collect();
-                    g class=(curve.tint) {
-                        title { (curve.name) }
-                        polyline class="curve" points=(path.join(" ")) {}
-                        @if self.dots {
-                            @for (x, y) in points { circle class="dot" cx=(px(x)) cy=(px(y)) r="2.5" {} }
-                        }
-                    }
-                }
-            }
-            ul class="legend" {
-                @for curve in &self.curves { li class=(curve.tint) { (curve.name) } }
-            }
-        }
+/// Draws an SVG image of this size.
+fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Markup {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+    let drawn = draw(&area).and_then(|()| area.present());
+    drop(area);
+    match drawn {
+        // In HTML the element needs no namespace declaration.
+        Ok(()) => PreEscaped(text.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1)),
+        Err(error) => html! { p { "This plot cannot be drawn: " (error) } },
     }
 }
 
-/// A tenth of a pixel is enough.
-fn px(value: f64) -> String {
-    format!("{:.1}", value)
+fn font(size: u32, colour: &RGBColor) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(colour)
+}
+
+/// Formats a value at an axis: `500`, `20k`, `1.5M`.
+fn short(value: f64) -> String {
+    let (value, suffix) = match value {
+        value if value >= 1e9 => (value / 1e9, "G"),
+        value if value >= 1e6 => (value / 1e6, "M"),
+        value if value >= 1e4 => (value / 1e3, "k"),
+        value => (value, ""),
+    };
+    trimmed(value) + suffix
+}
+
+/// Formats a value with at most three significant digits.
+fn trimmed(value: f64) -> String {
+    let text = number::figure(value);
+    if !text.contains('.') {
+        return text;
+    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

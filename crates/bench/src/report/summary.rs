@@ -1,13 +1,13 @@
-//! A report's samples, arranged by cell and stack and reduced to figures.
+//! The samples of a report, arranged by cell and stack and reduced to figures.
 
 use std::collections::BTreeMap;
 
 use crate::schema::{Better, Cell, METRICS, Metric, Outcome, Report, Role, Sample, Stack};
 use crate::stats::{Difference, Ratio, Spread};
 
-use super::{label, number, words};
+use super::{label, number, outcome};
 
-/// Every cell that was asked at all, with every stack that took part.
+/// All cells with samples, and all stacks that are not missing.
 pub(super) struct Summary<'a> {
     pub(super) report: &'a Report,
     pub(super) stacks: Vec<&'a Stack>,
@@ -17,30 +17,30 @@ pub(super) struct Summary<'a> {
 pub(super) struct CellSummary<'a> {
     pub(super) cell: &'a Cell,
     pub(super) metric: Metric,
-    /// The stack that the others are compared with: veth if it was measured here, or else direct.
+    /// The stack that the others are compared with: veth if it was measured here, otherwise direct.
     pub(super) baseline: Option<&'a Stack>,
-    /// One per stack of the summary, in the same order.
+    /// One entry for each stack of the summary, in the same order.
     pub(super) entries: Vec<Entry<'a>>,
 }
 
 /// One stack in one cell.
 pub(super) struct Entry<'a> {
     pub(super) stack: &'a Stack,
-    /// All that were taken, measured or not.
+    /// All samples, measured or not.
     pub(super) samples: Vec<&'a Sample>,
     pub(super) spread: Option<Spread>,
-    /// Of this stack's figure to the baseline's.
+    /// The ratio of this stack's figure to the baseline's.
     pub(super) to_baseline: Option<Ratio>,
-    /// Of this stack's figure to the best peer's, for stacks that are neither kernel nor peer.
+    /// The ratio of this stack's figure to the best peer's, for stacks that are pontoon.
     pub(super) to_peer: Option<(&'a Stack, Ratio)>,
 }
 
-/// What a ratio means for somebody who wants the better stack.
+/// The meaning of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Better,
     Worse,
-    /// Different, in something that is neither good nor bad.
+    /// Significantly different, in a metric of which neither direction is better.
     Different,
     NotSignificant,
     TooFew,
@@ -86,7 +86,7 @@ impl<'a> Summary<'a> {
         }
     }
 
-    /// The scenarios that have cells, in the order of the cells.
+    /// Returns the scenarios that have cells, in the order of the cells.
     pub(super) fn scenarios(&self) -> Vec<&'a str> {
         let mut names: Vec<&str> = Vec::new();
         for CellSummary { cell, .. } in &self.cells {
@@ -97,7 +97,7 @@ impl<'a> Summary<'a> {
         names
     }
 
-    /// One cell of each scenario, for a table that fits a screen.
+    /// Returns one cell of each scenario, for a table that fits a screen.
     pub(super) fn headlines(&self) -> Vec<&CellSummary<'a>> {
         let of = |scenario| {
             let chosen = self
@@ -164,7 +164,7 @@ impl<'a> CellSummary<'a> {
         verdict(ratio, self.metric)
     }
 
-    /// Names of all other metrics that a sample of this cell has, in the order of [`METRICS`].
+    /// Returns the names of all other metrics that a sample of this cell has, in the order of [`METRICS`].
     pub(super) fn other_metrics(&self) -> Vec<&'static str> {
         let has = |name: &str| self.entries.iter().any(|entry| entry.spread_of(name).is_some());
         let names = METRICS.iter().map(|metric| metric.name);
@@ -173,10 +173,11 @@ impl<'a> CellSummary<'a> {
             .collect()
     }
 
-    /// A stack's figure in a table, a line each: median with extremes, ratios with intervals, or why there is none.
+    /// Returns a stack's figure in a table, line by line: median with extremes, ratios with intervals, or the reason
+    /// why there is none.
     pub(super) fn lines(&self, entry: &Entry<'_>) -> Vec<String> {
         let Some(spread) = entry.spread else {
-            return vec![words::outcome(entry)];
+            return vec![outcome::last(entry)];
         };
         let mut lines = vec![self::spread(&spread)];
         if let (Some(ratio), Some(baseline)) = (&entry.to_baseline, self.baseline) {
@@ -185,14 +186,14 @@ impl<'a> CellSummary<'a> {
         if let Some((peer, ratio)) = &entry.to_peer {
             lines.push(self.ratio(ratio, &peer.name));
         }
-        lines.extend(words::outcomes(entry));
+        lines.extend(outcome::all(entry));
         lines
     }
 
-    /// A stack's figure in the headline table: its median, or why there is none.
+    /// Returns a stack's figure in the headline table: its median, or the reason why there is none.
     pub(super) fn headline(&self, entry: &Entry<'_>) -> String {
         let Some(spread) = entry.spread else {
-            return words::outcome(entry);
+            return outcome::last(entry);
         };
         let equal = entry
             .to_baseline
@@ -215,7 +216,7 @@ impl Entry<'_> {
         self.spread.is_some()
     }
 
-    /// Median and so on of any metric; none where no sample has it.
+    /// Returns the spread of any metric, or `None` if no sample has it.
     pub(super) fn spread_of(&self, metric: &str) -> Option<Spread> {
         Spread::of(
             &values(&self.samples, metric)
@@ -225,7 +226,7 @@ impl Entry<'_> {
     }
 }
 
-/// Median with extremes; the median alone where all are equal.
+/// Formats the median with the extremes, or alone if all values are equal.
 pub(super) fn spread(spread: &Spread) -> String {
     let median = number::figure(spread.median);
     if spread.min == spread.max {
@@ -249,14 +250,15 @@ pub(super) fn verdict(ratio: &Ratio, metric: Metric) -> Verdict {
     }
 }
 
-/// The metric of a name; a name from a newer program gets no unit.
+/// Returns the metric of a name. An unknown one, of a newer program, gets no unit.
 pub(super) fn metric(name: &str) -> Metric {
     let known = METRICS.iter().find(|metric| metric.name == name);
     known.copied().unwrap_or(Metric {
         name: "?",
         unit: "?",
         better: None,
-        meaning: "a figure that this program does not know",
+        label: "?",
+        meaning: "a metric that this program does not know",
     })
 }
 
@@ -271,7 +273,7 @@ pub(super) fn measured<'a>(
     })
 }
 
-/// Rounds and values of the measured samples.
+/// Returns rounds and values of the measured samples.
 pub(super) fn values<'a>(samples: &'a [&Sample], metric: &'a str) -> impl Iterator<Item = (u32, f64)> + 'a {
     let measured = samples
         .iter()
@@ -279,7 +281,7 @@ pub(super) fn values<'a>(samples: &'a [&Sample], metric: &'a str) -> impl Iterat
     measured.filter_map(move |sample| Some((sample.round, *sample.values.get(metric)?)))
 }
 
-/// Pairs what was measured in the same round.
+/// Returns the ratio of values of the same rounds.
 pub(super) fn paired(of: &Entry<'_>, to: &Entry<'_>, metric: &str) -> Option<Ratio> {
     let to: BTreeMap<u32, f64> = values(&to.samples, metric).collect();
     Ratio::paired(values(&of.samples, metric).filter_map(|(round, value)| Some((value, *to.get(&round)?))))

@@ -1,6 +1,7 @@
 //! void-box's names for a run's figures, so that its `bench-compare-pasta.py` reads a report.
 //!
-//! The names are theirs, the measurements are ours: one server and one client program, blocking accept, a true round trip.
+//! Only the names are void-box's. The measurements have one server and one client program, a blocking accept, and round
+//! trips that wait for the answer.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use crate::stats;
 
 use super::summary::measured;
 
-/// A field of void-box's report, and where it comes from.
+/// A field of void-box's report, and its source.
 pub struct VoidBoxField {
     pub name: &'static str,
-    /// The cell of ours and the metric of its samples; none where no scenario measures it.
+    /// The cell and the metric of its samples; `None` if no scenario measures it.
     pub source: Option<(&'static str, &'static str)>,
     pub meaning: &'static str,
 }
@@ -32,12 +33,12 @@ const fn field(
     }
 }
 
-/// Their fields in the order of their report. Ours is always the median over the rounds.
+/// void-box's fields in the order of its report. The values are medians over the rounds.
 pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
     VoidBoxField {
         name: "tcp_bulk_throughput_g2h_mbps",
         source: None,
-        meaning: "always null: theirs is a transfer into a receive buffer of 4 KiB, and no scenario of ours is that",
+        meaning: "always null: no scenario measures a transfer into a receive buffer of 4 KiB",
     },
     field(
         "tcp_throughput_g2h_mbps",
@@ -55,7 +56,7 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
         "tcp_rr_latency_us_p50",
         "rr",
         "p50_us",
-        "microseconds for a byte there and back; theirs does not wait for the answer",
+        "microseconds for a byte to the server and back; void-box does not wait for the answer",
     ),
     field(
         "tcp_rr_latency_us_p99",
@@ -67,7 +68,7 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
         "tcp_crr_latency_us_p50",
         "crr/1",
         "p50_us",
-        "microseconds to connect, send a byte, receive it back and close; theirs contains the 10 ms sleep of its server",
+        "microseconds to connect, send a byte, receive it back and close; void-box's figure contains the 10 ms sleep of its server",
     ),
     field(
         "udp_dns_qps",
@@ -85,17 +86,17 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
         "tcp_rx_latency_us_p50",
         "publish-crr/1",
         "p50_us",
-        "microseconds for an inbound connection through a published port: connect, a byte there and back, close",
+        "microseconds for an inbound connection through a published port: connect, a byte to the guest and back, close",
     ),
 ];
 
-/// One object per stack: `backend`, the stack's name, and void-box's fields; null where nothing was measured.
+/// Returns one object for each stack: `backend`, the stack's name, and void-box's fields; null if nothing was measured.
 pub fn void_box(report: &Report) -> Vec<BTreeMap<String, Value>> {
     let present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     present.map(|stack| backend(report, stack)).collect()
 }
 
-/// The object of the stack that the report is about: the first pontoon, or else the first stack.
+/// Returns the object of the stack that the report is about: the first pontoon, otherwise the first stack.
 pub(super) fn headline(report: &Report) -> BTreeMap<String, Value> {
     let mut present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     let first = present.clone().next();

@@ -1,4 +1,5 @@
-//! Which measurement comes when: rounds outside, stacks inside, so that what drifts drifts for all.
+//! The order of measurements: stacks within cells within rounds, so that a slow change of the machine affects all
+//! stacks.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +9,13 @@ use crate::schema::Report;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) round: u32,
-    /// Index of the cell in its report.
+    /// Index of the cell in the report.
     pub(crate) cell: usize,
-    /// Index of the stack.
+    /// Index of the stack in the report.
     pub(crate) stack: usize,
 }
 
-/// What of a report's plan has no sample yet, in its order. Stacks that are missing are not planned for.
+/// Returns the planned measurements that have no sample yet, in order. Stacks that are missing are not in the plan.
 pub(crate) fn left(report: &Report) -> Vec<Task> {
     let done: BTreeSet<_> = report
         .samples
@@ -23,13 +24,14 @@ pub(crate) fn left(report: &Report) -> Vec<Task> {
         .collect();
     let mut left = Vec::new();
     for round in 0..report.plan.rounds {
-        for (cell, asked) in report.cells.iter().enumerate() {
-            if asked.once && round > 0 {
+        for (cell, cell_of_report) in report.cells.iter().enumerate() {
+            if cell_of_report.once && round > 0 {
                 continue;
             }
-            for (stack, asking) in report.stacks.iter().enumerate() {
-                let is_done = done.contains(&(round, asked.name.as_str(), asking.name.as_str()));
-                if asking.missing.is_none() && !is_done {
+            for (stack, stack_of_report) in report.stacks.iter().enumerate() {
+                let is_done =
+                    done.contains(&(round, cell_of_report.name.as_str(), stack_of_report.name.as_str()));
+                if stack_of_report.missing.is_none() && !is_done {
                     left.push(Task { round, cell, stack });
                 }
             }

@@ -1,11 +1,11 @@
-//! What the processes of a stack use: everything in our PID namespace that is neither ours nor the client's.
+//! Resources used by the processes of a stack: all in the PID namespace except the harness's and the client's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::host::{CLIENT, TOUCH};
+use crate::host::{CLIENT, FIRST_BYTE};
 
 /// One process in /proc.
 struct Process {
@@ -18,35 +18,35 @@ pub(crate) struct Processes(BTreeMap<u32, Process>);
 
 /// Sums over a stack's processes. Memory is in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Use {
+pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
     pub(crate) switches: u64,
     pub(crate) rss: u64,
-    /// None where the kernel does not let us read it.
+    /// `None` if the kernel does not permit reading it.
     pub(crate) pss: Option<u64>,
 }
 
 impl Processes {
-    /// All that live but this one and `standing`.
-    pub(crate) fn living(standing: &[u32]) -> Self {
+    /// Returns all running processes but this one and `persistent`.
+    pub(crate) fn running(persistent: &[u32]) -> Self {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Self(BTreeMap::new());
         };
         let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let ours = |id: &u32| *id == std::process::id() || standing.contains(id);
-        let living = ids
-            .filter(|id| !ours(id))
+        let is_excluded = |id: &u32| *id == std::process::id() || persistent.contains(id);
+        let running = ids
+            .filter(|id| !is_excluded(id))
             .filter_map(|id| Some((id, Process::read(id)?)));
-        Self(living.collect())
+        Self(running.collect())
     }
 
-    /// The load client.
+    /// Returns the id of the load client.
     pub(crate) fn client(&self) -> Option<u32> {
         let is_client = |process: &Process| {
             process
                 .arguments
                 .get(1)
-                .is_some_and(|verb| verb == CLIENT || verb == TOUCH)
+                .is_some_and(|verb| verb == CLIENT || verb == FIRST_BYTE)
         };
         self.0
             .iter()
@@ -54,7 +54,7 @@ impl Processes {
             .map(|(id, _)| *id)
     }
 
-    /// Without the client and what it started.
+    /// Returns the ids of all processes but the client and its descendants.
     pub(crate) fn stack(&self) -> Vec<u32> {
         let client = self.client();
         let is_client = |mut id: u32| {
@@ -85,7 +85,7 @@ impl Processes {
 }
 
 impl Process {
-    /// None where it is gone or dead.
+    /// Returns `None` for a process that has ended, or is a zombie.
     fn read(id: u32) -> Option<Self> {
         let stat = stat(Path::new(&format!("/proc/{id}")))?;
         if stat[0] == "Z" {
@@ -102,16 +102,16 @@ impl Process {
     }
 }
 
-/// The fields of `stat` behind the name, in a process's or a thread's directory.
+/// Returns the fields of `stat` behind the name, in the directory of a process or a thread.
 fn stat(directory: &Path) -> Option<Vec<String>> {
     let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
-    // The name may hold anything, but ends at the last parenthesis.
+    // The name may contain any character, but ends at the last parenthesis.
     let (_, rest) = stat.rsplit_once(") ")?;
     Some(rest.split(' ').map(str::to_owned).collect())
 }
 
-impl Use {
-    /// CPU time and context switches up to now; what is gone counts nothing.
+impl Usage {
+    /// Returns CPU time and context switches so far. Ended processes count as nothing.
     pub(crate) fn activity(ids: &[u32]) -> Self {
         let mut sum = Self::default();
         for id in ids {
@@ -128,7 +128,7 @@ impl Use {
         sum
     }
 
-    /// As [`Use::activity`], and memory, which costs more to read.
+    /// Returns [`Usage::activity`] with memory, which takes longer to read.
     pub(crate) fn all(ids: &[u32]) -> Self {
         let mut sum = Self {
             pss: Some(0),
@@ -145,8 +145,7 @@ impl Use {
     }
 }
 
-/// A thread's time on a CPU: from `schedstat`, which has nanoseconds, or, where the kernel keeps none, from `stat`, which
-/// has hundredths of seconds.
+/// Returns a thread's CPU time from `schedstat`, in nanoseconds, or, if the kernel lacks that, from `stat`, in ticks.
 fn running_seconds(task: &Path) -> Option<f64> {
     if let Ok(text) = std::fs::read_to_string(task.join("schedstat")) {
         let nanoseconds: u64 = text.split(' ').next()?.parse().ok()?;
@@ -157,7 +156,7 @@ fn running_seconds(task: &Path) -> Option<f64> {
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The number in the line that begins with `key`.
+/// Returns the number in the line that begins with `key`.
 fn number(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()
@@ -182,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn the_client_and_its_children_are_not_the_stack() {
+    fn stack_excludes_the_client_and_its_children() {
         let all = processes(&[
             (10, 1, &["pontoon", "run"]),
             (11, 10, &["pontoon", "run"]),
-            (12, 10, &["/tmp/x/bench", "bench-client"]),
-            (13, 12, &["/tmp/x/bench", "bench-client"]),
+            (12, 10, &["/tmp/x/bench", CLIENT]),
+            (13, 12, &["/tmp/x/bench", CLIENT]),
             (20, 1, &["slirp4netns", "--configure"]),
         ]);
         assert_eq!(all.client(), Some(12));
@@ -195,11 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn our_own_process_has_used_something() {
-        let ours = Use::all(&[std::process::id()]);
+    fn reads_usage_of_this_process() {
+        let usage = Usage::all(&[std::process::id()]);
         assert!(
-            ours.rss > 100_000 && ours.pss.is_some_and(|pss| pss > 0) && ours.cpu_s > 0.0,
-            "{ours:?}"
+            usage.rss > 100_000 && usage.pss.is_some_and(|pss| pss > 0) && usage.cpu_s > 0.0,
+            "{usage:?}"
         );
     }
 }

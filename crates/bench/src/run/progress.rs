@@ -1,4 +1,4 @@
-//! What is going on, on standard error: one line that changes, or, where nobody watches, a line for each sample.
+//! Progress on standard error: one changing line on a terminal, otherwise a line for each sample.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ pub(super) struct Progress {
     begun: Instant,
     total: usize,
     done: usize,
-    /// Estimated seconds, of what is done and of what is not.
+    /// Estimated seconds of finished and of remaining measurements.
     cost_done: f64,
     cost_left: f64,
     terminal: bool,
@@ -17,7 +17,10 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn start(total: usize, cost: f64) -> Self {
-        say(&format!("{total} measurements, about {}\n", people(cost)));
+        write_stderr(&format!(
+            "{total} measurements, about {}\n",
+            format_duration(cost)
+        ));
         Self {
             begun: Instant::now(),
             total,
@@ -28,14 +31,14 @@ impl Progress {
         }
     }
 
-    /// Before a measurement.
-    pub(super) fn announce(&self, cell: &str, stack: &str) {
+    /// Shows the measurement that begins.
+    pub(super) fn start_sample(&self, cell: &str, stack: &str) {
         if self.terminal {
             self.line(&format!("{cell} {stack} ..."));
         }
     }
 
-    /// After a measurement that was estimated at `cost` seconds.
+    /// Shows the result of a measurement that was estimated at `cost` seconds.
     pub(super) fn report(&mut self, sample: &Sample, figure: &str, cost: f64) {
         self.done += 1;
         self.cost_done += cost;
@@ -46,7 +49,7 @@ impl Progress {
             self.line(&text);
         } else {
             self.clear();
-            say(&format!("{}\n", self.place(&text)));
+            write_stderr(&format!("{}\n", self.prefixed(&text)));
         }
     }
 
@@ -55,31 +58,31 @@ impl Progress {
     }
 
     fn line(&self, text: &str) {
-        let line = self.place(text);
+        let line = self.prefixed(text);
         let width =
             rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-        // Some terminals do not know.
+        // Some terminals do not report their size.
         let width = if width == 0 { 80 } else { width };
         let line: String = line.chars().take(width - 1).collect();
-        say(&format!("\r\x1b[K{line}"));
+        write_stderr(&format!("\r\x1b[K{line}"));
     }
 
     fn clear(&self) {
         if self.terminal {
-            say("\r\x1b[K");
+            write_stderr("\r\x1b[K");
         }
     }
 
-    fn place(&self, text: &str) -> String {
+    fn prefixed(&self, text: &str) -> String {
         format!(
             "[{}/{}, {} left] {text}",
             self.done,
             self.total,
-            people(self.left())
+            format_duration(self.left())
         )
     }
 
-    /// Seconds, at the pace so far.
+    /// Returns the remaining seconds, at the speed so far.
     fn left(&self) -> f64 {
         let pace = if self.done < 3 {
             1.0
@@ -90,8 +93,8 @@ impl Progress {
     }
 }
 
-/// Whoever listened may be gone.
-fn say(text: &str) {
+/// Ignores errors: the reader of standard error may have ended.
+fn write_stderr(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -109,13 +112,13 @@ fn outcome(sample: &Sample, figure: &str) -> String {
             }
         }
         Outcome::Stalled { at_byte } => format!("stalled at byte {at_byte}"),
-        Outcome::Unreachable { why } => format!("not reachable: {why}"),
+        Outcome::Unreachable { why } => format!("not possible: {why}"),
         Outcome::Failed { why } => format!("failed: {why}"),
     }
 }
 
-/// `45 s`, `12 min`, `1 h 40 min`.
-pub(super) fn people(seconds: f64) -> String {
+/// Formats a duration: `45 s`, `12 min`, `1 h 40 min`.
+pub(super) fn format_duration(seconds: f64) -> String {
     let duration = Duration::from_secs_f64(seconds.max(0.0));
     match duration.as_secs() {
         whole @ 0..=99 => format!("{whole} s"),

@@ -1,4 +1,4 @@
-//! A program inside a stack, from its start until nothing of it is left.
+//! A session: a program inside a stack, from its start until all its processes have ended.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -11,42 +11,47 @@ use rustix::process::{WaitOptions, wait};
 
 use super::processes::Processes;
 use crate::host::Host;
-use crate::job::Word;
-use crate::stack::{Stack, Started, Wish};
+use crate::job::Message;
+use crate::stack::{NetworkConfig, Stack, Started};
 
-/// How long a client may take to end when it was told to.
+/// Time limit for a client to end after its input was closed.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct Session {
     started: Started,
     lines: Receiver<String>,
-    complaint: Option<JoinHandle<String>>,
-    standing: Vec<u32>,
+    last_stderr_line: Option<JoinHandle<String>>,
+    persistent: Vec<u32>,
 }
 
-/// What a client says next.
+/// The next event of a client.
 pub(super) enum Next {
-    Word(Word),
-    /// A line that is none of its words.
-    Noise,
-    /// Its output has ended.
-    Over,
-    /// Nothing until the deadline.
-    Silence,
+    Message(Message),
+    /// A line that is not a message.
+    Other,
+    /// The end of its output.
+    Closed,
+    /// No line before the deadline.
+    TimedOut,
 }
 
 impl Session {
     /// Starts `program` inside `stack`.
     ///
     /// # Errors
-    /// It cannot be started.
-    pub(super) fn start(host: &Host, stack: &dyn Stack, wish: &Wish, program: &[OsString]) -> Result<Self> {
-        let standing = host.standing();
+    /// The stack cannot be started.
+    pub(super) fn start(
+        host: &Host,
+        stack: &dyn Stack,
+        config: &NetworkConfig,
+        program: &[OsString],
+    ) -> Result<Self> {
+        let persistent = host.persistent_processes();
         let mut started = stack
-            .start(host, wish, program)
-            .inspect_err(|_| sweep(&standing))?;
-        let stdout = BufReader::new(started.guest.stdout.take().context("no pipe")?);
-        let stderr = started.guest.stderr.take().context("no pipe")?;
+            .start(host, config, program)
+            .inspect_err(|_| kill_all(&persistent))?;
+        let stdout = BufReader::new(started.guest.stdout.take().context("the pipe is missing")?);
+        let stderr = started.guest.stderr.take().context("the pipe is missing")?;
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             let _ = stdout
@@ -54,37 +59,37 @@ impl Session {
                 .map_while(Result::ok)
                 .try_for_each(|line| sender.send(line));
         });
-        // A helper's pipes are not read: it would have to say 64 KiB to block.
+        // A helper's pipes are not read: one that writes 64 KiB blocks.
         Ok(Self {
             started,
             lines,
-            complaint: Some(std::thread::spawn(move || last_line(stderr))),
-            standing,
+            last_stderr_line: Some(std::thread::spawn(move || last_line(stderr))),
+            persistent,
         })
     }
 
-    /// The client's next word.
+    /// Waits for the client's next line.
     pub(super) fn next(&self, deadline: Instant) -> Next {
         match self
             .lines
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(word) => Next::Word(word),
-                Err(_) => Next::Noise,
+                Ok(message) => Next::Message(message),
+                Err(_) => Next::Other,
             },
-            Err(RecvTimeoutError::Timeout) => Next::Silence,
-            Err(RecvTimeoutError::Disconnected) => Next::Over,
+            Err(RecvTimeoutError::Timeout) => Next::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => Next::Closed,
         }
     }
 
-    /// Its living processes.
+    /// Returns the running processes of the session.
     pub(super) fn processes(&self) -> Processes {
-        Processes::living(&self.standing)
+        Processes::running(&self.persistent)
     }
 
-    /// Waits until the program has ended; whether it did, and well, before `deadline`.
-    pub(super) fn ends_well(&mut self, deadline: Instant) -> bool {
+    /// Waits until the program ends. Returns true if it succeeds before `deadline`.
+    pub(super) fn wait_for_success(&mut self, deadline: Instant) -> bool {
         while Instant::now() < deadline {
             match self.started.guest.try_wait() {
                 Ok(Some(status)) => return status.success(),
@@ -95,41 +100,42 @@ impl Session {
         false
     }
 
-    /// Lets the program end, then kills what is left. Returns the last line of its standard error.
+    /// Closes the program's input and waits for its end, then kills the remaining processes. Returns the last line of
+    /// its standard error.
     pub(super) fn finish(mut self) -> String {
         drop(self.started.guest.stdin.take());
-        self.ends_well(Instant::now() + GRACE);
+        self.wait_for_success(Instant::now() + GRACE);
         self.kill()
     }
 
-    /// Kills everything at once. Returns the last line of its standard error.
+    /// Kills all processes. Returns the last line of the program's standard error.
     pub(super) fn kill(mut self) -> String {
-        sweep(&self.standing);
+        kill_all(&self.persistent);
         let _ = self.started.guest.wait();
         for helper in &mut self.started.helpers {
             let _ = helper.wait();
         }
-        let complaint = self.complaint.take().and_then(|thread| thread.join().ok());
-        complaint.unwrap_or_default()
+        let last_stderr_line = self.last_stderr_line.take().and_then(|thread| thread.join().ok());
+        last_stderr_line.unwrap_or_default()
     }
 }
 
-/// Kills all processes here but our own and `standing`, and collects those that were left to us.
-fn sweep(standing: &[u32]) {
+/// Kills all processes in the namespace but this one and `persistent`, and reaps orphans.
+fn kill_all(persistent: &[u32]) {
     let begun = Instant::now();
     loop {
-        let left = Processes::living(standing);
+        let left = Processes::running(persistent);
         if left.is_empty() || begun.elapsed() > GRACE {
             break;
         }
         left.kill();
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Nobody else waits for children meanwhile, and those whose status anybody wants have handles of their own.
+    // No other thread waits for children now, and the statuses of interest were read by their handles.
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// The last line that is not empty, of at most 64 KiB of text.
+/// Returns the last line that is not empty, of the last 64 KiB.
 fn last_line(mut from: impl Read) -> String {
     let mut text = Vec::new();
     let mut block = [0; 4096];

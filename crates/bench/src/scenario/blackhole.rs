@@ -1,24 +1,24 @@
-//! Whether connects that nobody answers slow down those who talk.
+//! The effect of pending connections to an address that never answers on other connections.
 
 use crate::job::Job;
 use crate::network::BLACKHOLE;
-use crate::scenario::{Profile, Question, Scenario, Unit};
+use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "blackhole",
-    title: "Round trip beside pending connections",
-    about: "Do connections that nobody answers slow the others down?",
-    questions,
+    title: "Round trip with pending connections",
+    about: "Do pending connections to an address that never answers slow others down?",
+    cells,
 };
 
-fn questions(profile: Profile) -> Vec<Question> {
+fn cells(profile: Profile) -> Vec<CellSpec> {
     let pending: &[u32] = profile.pick(&[1000], &[0, 100, 1000]);
-    let question = |pending: &u32| {
+    let spec = |pending: &u32| {
         let job = Job::Blackhole {
             pending: *pending,
             address: BLACKHOLE,
         };
-        Question::job(
+        CellSpec::job(
             &SCENARIO,
             &[("pending", &pending.to_string())],
             "p99_us",
@@ -26,5 +26,5 @@ fn questions(profile: Profile) -> Vec<Question> {
             job,
         )
     };
-    pending.iter().map(question).collect()
+    pending.iter().map(spec).collect()
 }

@@ -1,26 +1,26 @@
-//! How long it takes to connect, send a byte, get one back, and close; and how often several clients can do so.
+//! The time to connect, send a byte, receive one, and close; and the rate at which several clients can do so.
 
 use crate::job::Job;
-use crate::scenario::{Profile, Question, Scenario, Unit};
+use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "crr",
     title: "TCP connect, request, response, close",
-    about: "How long does a whole short connection take?",
-    questions,
+    about: "How long does a short connection take, with connect and close?",
+    cells,
 };
 
-fn questions(profile: Profile) -> Vec<Question> {
+fn cells(profile: Profile) -> Vec<CellSpec> {
     let clients: &[u16] = profile.pick(&[1, 8], &[1, 2, 4, 8]);
-    let question = |clients: &u16| {
-        Question::job(
+    let spec = |clients: &u16| {
+        CellSpec::job(
             &SCENARIO,
             &[("clients", &clients.to_string())],
-            // One client waits, several fill the machine.
+            // One client measures latency, several measure throughput.
             if *clients == 1 { "p50_us" } else { "per_s" },
             Unit::Transaction,
             Job::Connect { clients: *clients },
         )
     };
-    clients.iter().map(question).collect()
+    clients.iter().map(spec).collect()
 }

@@ -1,21 +1,30 @@
-//! How long a name takes, through the stack's forwarder to a resolver on the host; `direct` and `veth` ask it themselves.
+//! The time of a DNS query, through the stack's forwarder to a resolver on the host; `direct` and `veth` query it
+//! directly.
 
 use crate::job::Job;
-use crate::run::asking::{Answer, Asking};
-use crate::scenario::{Question, Scenario, Unit};
+use crate::run::measurement::{Measurement, Observation};
+use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "dns",
-    title: "Names",
+    title: "DNS",
     about: "How many names per second does the guest's resolver answer?",
-    questions: |_| vec![Question::new(&SCENARIO, &[], "p50_us", Unit::Transaction, ask)],
+    cells: |_| {
+        vec![CellSpec::new(
+            &SCENARIO,
+            &[],
+            "p50_us",
+            Unit::Transaction,
+            measure,
+        )]
+    },
 };
 
-fn ask(asking: &Asking<'_>) -> Answer {
-    if let Some(why) = &asking.host.no_resolver {
-        return Answer::unreachable(format!("the harness has no resolver: {why}"));
+fn measure(measurement: &Measurement<'_>) -> Observation {
+    if let Some(why) = &measurement.host.no_resolver {
+        return Observation::unreachable(format!("the harness has no resolver: {why}"));
     }
-    asking.client(Job::Names {
-        resolver: asking.place().resolver,
+    measurement.client(Job::Names {
+        resolver: measurement.addresses().resolver,
     })
 }

@@ -1,15 +1,15 @@
-//! How long an echo request takes to a host one hop behind ours, and back.
+//! The round trip of an echo request to a host one hop behind the harness's host.
 
 use crate::job::Job;
 use crate::network::OUTSIDE;
-use crate::scenario::{Question, Scenario, Unit};
+use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "icmp-rr",
     title: "Ping",
-    about: "How long does an ICMP echo take to come back?",
-    questions: |_| {
+    about: "How long does an ICMP echo request take to be answered?",
+    cells: |_| {
         let job = Job::Echo { address: OUTSIDE };
-        vec![Question::job(&SCENARIO, &[], "p50_us", Unit::Transaction, job)]
+        vec![CellSpec::job(&SCENARIO, &[], "p50_us", Unit::Transaction, job)]
     },
 };

@@ -1,31 +1,31 @@
-//! What a stack costs while nothing happens.
+//! The cost of an idle stack.
 
 use crate::job::Job;
-use crate::run::asking::{Asking, Request};
-use crate::scenario::{Profile, Question, Scenario, Unit};
+use crate::run::measurement::{JobRequest, Measurement};
+use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "idle",
     title: "Idle",
-    about: "What does the stack cost while nothing happens?",
-    // It is as long in every profile.
-    questions: |profile| vec![question().once(profile == Profile::Quick)],
+    about: "What does an idle stack cost?",
+    // A measurement has the same length in every profile.
+    cells: |profile| vec![spec().once(profile == Profile::Quick)],
 };
 
-/// At least, in seconds: timers of a second or two should be seen.
+/// The least length in seconds, to include timers of a second or two.
 const LENGTH: f64 = 3.0;
 
-fn question() -> Question {
-    let ask = |asking: &Asking<'_>| {
-        asking.request(Request {
-            duration: asking.duration.max(LENGTH),
+fn spec() -> CellSpec {
+    let measure = |measurement: &Measurement<'_>| {
+        measurement.request(JobRequest {
+            duration: measurement.duration.max(LENGTH),
             memory: true,
-            ..Request::usual(asking, Job::Idle)
+            ..JobRequest::usual(measurement, Job::Idle)
         })
     };
-    let question = Question::new(&SCENARIO, &[], "wakeups_per_s", Unit::Nothing, ask);
-    Question {
-        cost: (0.0, question.cost.1 + LENGTH),
-        ..question
+    let spec = CellSpec::new(&SCENARIO, &[], "wakeups_per_s", Unit::Nothing, measure);
+    CellSpec {
+        cost: (0.0, spec.cost.1 + LENGTH),
+        ..spec
     }
 }

@@ -1,26 +1,32 @@
-//! The same as `crr` inbound: the host connects to a port that the guest publishes on the host's loopback.
+//! Inbound `crr`: the host connects to a port that the guest publishes on the host's loopback.
 
 use crate::job::Job;
-use crate::run::asking::{Answer, Asking};
-use crate::scenario::{Question, Scenario, Unit};
+use crate::run::measurement::{Measurement, Observation};
+use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "publish-crr",
     title: "Inbound connection",
     about: "How long does a short connection take from the host to a published port of the guest?",
-    questions: |_| vec![question()],
+    cells: |_| vec![spec()],
 };
 
-fn question() -> Question {
-    let ask = |asking: &Asking<'_>| match asking.wish.publish {
-        Some(port) => asking.client(Job::PublishConnect {
-            address: asking.place().published,
+fn spec() -> CellSpec {
+    let measure = |measurement: &Measurement<'_>| match measurement.config.publish {
+        Some(port) => measurement.client(Job::PublishConnect {
+            address: measurement.addresses().published,
             port,
         }),
-        None => Answer::failed("no port is published"),
+        None => Observation::failed("no port is published"),
     };
-    Question {
+    CellSpec {
         publish: true,
-        ..Question::new(&SCENARIO, &[("clients", "1")], "p50_us", Unit::Transaction, ask)
+        ..CellSpec::new(
+            &SCENARIO,
+            &[("clients", "1")],
+            "p50_us",
+            Unit::Transaction,
+            measure,
+        )
     }
 }

@@ -1,14 +1,14 @@
-//! How long one byte takes there and back, over one TCP connection.
+//! The round trip of one byte over one TCP connection.
 
 use crate::job::Job;
-use crate::scenario::{Question, Scenario, Unit};
+use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "rr",
     title: "TCP round trip",
     about: "How long does one byte take to the server and back, on an open connection?",
-    questions: |_| {
-        vec![Question::job(
+    cells: |_| {
+        vec![CellSpec::job(
             &SCENARIO,
             &[],
             "p50_us",

@@ -1,54 +1,54 @@
-//! How long a stack takes to run `true`, and until the first byte has come back from the host.
+//! The time in which a stack runs `true`, and the time until the first byte has come back from the host.
 
 use std::time::{Duration, Instant};
 
-use crate::host::TOUCH;
-use crate::run::asking::{Answer, Asking, Until};
-use crate::scenario::{Question, Scenario, Unit};
+use crate::host::FIRST_BYTE;
+use crate::run::measurement::{Measurement, Observation, Until};
+use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "startup",
-    title: "Start",
+    title: "Startup",
     about: "How long until a command runs behind the stack?",
-    questions: |_| vec![Question::new(&SCENARIO, &[], "start_us", Unit::Nothing, ask)],
+    cells: |_| vec![CellSpec::new(&SCENARIO, &[], "start_us", Unit::Nothing, measure)],
 };
 
-/// At least.
+/// The least number of starts.
 const TIMES: usize = 3;
 
-/// The medians of as many starts as there is time for.
-fn ask(asking: &Asking<'_>) -> Answer {
-    if asking.stack.boot() > Duration::ZERO {
-        return Answer::unreachable("a machine has to boot first");
+/// Measures medians, of as many starts as there is time for.
+fn measure(measurement: &Measurement<'_>) -> Observation {
+    if measurement.stack.boot() > Duration::ZERO {
+        return Observation::unreachable("a virtual machine has to boot first");
     }
     let begun = Instant::now();
     let (mut starts, mut first_bytes) = (Vec::new(), Vec::new());
-    while starts.len() < TIMES || begun.elapsed().as_secs_f64() < asking.duration {
-        let place = asking.place();
+    while starts.len() < TIMES || begun.elapsed().as_secs_f64() < measurement.duration {
+        let addresses = measurement.addresses();
         let touch = [
-            asking.host.client.clone().into(),
-            TOUCH.into(),
-            place.server.to_string().into(),
-            asking.ports.echo.to_string().into(),
+            measurement.host.client.clone().into(),
+            FIRST_BYTE.into(),
+            addresses.server.to_string().into(),
+            measurement.ports.echo.to_string().into(),
         ];
-        let timed = asking
+        let timed = measurement
             .time(&["true".into()], Until::End)
-            .and_then(|start| Ok((start, asking.time(&touch, Until::FirstLine)?)));
+            .and_then(|start| Ok((start, measurement.time(&touch, Until::FirstLine)?)));
         match timed {
             Ok((start, first_byte)) => {
                 starts.push(start);
                 first_bytes.push(first_byte);
             }
-            Err(answer) => return *answer,
+            Err(observation) => return *observation,
         }
     }
-    let mut answer = Answer::measured();
-    answer.set("start_us", median(starts));
-    answer.set("first_byte_us", median(first_bytes));
-    answer
+    let mut observation = Observation::measured();
+    observation.set("start_us", median(starts));
+    observation.set("first_byte_us", median(first_bytes));
+    observation
 }
 
-/// In microseconds.
+/// Returns the median in microseconds.
 fn median(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64() * 1e6

@@ -1,29 +1,29 @@
-//! How many bits per second of TCP, up and down: over one connection or several, at the stack's best MTU and at
-//! Ethernet's, with two congestion controls. Once per stack and direction, everything is hashed at both ends.
+//! TCP throughput up and down: over one connection or several, at the stack's best MTU and at Ethernet's, with two
+//! congestion controls. Once per stack and direction, all bytes are hashed at both ends.
 
 use crate::job::{Direction, Job};
-use crate::run::asking::{Answer, Asking, Request};
-use crate::scenario::{Profile, Question, Scenario, Unit};
+use crate::run::measurement::{JobRequest, Measurement, Observation};
+use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 
 pub(super) const UP: Scenario = Scenario {
     name: "tcp-up",
     title: "TCP up",
     about: "How fast do bytes flow from the guest to the host? All of them are checked on arrival.",
-    questions: |profile| questions(&UP, Direction::Up, profile),
+    cells: |profile| cells(&UP, Direction::Up, profile),
 };
 
 pub(super) const DOWN: Scenario = Scenario {
     name: "tcp-down",
     title: "TCP down",
     about: "How fast do bytes flow from the host to the guest? All of them are checked on arrival.",
-    questions: |profile| questions(&DOWN, Direction::Down, profile),
+    cells: |profile| cells(&DOWN, Direction::Down, profile),
 };
 
 const ETHERNET_MTU: u16 = 1500;
 
-/// Hashed once, untimed.
+/// Bytes that are hashed once, untimed.
 const HASHED_BYTES: u64 = 64 << 20;
-/// For all of them, in seconds.
+/// Seconds for all of them.
 const HASH_LENGTH: f64 = 10.0;
 
 /// Streams, congestion control, MTU.
@@ -50,12 +50,12 @@ const FULL: &[Parameters] = &[
     (16, "bbr", Some(ETHERNET_MTU)),
 ];
 
-fn questions(scenario: &Scenario, direction: Direction, profile: Profile) -> Vec<Question> {
+fn cells(scenario: &Scenario, direction: Direction, profile: Profile) -> Vec<CellSpec> {
     let timed = profile.pick(QUICK, FULL).iter();
-    let timed = timed.map(|(streams, congestion_control, mtu)| Question {
+    let timed = timed.map(|(streams, congestion_control, mtu)| CellSpec {
         mtu: *mtu,
         congestion_control: Some(congestion_control),
-        ..Question::job(
+        ..CellSpec::job(
             scenario,
             &[
                 ("streams", &streams.to_string()),
@@ -73,23 +73,23 @@ fn questions(scenario: &Scenario, direction: Direction, profile: Profile) -> Vec
     timed.chain([hash(scenario, direction)]).collect()
 }
 
-fn hash(scenario: &Scenario, direction: Direction) -> Question {
+fn hash(scenario: &Scenario, direction: Direction) -> CellSpec {
     let job = Job::Hash {
         direction,
         bytes: HASHED_BYTES,
     };
-    let ask = move |asking: &Asking<'_>| -> Answer {
-        let mut answer = asking.request(Request {
+    let measure = move |measurement: &Measurement<'_>| -> Observation {
+        let mut observation = measurement.request(JobRequest {
             duration: HASH_LENGTH,
-            ..Request::usual(asking, job.clone())
+            ..JobRequest::usual(measurement, job.clone())
         });
-        if answer.is_measured() {
-            answer.set("errors", 0.0);
+        if observation.is_measured() {
+            observation.set("errors", 0.0);
         }
-        answer
+        observation
     };
-    Question {
+    CellSpec {
         cost: (0.0, 2.0),
-        ..Question::new(scenario, &[("check", "hash")], "errors", Unit::Nothing, ask).once(true)
+        ..CellSpec::new(scenario, &[("check", "hash")], "errors", Unit::Nothing, measure).once(true)
     }
 }

@@ -3,17 +3,17 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::schema::METRICS;
 
-fn all(profile: Profile) -> Vec<Question> {
+fn all(profile: Profile) -> Vec<CellSpec> {
     SCENARIOS
         .iter()
-        .flat_map(|scenario| (scenario.questions)(profile))
+        .flat_map(|scenario| (scenario.cells)(profile))
         .collect()
 }
 
 #[test]
-fn every_cell_has_a_name_of_its_own_and_a_known_figure() {
+fn cells_have_distinct_names_and_known_figures() {
     for profile in [Profile::Quick, Profile::Full] {
-        let cells: Vec<_> = all(profile).into_iter().map(|question| question.cell).collect();
+        let cells: Vec<_> = all(profile).into_iter().map(|spec| spec.cell).collect();
         let names: BTreeSet<_> = cells.iter().map(|cell| &cell.name).collect();
         assert_eq!(names.len(), cells.len());
         for cell in &cells {
@@ -27,23 +27,23 @@ fn every_cell_has_a_name_of_its_own_and_a_known_figure() {
     assert!(
         all(Profile::Full)
             .iter()
-            .any(|question| question.cell.name == "tcp-up/1/cubic/best")
+            .any(|spec| spec.cell.name == "tcp-up/1/cubic/best")
     );
 }
 
 #[test]
-fn the_quick_profile_is_part_of_the_full_one() {
+fn quick_profile_is_a_subset_of_the_full_one() {
     let names = |profile| {
         all(profile)
             .into_iter()
-            .map(|question| question.cell.name)
+            .map(|spec| spec.cell.name)
             .collect::<BTreeSet<_>>()
     };
     assert!(names(Profile::Quick).is_subset(&names(Profile::Full)));
 }
 
 #[test]
-fn what_is_done_follows_from_the_figures() {
+fn computes_amount_of_work_from_figures() {
     let values = BTreeMap::from([("mbps".to_owned(), 4000.0), ("per_s".to_owned(), 10.0)]);
     assert_eq!(Unit::Gbit.done(&values, 0.5), Some(2.0));
     assert_eq!(Unit::Transaction.done(&values, 0.5), Some(5.0));

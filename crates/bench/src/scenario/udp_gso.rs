@@ -1,24 +1,24 @@
-//! How many datagrams per second arrive when the sender hands many to the kernel at once.
+//! UDP throughput when the sender passes many datagrams to the kernel in one call.
 
 use crate::job::Job;
-use crate::scenario::{Question, Scenario, Unit};
+use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "udp-gso",
     title: "UDP with segmentation offload",
     about: "How many datagrams per second arrive if many go in one send?",
-    questions: |_| vec![question("gro", true), question("plain", false)],
+    cells: |_| vec![spec("gro", true), spec("plain", false)],
 };
 
-/// In one send: 56,000 bytes.
+/// Datagrams of one send: 56,000 bytes.
 const SEGMENTS: u16 = 40;
 const SIZE: u16 = 1400;
 
-fn question(receiver: &str, gro: bool) -> Question {
+fn spec(receiver: &str, gro: bool) -> CellSpec {
     let job = Job::SegmentedDatagrams {
         size: SIZE,
         segments: SEGMENTS,
         gro,
     };
-    Question::job(&SCENARIO, &[("receiver", receiver)], "per_s", Unit::Datagram, job)
+    CellSpec::job(&SCENARIO, &[("receiver", receiver)], "per_s", Unit::Datagram, job)
 }

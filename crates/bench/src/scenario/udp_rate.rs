@@ -1,46 +1,50 @@
-//! How many datagrams per second arrive: of a flood, and at the highest rate at which nearly all do.
+//! UDP throughput: as fast as possible, and at the highest rate without loss.
 
 use crate::job::Job;
-use crate::run::asking::{Answer, Asking, Request};
-use crate::scenario::{Profile, Question, Scenario, Unit};
+use crate::run::measurement::{JobRequest, Measurement, Observation};
+use crate::scenario::{CellSpec, Profile, Scenario, Unit};
 use crate::schema::Trial;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "udp-rate",
     title: "UDP rate",
     about: "How many datagrams per second arrive, and how many can be sent before some are lost?",
-    questions,
+    cells,
 };
 
-/// What may be lost of what counts as lossless.
+/// The share of datagrams that may be lost at a rate that counts as lossless.
 const TOLERANCE: f64 = 0.001;
 
-/// Rates that a search tries.
+/// Number of rates that a search tries.
 const STEPS: u32 = 6;
 
-fn questions(profile: Profile) -> Vec<Question> {
+fn cells(profile: Profile) -> Vec<CellSpec> {
     let sizes: &[u16] = profile.pick(&[64], &[64, 300, 1400]);
-    sizes.iter().map(|size| question(*size)).collect()
+    sizes.iter().map(|size| spec(*size)).collect()
 }
 
-fn question(size: u16) -> Question {
+fn spec(size: u16) -> CellSpec {
     let parameters = [("size", &*size.to_string())];
-    Question {
+    CellSpec {
         cost: (1.0 + f64::from(STEPS) / 2.0, f64::from(STEPS + 1) * 0.3),
-        ..Question::new(&SCENARIO, &parameters, "per_s", Unit::Datagram, move |asking| {
-            ask(size, asking)
-        })
+        ..CellSpec::new(
+            &SCENARIO,
+            &parameters,
+            "per_s",
+            Unit::Datagram,
+            move |measurement| measure(size, measurement),
+        )
     }
 }
 
-/// A flood; then, between nothing and what its sender managed, a bisection that begins below what arrived of it, each
-/// step half as long as a measurement. Without a step that is lossless there is no `lossless_per_s`.
-fn ask(size: u16, asking: &Asking<'_>) -> Answer {
-    let mut answer = asking.client(Job::Datagrams { size, rate: None });
-    let Some(flood) = trial(&answer) else {
-        return answer;
+/// Measures a flood, then searches by bisection between zero and the flood's rate. The search begins below the rate
+/// that arrived, and each step is half as long as a measurement. If no step is lossless, there is no `lossless_per_s`.
+fn measure(size: u16, measurement: &Measurement<'_>) -> Observation {
+    let mut observation = measurement.client(Job::Datagrams { size, rate: None });
+    let Some(flood) = trial(&observation) else {
+        return observation;
     };
-    answer.trials.push(flood);
+    observation.trials.push(flood);
     let mut lossless = (flood.loss < TOLERANCE).then_some(received_per_s(flood));
     let (mut low, mut high) = (0.0, flood.sent_per_s);
     let mut rate = (received_per_s(flood) * 0.9).max(1.0);
@@ -48,10 +52,10 @@ fn ask(size: u16, asking: &Asking<'_>) -> Answer {
         if low == 0.0 && lossless.is_some() {
             break;
         }
-        let step = asking.request(Request {
-            duration: asking.duration / 2.0,
-            ..Request::usual(
-                asking,
+        let step = measurement.request(JobRequest {
+            duration: measurement.duration / 2.0,
+            ..JobRequest::usual(
+                measurement,
                 Job::Datagrams {
                     size,
                     rate: Some(rate),
@@ -59,10 +63,10 @@ fn ask(size: u16, asking: &Asking<'_>) -> Answer {
             )
         });
         let Some(trial) = trial(&step) else {
-            answer.outcome = step.outcome;
-            return answer;
+            observation.outcome = step.outcome;
+            return observation;
         };
-        answer.trials.push(trial);
+        observation.trials.push(trial);
         if trial.loss < TOLERANCE {
             low = rate;
             lossless = Some(received_per_s(trial));
@@ -72,14 +76,20 @@ fn ask(size: u16, asking: &Asking<'_>) -> Answer {
         rate = (low + high) / 2.0;
     }
     if let Some(lossless) = lossless {
-        answer.set("lossless_per_s", lossless);
+        observation.set("lossless_per_s", lossless);
     }
-    answer
+    observation
 }
 
-/// What became of a measurement's datagrams.
-fn trial(answer: &Answer) -> Option<Trial> {
-    let value = |name| answer.values.get(name).filter(|_| answer.is_measured()).copied();
+/// Returns rate and loss of a measurement's datagrams.
+fn trial(observation: &Observation) -> Option<Trial> {
+    let value = |name| {
+        observation
+            .values
+            .get(name)
+            .filter(|_| observation.is_measured())
+            .copied()
+    };
     Some(Trial {
         sent_per_s: value("sent_per_s")?,
         loss: value("loss")?,

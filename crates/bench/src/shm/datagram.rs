@@ -1,18 +1,18 @@
-//! Frames as a guest without a stack reads and writes them.
+//! Frames that a guest without a network stack reads and writes.
 
 use super::engine::PORT;
 
 /// The guest's Ethernet address.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Where the protocol is in an IPv4 header behind an Ethernet header, and where UDP's destination port.
+/// Offsets of the protocol in an IPv4 header behind an Ethernet header, and of the destination port of UDP.
 const PROTOCOL: usize = 14 + 9;
 const DESTINATION: usize = 14 + 20 + 2;
 
 const UDP: u8 = 17;
 
-/// Who has 10.0.2.2? Tell 10.0.2.15 (RFC 826).
-pub(super) fn question() -> [u8; 42] {
+/// Returns an ARP request: who has 10.0.2.2, tell 10.0.2.15 (RFC 826).
+pub(super) fn arp_request() -> [u8; 42] {
     let mut frame = [0; 42];
     frame[..6].fill(0xff);
     frame[6..12].copy_from_slice(&OURS);
@@ -23,26 +23,26 @@ pub(super) fn question() -> [u8; 42] {
     frame
 }
 
-/// Whether it is an ARP reply.
-pub(super) fn is_answer(frame: &[u8]) -> bool {
+/// Returns true if the frame is an ARP reply.
+pub(super) fn is_arp_reply(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 2])
 }
 
-/// Whether it is a datagram to the published port, in an IPv4 header without options.
-pub(super) fn is_one(frame: &[u8]) -> bool {
+/// Returns true if the frame is a datagram to the published port, in an IPv4 header without options.
+pub(super) fn is_for_guest(frame: &[u8]) -> bool {
     frame.get(12..15) == Some(&[8, 0, 0x45])
         && frame.get(PROTOCOL) == Some(&UDP)
         && frame.get(DESTINATION..DESTINATION + 2) == Some(&PORT.to_be_bytes())
 }
 
-/// Sends it back where it came from. Its checksums are sums, whose terms change places.
-pub(super) fn turn(frame: &mut [u8]) {
+/// Swaps source and destination. The checksums stay valid, as they are sums.
+pub(super) fn swap_endpoints(frame: &mut [u8]) {
     swap::<6>(frame, 0);
     swap::<4>(frame, 26);
     swap::<2>(frame, 34);
 }
 
-/// Two neighbours of `N` bytes at `at`.
+/// Swaps two adjacent fields of `N` bytes at `at`.
 fn swap<const N: usize>(frame: &mut [u8], at: usize) {
     let (left, right) = frame[at..at + 2 * N].split_at_mut(N);
     left.swap_with_slice(right);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_goes_back() {
+    fn swaps_endpoints_of_datagram_for_guest() {
         let mut frame = vec![0; 14 + 20 + 8 + 2];
         frame[..12].copy_from_slice(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
         frame[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -61,13 +61,13 @@ mod tests {
         frame[26..34].copy_from_slice(&[10, 0, 2, 2, 10, 0, 2, 15]);
         frame[34..38].copy_from_slice(&[0xab, 0xcd, 0x13, 0x88]);
         frame[42..].copy_from_slice(b"hi");
-        assert!(is_one(&frame));
-        turn(&mut frame);
+        assert!(is_for_guest(&frame));
+        swap_endpoints(&mut frame);
         assert_eq!(frame[..12], [2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
         assert_eq!(frame[26..34], [10, 0, 2, 15, 10, 0, 2, 2]);
         assert_eq!(frame[34..38], [0x13, 0x88, 0xab, 0xcd]);
         assert_eq!(frame[42..], *b"hi");
-        assert!(!is_one(&frame), "to somebody else");
-        assert!(!is_one(&question()) && !is_answer(&question()) && !is_one(b""));
+        assert!(!is_for_guest(&frame), "to another port");
+        assert!(!is_for_guest(&arp_request()) && !is_arp_reply(&arp_request()) && !is_for_guest(b""));
     }
 }

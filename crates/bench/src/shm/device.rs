@@ -1,4 +1,4 @@
-//! The device's side of shared memory: a generator, and a sink.
+//! The device's side of shared memory: a generator and a sink.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::Task;
-use super::process::{Guest, Outcome, Watch};
+use super::process::{Guest, SideCounts, Stopwatch};
 
-/// Frames that are shown at once.
+/// Number of frames that are published at once.
 const BURST: usize = 64;
 
-/// How long to look around before sleeping.
+/// Time of polling before the device sleeps.
 const WINDOW: Duration = Duration::from_micros(50);
 
-/// Turns after which to look whether the guest is done.
+/// Number of turns between checks whether the guest is done.
 const TURNS: u32 = 256;
 
 /// A device between its two rings.
@@ -58,13 +58,13 @@ impl<'m> Device<'m> {
         })
     }
 
-    /// Serves a guest until it is done.
-    pub(super) fn serve(&mut self, task: Task, guest: &Guest) -> Result<Outcome> {
+    /// Serves a guest until it is done. Returns the device's counts.
+    pub(super) fn serve(&mut self, task: Task, guest: &Guest) -> Result<SideCounts> {
         let mut frame = vec![0x55; HEADER + task.frame()];
         frame[..HEADER].fill(0);
         // num_buffers
         frame[HEADER - 2] = 1;
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         let mut idle: Option<Instant> = None;
         let mut turn = 0_u32;
         loop {
@@ -101,7 +101,7 @@ impl<'m> Device<'m> {
         Ok(watch.stop(self.frames, self.called))
     }
 
-    /// Fills buffers of the guest's, a burst of them at most.
+    /// Fills at most a burst of the guest's buffers.
     fn generate(&mut self, frame: &[u8]) -> Result<usize> {
         let mut ring = self.to_guest.attach(self.memory)?;
         ring.suppress();
@@ -120,13 +120,13 @@ impl<'m> Device<'m> {
         Ok(made)
     }
 
-    /// Reads the guest's frames, a burst of them at most.
+    /// Reads at most a burst of the guest's frames.
     fn sink(&mut self) -> Result<usize> {
         let mut ring = self.from_guest.attach(self.memory)?;
         ring.suppress();
         ring.poll()?;
-        let mut taken = 0;
-        while taken < BURST {
+        let mut received = 0;
+        while received < BURST {
             let scratch = &mut self.scratch;
             let popped = ring.pop(|piece| {
                 let len = piece.area.len().min(scratch.len());
@@ -134,21 +134,22 @@ impl<'m> Device<'m> {
             })?;
             let Some(chain) = popped else { break };
             ring.put(chain, 0);
-            taken += 1;
+            received += 1;
         }
         if ring.publish() {
             self.call(1)?;
         }
-        self.frames += taken as u64;
-        Ok(taken)
+        self.frames += received as u64;
+        Ok(received)
     }
 
-    /// Asks to be notified, and says whether there is something by now.
+    /// Enables notifications. Returns true if frames have arrived meanwhile.
     fn rearm(&mut self, task: Task) -> Result<bool> {
         let sent = self.from_guest.attach(self.memory)?.rearm()?;
-        let room = match task.generates() {
-            true => self.to_guest.attach(self.memory)?.rearm()?,
-            false => 0,
+        let room = if task.generates() {
+            self.to_guest.attach(self.memory)?.rearm()?
+        } else {
+            0
         };
         Ok(sent + room > 0)
     }

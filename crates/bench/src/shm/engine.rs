@@ -11,30 +11,35 @@ use pontoon_guest::{Attached, Options, Pacing, attach};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
-use super::memory::Count;
+use super::memory::SharedCounter;
 use super::process::Guest;
-use super::source::{Fed, Source};
+use super::source::{Source, SourceResult};
 use super::unikernel::{self, Packets, Rings};
-use super::{Bench, Case, Link, Sample, Sends, Task};
-use crate::run::processes::{Processes, Use};
+use super::{Case, Harness, Link, Sample, SendMode, Task};
+use crate::run::processes::{Processes, Usage};
 use crate::stack::unprivileged;
 
 /// The published port, on the host and of the guest.
 pub(super) const PORT: u16 = 5000;
 
-/// How long the engine may take to begin, or to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the engine to start, and to end.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a guest waits for a frame before it looks at the clock.
+/// Time that a guest waits for a frame before it reads the clock.
 const TURN: Duration = Duration::from_millis(20);
 
-pub(super) fn measure(bench: &Bench<'_>, case: Case, pacing: Pacing, sends: Sends) -> Result<Sample> {
-    let taken = Count::new()?;
-    let (task, duration) = (case.task, bench.duration);
+pub(super) fn measure(
+    harness: &Harness<'_>,
+    case: Case,
+    pacing: Pacing,
+    send_mode: SendMode,
+) -> Result<Sample> {
+    let received = SharedCounter::new()?;
+    let (task, duration) = (case.task, harness.duration);
     match case.link {
         Link::Memory(waits) => {
-            let socket = bench.socket()?;
-            let mut command = command(bench, pacing)?;
+            let socket = harness.socket()?;
+            let mut command = command(harness, pacing)?;
             command
                 .args(["--protocol", "vhost-user", "--socket"])
                 .arg(&socket);
@@ -46,36 +51,36 @@ pub(super) fn measure(bench: &Bench<'_>, case: Case, pacing: Pacing, sends: Send
             };
             let net: Attached = attach(socket, options)?;
             let mut net = Rings(net);
-            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &taken))?;
-            engine.watch(guest, task, sends, &taken)
+            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &received))?;
+            engine.measure(guest, task, send_mode, &received)
         }
         Link::Packet | Link::Tap(_) => {
             let flags = SocketFlags::CLOEXEC;
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            let mut command = command(bench, pacing)?;
+            let mut command = command(harness, pacing)?;
             command.args(["--protocol", "packet", "--fd", &theirs.as_raw_fd().to_string()]);
-            // There is one thread, so that nothing else inherits it.
+            // There is one thread, so no other program inherits it.
             fcntl_setfd(&theirs, FdFlags::empty())?;
             let engine = Engine::start(&mut command)?;
             drop(theirs);
             for way in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
                 sockopt::set_socket_timeout(&ours, way, Some(TURN))?;
             }
-            // Ours stays open: without it the engine would end before its CPU time is read.
+            // The socket stays open: at its end the engine would end before its CPU time is read.
             let mut net = Packets(ours);
-            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &taken))?;
-            engine.watch(guest, task, sends, &taken)
+            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &received))?;
+            engine.measure(guest, task, send_mode, &received)
         }
     }
 }
 
-fn command(bench: &Bench<'_>, pacing: Pacing) -> Result<Command> {
+fn command(harness: &Harness<'_>, pacing: Pacing) -> Result<Command> {
     let io = match pacing {
         Pacing::Event => "event",
         Pacing::Hybrid => "hybrid",
         Pacing::Poll => "poll",
     };
-    let mut command = unprivileged(bench.pontoon()?);
+    let mut command = unprivileged(harness.pontoon()?);
     command
         .args([
             "vm",
@@ -91,7 +96,7 @@ fn command(bench: &Bench<'_>, pacing: Pacing) -> Result<Command> {
     Ok(command)
 }
 
-/// `pontoon vm` at work.
+/// A running `pontoon vm`.
 struct Engine(Child);
 
 impl Engine {
@@ -100,7 +105,7 @@ impl Engine {
         Ok(Self(child.context("cannot run pontoon vm")?))
     }
 
-    /// Waits for what the engine has to do first.
+    /// Waits until `done` returns a value.
     fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
@@ -110,30 +115,36 @@ impl Engine {
             if let Some(status) = self.0.try_wait()? {
                 bail!("pontoon vm has ended: {status}");
             }
-            ensure!(begin.elapsed() < PATIENCE, "pontoon vm does not begin");
+            ensure!(begin.elapsed() < TIMEOUT, "pontoon vm does not start in time");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Feeds the guest, and says what came of it.
-    fn watch(mut self, guest: Guest, task: Task, sends: Sends, taken: &Count) -> Result<Sample> {
+    /// Runs the source, and returns the sample.
+    fn measure(
+        mut self,
+        guest: Guest,
+        task: Task,
+        send_mode: SendMode,
+        received: &SharedCounter,
+    ) -> Result<Sample> {
         self.until(|| match guest.is_done() {
-            // It has failed, and said why.
+            // The guest has failed, and has printed the reason.
             Ok(true) | Err(_) => Some(()),
-            Ok(false) => (taken.load(Ordering::Acquire) > 0).then_some(()),
+            Ok(false) => (received.load(Ordering::Acquire) > 0).then_some(()),
         })?;
-        let source = Source::new(task, sends)?;
-        let ids = Processes::living(&[guest.id()]).stack();
-        let (begin, before) = (Instant::now(), Use::activity(&ids).cpu_s);
-        let Fed {
+        let source = Source::new(task, send_mode)?;
+        let ids = Processes::running(&[guest.id()]).stack();
+        let (begin, before) = (Instant::now(), Usage::activity(&ids).cpu_s);
+        let SourceResult {
             sent,
             lost,
             rate,
             cpu,
-        } = source.feed(&guest, taken)?;
+        } = source.run(&guest, received)?;
         let elapsed = begin.elapsed().as_secs_f64();
-        let device = Use::activity(&ids).cpu_s - before;
-        let guest = guest.outcome()?;
+        let device = Usage::activity(&ids).cpu_s - before;
+        let guest = guest.counts()?;
         let frames = guest.frames.max(1) as f64;
         Ok(Sample {
             rate: rate.unwrap_or(guest.frames as f64 / guest.seconds()),
@@ -151,9 +162,9 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-        // What it has started ends with it, but a moment later, and is not to be measured with whoever comes next.
+        // Processes that the engine has started end a moment later, and must not be part of the next measurement.
         let begin = Instant::now();
-        while !Processes::living(&[]).is_empty() && begin.elapsed() < PATIENCE {
+        while !Processes::running(&[]).is_empty() && begin.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

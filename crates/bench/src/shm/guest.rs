@@ -1,4 +1,4 @@
-//! What the guest does with frames in shared memory.
+//! The guest's part with frames in shared memory.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use pontoon_guest::{Interface, Platform, Process, QueueError};
 use pontoon_ring::memory::{Raw, Window};
 
 use super::Task;
-use super::process::{Outcome, Watch};
+use super::process::{SideCounts, Stopwatch};
 
-/// Frames each way.
+/// Number of frames in each direction.
 pub(super) const SIZE: usize = 256;
 
-pub(super) type Net<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
+pub(super) type NetInterface<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
 
-/// Frames after which the clock is looked at, where they do not stop coming.
+/// Number of frames after which the clock is read, if frames do not stop arriving.
 const TURN: usize = 1024;
 
-/// Moves frames for so long.
-pub(super) fn work(net: &mut Net<'_>, task: Task, duration: Duration) -> Result<Outcome> {
+/// Moves frames for `duration`. Returns the guest's counts.
+pub(super) fn work(net: &mut NetInterface<'_>, task: Task, duration: Duration) -> Result<SideCounts> {
     net.start();
-    let watch = Watch::start();
+    let watch = Stopwatch::start();
     let end = net.platform().now() + duration;
     let rung = net.counters().doorbells;
     while watch.elapsed() < duration {
@@ -40,8 +40,8 @@ pub(super) fn work(net: &mut Net<'_>, task: Task, duration: Duration) -> Result<
     Ok(watch.stop(frames, counters.doorbells - rung))
 }
 
-/// Takes frames while there are any, but no more than a turn of them.
-fn take(net: &mut Net<'_>, echo: bool, end: Duration) -> Result<()> {
+/// Receives frames while there are any, up to a turn.
+fn take(net: &mut NetInterface<'_>, echo: bool, end: Duration) -> Result<()> {
     let mut frame = [0; 1514];
     for _ in 0..TURN {
         let Some(len) = net.read(&mut frame)? else { break };
@@ -53,7 +53,7 @@ fn take(net: &mut Net<'_>, echo: bool, end: Duration) -> Result<()> {
 }
 
 /// Sends a turn of frames.
-fn send(net: &mut Net<'_>, batch: usize, end: Duration) -> Result<()> {
+fn send(net: &mut NetInterface<'_>, batch: usize, end: Duration) -> Result<()> {
     let frame = [0x55; 64];
     for _ in 0..TURN / batch {
         for _ in 0..batch {
@@ -64,8 +64,8 @@ fn send(net: &mut Net<'_>, batch: usize, end: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Queues a frame, as soon as there is room for it.
-fn queue(net: &mut Net<'_>, frame: &[u8], end: Duration) -> Result<()> {
+/// Queues a frame, and waits for room if necessary.
+fn queue(net: &mut NetInterface<'_>, frame: &[u8], end: Duration) -> Result<()> {
     loop {
         match net.queue(frame) {
             Ok(()) => return Ok(()),

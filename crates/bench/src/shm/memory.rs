@@ -15,8 +15,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::Task;
 use super::device::Device;
-use super::guest::{self, Net, SIZE};
-use super::process::{Guest, Outcome};
+use super::guest::{self, NetInterface, SIZE};
+use super::process::{Guest, SideCounts};
 
 const MAP: Map<SIZE> = Map::new(ORIGIN, 1514);
 const ORIGIN: u64 = 1 << 20;
@@ -25,8 +25,8 @@ const FEATURES: Features = Features {
     indirect: false,
 };
 
-/// What the guest and the device found.
-pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<(Outcome, Outcome)> {
+/// Returns the counts of the guest and of the device.
+pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<(SideCounts, SideCounts)> {
     let shared = Shared::new(MAP.bytes())?;
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let (connection, ours) = io::pipe()?;
@@ -46,33 +46,33 @@ pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<
         [call0?, call1?],
         pacing,
     )?;
-    let mut net = Net::new(shared.window(), MAP, FEATURES, process, pacing)?;
+    let mut net = NetInterface::new(shared.window(), MAP, FEATURES, process, pacing)?;
     let guest = Guest::new(|| guest::work(&mut net, task, duration))?;
     let served = device.serve(task, &guest)?;
     drop(ours);
-    Ok((guest.outcome()?, served))
+    Ok((guest.counts()?, served))
 }
 
-/// A number that both processes see.
-pub(super) struct Count(Shared);
+/// A number in memory that both processes share.
+pub(super) struct SharedCounter(Shared);
 
-impl Count {
+impl SharedCounter {
     pub(super) fn new() -> io::Result<Self> {
         Shared::new(size_of::<AtomicU64>()).map(Self)
     }
 }
 
-impl Deref for Count {
+impl Deref for SharedCounter {
     type Target = AtomicU64;
 
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: the mapping is aligned to a page, holds zeros or what was stored, lives as long as `self`, and nothing
-        // accesses it but by this.
+        // SAFETY: the mapping is page-aligned, contains zeros or what was stored, lives as long as `self`, and is
+        // accessed only through this reference.
         unsafe { self.0.base.cast().as_ref() }
     }
 }
 
-/// Memory of both processes.
+/// Memory that both processes share.
 struct Shared {
     base: NonNull<u8>,
     len: usize,
@@ -80,7 +80,7 @@ struct Shared {
 
 impl Shared {
     fn new(len: usize) -> io::Result<Self> {
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses an unused address range.
         let base = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -94,8 +94,8 @@ impl Shared {
     }
 
     fn window(&self) -> Window<Raw<'_>> {
-        // SAFETY: the mapping is there as long as `self` is borrowed, and nothing but `Raw`s accesses it: the pointer is
-        // private. Each process has one thread.
+        // SAFETY: the mapping exists while `self` is borrowed, and only `Raw`s access it: the pointer is private. Each
+        // process has one thread.
         let raw = unsafe { Raw::new(self.base, self.len) };
         Window::new(raw, ORIGIN)
     }
@@ -103,7 +103,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nobody borrows it any more.
+        // SAFETY: the mapping is owned by this value, and no borrow of it is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

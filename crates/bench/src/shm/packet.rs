@@ -1,4 +1,4 @@
-//! A measurement over a SOCK_SEQPACKET socket: each side makes a call for each frame.
+//! A measurement over a SOCK_SEQPACKET socket, with a system call of each side for each frame.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -11,31 +11,31 @@ use rustix::net::{
 };
 
 use super::Task;
-use super::process::{Guest, Outcome, Watch};
+use super::process::{Guest, SideCounts, Stopwatch};
 
-/// Frames in one direction before the other one has its turn.
+/// Number of frames in one direction before the other has its turn.
 const BURST: u64 = 64;
 
-/// How long the guest waits for a frame before it looks at the clock.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Time that the guest waits for a frame before it reads the clock.
+const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// What the guest and the device found.
-pub(super) fn measure(task: Task, duration: Duration) -> Result<(Outcome, Outcome)> {
+/// Returns the counts of the guest and of the device.
+pub(super) fn measure(task: Task, duration: Duration) -> Result<(SideCounts, SideCounts)> {
     let flags = SocketFlags::CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Recv, Some(PATIENCE))?;
-    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Send, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Recv, Some(TIMEOUT))?;
+    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Send, Some(TIMEOUT))?;
     let guest = Guest::new(|| work(&theirs, task, duration))?;
     drop(theirs);
     let served = serve(&ours, task, &guest)?;
-    Ok((guest.outcome()?, served))
+    Ok((guest.counts()?, served))
 }
 
-/// The guest.
-fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<Outcome> {
+/// Runs the guest.
+fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<SideCounts> {
     let mut frame = [0; 2048];
     let mut frames = 0;
-    let watch = Watch::start();
+    let watch = Stopwatch::start();
     while watch.elapsed() < duration {
         for _ in 0..BURST {
             let len = match task {
@@ -61,34 +61,35 @@ fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<Outcome> {
     Ok(watch.stop(frames, 0))
 }
 
-/// The device: a generator, and a sink.
-fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<Outcome> {
+/// Runs the device: a generator and a sink.
+fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<SideCounts> {
     let frame = vec![0x55; task.frame()];
     let mut buffer = [0; 2048];
     let mut frames = 0;
-    let watch = Watch::start();
+    let watch = Stopwatch::start();
     loop {
-        let made = match task.generates() {
-            true => burst(|| send(socket, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?,
-            false => Some(0),
+        let made = if task.generates() {
+            burst(|| send(socket, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?
+        } else {
+            Some(0)
         };
-        let taken = match task {
+        let received = match task {
             Task::Echo | Task::Send(_) => {
                 burst(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).map(|(len, _)| len))?
             }
             Task::Receive | Task::Idle => Some(0),
         };
-        let (Some(made), Some(taken)) = (made, taken) else {
+        let (Some(made), Some(received)) = (made, received) else {
             return Ok(watch.stop(frames, 0));
         };
-        frames += made + taken;
-        if made + taken == 0 {
+        frames += made + received;
+        if made + received == 0 {
             wait(socket, task, guest)?;
         }
     }
 }
 
-/// Moves frames, a burst of them at most, and says how many. `None`: the guest has closed its end.
+/// Moves at most a burst of frames. Returns their number, or `None` if the guest has closed its end.
 fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
     for moved in 0..BURST {
         match one() {
@@ -101,7 +102,7 @@ fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
     Ok(Some(BURST))
 }
 
-/// Until there is something to do, or the guest is done.
+/// Waits until the socket is ready, or the guest is done.
 fn wait(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<()> {
     let mut flags = PollFlags::IN;
     flags.set(PollFlags::OUT, task.generates());

@@ -1,4 +1,4 @@
-//! The guest's process: forked, locked in, and heard once.
+//! The guest's process: forked, restricted by seccomp, and with one result.
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Read, Write};
@@ -12,52 +12,52 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 use rustix::time::{ClockId, clock_gettime};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// What one side has to say about a measurement.
+/// Counts of one side of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
-    /// Frames that it moved.
+pub(super) struct SideCounts {
+    /// Frames moved.
     pub(super) frames: u64,
-    /// Times that it notified the other side.
+    /// Notifications sent to the other side.
     pub(super) notifications: u64,
-    /// Times that it slept until the other side notified it, where it knows.
+    /// The number of times that it slept until a notification, if known.
     pub(super) sleeps: u64,
-    /// Nanoseconds that it took.
+    /// Nanoseconds of wall-clock time.
     pub(super) wall: u64,
-    /// Nanoseconds of CPU time that it took.
+    /// Nanoseconds of CPU time.
     pub(super) cpu: u64,
 }
 
-/// A watch on the time that this process takes.
-pub(super) struct Watch {
+/// A stopwatch of wall-clock time and of this process's CPU time.
+pub(super) struct Stopwatch {
     begin: Instant,
     cpu: Duration,
 }
 
-/// A guest at work. It dies with us.
+/// A running guest. The kernel kills it when this process ends.
 pub(super) struct Guest {
     pid: Pid,
     result: PipeReader,
 }
 
 impl Guest {
-    /// Runs `body` in a process that may make only the system calls that frames, clocks and sleep take: what it borrows is
-    /// closed by the end of that process.
+    /// Runs `body` in a process that may make only the system calls for frames, clocks and sleep. Descriptors that it
+    /// borrows are closed at the end of that process.
     ///
     /// # Errors
     /// Out of processes or descriptors, or there is more than one thread.
-    pub(super) fn new(body: impl FnOnce() -> Result<Outcome>) -> Result<Self> {
+    pub(super) fn new(body: impl FnOnce() -> Result<SideCounts>) -> Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
-            bail!("{threads} threads where there must be one");
+            bail!("cannot fork with {threads} threads");
         }
         let filter = filter()?;
-        // The first look at a clock finds the vDSO, by a call that the guest may not make.
-        Watch::start();
+        // The first read of a clock locates the vDSO by a system call that the guest may not make.
+        Stopwatch::start();
         let (result, mut ours) = io::pipe()?;
-        // SAFETY: there is one thread, so that the child's copy of memory holds no lock that nobody will release.
+        // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
         match unsafe { libc::fork() } {
             0 => {
-                // Nothing of the parent's that is further up the stack may run in the child.
+                // The child must not return into its caller, whose values are the parent's.
                 let done = catch_unwind(AssertUnwindSafe(|| -> Result<()> {
                     set_parent_process_death_signal(Some(Signal::KILL))?;
                     seccompiler::apply_filter(&filter)?;
@@ -66,12 +66,12 @@ impl Guest {
                 let status = match done {
                     Ok(Ok(())) => 0,
                     Ok(Err(error)) => {
-                        eprintln!("the guest: {error:#}");
+                        eprintln!("error: guest: {error:#}");
                         1
                     }
                     Err(_) => 1,
                 };
-                // SAFETY: ends the process at once, without what else is to be done at its exit, which is the parent's.
+                // SAFETY: ends the process at once, without the exit handlers, which are the parent's.
                 unsafe { libc::_exit(status) }
             }
             pid => {
@@ -86,27 +86,27 @@ impl Guest {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Whether it has found something, or died.
+    /// Returns true if the guest has written its result, or has ended.
     pub(super) fn is_done(&self) -> Result<bool> {
         let mut fds = [PollFd::new(self, PollFlags::IN)];
         Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
     }
 
-    /// What the guest found, for which this waits.
+    /// Waits for the guest's counts.
     ///
     /// # Errors
-    /// It died.
-    pub(super) fn outcome(mut self) -> Result<Outcome> {
-        let mut bytes = [0; Outcome::BYTES];
+    /// The guest has ended without a result.
+    pub(super) fn counts(mut self) -> Result<SideCounts> {
+        let mut bytes = [0; SideCounts::BYTES];
         self.result
             .read_exact(&mut bytes)
-            .context("the guest's process died")?;
-        Ok(Outcome::from_bytes(bytes))
+            .context("the guest's process ended without a result")?;
+        Ok(SideCounts::from_bytes(bytes))
     }
 }
 
 impl AsFd for Guest {
-    /// Readable when the guest is done, or dead.
+    /// Returns a descriptor that is readable when the guest is done or has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.result.as_fd()
     }
@@ -114,13 +114,13 @@ impl AsFd for Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It cannot be another's id before it is waited for.
+        // The process id cannot have been reused: the guest was not waited for.
         let _ = kill_process(self.pid, Signal::KILL);
         let _ = waitpid(Some(self.pid), WaitOptions::empty());
     }
 }
 
-impl Watch {
+impl Stopwatch {
     pub(super) fn start() -> Self {
         Self {
             begin: Instant::now(),
@@ -132,10 +132,10 @@ impl Watch {
         self.begin.elapsed()
     }
 
-    /// What came of it until now.
-    pub(super) fn stop(&self, frames: u64, notifications: u64) -> Outcome {
+    /// Returns the counts with the times until now.
+    pub(super) fn stop(&self, frames: u64, notifications: u64) -> SideCounts {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Outcome {
+        SideCounts {
             frames,
             notifications,
             sleeps: 0,
@@ -145,19 +145,19 @@ impl Watch {
     }
 }
 
-/// CPU time of this process.
+/// Returns the CPU time of this process.
 fn cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
-impl Outcome {
+impl SideCounts {
     const BYTES: usize = 40;
 
     pub(super) fn seconds(&self) -> f64 {
         Duration::from_nanos(self.wall).as_secs_f64()
     }
 
-    /// CPUs busy.
+    /// Returns the number of CPUs used.
     pub(super) fn load(&self) -> f64 {
         self.cpu as f64 / self.wall as f64
     }
@@ -184,7 +184,7 @@ impl Outcome {
     }
 }
 
-/// Kills whoever makes any other call.
+/// Returns a filter that kills the process at any other system call.
 fn filter() -> Result<BpfProgram> {
     let calls = [
         libc::SYS_read,

@@ -1,4 +1,4 @@
-//! Solo5's tender for seccomp, with its test of networks, over a tap: echo requests from the host's kernel.
+//! Solo5's tender for seccomp with its network test, over a tap: echo requests from the host's kernel.
 
 use std::io::IoSlice;
 use std::net::Ipv4Addr;
@@ -17,37 +17,37 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
-use super::process::Watch;
+use super::process::Stopwatch;
 use super::{Sample, Task};
 use crate::network::ip;
-use crate::run::processes::Use;
+use crate::run::processes::Usage;
 
-/// The guest's address, which its test has built in.
+/// The guest's address, a constant of Solo5's test.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Timeout of an answer.
+const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long the tender may take to begin.
+/// Time limit for the tender to start.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// What was built.
+/// The programs of a Solo5 tree.
 pub(super) struct Solo5 {
     tender: PathBuf,
     guest: PathBuf,
 }
 
 impl Solo5 {
-    /// In a source tree of Solo5.
+    /// Finds the programs in a source tree of Solo5.
     ///
     /// # Errors
-    /// It has not been built.
+    /// The tree has not been built.
     pub(super) fn find(tree: &Path) -> Result<Self> {
         let found = |path: &str| {
             let path = tree.join(path);
             ensure!(
                 path.is_file(),
-                "{} is not there (try: make in it)",
+                "{} does not exist (try: make in the source tree of Solo5)",
                 path.display()
             );
             Ok(path)
@@ -58,7 +58,7 @@ impl Solo5 {
         })
     }
 
-    /// Echo requests with `window` of them on their way.
+    /// Measures echo requests with `window` of them in flight.
     pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<Sample> {
         ip(&format!(
             "tuntap add dev solo5 mode tap user {}
@@ -76,16 +76,16 @@ impl Solo5 {
         command.arg("--net:service0=solo5").arg(&self.guest);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let tender = Tender(child.with_context(|| format!("cannot run {}", self.tender.display()))?);
-        let mut pings = Pings::new()?;
+        let mut source = PingSource::new()?;
         let begin = Instant::now();
-        while pings.exchange(1, Duration::ZERO)?.answers == 0 {
+        while source.exchange(1, Duration::ZERO)?.answers == 0 {
             ensure!(begin.elapsed() < BEGIN, "Solo5's guest does not answer");
         }
         let ids = [tender.0.id()];
-        let (before, watch) = (Use::activity(&ids).cpu_s, Watch::start());
-        let exchanged = pings.exchange(window, duration)?;
+        let (before, watch) = (Usage::activity(&ids).cpu_s, Stopwatch::start());
+        let exchanged = source.exchange(window, duration)?;
         let source = watch.stop(exchanged.answers, 0);
-        let guest = Use::activity(&ids).cpu_s - before;
+        let guest = Usage::activity(&ids).cpu_s - before;
         Ok(Sample {
             rate: exchanged.answers as f64 / source.seconds(),
             guest: guest / source.seconds(),
@@ -105,8 +105,8 @@ impl Drop for Tender {
     }
 }
 
-/// Who pings.
-struct Pings {
+/// The sender of echo requests.
+struct PingSource {
     socket: OwnedFd,
     request: Vec<u8>,
     batch: Batch,
@@ -119,7 +119,7 @@ struct Exchanged {
     lost: u64,
 }
 
-impl Pings {
+impl PingSource {
     fn new() -> Result<Self> {
         let protocol = Some(ipproto::ICMP);
         let socket = socket_with(
@@ -130,8 +130,8 @@ impl Pings {
         )?;
         icmp::only_echo_replies(&socket, Family::V4)?;
         connect(&socket, &SocketAddrV4::new(GUEST, 0))?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
-        // RFC 792: an echo request, its checksum, and nothing but zeros behind them.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
+        // RFC 792: an echo request with its checksum, and zeros.
         let mut request = vec![0; 8 + Task::Echo.payload()];
         request[0] = 8;
         request[2..4].copy_from_slice(&[0xf7, 0xff]);
@@ -142,7 +142,7 @@ impl Pings {
         })
     }
 
-    /// Asks and hears for so long, many in each call.
+    /// Sends requests and receives replies for `duration`, many in each call.
     fn exchange(&mut self, window: usize, duration: Duration) -> Result<Exchanged> {
         let mut exchanged = Exchanged::default();
         let requests = vec![IoSlice::new(&self.request); window];
@@ -161,7 +161,7 @@ impl Pings {
                     exchanged.answers += answers as u64;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => exchanged.lost += std::mem::take(&mut ahead) as u64,
-                Err(error) => return Err(error).context("no answers"),
+                Err(error) => return Err(error).context("cannot receive replies"),
             }
             if begin.elapsed() >= duration {
                 return Ok(exchanged);

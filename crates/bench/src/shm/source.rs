@@ -1,4 +1,4 @@
-//! The source on the host: datagrams to the published port, and what comes back.
+//! The source on the host: sends datagrams to the published port, and receives echoes.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::Ordering;
@@ -10,20 +10,20 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::engine::PORT;
-use super::memory::Count;
-use super::process::{Guest, Watch};
-use super::{Sends, Task};
+use super::memory::SharedCounter;
+use super::process::{Guest, Stopwatch};
+use super::{SendMode, Task};
 
-/// Datagrams that may be on their way: as many of 1,300 bytes as the receive buffer of a socket holds by default.
+/// Datagrams in flight: as many of 1,300 bytes as a socket's default receive buffer holds.
 pub(super) const WINDOW: usize = 128;
 
-/// Datagrams of one call.
+/// Number of datagrams of one call.
 const SEGMENTS: usize = 16;
 
-/// How long what is on its way may take.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Time after which datagrams in flight count as lost.
+const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long the source sleeps while enough is on its way.
+/// Time that the source sleeps while the window is full.
 const PAUSE: Duration = Duration::from_micros(20);
 
 pub(super) struct Source {
@@ -33,24 +33,24 @@ pub(super) struct Source {
     payload: Vec<u8>,
 }
 
-/// What came of it.
-pub(super) struct Fed {
+/// The figures of the source.
+pub(super) struct SourceResult {
     pub(super) sent: u64,
     pub(super) lost: u64,
-    /// Echoes per second, where there are any.
+    /// Echoes per second, if the guest echoes.
     pub(super) rate: Option<f64>,
     pub(super) cpu: Duration,
 }
 
 impl Source {
-    pub(super) fn new(task: Task, sends: Sends) -> Result<Self> {
+    pub(super) fn new(task: Task, send_mode: SendMode) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect((Ipv4Addr::LOCALHOST, PORT))?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
         udp::coalesce(&socket).context("no UDP_GRO")?;
-        let burst = match sends {
-            Sends::Plainly => 1,
-            Sends::Segmented => SEGMENTS,
+        let burst = match send_mode {
+            SendMode::Single => 1,
+            SendMode::Segmented => SEGMENTS,
         };
         if burst > 1 {
             udp::set_segment(&socket, task.payload() as u16).context("no UDP_SEGMENT")?;
@@ -63,41 +63,41 @@ impl Source {
         })
     }
 
-    /// Sends until the guest is done, and never more than [`WINDOW`] ahead of what has arrived: a source that floods costs
-    /// the CPU that others need, for datagrams that are lost.
-    pub(super) fn feed(&self, guest: &Guest, taken: &Count) -> Result<Fed> {
-        // Sleeps end when they should, and not 50 us later.
+    /// Sends until the guest is done, with at most [`WINDOW`] datagrams in flight: a flood would take the CPU time that
+    /// others need, for datagrams that are dropped.
+    pub(super) fn run(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
+        // The default slack would prolong each sleep by 50 us.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         let fed = match self.task {
             Task::Echo => self.exchange(guest)?,
-            Task::Receive | Task::Send(_) | Task::Idle => self.push(guest, taken)?,
+            Task::Receive | Task::Send(_) | Task::Idle => self.push(guest, received)?,
         };
-        Ok(Fed {
+        Ok(SourceResult {
             cpu: Duration::from_nanos(watch.stop(0, 0).cpu),
             ..fed
         })
     }
 
-    fn push(&self, guest: &Guest, taken: &Count) -> Result<Fed> {
-        // Given up as lost, which they may not be.
+    fn push(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
+        // Presumed lost, which some may not be.
         let (mut sent, mut given_up) = (0_u64, 0_u64);
         let mut moved = (0, Instant::now());
         while !guest.is_done()? {
-            let arrived = taken.load(Ordering::Acquire).saturating_sub(1);
+            let arrived = received.load(Ordering::Acquire).saturating_sub(1);
             if moved.0 != arrived {
                 moved = (arrived, Instant::now());
             }
             if (sent - given_up).saturating_sub(arrived) + self.burst as u64 <= WINDOW as u64 {
                 self.send()?;
                 sent += self.burst as u64;
-            } else if moved.1.elapsed() > PATIENCE {
+            } else if moved.1.elapsed() > TIMEOUT {
                 given_up = sent.saturating_sub(arrived);
             } else {
                 std::thread::sleep(PAUSE);
             }
         }
-        Ok(Fed {
+        Ok(SourceResult {
             sent,
             lost: lost(sent, moved.0),
             rate: None,
@@ -105,7 +105,7 @@ impl Source {
         })
     }
 
-    fn exchange(&self, guest: &Guest) -> Result<Fed> {
+    fn exchange(&self, guest: &Guest) -> Result<SourceResult> {
         let mut buffer = vec![0; 1 << 16];
         let len = self.task.payload();
         let (mut sent, mut back, mut echoed, mut ahead) = (0, 0, 0, 0);
@@ -121,12 +121,12 @@ impl Source {
                     let echoes = &buffer[..bytes];
                     ensure!(
                         bytes.is_multiple_of(len) && echoes.iter().all(|byte| *byte == b'd'),
-                        "what came back is not what was sent"
+                        "the echo differs from the datagram"
                     );
                     back += (bytes / len) as u64;
                     let now = Instant::now();
                     let (begin, _) = *span.get_or_insert((now, now));
-                    // The first ones came before the clock began.
+                    // The first echoes came before the clock started.
                     if begin != now {
                         echoed += (bytes / len) as u64;
                     }
@@ -139,8 +139,8 @@ impl Source {
             }
         }
         let seconds = span.map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
-        ensure!(seconds > 0.0, "no echo came");
-        Ok(Fed {
+        ensure!(seconds > 0.0, "no echo arrived");
+        Ok(SourceResult {
             sent,
             lost: lost(sent, back),
             rate: Some(echoed as f64 / seconds),
@@ -151,14 +151,14 @@ impl Source {
     fn send(&self) -> Result<()> {
         match self.socket.send(&self.payload) {
             Ok(_) => Ok(()),
-            // It is about datagrams of before.
+            // The error is one of earlier datagrams.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
             Err(error) => Err(error).context("cannot send"),
         }
     }
 }
 
-/// Of what was sent and has not arrived, what cannot be on its way any more.
+/// Returns how many of the sent datagrams have not arrived and cannot be in flight any more.
 fn lost(sent: u64, arrived: u64) -> u64 {
     sent.saturating_sub(arrived).saturating_sub(WINDOW as u64)
 }

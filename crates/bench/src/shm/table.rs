@@ -1,13 +1,19 @@
-//! The tables.
+//! The tables of `pontoon bench shm`.
 
 use pontoon_guest::Pacing;
+use serde_json::{Value, json};
 
-use super::{Case, Far, Link, Sends, Summary, Task};
+use super::{Case, Endpoint, Link, Sample, SendMode, Summary, Task};
+use crate::args::Shm;
+use crate::commands::command_line;
+use crate::machine;
 use crate::report::number::{factor, figure, percent};
 
-/// One line for each case, in their order, and the figures of which this is the successor.
+/// Returns the tables with one line for each case, and the published figures that they are to be compared with.
 pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
-    let (alone, through): (Vec<_>, Vec<_>) = rows.iter().partition(|(case, _)| case.far == Far::Nothing);
+    let (alone, through): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .partition(|(case, _)| case.endpoint == Endpoint::Nothing);
     let alone: String = alone
         .iter()
         .map(|(case, summary)| alone_row(*case, summary, rows))
@@ -17,6 +23,44 @@ pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
         .map(|(case, summary)| through_row(*case, summary, rows))
         .collect();
     format!("# A guest's link\n\n{conditions}\n\n{ALONE}{alone}\n{THROUGH}{through}\n{NOTES}")
+}
+
+/// Returns the figures as JSON: the program, the machine, and an object for each case with the medians of its
+/// measurements.
+pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
+    let row = |(case, summary): &(Case, Summary)| {
+        let Sample {
+            rate,
+            kicks,
+            calls,
+            guest,
+            device,
+            source,
+            lost,
+        } = summary.median;
+        json!({
+            "task": task(*case),
+            "link": link(*case),
+            "has_engine": matches!(case.endpoint, Endpoint::Engine(..)),
+            "per_s": rate,
+            "least_per_s": summary.rates[0],
+            "most_per_s": summary.rates[1],
+            "kicks_per_frame": kicks,
+            "calls_per_frame": calls,
+            "guest_cpu": guest,
+            "device_cpu": device,
+            "source_cpu": source,
+            "loss": lost,
+        })
+    };
+    json!({
+        "generator": concat!("pontoon bench shm ", env!("CARGO_PKG_VERSION")),
+        "command": command_line(),
+        "machine": machine::describe(),
+        "rounds": arguments.rounds,
+        "seconds": arguments.duration,
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+    })
 }
 
 fn alone_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
@@ -44,9 +88,9 @@ fn through_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> Strin
         Link::Tap(_) => ["5 calls for both", "-"].map(str::to_owned),
         Link::Memory(_) => [sample.kicks, sample.calls].map(figure),
     };
-    let device = match case.far {
-        Far::Kernel => "-".to_owned(),
-        Far::Nothing | Far::Engine(..) => cpu(sample.device),
+    let device = match case.endpoint {
+        Endpoint::Kernel => "-".to_owned(),
+        Endpoint::Nothing | Endpoint::Engine(..) => cpu(sample.device),
     };
     format!(
         "| {} | {} | {} | {} | {kicks} | {wakes} | {} | {device} | {} | {} |\n",
@@ -68,11 +112,11 @@ fn task(case: Case) -> String {
         Task::Send(batch) => return format!("send 64 B, flushed by {batch}"),
         Task::Idle => "idle",
     };
-    match case.far {
-        Far::Nothing => what.to_owned(),
-        Far::Engine(_, Sends::Plainly) => format!("{what}, a call for each"),
-        Far::Engine(_, Sends::Segmented) => format!("{what}, UDP_SEGMENT"),
-        Far::Kernel => format!("{what}, ICMP"),
+    match case.endpoint {
+        Endpoint::Nothing => what.to_owned(),
+        Endpoint::Engine(_, SendMode::Single) => format!("{what}, a call for each"),
+        Endpoint::Engine(_, SendMode::Segmented) => format!("{what}, UDP_SEGMENT"),
+        Endpoint::Kernel => format!("{what}, ICMP"),
     }
 }
 
@@ -82,11 +126,11 @@ fn link(case: Case) -> String {
         Pacing::Hybrid => "hybrid",
         Pacing::Poll => "poll",
     };
-    match (case.link, case.far) {
-        (Link::Packet, Far::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
-        (Link::Packet, Far::Nothing | Far::Kernel) => "packet socket".to_owned(),
+    match (case.link, case.endpoint) {
+        (Link::Packet, Endpoint::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
+        (Link::Packet, Endpoint::Nothing | Endpoint::Kernel) => "packet socket".to_owned(),
         (Link::Memory(pacing), _) => format!("memory, {}", side(pacing)),
-        (Link::Tap(window), _) => format!("Solo5 spt over a tap, {window} on the way"),
+        (Link::Tap(window), _) => format!("Solo5 spt over a tap, {window} in flight"),
     }
 }
 
@@ -100,19 +144,19 @@ fn rate(case: Case, summary: &Summary) -> String {
     }
 }
 
-/// The rate in rates of the packet link that does the same, the fastest of them.
+/// Returns the ratio of the rate to that of the fastest packet link with the same task.
 fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
     let same = |other: &Case| {
         let task = match (case.task, other.task) {
-            // By a call for each frame there is nothing to flush.
+            // With a call for each frame there is no flush.
             (Task::Send(_), Task::Send(_)) => true,
             (one, other) => one == other,
         };
-        let far = match (case.far, other.far) {
-            (Far::Engine(_, one), Far::Engine(_, other)) => one == other,
+        let endpoint = match (case.endpoint, other.endpoint) {
+            (Endpoint::Engine(_, one), Endpoint::Engine(_, other)) => one == other,
             (one, other) => one == other,
         };
-        other.link == Link::Packet && task && far
+        other.link == Link::Packet && task && endpoint
     };
     let packet = rows
         .iter()
@@ -137,24 +181,25 @@ const ALONE: &str = "\
 ";
 
 const THROUGH: &str = "\
-## Through the engine, from a source on the host by a published port
+## Through the engine, from a source on the host through a published port
 
 | task | link | datagrams/s | times the packet socket | kicks per frame | guest woken per frame | CPU of the guest | CPU of the engine | CPU of the source | lost |
 |---|---|---:|---:|---:|---:|---:|---:|---:|---:|
 ";
 
 const NOTES: &str = "\
-A kick notifies the device, a call the guest. The packet socket is one of SOCK_SEQPACKET, the guest a process behind
-seccomp; poll spins on both sides, and needs a CPU for each process. The source keeps 128 datagrams on their way at most,
-16 in a call with UDP_SEGMENT, and takes echoes by UDP_GRO; `times` is by the fastest packet socket that does the same.
-Solo5's guest answers echo requests of as many bytes, from a raw socket that sends and receives up to 64 in a call.
+A kick notifies the device, a call the guest. The packet socket is of type SOCK_SEQPACKET, and the guest a process
+restricted by seccomp; poll is busy waiting on both sides, and needs a CPU for each process. The source keeps at most 128
+datagrams in flight, sends 16 in a call with UDP_SEGMENT, and receives echoes with UDP_GRO; `times` is the ratio to the
+fastest packet socket with the same task. Solo5's guest answers echo requests of as many bytes, from a raw socket that
+sends and receives up to 64 in a call.
 
 Solo5's shmstream (mail of 2017, another machine), UDP of 1300 B to the guest:
 
 | | packets/s | exits of the VM in 30 s | CPU |
 |---|---:|---:|---:|
 | a call for each packet, an exit each (ukvm) | 160,000 | 8,700,000 | 100 % |
-| a call for each packet, of a process behind seccomp | 440,000 | | |
+| a call for each packet, of a process restricted by seccomp | 440,000 | | |
 | shared memory, event | 435,000 | 260,000 | 160 % |
 | shared memory, poll | 490,000 | 215,000 | 200 % |
 | QEMU, vhost | 460,000 | 20,000,000 | 150 % |

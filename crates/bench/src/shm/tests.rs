@@ -1,4 +1,4 @@
-//! The rows and the tables. That all of it can be measured is a test of the program's.
+//! Tests of the rows and the tables. `tests/program.rs` runs the measurements.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn case(task: Task, link: Link) -> Case {
     Case {
         task,
         link,
-        far: Far::Nothing,
+        endpoint: Endpoint::Nothing,
     }
 }
 
@@ -14,7 +14,7 @@ fn through(link: Link, pacing: Pacing) -> Case {
     Case {
         task: Task::Echo,
         link,
-        far: Far::Engine(pacing, Sends::Segmented),
+        endpoint: Endpoint::Engine(pacing, SendMode::Segmented),
     }
 }
 
@@ -31,23 +31,26 @@ fn summary(rate: f64) -> Summary {
 }
 
 #[test]
-fn rows_are_measured_in_turn() {
+fn cases_are_distinct_and_in_order() {
     let all = cases(true);
-    let alone = all.iter().filter(|case| case.far == Far::Nothing).count();
+    let alone = all
+        .iter()
+        .filter(|case| case.endpoint == Endpoint::Nothing)
+        .count();
     assert_eq!((alone, all.len()), (4 + 4 + 4 + 3 + 2, 17 + 15 + 2));
     assert_eq!(all[0], case(Task::Receive, Link::Packet));
     assert_eq!(all[16], case(Task::Idle, Link::Memory(Pacing::Hybrid)));
     for (at, one) in all.iter().enumerate() {
         assert!(!all[..at].contains(one), "{one:?}");
-        if let (Link::Memory(guest), Far::Engine(engine, _)) = (one.link, one.far) {
-            assert_eq!(guest, engine, "both sides wait alike");
+        if let (Link::Memory(guest), Endpoint::Engine(engine, _)) = (one.link, one.endpoint) {
+            assert_eq!(guest, engine, "both sides have one pacing");
         }
     }
     assert_eq!(cases(false), all[..32]);
 }
 
 #[test]
-fn a_median_is_of_each_figure() {
+fn summary_has_the_median_of_each_figure() {
     let sample = |rate, guest| Sample {
         rate,
         guest,
@@ -61,7 +64,7 @@ fn a_median_is_of_each_figure() {
 }
 
 #[test]
-fn a_row_says_what_was_measured() {
+fn table_and_json_have_a_row_for_each_case() {
     let rows = [
         (case(Task::Send(1), Link::Packet), summary(500_000.0)),
         (
@@ -87,4 +90,19 @@ fn a_row_says_what_was_measured() {
         "| echo 64 B, UDP_SEGMENT | memory, poll | 300,000 (300,000-300,000) | 1.50 | 0.0123 | 0 | 98 % | 50 % | 25 % | 2.0 % |",
     ];
     assert_eq!(seen[..expected.len()], expected);
+    let arguments = Shm {
+        rounds: 1,
+        duration: 0.5,
+        solo5: None,
+        output: None,
+    };
+    let json = table::json(&arguments, &rows);
+    let objects = json["rows"].as_array().unwrap();
+    assert_eq!(objects.len(), rows.len());
+    assert_eq!(objects[0]["task"], "send 64 B, each by itself");
+    assert_eq!(
+        (&objects[5]["per_s"], &objects[5]["loss"]),
+        (&300_000.0.into(), &0.02.into())
+    );
+    assert_eq!(objects[5]["has_engine"], true);
 }

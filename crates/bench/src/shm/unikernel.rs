@@ -1,4 +1,4 @@
-//! What the guest does behind an engine: makes itself known, then takes datagrams or sends them back.
+//! The guest's part behind an engine: resolves the gateway's address, then receives datagrams or sends them back.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -11,42 +11,42 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::Task;
 use super::datagram;
-use super::memory::Count;
-use super::process::{Outcome, Watch};
+use super::memory::SharedCounter;
+use super::process::{SideCounts, Stopwatch};
 
-/// Frames after which what was taken is told, and what was queued is flushed.
+/// Number of frames between updates of the shared counter, and between flushes.
 const BURST: usize = 32;
 
-/// How long the guest waits for the first datagram.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that the guest waits for the first datagram.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it waits for a frame before it looks at the clock.
+/// Time that it waits for a frame before it reads the clock.
 const TURN: Duration = Duration::from_millis(20);
 
-/// What carries the guest's frames.
-pub(super) trait Net {
-    /// The next frame, for which this waits a moment.
+/// A link that carries the guest's frames.
+pub(super) trait FrameLink {
+    /// Returns the next frame, after a short wait if necessary.
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>>;
 
-    /// Sends a frame with the next flush; one that finds no room is lost.
+    /// Queues a frame for the next flush. Without room it is dropped.
     fn queue(&mut self, frame: &[u8]) -> Result<()>;
 
     fn flush(&mut self) -> Result<()>;
 
-    /// Notifications of the device and times asleep, so far.
+    /// Returns the number of notifications of the device and of sleeps so far.
     fn counts(&self) -> (u64, u64);
 }
 
-/// A call for each frame.
+/// A socket with a system call for each frame.
 pub(super) struct Packets(pub(super) OwnedFd);
 
 /// Shared memory.
 pub(super) struct Rings(pub(super) Attached);
 
-impl Net for Packets {
+impl FrameLink for Packets {
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         match recv(&self.0, into, RecvFlags::empty()) {
-            Ok((0, _)) => bail!("the engine is gone"),
+            Ok((0, _)) => bail!("the engine has closed the link"),
             Ok((len, _)) => Ok(Some(len)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
@@ -69,7 +69,7 @@ impl Net for Packets {
     }
 }
 
-impl Net for Rings {
+impl FrameLink for Rings {
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         if let Some(len) = self.0.read(into)? {
             return Ok(Some(len));
@@ -96,40 +96,46 @@ impl Net for Rings {
     }
 }
 
-/// Moves datagrams for so long, from the first one on. `taken` is one more than their number as soon as the guest is known.
-pub(super) fn work(net: &mut impl Net, task: Task, duration: Duration, taken: &Count) -> Result<Outcome> {
+/// Moves datagrams for `duration`, from the first one on. `received` is set to their number plus one, and to one as
+/// soon as the engine knows the guest.
+pub(super) fn work(
+    net: &mut impl FrameLink,
+    task: Task,
+    duration: Duration,
+    received: &SharedCounter,
+) -> Result<SideCounts> {
     let mut frame = [0; 2048];
-    introduce(net, &mut frame)?;
-    taken.store(1, Ordering::Release);
-    let mut frames = one(net, task, &mut frame, PATIENCE)?;
-    ensure!(frames > 0, "no datagram came");
-    let watch = Watch::start();
+    resolve_gateway(net, &mut frame)?;
+    received.store(1, Ordering::Release);
+    let mut frames = first_datagram(net, task, &mut frame, TIMEOUT)?;
+    ensure!(frames > 0, "no datagram arrived");
+    let watch = Stopwatch::start();
     let before = net.counts();
     while watch.elapsed() < duration {
         for _ in 0..BURST {
-            match step(net, task, &mut frame)? {
+            match take_frame(net, task, &mut frame)? {
                 Some(more) => frames += more,
                 None => break,
             }
         }
         net.flush()?;
-        taken.store(1 + frames, Ordering::Release);
+        received.store(1 + frames, Ordering::Release);
     }
     let after = net.counts();
-    Ok(Outcome {
+    Ok(SideCounts {
         sleeps: after.1 - before.1,
         ..watch.stop(frames, after.0 - before.0)
     })
 }
 
-/// Has the engine learn the guest's Ethernet address.
-fn introduce(net: &mut impl Net, frame: &mut [u8]) -> Result<()> {
+/// Sends ARP requests until the gateway answers, by which the engine learns the guest's Ethernet address.
+fn resolve_gateway(net: &mut impl FrameLink, frame: &mut [u8]) -> Result<()> {
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        net.queue(&datagram::question())?;
+    while begin.elapsed() < TIMEOUT {
+        net.queue(&datagram::arp_request())?;
         net.flush()?;
         if let Some(len) = net.read(frame)?
-            && datagram::is_answer(&frame[..len])
+            && datagram::is_arp_reply(&frame[..len])
         {
             return Ok(());
         }
@@ -137,27 +143,27 @@ fn introduce(net: &mut impl Net, frame: &mut [u8]) -> Result<()> {
     bail!("the gateway does not answer")
 }
 
-/// Waits for a first datagram.
-fn one(net: &mut impl Net, task: Task, frame: &mut [u8], patience: Duration) -> Result<u64> {
+/// Waits for the first datagram.
+fn first_datagram(net: &mut impl FrameLink, task: Task, frame: &mut [u8], timeout: Duration) -> Result<u64> {
     let begin = Instant::now();
     let mut frames = 0;
-    while frames == 0 && begin.elapsed() < patience {
-        frames = step(net, task, frame)?.unwrap_or(0);
+    while frames == 0 && begin.elapsed() < timeout {
+        frames = take_frame(net, task, frame)?.unwrap_or(0);
     }
     net.flush()?;
     Ok(frames)
 }
 
-/// Takes a frame, and says how many datagrams that is. `None`: there was none.
-fn step(net: &mut impl Net, task: Task, frame: &mut [u8]) -> Result<Option<u64>> {
+/// Receives a frame. Returns the number of datagrams, 0 or 1, or `None` if there was no frame.
+fn take_frame(net: &mut impl FrameLink, task: Task, frame: &mut [u8]) -> Result<Option<u64>> {
     let Some(len) = net.read(frame)? else {
         return Ok(None);
     };
-    let Some(frame) = frame.get_mut(..len).filter(|frame| datagram::is_one(frame)) else {
+    let Some(frame) = frame.get_mut(..len).filter(|frame| datagram::is_for_guest(frame)) else {
         return Ok(Some(0));
     };
     if task == Task::Echo {
-        datagram::turn(frame);
+        datagram::swap_endpoints(frame);
         net.queue(frame)?;
     }
     Ok(Some(1))

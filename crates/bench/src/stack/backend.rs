@@ -1,4 +1,4 @@
-//! Who serves a machine at a socket, QEMU's or ours: pontoon, or passt.
+//! Programs that serve a virtual machine's network at a socket: pontoon and passt.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -7,21 +7,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Place, Wanted, Wish};
+use super::{Addresses, NetworkConfig, Selection};
 use crate::host::Host;
+use crate::schema::Role;
 
-/// How long it may take until somebody listens.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for the program to listen.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest MTU that both take.
+/// The largest MTU that both accept.
 const BEST_MTU: u16 = 65520;
 
-/// The gateway, which stands for the host's loopback.
+/// The gateway's address, which is mapped to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
-/// Addresses as both are told; the guest's is 10.0.2.15/24.
-pub(super) const PLACE: Place = Place {
+/// The addresses that both are configured with; the guest's is 10.0.2.15/24.
+pub(super) const ADDRESSES: Addresses = Addresses {
     server: GATEWAY,
     resolver: DNS,
     published: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -54,12 +55,21 @@ const PASST: &[&str] = &[
 ];
 
 #[derive(Clone, Copy)]
-pub(super) enum Who {
+pub(super) enum BackendKind {
     Pontoon,
     Passt,
 }
 
-/// How the machine's frames go there.
+impl BackendKind {
+    pub(super) const fn role(self) -> Role {
+        match self {
+            Self::Pontoon => Role::Pontoon,
+            Self::Passt => Role::Peer,
+        }
+    }
+}
+
+/// The link between the machine and the program.
 #[derive(Clone, Copy)]
 pub(super) enum Link {
     Stream,
@@ -68,7 +78,7 @@ pub(super) enum Link {
 
 /// A program that serves one machine.
 pub(super) struct Backend {
-    who: Who,
+    kind: BackendKind,
     name: String,
     link: Link,
     program: PathBuf,
@@ -77,15 +87,17 @@ pub(super) struct Backend {
 }
 
 impl Backend {
+    /// Finds the program.
+    ///
     /// # Errors
-    /// It is not here.
-    pub(super) fn find(wanted: &Wanted, who: Who, link: Link) -> Result<Self> {
-        let (program, version) = match who {
-            Who::Pontoon => super::ours(wanted)?,
-            Who::Passt => super::passts(wanted, "passt")?,
+    /// It is not installed.
+    pub(super) fn find(wanted: &Selection, kind: BackendKind, link: Link) -> Result<Self> {
+        let (program, version) = match kind {
+            BackendKind::Pontoon => super::pontoon_program(wanted)?,
+            BackendKind::Passt => super::passt_program(wanted, "passt")?,
         };
         Ok(Self {
-            who,
+            kind,
             name: wanted.name.clone(),
             link,
             program,
@@ -94,63 +106,63 @@ impl Backend {
         })
     }
 
-    /// Starts it at the socket `path`, and waits until it listens.
+    /// Starts the program at the socket `path`, and waits until it listens.
     ///
     /// # Errors
-    /// It cannot be started, or does not listen.
-    pub(super) fn serve(&self, host: &Host, wish: &Wish, path: &Path) -> Result<Child> {
-        let mut command = super::unprivileged(match self.who {
-            Who::Pontoon => host.enclosure.publish(&self.program, &self.name)?,
-            Who::Passt => self.program.clone(),
+    /// It cannot be started, or does not listen in time.
+    pub(super) fn serve(&self, host: &Host, config: &NetworkConfig, path: &Path) -> Result<Child> {
+        let mut command = super::unprivileged(match self.kind {
+            BackendKind::Pontoon => host.sandbox_ns.install_program(&self.program, &self.name)?,
+            BackendKind::Passt => self.program.clone(),
         });
         command
-            .args(self.words())
+            .args(self.command_line())
             .args(&self.flags)
-            .args(["--mtu", &mtu(wish).to_string(), "--socket"])
+            .args(["--mtu", &mtu(config).to_string(), "--socket"])
             .arg(path);
-        if let Some(port) = wish.publish {
-            match self.who {
-                Who::Pontoon => command.args(["--publish", &format!("127.0.0.1:{port}:{port}")]),
-                Who::Passt => command.args(["--tcp-ports", &format!("127.0.0.1/{port}")]),
+        if let Some(port) = config.publish {
+            match self.kind {
+                BackendKind::Pontoon => command.args(["--publish", &format!("127.0.0.1:{port}:{port}")]),
+                BackendKind::Passt => command.args(["--tcp-ports", &format!("127.0.0.1/{port}")]),
             };
         }
         let mut helper = super::spawn(&mut command)?;
         let begun = Instant::now();
         while !path.exists() {
-            if helper.try_wait()?.is_some() || begun.elapsed() > PATIENCE {
+            if helper.try_wait()?.is_some() || begun.elapsed() > TIMEOUT {
                 let name = command.get_program().display();
-                anyhow::bail!("{name} does not listen: {}", super::give_up(helper));
+                anyhow::bail!("{name} does not listen: {}", super::kill_helper(helper));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(helper)
     }
 
-    /// How it is started, for people.
+    /// Returns the command that starts it, for the report.
     pub(super) fn command(&self) -> String {
-        let name = match self.who {
-            Who::Pontoon => "pontoon",
-            Who::Passt => "passt",
+        let name = match self.kind {
+            BackendKind::Pontoon => "pontoon",
+            BackendKind::Passt => "passt",
         };
         let flags: String = self.flags.iter().map(|flag| format!(" {flag}")).collect();
         format!(
             "{name} {}{flags} --mtu {BEST_MTU} --socket S",
-            self.words().join(" ")
+            self.command_line().join(" ")
         )
     }
 
-    fn words(&self) -> Vec<&'static str> {
-        let (words, link) = match (self.who, self.link) {
-            (Who::Pontoon, Link::Stream) => (PONTOON, Some("stream")),
-            (Who::Pontoon, Link::VhostUser) => (PONTOON, Some("vhost-user")),
-            (Who::Passt, Link::Stream) => (PASST, None),
-            (Who::Passt, Link::VhostUser) => (PASST, Some("--vhost-user")),
+    fn command_line(&self) -> Vec<&'static str> {
+        let (command_line, link) = match (self.kind, self.link) {
+            (BackendKind::Pontoon, Link::Stream) => (PONTOON, Some("stream")),
+            (BackendKind::Pontoon, Link::VhostUser) => (PONTOON, Some("vhost-user")),
+            (BackendKind::Passt, Link::Stream) => (PASST, None),
+            (BackendKind::Passt, Link::VhostUser) => (PASST, Some("--vhost-user")),
         };
-        words.iter().copied().chain(link).collect()
+        command_line.iter().copied().chain(link).collect()
     }
 }
 
-/// Of the machine's interface.
-pub(super) fn mtu(wish: &Wish) -> u16 {
-    wish.mtu.unwrap_or(BEST_MTU)
+/// Returns the MTU of the machine's interface.
+pub(super) fn mtu(config: &NetworkConfig) -> u16 {
+    config.mtu.unwrap_or(BEST_MTU)
 }

@@ -1,4 +1,4 @@
-//! No namespace at all: the host's loopback.
+//! The host's loopback, without a namespace.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,20 +6,19 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "direct",
     role: Role::Kernel,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 struct Direct;
 
-fn find(_: &Wanted) -> Result<Found> {
+fn find(_: &Selection) -> Result<Found> {
     Ok(Found {
         version: super::version_of_kernel(),
         stack: Box::new(Direct),
@@ -27,17 +26,17 @@ fn find(_: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Direct {
-    fn place(&self) -> Place {
+    fn addresses(&self) -> Addresses {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        Place {
+        Addresses {
             server: loopback,
             resolver: loopback,
             published: loopback,
         }
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        if let Some(mtu) = wish.mtu {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        if let Some(mtu) = config.mtu {
             host.network.set_loopback_mtu(mtu.into())?;
         }
         let (program, arguments) = program.split_first().context("no program")?;

@@ -1,4 +1,4 @@
-//! What stacks have in common whose guest is a machine: QEMU, and what it boots.
+//! QEMU, and the image that it boots, for all stacks whose guest is a virtual machine.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,28 +12,30 @@ use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root};
 use super::Started;
 use crate::host::Host;
 
-/// What the guest runs: brings its addresses up, and runs the program that the kernel's arguments name.
+/// The guest's first process: configures the interface, and runs the program in the kernel's arguments.
 const MAIN: &str = include_str!("machine/main.sh");
 
-/// Where this program is in the guest.
+/// The path of the load client in the guest.
 const CLIENT: &str = "/bin/pontoon";
 
-/// How long it may take to boot: seconds, without acceleration.
+/// Time limit to boot, which takes seconds without acceleration.
 pub(super) const BOOT: Duration = Duration::from_secs(40);
 
-/// Runs a machine until it, or standard input, ends.
+/// A shell script that runs a machine until it, or standard input, ends.
 const UNTIL_END: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & machine=$!; exec >/dev/null; \
     { cat <&3; kill $machine; } & wait $machine";
 
-/// QEMU, and how it runs machines here.
+/// QEMU, and its accelerator on this machine.
 pub(super) struct Machine {
     qemu: PathBuf,
     accelerator: Accelerator,
 }
 
 impl Machine {
+    /// Finds QEMU.
+    ///
     /// # Errors
-    /// Something is missing that is needed to boot.
+    /// A program or file is missing that is needed to boot.
     pub(super) fn find() -> Result<Self> {
         pontoon_vm_peer::qemu::kernel()?;
         for program in ["busybox", "cpio"] {
@@ -54,7 +56,7 @@ impl Machine {
         Ok(format!("{}, {how}", super::version(&self.qemu)?))
     }
 
-    /// Boots a machine with an interface, and has it run `program`.
+    /// Boots a machine with an interface, in which `program` runs.
     pub(super) fn start(
         &self,
         host: &Host,
@@ -83,7 +85,7 @@ impl Machine {
     }
 }
 
-/// KVM, if it is there, and this user's, and QEMU's CPU goes with it, which not every machine's does that is virtual itself.
+/// Returns KVM if this user may open it and QEMU's CPU model works with it, which nested virtualisation may prevent.
 fn accelerator(qemu: &Path) -> Result<Accelerator> {
     let mut command = super::unprivileged(qemu);
     command
@@ -91,7 +93,7 @@ fn accelerator(qemu: &Path) -> Result<Accelerator> {
         .args(["-S", "-monitor", "stdio"]);
     let mut trial = super::spawn(&mut command)?;
     if let Some(mut monitor) = trial.stdin.take() {
-        // One that has ended already is found out below.
+        // If QEMU has ended already, its status shows that.
         let _ = monitor.write_all(b"quit\n");
     }
     Ok(if trial.wait_with_output()?.status.success() {
@@ -101,32 +103,35 @@ fn accelerator(qemu: &Path) -> Result<Accelerator> {
     })
 }
 
-/// How it is started, for people.
+/// Returns the command that starts it, for the report.
 pub(super) fn command(interface: &[String]) -> String {
     format!("{QEMU} ... {} (CLIENT in the machine)", interface.join(" "))
 }
 
-/// Behind `--`: arguments of the guest's first process.
+/// Returns the kernel's arguments; those behind `--` are the first process's.
 fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<String> {
     let mut line = format!("{KERNEL_ARGUMENTS} -- {mtu}");
     for word in program {
         let word = if word == host.client.as_os_str() {
             CLIENT
         } else {
-            word.to_str().context("a word that is not UTF-8")?
+            word.to_str().context("an argument is not UTF-8")?
         };
-        ensure!(!word.contains(char::is_whitespace), "a word with a space: {word}");
+        ensure!(
+            !word.contains(char::is_whitespace),
+            "an argument contains a space: {word}"
+        );
         line = format!("{line} {word}");
     }
     Ok(line)
 }
 
-/// Made once, where every user may read it.
+/// Makes the image once, where every user may read it.
 fn image(host: &Host) -> Result<Image> {
-    let directory = &host.enclosure.programs;
+    let directory = &host.sandbox_ns.programs;
     let kernel = host
-        .enclosure
-        .publish(&pontoon_vm_peer::qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
+        .sandbox_ns
+        .install_program(&pontoon_vm_peer::qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
     let initrd = directory.join("initrd");
     if !initrd.exists() {
         let root = Root::new(directory.join("machine"))?;

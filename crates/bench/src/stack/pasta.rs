@@ -1,4 +1,4 @@
-//! pasta, of the passt project, in the form in which container engines start it.
+//! pasta, of the passt project, with the options of container engines.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,15 +6,14 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "pasta",
     role: Role::Peer,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 const COMMAND: &[&str] = &[
@@ -29,7 +28,7 @@ const COMMAND: &[&str] = &[
     "-U",
     "none",
 ];
-/// The host's gateway, copied into the guest, where it stands for the host's loopback.
+/// The host's gateway, which pasta copies into the guest and maps to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 53));
 
@@ -38,8 +37,8 @@ struct Pasta {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Wanted) -> Result<Found> {
-    let (program, version) = super::passts(wanted, "pasta")?;
+fn find(wanted: &Selection) -> Result<Found> {
+    let (program, version) = super::passt_program(wanted, "pasta")?;
     Ok(Found {
         version,
         stack: Box::new(Pasta {
@@ -50,26 +49,26 @@ fn find(wanted: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Pasta {
-    fn place(&self) -> Place {
-        Place {
+    fn addresses(&self) -> Addresses {
+        Addresses {
             server: GATEWAY,
             resolver: DNS,
             published: Ipv4Addr::LOCALHOST.into(),
         }
     }
 
-    fn start(&self, _: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
+    fn start(&self, _: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
         let mut command = super::unprivileged(&self.program);
         command.args(COMMAND).args(&self.flags);
-        let published = wish.publish.map(|port| format!("127.0.0.1/{port}"));
+        let published = config.publish.map(|port| format!("127.0.0.1/{port}"));
         command.args(["-t", published.as_deref().unwrap_or("none")]);
-        if let Some(mtu) = wish.mtu {
+        if let Some(mtu) = config.mtu {
             command.args(["--mtu", &mtu.to_string()]);
         }
         Started::alone(command.arg("--").args(program))
     }
 
     fn command(&self) -> String {
-        super::words(&[&["pasta"], COMMAND, &["-t", "none"]].concat(), &self.flags)
+        super::command_line(&[&["pasta"], COMMAND, &["-t", "none"]].concat(), &self.flags)
     }
 }

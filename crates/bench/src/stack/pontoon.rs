@@ -1,4 +1,4 @@
-//! Pontoon: this program, or another build of it.
+//! `pontoon run`.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,19 +6,18 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "pontoon",
     role: Role::Pontoon,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 const COMMAND: &[&str] = &["run", "--quiet", "--host-loopback", "--ipv4", "10.0.2.0/24"];
-/// The gateway, which stands for the host's loopback.
+/// The gateway's address, which is mapped to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
@@ -28,8 +27,8 @@ struct Pontoon {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Wanted) -> Result<Found> {
-    let (program, version) = super::ours(wanted)?;
+fn find(wanted: &Selection) -> Result<Found> {
+    let (program, version) = super::pontoon_program(wanted)?;
     Ok(Found {
         version,
         stack: Box::new(Pontoon {
@@ -41,28 +40,28 @@ fn find(wanted: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Pontoon {
-    fn place(&self) -> Place {
-        Place {
+    fn addresses(&self) -> Addresses {
+        Addresses {
             server: GATEWAY,
             resolver: DNS,
             published: Ipv4Addr::LOCALHOST.into(),
         }
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        let ours = host.enclosure.publish(&self.program, &self.name)?;
-        let mut command = super::unprivileged(ours);
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        let program_copy = host.sandbox_ns.install_program(&self.program, &self.name)?;
+        let mut command = super::unprivileged(program_copy);
         command.args(COMMAND).args(&self.flags);
-        if let Some(mtu) = wish.mtu {
+        if let Some(mtu) = config.mtu {
             command.args(["--mtu", &mtu.to_string()]);
         }
-        if let Some(port) = wish.publish {
+        if let Some(port) = config.publish {
             command.args(["--publish", &format!("127.0.0.1:{port}:{port}")]);
         }
         Started::alone(command.arg("--").args(program))
     }
 
     fn command(&self) -> String {
-        super::words(&[&["pontoon"], COMMAND].concat(), &self.flags)
+        super::command_line(&[&["pontoon"], COMMAND].concat(), &self.flags)
     }
 }

@@ -1,4 +1,4 @@
-//! QEMU, served over a socket.
+//! QEMU with a backend at a socket.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,25 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::backend::{self, Backend, Link, Who};
+use super::backend::{self, Backend, BackendKind, Link};
 use super::machine::{self, Machine};
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Found, NetworkConfig, Selection, Stack, Started};
 use crate::host::Host;
-use crate::schema::Role;
-
-pub(super) const PONTOON_STREAM: Kind = Kind::by_name("qemu-pontoon", Role::Pontoon, |wanted| {
-    find(wanted, Who::Pontoon, Link::Stream)
-});
-pub(super) const PASST_STREAM: Kind = Kind::by_name("qemu-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Link::Stream)
-});
-pub(super) const PONTOON_VHOST_USER: Kind =
-    Kind::by_name("qemu-vhost-user-pontoon", Role::Pontoon, |wanted| {
-        find(wanted, Who::Pontoon, Link::VhostUser)
-    });
-pub(super) const PASST_VHOST_USER: Kind = Kind::by_name("qemu-vhost-user-passt", Role::Peer, |wanted| {
-    find(wanted, Who::Passt, Link::VhostUser)
-});
 
 struct Qemu {
     link: Link,
@@ -32,8 +17,8 @@ struct Qemu {
     backend: Backend,
 }
 
-fn find(wanted: &Wanted, who: Who, link: Link) -> Result<Found> {
-    let backend = Backend::find(wanted, who, link)?;
+pub(super) fn find(wanted: &Selection, kind: BackendKind, link: Link) -> Result<Found> {
+    let backend = Backend::find(wanted, kind, link)?;
     let machine = Machine::find()?;
     Ok(Found {
         version: format!("{}, {}", backend.version, machine.version()?),
@@ -46,7 +31,7 @@ fn find(wanted: &Wanted, who: Who, link: Link) -> Result<Found> {
 }
 
 impl Qemu {
-    /// Options of an interface that is served at `socket`.
+    /// Returns QEMU's options for an interface that is served at `socket`.
     fn interface(&self, socket: &Path) -> Vec<String> {
         match self.link {
             Link::Stream => pontoon_vm_peer::qemu::stream(socket),
@@ -56,16 +41,16 @@ impl Qemu {
 }
 
 impl Stack for Qemu {
-    fn place(&self) -> Place {
-        backend::PLACE
+    fn addresses(&self) -> Addresses {
+        backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        let socket = host.enclosure.open_place("machine.sock")?;
-        let helper = self.backend.serve(host, wish, &socket)?;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
+        let helper = self.backend.serve(host, config, &socket)?;
         let interface = self.interface(&socket);
         self.machine
-            .start(host, &interface, backend::mtu(wish), program, vec![helper])
+            .start(host, &interface, backend::mtu(config), program, vec![helper])
     }
 
     fn command(&self) -> String {

@@ -1,4 +1,4 @@
-//! libslirp, inside QEMU.
+//! libslirp, which is part of QEMU.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -7,25 +7,29 @@ use anyhow::{Result, ensure};
 
 use super::backend;
 use super::machine::{self, Machine};
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind::by_name("qemu-libslirp", Role::Peer, find);
+pub(super) const KIND: StackKind = StackKind {
+    name: "qemu-libslirp",
+    role: Role::Peer,
+    find: Find::Machine(find),
+};
 
 const NETDEV: &str = "user,id=net";
 
-/// QEMU has no option for another.
+/// The MTU that QEMU's guests get; there is no option for another.
 const MTU: u16 = 1500;
 
 struct QemuLibslirp {
     machine: Machine,
 }
 
-fn find(wanted: &Wanted) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<Found> {
     ensure!(
         wanted.program.is_none(),
-        "libslirp is no program of its own (try: --against qemu-libslirp)"
+        "libslirp is part of QEMU and takes no program (try: --against qemu-libslirp)"
     );
     let machine = Machine::find()?;
     Ok(Found {
@@ -35,19 +39,19 @@ fn find(wanted: &Wanted) -> Result<Found> {
 }
 
 impl Stack for QemuLibslirp {
-    fn place(&self) -> Place {
-        backend::PLACE
+    fn addresses(&self) -> Addresses {
+        backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        let published = wish
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        let published = config
             .publish
             .map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
         let netdev = format!("{NETDEV}{}", published.unwrap_or_default());
         self.machine.start(
             host,
             &pontoon_vm_peer::qemu::interface(&netdev),
-            wish.mtu.unwrap_or(MTU),
+            config.mtu.unwrap_or(MTU),
             program,
             Vec::new(),
         )

@@ -1,4 +1,4 @@
-//! slirp4netns: joins a namespace that somebody else holds, here the client itself.
+//! slirp4netns: joins the network namespace of another process, here of the client.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -15,29 +15,28 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "slirp4netns",
     role: Role::Peer,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 
-/// Its best: the default of 1500 is slow.
+/// The MTU that is fastest; with the default of 1500 it is slow.
 const BEST_MTU: u16 = 65520;
 
-/// How long it may take to stand.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for the network to be set up.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Waits for a line on standard input, then becomes the command.
-const HOLDER: &[&str] = &[
+/// A command that waits for a line on standard input, then executes its arguments.
+const WAITING_COMMAND: &[&str] = &[
     "unshare",
     "--user",
     "--map-root-user",
@@ -54,7 +53,7 @@ struct Slirp4netns {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Wanted) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<Found> {
     let program = super::program(wanted, "slirp4netns", "slirp4netns")?;
     Ok(Found {
         version: super::version(&program)?,
@@ -66,47 +65,55 @@ fn find(wanted: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Slirp4netns {
-    fn place(&self) -> Place {
-        Place {
+    fn addresses(&self) -> Addresses {
+        Addresses {
             server: GATEWAY,
             resolver: DNS,
             published: Ipv4Addr::LOCALHOST.into(),
         }
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        let mut holder = super::unprivileged(HOLDER[0]);
-        let mut guest = super::spawn(holder.args(&HOLDER[1..]).args(program))?;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        let mut waiting = super::unprivileged(WAITING_COMMAND[0]);
+        let mut guest = super::spawn(waiting.args(&WAITING_COMMAND[1..]).args(program))?;
         wait_for_namespaces(&guest)?;
 
         let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut command = super::unprivileged(&self.program);
         command
-            .args(["--configure", "--mtu", &wish.mtu.unwrap_or(BEST_MTU).to_string()])
+            .args([
+                "--configure",
+                "--mtu",
+                &config.mtu.unwrap_or(BEST_MTU).to_string(),
+            ])
             .args(["--ready-fd", &theirs.as_raw_fd().to_string()])
             .args(&self.flags);
-        let socket = wish
+        let socket = config
             .publish
-            .map(|_| host.enclosure.open_place("slirp4netns.sock"))
+            .map(|_| host.sandbox_ns.world_writable_path("slirp4netns.sock"))
             .transpose()?;
         if let Some(path) = &socket {
             command.arg("--api-socket").arg(path);
         }
         command.arg(guest.id().to_string()).arg("tap0");
         let inherit = move || fcntl_setfd(&theirs, FdFlags::empty()).map_err(Into::into);
-        // SAFETY: between fork and exec it makes one system call, on a descriptor that the closure owns.
+        // SAFETY: between fork and exec the closure makes one system call, on a descriptor that it owns.
         unsafe { command.pre_exec(inherit) };
         let helper = super::spawn(&mut command)?;
-        // Our copy of the pipe's end, which would keep it open.
+        // Closes this process's copy of the pipe's end, which would keep it open.
         drop(command);
 
-        if let Err(error) = stands(&ready) {
-            return Err(error.context(format!("slirp4netns: {}", super::give_up(helper))));
+        if let Err(error) = wait_until_ready(&ready) {
+            return Err(error.context(format!("slirp4netns: {}", super::kill_helper(helper))));
         }
-        if let (Some(path), Some(port)) = (&socket, wish.publish) {
+        if let (Some(path), Some(port)) = (&socket, config.publish) {
             publish(path, port)?;
         }
-        guest.stdin.as_mut().context("no pipe")?.write_all(b"go\n")?;
+        guest
+            .stdin
+            .as_mut()
+            .context("the pipe is missing")?
+            .write_all(b"go\n")?;
         Ok(Started {
             guest,
             helpers: vec![helper],
@@ -122,10 +129,10 @@ impl Stack for Slirp4netns {
     }
 }
 
-/// Waits until the holder is in namespaces of its own and root there.
-fn wait_for_namespaces(holder: &Child) -> Result<()> {
+/// Waits until the process has namespaces of its own and is root there.
+fn wait_for_namespaces(waiting: &Child) -> Result<()> {
     let ours = std::fs::read_link("/proc/self/ns/net")?;
-    let directory = PathBuf::from(format!("/proc/{}", holder.id()));
+    let directory = PathBuf::from(format!("/proc/{}", waiting.id()));
     let begun = Instant::now();
     loop {
         let theirs = std::fs::read_link(directory.join("ns/net")).unwrap_or_else(|_| ours.clone());
@@ -133,26 +140,26 @@ fn wait_for_namespaces(holder: &Child) -> Result<()> {
         if theirs != ours && map.split_whitespace().next() == Some("0") {
             return Ok(());
         }
-        ensure!(begun.elapsed() < PATIENCE, "unshare made no namespaces");
+        ensure!(begun.elapsed() < TIMEOUT, "unshare made no namespaces");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// Waits for the byte that says that the network stands.
-fn stands(ready: &std::os::fd::OwnedFd) -> Result<()> {
-    let patience = Timespec {
-        tv_sec: PATIENCE.as_secs().cast_signed(),
+/// Waits for the byte by which slirp4netns reports readiness.
+fn wait_until_ready(ready: &std::os::fd::OwnedFd) -> Result<()> {
+    let timeout = Timespec {
+        tv_sec: TIMEOUT.as_secs().cast_signed(),
         tv_nsec: 0,
     };
-    poll(&mut [PollFd::new(ready, PollFlags::IN)], Some(&patience))?;
+    poll(&mut [PollFd::new(ready, PollFlags::IN)], Some(&timeout))?;
     let mut byte = [0];
     match rustix::io::read(ready, &mut byte) {
         Ok(1) => Ok(()),
-        _ => bail!("the network does not stand"),
+        _ => bail!("the network was not set up"),
     }
 }
 
-/// Asks on its socket for a port of the host's loopback.
+/// Requests a port of the host's loopback at the API socket.
 fn publish(socket: &Path, port: u16) -> Result<()> {
     let mut stream = UnixStream::connect(socket).context("cannot reach slirp4netns's socket")?;
     let request = serde_json::json!({
@@ -164,12 +171,12 @@ fn publish(socket: &Path, port: u16) -> Result<()> {
     });
     stream.write_all(request.to_string().as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     ensure!(
         answer.contains("\"return\""),
-        "slirp4netns published nothing: {}",
+        "slirp4netns cannot publish the port: {}",
         answer.trim()
     );
     Ok(())

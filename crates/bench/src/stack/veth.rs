@@ -1,25 +1,24 @@
-//! The kernel's own way: a veth pair between the host and a namespace.
+//! The kernel's own path: a veth pair between the host and a namespace.
 
 use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Found, Kind, Place, Stack, Started, Wanted, Wish};
+use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
 use crate::host::Host;
 use crate::network::{BEST_MTU, VETH_GUEST, VETH_HOST};
 use crate::schema::Role;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: StackKind = StackKind {
     name: "veth",
     role: Role::Kernel,
-    usual: true,
-    find,
+    find: Find::Namespace(find),
 };
 
 struct Veth;
 
-fn find(_: &Wanted) -> Result<Found> {
+fn find(_: &Selection) -> Result<Found> {
     Ok(Found {
         version: super::version_of_kernel(),
         stack: Box::new(Veth),
@@ -27,20 +26,21 @@ fn find(_: &Wanted) -> Result<Found> {
 }
 
 impl Stack for Veth {
-    fn place(&self) -> Place {
-        Place {
+    fn addresses(&self) -> Addresses {
+        Addresses {
             server: VETH_HOST,
             resolver: VETH_HOST,
             published: VETH_GUEST,
         }
     }
 
-    fn start(&self, host: &Host, wish: &Wish, program: &[OsString]) -> Result<Started> {
-        host.network.set_veth_mtu(wish.mtu.map_or(BEST_MTU, u32::from))?;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        host.network
+            .set_veth_mtu(config.mtu.map_or(BEST_MTU, u32::from))?;
         let (program, arguments) = program.split_first().context("no program")?;
         let mut command = Command::new(program);
         command.args(arguments);
-        host.network.inside_guest(&mut command)?;
+        host.network.run_in_guest(&mut command)?;
         Started::alone(&mut command)
     }
 

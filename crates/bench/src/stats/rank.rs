@@ -1,15 +1,17 @@
-//! Which ranks bound an interval. Both functions answer with the number of values to cut off at either end *plus one*,
-//! that is the rank, from 1, of the lower bound; none where even the extremes do not give [`CONFIDENCE`].
+//! Ranks that bound an interval. Both functions return the rank, from 1, of the lower bound: the number of values to
+//! cut off at either end *plus one*. They return `None` if even the extremes do not give [`CONFIDENCE`].
 
-/// The least confidence of every interval.
+/// The confidence that every interval has at least.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// With fewer pairs no interval has [`CONFIDENCE`]: the extremes of five cover the median in 1 - 2/2^5 = 93.75 % of cases.
+/// The least number of pairs for which an interval has [`CONFIDENCE`]: the extremes of five cover the median in 1 -
+/// 2/2^5 = 93.75 % of cases.
 pub const LEAST_PAIRS: usize = 6;
 
-/// For the median of one sample of `count`: the number of values below it is binomial with probability one half, whatever
-/// their distribution (David and Nagaraja, "Order Statistics", 3rd edition, section 7.1; the same table for performance
-/// measurements is in Le Boudec, "Performance Evaluation of Computer and Communication Systems", appendix A).
+/// Returns the rank for the median of one sample of `count`: the number of values below it is binomial with probability
+/// one half, for any distribution (David and Nagaraja, "Order Statistics", 3rd edition, section 7.1; the same table for
+/// performance measurements is in Le Boudec, "Performance Evaluation of Computer and Communication Systems", appendix
+/// A).
 pub(super) fn of_median(count: usize) -> Option<usize> {
     let mut ways = vec![1.0];
     for taken in 0..count {
@@ -18,15 +20,15 @@ pub(super) fn of_median(count: usize) -> Option<usize> {
     lower_rank(&ways)
 }
 
-/// For the shift between samples of `left` and `right` values, among their `left * right` differences: the Mann-Whitney
-/// statistic's exact distribution (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd edition,
-/// section 4.3).
+/// Returns the rank for the shift between samples of `left` and `right` values, among their `left * right` differences:
+/// the Mann-Whitney statistic's exact distribution (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods",
+/// 3rd edition, section 4.3).
 pub(super) fn of_shift(left: usize, right: usize) -> Option<usize> {
     lower_rank(&arrangements(left, right))
 }
 
-/// In how many orders of `left` and `right` values exactly u = 0, 1, ... of the pairs are in descending order: the
-/// coefficients of the Gaussian binomial, the product over i of (1 - x^(right + i)) / (1 - x^i).
+/// Returns the number of orders of `left` and `right` values in which exactly u = 0, 1, ... of the pairs are in
+/// descending order: the coefficients of the Gaussian binomial, the product over i of (1 - x^(right + i)) / (1 - x^i).
 fn arrangements(left: usize, right: usize) -> Vec<f64> {
     let mut ways = vec![0.0; left * right + 1];
     ways[0] = 1.0;
@@ -41,7 +43,7 @@ fn arrangements(left: usize, right: usize) -> Vec<f64> {
     ways
 }
 
-/// The largest rank whose tail, on both sides, holds no more than what [`CONFIDENCE`] leaves. `ways` is symmetric.
+/// Returns the largest rank whose two tails together hold at most 1 - [`CONFIDENCE`]. `ways` is symmetric.
 fn lower_rank(ways: &[f64]) -> Option<usize> {
     let total: f64 = ways.iter().sum();
     let mut tail = 0.0;
@@ -57,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_of_the_median_are_the_published_ones() {
+    fn ranks_of_the_median_match_published_table() {
         let ranks: Vec<_> = (1..=20).map(|count| of_median(count).unwrap_or(0)).collect();
         assert_eq!(
             ranks,
@@ -68,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_the_shift_are_the_published_ones() {
+    fn ranks_of_the_shift_match_published_table() {
         // Critical values of U at 5 %, two-sided, are one less than the rank.
         for (left, right, critical) in [
             (4, 4, 0),
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn all_arrangements_are_counted() {
+    fn counts_all_arrangements() {
         assert_eq!(arrangements(2, 2), [1.0, 1.0, 2.0, 1.0, 1.0]);
         assert_eq!(arrangements(7, 7).iter().sum::<f64>(), 3432.0);
     }

@@ -1,25 +1,25 @@
-//! By what factor one thing is larger than another.
+//! The ratio of two quantities.
 
 use super::{quantile, rank, sorted};
 
-/// A factor with its interval.
+/// A ratio with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub median: f64,
-    /// None where there are too few values for any interval of [`super::CONFIDENCE`].
+    /// `None` if there are too few values for an interval of [`super::CONFIDENCE`].
     pub interval: Option<Interval>,
-    /// Pairs of measurements behind it; for [`Ratio::unpaired`] the smaller of both samples.
+    /// The number of pairs of measurements; for [`Ratio::unpaired`] the smaller of both samples.
     pub count: usize,
 }
 
-/// Covers the true factor with at least [`super::CONFIDENCE`].
+/// An interval that covers the true ratio with at least [`super::CONFIDENCE`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
 }
 
-/// What a ratio says.
+/// The meaning of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     Larger,
@@ -31,14 +31,15 @@ pub enum Difference {
 }
 
 impl Ratio {
-    /// Of values that were taken pair by pair, say in the same round: the median of their ratios, and the order
-    /// statistics around it.
+    /// Returns the ratio of values that were taken in pairs, say in the same round: the median of their ratios, and the
+    /// order statistics around it.
     ///
-    /// Pairing takes out what both have in common, a machine that is slow for a minute. The interval asks only that the
-    /// ratios of different rounds are independent and have the same median; not that they are symmetric, which the
-    /// narrower one of Wilcoxon and Hodges-Lehmann needs and which a stack with a fast and a slow mode breaks.
+    /// Pairing removes what both have in common, such as a machine that is slow for a minute. The interval needs only
+    /// that the ratios of different rounds are independent and have the same median; not that they are symmetric, as
+    /// the narrower one of Wilcoxon and Hodges-Lehmann does, and as the ratios of a stack with a fast and a slow mode
+    /// are not.
     ///
-    /// Pairs without a positive divisor are left out; none if no pair is left.
+    /// Pairs without a positive divisor are ignored. Returns `None` if no pair is left.
     pub fn paired(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios: Vec<f64> = pairs
             .into_iter()
@@ -49,13 +50,14 @@ impl Ratio {
         Self::of_sorted(&sorted(&ratios), rank::of_median(count), count)
     }
 
-    /// Of two samples taken at different times: the Hodges-Lehmann estimate, the median of all ratios between a value of
-    /// one and a value of the other, with the interval that belongs to the Mann-Whitney test.
+    /// Returns the ratio of two samples taken at different times: the Hodges-Lehmann estimate, the median of all ratios
+    /// between a value of one and a value of the other, with the interval of the Mann-Whitney test.
     ///
-    /// It asks that both samples are independent and spread alike but for the factor. A machine that is slower in one of
-    /// both runs is not in the interval: nothing in two separate runs can tell that from a slower stack.
+    /// It needs that both samples are independent and have the same distribution except for the ratio. The interval
+    /// does not contain the effect of a machine that was slower in one of the runs, which two separate runs cannot tell
+    /// from a slower stack.
     ///
-    /// None where a sample is empty or has a value that is not positive.
+    /// Returns `None` if a sample is empty or has a value that is not positive.
     pub fn unpaired(of: &[f64], to: &[f64]) -> Option<Self> {
         let usable = |values: &[f64]| values.iter().all(|&value| value > 0.0);
         if !usable(of) || !usable(to) {
@@ -78,7 +80,7 @@ impl Ratio {
         }
     }
 
-    /// Ratios are averaged in the logarithm, so that the ratio the other way round is the reciprocal.
+    /// Ratios are averaged in the logarithm, so that the inverse ratio is the reciprocal.
     fn of_sorted(ratios: &[f64], rank: Option<usize>, count: usize) -> Option<Self> {
         if ratios.is_empty() {
             return None;
@@ -86,7 +88,7 @@ impl Ratio {
         let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
         let median = quantile(&logarithms, 0.5);
         Some(Self {
-            // The logarithm of zero is infinite, and two infinities have no average.
+            // The logarithm of zero is infinite, and the average of two infinities is NaN.
             median: if median.is_nan() { 0.0 } else { median.exp() },
             interval: rank.map(|rank| Interval {
                 low: ratios[rank - 1],
@@ -106,7 +108,7 @@ mod tests {
     use rand_chacha::rand_core::{RngCore, SeedableRng};
 
     #[test]
-    fn seven_pairs_are_bounded_by_their_extremes() {
+    fn interval_of_seven_pairs_is_their_extremes() {
         let pairs = [1.2, 1.1, 1.3, 1.15, 1.25, 1.05, 1.4].map(|ratio| (ratio * 8.0, 8.0));
         let ratio = Ratio::paired(pairs).unwrap();
         assert!((ratio.median - 1.2).abs() < 1e-12);
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn five_pairs_are_too_few_and_no_pair_is_nothing() {
+    fn five_pairs_have_no_interval_and_no_pair_has_no_ratio() {
         let ratio = Ratio::paired([(2.0, 1.0); 5]).unwrap();
         assert_eq!(ratio.difference(), Difference::TooFew);
         assert_eq!(Ratio::paired([]), None);
@@ -126,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn a_numerator_of_zero_is_a_ratio() {
+    fn ratio_of_zero_numerators_is_zero() {
         let ratio = Ratio::paired([(0.0, 2.0); 8]).unwrap();
         assert_eq!((ratio.median, ratio.difference()), (0.0, Difference::Smaller));
     }
 
     proptest! {
         #[test]
-        fn neither_unit_nor_order_matters(
+        fn ratio_is_independent_of_unit_and_order(
             mut pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 1..30),
             scale in prop::sample::select(vec![1.0 / 1024.0, 0.5, 8.0, 4096.0]),
         ) {
@@ -147,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn the_other_way_round_is_the_reciprocal(pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 6..30)) {
+        fn inverse_ratio_is_the_reciprocal(pairs in prop::collection::vec((1e-3..1e6f64, 1e-3..1e6f64), 6..30)) {
             let there = Ratio::paired(pairs.clone()).unwrap();
             let back = Ratio::paired(pairs.into_iter().map(|(of, to)| (to, of))).unwrap();
             prop_assert!((there.median * back.median - 1.0).abs() < 1e-9);
@@ -159,7 +161,7 @@ mod tests {
     const RUNS: u32 = 4000;
     const FACTOR: f64 = 1.3;
 
-    /// Skewed, and twice as slow in a fifth of the rounds.
+    /// Returns skewed noise, twice as slow in a fifth of the rounds.
     fn noise(random: &mut ChaCha8Rng) -> f64 {
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let slow = if uniform() < 0.2 { 2.0 } else { 1.0 };
@@ -176,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn paired_intervals_cover_what_they_say() {
-        // The exact coverages are those of the binomial distribution; 4000 runs scatter by 0.003.
+    fn paired_intervals_have_the_stated_coverage() {
+        // The exact coverages are those of the binomial distribution; the results of 4000 runs vary by 0.003.
         for (rounds, exact) in [(6, 0.969), (7, 0.984), (9, 0.961), (12, 0.961), (25, 0.957)] {
             let seen = coverage(|random| {
                 let round = |_| {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn unpaired_intervals_cover_what_they_say() {
+    fn unpaired_intervals_have_the_stated_coverage() {
         for (left, right, exact) in [(4, 4, 0.971), (7, 7, 0.962), (7, 5, 0.952), (15, 15, 0.955)] {
             let seen = coverage(|random| {
                 let of: Vec<_> = (0..left).map(|_| FACTOR * noise(random)).collect();

@@ -1,17 +1,17 @@
-//! The two programs.
+//! The load server and client as programs.
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use pontoon_bench::job::{Findings, Job, Order, Ports, Word};
-use pontoon_bench::load::{Fault, Server, Sound};
+use pontoon_bench::job::{Job, JobResults, JobSpec, Message, Ports};
+use pontoon_bench::load::{Fault, NoFault, Server};
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 pub(crate) const DURATION: f64 = 0.4;
 
-/// A program whose output is read line by line, and which is killed in the end.
+/// A program whose output is read line by line, and which is killed on drop.
 pub(crate) struct Program {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -19,7 +19,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pontoon-load"))
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pontoon-bench"))
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -30,18 +30,18 @@ impl Program {
     }
 
     pub(crate) fn client(server: IpAddr, ports: Ports, job: Job, duration: f64) -> Self {
-        let order = Order {
+        let job_spec = JobSpec {
             job,
             ports,
             warm_up: 0.05,
             duration,
         };
-        let order = serde_json::to_string(&order).unwrap();
-        Self::start(&["client", &server.to_string(), &order])
+        let job_spec = serde_json::to_string(&job_spec).unwrap();
+        Self::start(&["load-client", &server.to_string(), &job_spec])
     }
 
     pub(crate) fn server() -> (Self, Ports) {
-        let mut server = Self::start(&["server", "127.0.0.1"]);
+        let mut server = Self::start(&["load-server", "127.0.0.1"]);
         let ports = serde_json::from_str(&server.line().unwrap()).unwrap();
         (server, ports)
     }
@@ -50,19 +50,19 @@ impl Program {
         self.child.id()
     }
 
-    /// The next line, or none at the end.
+    /// Reads the next line. Returns `None` at the end.
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         line.pop().map(|_| line)
     }
 
-    pub(crate) fn word(&mut self) -> Word {
-        let line = self.line().expect("a word");
+    pub(crate) fn message(&mut self) -> Message {
+        let line = self.line().expect("a message");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// Ends its standard input. It has to end by itself, well, and without another word.
+    /// Closes the program's standard input. It must then end by itself, successfully, and without another message.
     pub(crate) fn release(mut self) {
         drop(self.child.stdin.take());
         assert_eq!(self.line(), None);
@@ -87,33 +87,33 @@ pub(crate) fn faulty<F: Fault>() -> Ports {
     Server::start::<F>(LOOPBACK).unwrap().ports()
 }
 
-/// The last word on `job` with a server that has the fault.
-pub(crate) fn last_word_with<F: Fault>(job: Job) -> Word {
-    last_word(LOOPBACK, faulty::<F>(), job)
+/// Returns the last message of `job` with a server that has the fault.
+pub(crate) fn last_message_with<F: Fault>(job: Job) -> Message {
+    last_message(LOOPBACK, faulty::<F>(), job)
 }
 
-pub(crate) fn last_word(server: IpAddr, ports: Ports, job: Job) -> Word {
+pub(crate) fn last_message(server: IpAddr, ports: Ports, job: Job) -> Message {
     let mut client = Program::client(server, ports, job, DURATION);
-    let mut word = client.word();
-    if word == Word::Begin {
-        word = client.word();
+    let mut message = client.message();
+    if message == Message::Begin {
+        message = client.message();
     }
     client.release();
-    word
+    message
 }
 
-/// What is found on `job` without any fault.
-pub(crate) fn findings(job: Job) -> Findings {
-    findings_with::<Sound>(job)
+/// Returns the results of `job` without a fault.
+pub(crate) fn results(job: Job) -> JobResults {
+    results_with::<NoFault>(job)
 }
 
-pub(crate) fn findings_with<F: Fault>(job: Job) -> Findings {
-    found(last_word_with::<F>(job))
+pub(crate) fn results_with<F: Fault>(job: Job) -> JobResults {
+    found(last_message_with::<F>(job))
 }
 
-pub(crate) fn found(word: Word) -> Findings {
-    match word {
-        Word::End(findings) => findings,
+pub(crate) fn found(message: Message) -> JobResults {
+    match message {
+        Message::End(results) => results,
         other => panic!("{other:?}"),
     }
 }

@@ -1,13 +1,13 @@
-//! What is planted in the server is noticed by the client.
+//! The client detects faults of the server.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pontoon_bench::job::{Direction, Job, Word};
+use pontoon_bench::job::{Direction, Job, Message};
 use pontoon_bench::load::Fault;
 
-use crate::client::{DURATION, findings_with, last_word_with};
+use crate::client::{DURATION, last_message_with, results_with};
 
 /// Answers after 20 ms.
 struct Slow;
@@ -18,10 +18,10 @@ impl Fault for Slow {
     }
 }
 
-/// Answers nothing.
-struct Mute;
+/// Never answers.
+struct Unresponsive;
 
-impl Fault for Mute {
+impl Fault for Unresponsive {
     fn delay() {
         loop {
             std::thread::park();
@@ -29,11 +29,11 @@ impl Fault for Mute {
     }
 }
 
-/// Gets one block of 512 bytes in a hundred wrong.
-struct Corrupt;
+/// Corrupts one block of 512 bytes in a hundred.
+struct Corrupting;
 
-impl Fault for Corrupt {
-    fn spoil(bytes: &mut [u8]) {
+impl Fault for Corrupting {
+    fn corrupt(bytes: &mut [u8]) {
         thread_local!(static BLOCKS: Cell<u32> = const { Cell::new(0) });
         for block in bytes.chunks_mut(512) {
             let count = BLOCKS.replace(BLOCKS.get() + 1);
@@ -44,16 +44,16 @@ impl Fault for Corrupt {
     }
 }
 
-/// Seconds, from the start of a client on: its warm-up, three times the duration, and what starting takes.
+/// Seconds from the start of a client: its warm-up, three times the duration, and the time to start.
 const LIMIT: f64 = DURATION * 3.0 + 1.5;
 
 const STOP: u64 = 1 << 20;
 
-/// Neither sends nor receives past [`STOP`].
-struct Deaf;
+/// Stops sending and receiving at [`STOP`].
+struct Stopped;
 
-impl Fault for Deaf {
-    fn hold(position: u64) {
+impl Fault for Stopped {
+    fn block(position: u64) {
         if position >= STOP {
             loop {
                 std::thread::park();
@@ -62,20 +62,20 @@ impl Fault for Deaf {
     }
 }
 
-/// The same on one connection only.
-struct HalfDeaf;
+/// Stops one connection only.
+struct OneStopped;
 
-impl Fault for HalfDeaf {
-    fn hold(position: u64) {
+impl Fault for OneStopped {
+    fn block(position: u64) {
         static TAKEN: AtomicBool = AtomicBool::new(false);
         if position >= STOP && !TAKEN.swap(true, Ordering::Relaxed) {
-            Deaf::hold(position);
+            Stopped::block(position);
         }
     }
 }
 
 #[test]
-fn a_slow_answer_is_seen() {
+fn detects_slow_answers() {
     for job in [
         Job::RoundTrip,
         Job::Connect { clients: 1 },
@@ -83,23 +83,23 @@ fn a_slow_answer_is_seen() {
         Job::DatagramRoundTrip,
         Job::IdleFlows { flows: 10 },
     ] {
-        let findings = findings_with::<Slow>(job.clone());
+        let results = results_with::<Slow>(job.clone());
         assert!(
-            (20_000.0..200_000.0).contains(&findings.values["p50_us"]),
-            "{job:?}: {findings:?}"
+            (20_000.0..200_000.0).contains(&results.values["p50_us"]),
+            "{job:?}: {results:?}"
         );
-        // Four threads answer connections.
-        assert!(findings.values["per_s"] <= 200.0, "{job:?}: {findings:?}");
+        // Four threads serve connections.
+        assert!(results.values["per_s"] <= 200.0, "{job:?}: {results:?}");
     }
 }
 
 #[test]
-fn a_wrong_block_of_a_stream_is_seen() {
+fn detects_wrong_block_of_stream() {
     for direction in [Direction::Up, Direction::Down] {
         for streams in [1, 4] {
-            let word = last_word_with::<Corrupt>(Job::Stream { direction, streams });
-            let Word::Failed { why } = &word else {
-                panic!("{direction:?} {streams}: {word:?}");
+            let message = last_message_with::<Corrupting>(Job::Stream { direction, streams });
+            let Message::Failed { why } = &message else {
+                panic!("{direction:?} {streams}: {message:?}");
             };
             assert!(why.contains("wrong stamp in the block at byte"), "{why}");
         }
@@ -107,29 +107,29 @@ fn a_wrong_block_of_a_stream_is_seen() {
 }
 
 #[test]
-fn a_wrong_block_of_a_hashed_transfer_is_seen() {
+fn detects_wrong_block_of_hashed_transfer() {
     for direction in [Direction::Up, Direction::Down] {
         let bytes = 1_000_000;
-        let word = last_word_with::<Corrupt>(Job::Hash { direction, bytes });
-        let Word::Failed { why } = &word else {
-            panic!("{direction:?}: {word:?}");
+        let message = last_message_with::<Corrupting>(Job::Hash { direction, bytes });
+        let Message::Failed { why } = &message else {
+            panic!("{direction:?}: {message:?}");
         };
         assert!(why.contains("hash"), "{why}");
     }
 }
 
 #[test]
-fn lost_datagrams_are_counted() {
-    let findings = findings_with::<Corrupt>(Job::Datagrams {
+fn counts_lost_datagrams() {
+    let results = results_with::<Corrupting>(Job::Datagrams {
         size: 64,
         rate: Some(5000.0),
     });
-    let loss = findings.values["loss"];
-    assert!((0.005..0.015).contains(&loss), "{findings:?}");
+    let loss = results.values["loss"];
+    assert!((0.005..0.015).contains(&loss), "{results:?}");
 }
 
 #[test]
-fn a_stall_is_told_with_its_position() {
+fn reports_stall_with_its_position() {
     for direction in [Direction::Up, Direction::Down] {
         for job in [
             Job::Stream {
@@ -142,11 +142,11 @@ fn a_stall_is_told_with_its_position() {
             },
         ] {
             let began = Instant::now();
-            let word = last_word_with::<Deaf>(job.clone());
-            let Word::Stalled { at_byte } = word else {
-                panic!("{job:?}: {word:?}");
+            let message = last_message_with::<Stopped>(job.clone());
+            let Message::Stalled { at_byte } = message else {
+                panic!("{job:?}: {message:?}");
             };
-            // A hash that is being sent has the bytes of all buffers behind it.
+            // When a hash is sent, the bytes of all buffers are behind it.
             assert!(
                 (STOP - (256 << 10)..64 * STOP).contains(&at_byte),
                 "{job:?}: {at_byte}"
@@ -157,30 +157,30 @@ fn a_stall_is_told_with_its_position() {
 }
 
 #[test]
-fn silence_is_a_stall() {
+fn reports_missing_answers_as_stall() {
     for job in [
         Job::RoundTrip,
         Job::Connect { clients: 2 },
         Job::IdleFlows { flows: 3 },
     ] {
         let began = Instant::now();
-        let word = last_word_with::<Mute>(job.clone());
-        assert_eq!(word, Word::Stalled { at_byte: 0 }, "{job:?}");
+        let message = last_message_with::<Unresponsive>(job.clone());
+        assert_eq!(message, Message::Stalled { at_byte: 0 }, "{job:?}");
         assert!(began.elapsed().as_secs_f64() < LIMIT, "{job:?}");
     }
-    // It has a second for each answer, however long it measures.
-    let word = last_word_with::<Mute>(Job::DatagramRoundTrip);
-    assert!(matches!(word, Word::Failed { .. }), "{word:?}");
+    // The timeout of each answer is a second, whatever the duration.
+    let message = last_message_with::<Unresponsive>(Job::DatagramRoundTrip);
+    assert!(matches!(message, Message::Failed { .. }), "{message:?}");
 }
 
 #[test]
-fn one_stalled_stream_is_not_averaged_away() {
-    let word = last_word_with::<HalfDeaf>(Job::Stream {
+fn reports_one_stalled_stream_of_several() {
+    let message = last_message_with::<OneStopped>(Job::Stream {
         direction: Direction::Up,
         streams: 4,
     });
     assert!(
-        matches!(word, Word::Stalled { at_byte } if at_byte >= STOP),
-        "{word:?}"
+        matches!(message, Message::Stalled { at_byte } if at_byte >= STOP),
+        "{message:?}"
     );
 }

@@ -1,40 +1,40 @@
-//! Each job gives figures that can be true.
+//! Each job returns plausible figures.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 
-use pontoon_bench::job::{Direction, Findings, Job, Word};
-use pontoon_bench::load::{Sound, calibrate};
+use pontoon_bench::job::{Direction, Job, JobResults, Message};
+use pontoon_bench::load::{NoFault, calibrate};
 
-use crate::client::{LOOPBACK, faulty, findings, found, last_word, last_word_with};
+use crate::client::{LOOPBACK, faulty, found, last_message, last_message_with, results};
 
 const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
 
-/// Says past the test harness, which keeps what passing tests print to itself, that a test was not run.
+/// Prints that a test was not run, to standard error itself, as the test harness captures the output of passing tests.
 fn skipped(test: &str, why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
 }
 
-fn assert_streamed(findings: &Findings) {
-    assert!(findings.values["mbps"] > 100.0, "{findings:?}");
-    assert_congestion_control(findings);
+fn assert_streamed(results: &JobResults) {
+    assert!(results.values["mbps"] > 100.0, "{results:?}");
+    assert_congestion_control(results);
 }
 
-fn assert_congestion_control(findings: &Findings) {
+fn assert_congestion_control(results: &JobResults) {
     let expected = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
     let expected = expected.trim();
     assert_eq!(
-        findings.congestion_control,
+        results.congestion_control,
         Some([expected.to_owned(), expected.to_owned()])
     );
 }
 
-fn assert_transactions(findings: &Findings) {
-    let (p50, p99) = (findings.values["p50_us"], findings.values["p99_us"]);
-    assert!(1.0 < p50 && p50 <= p99 && p99 < 1e6, "{findings:?}");
-    assert!(findings.values["per_s"] > 10.0, "{findings:?}");
-    assert_eq!(findings.values["errors"], 0.0, "{findings:?}");
-    let histogram = &findings.histograms["latency"];
+fn assert_transactions(results: &JobResults) {
+    let (p50, p99) = (results.values["p50_us"], results.values["p99_us"]);
+    assert!(1.0 < p50 && p50 <= p99 && p99 < 1e6, "{results:?}");
+    assert!(results.values["per_s"] > 10.0, "{results:?}");
+    assert_eq!(results.values["errors"], 0.0, "{results:?}");
+    let histogram = &results.histograms["latency"];
     assert_eq!(histogram.unit, "us");
     assert!(histogram.counts.is_sorted_by(|a, b| a.0 < b.0), "{histogram:?}");
     let count: u64 = histogram.counts.iter().map(|(_, count)| count).sum();
@@ -47,17 +47,17 @@ fn assert_transactions(findings: &Findings) {
     assert!(below <= count / 2, "{below} of {count} under the median of {p50}");
 }
 
-fn assert_counted(findings: &Findings) {
-    let (sent, received) = (findings.values["sent_per_s"], findings.values["per_s"]);
-    assert!(received > 100.0 && received <= sent * 1.0001, "{findings:?}");
-    assert!((0.0..1.0).contains(&findings.values["loss"]), "{findings:?}");
+fn assert_counted(results: &JobResults) {
+    let (sent, received) = (results.values["sent_per_s"], results.values["per_s"]);
+    assert!(received > 100.0 && received <= sent * 1.0001, "{results:?}");
+    assert!((0.0..1.0).contains(&results.values["loss"]), "{results:?}");
 }
 
 #[test]
 fn stream() {
     for direction in BOTH {
         for streams in [1, 5] {
-            assert_streamed(&findings(Job::Stream { direction, streams }));
+            assert_streamed(&results(Job::Stream { direction, streams }));
         }
     }
 }
@@ -66,26 +66,26 @@ fn stream() {
 fn hash() {
     for direction in BOTH {
         for bytes in [0, 1, 10_000_001] {
-            let findings = findings(Job::Hash { direction, bytes });
-            assert!(findings.values.is_empty());
-            assert_congestion_control(&findings);
+            let results = results(Job::Hash { direction, bytes });
+            assert!(results.values.is_empty());
+            assert_congestion_control(&results);
         }
     }
 }
 
 #[test]
 fn round_trip() {
-    let findings = findings(Job::RoundTrip);
-    assert_transactions(&findings);
-    assert_congestion_control(&findings);
+    let results = results(Job::RoundTrip);
+    assert_transactions(&results);
+    assert_congestion_control(&results);
 }
 
 #[test]
 fn connect() {
     for clients in [1, 4] {
-        let findings = findings(Job::Connect { clients });
-        assert_transactions(&findings);
-        assert_congestion_control(&findings);
+        let results = results(Job::Connect { clients });
+        assert_transactions(&results);
+        assert_congestion_control(&results);
     }
 }
 
@@ -98,40 +98,40 @@ fn publish_connect() {
         };
         let port = listener.local_addr().unwrap().port();
         drop(listener);
-        assert_transactions(&findings(Job::PublishConnect { address, port }));
+        assert_transactions(&results(Job::PublishConnect { address, port }));
     }
 }
 
 #[test]
-fn publish_connect_on_a_port_that_is_taken_is_unreachable() {
+fn publish_connect_on_port_in_use_is_unreachable() {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let address = LOOPBACK;
-    let word = last_word_with::<Sound>(Job::PublishConnect { address, port });
-    assert!(matches!(word, Word::Unreachable { .. }), "{word:?}");
+    let message = last_message_with::<NoFault>(Job::PublishConnect { address, port });
+    assert!(matches!(message, Message::Unreachable { .. }), "{message:?}");
 }
 
 #[test]
 fn datagrams() {
-    assert_counted(&findings(Job::Datagrams { size: 64, rate: None }));
-    assert_counted(&findings(Job::Datagrams {
+    assert_counted(&results(Job::Datagrams { size: 64, rate: None }));
+    assert_counted(&results(Job::Datagrams {
         size: 1400,
         rate: None,
     }));
 }
 
 #[test]
-fn datagrams_at_a_rate_all_arrive() {
-    let findings = findings(Job::Datagrams {
+fn datagrams_at_a_low_rate_all_arrive() {
+    let results = results(Job::Datagrams {
         size: 300,
         rate: Some(2000.0),
     });
-    assert_counted(&findings);
+    assert_counted(&results);
     assert!(
-        (500.0..2020.0).contains(&findings.values["sent_per_s"]),
-        "{findings:?}"
+        (500.0..2020.0).contains(&results.values["sent_per_s"]),
+        "{results:?}"
     );
-    assert_eq!(findings.values["loss"], 0.0, "{findings:?}");
+    assert_eq!(results.values["loss"], 0.0, "{results:?}");
 }
 
 #[test]
@@ -142,27 +142,27 @@ fn segmented_datagrams() {
             segments: 40,
             gro,
         };
-        assert_counted(&findings(job));
+        assert_counted(&results(job));
     }
 }
 
 #[test]
-fn segments_that_are_too_many_are_unreachable() {
+fn too_many_segments_are_unreachable() {
     let job = Job::SegmentedDatagrams {
         size: 1400,
         segments: 60,
         gro: true,
     };
-    let word = last_word_with::<Sound>(job);
-    assert!(matches!(word, Word::Unreachable { .. }), "{word:?}");
+    let message = last_message_with::<NoFault>(job);
+    assert!(matches!(message, Message::Unreachable { .. }), "{message:?}");
 }
 
 #[test]
 fn datagram_round_trip() {
-    assert_transactions(&findings(Job::DatagramRoundTrip));
+    assert_transactions(&results(Job::DatagramRoundTrip));
 }
 
-/// A listener that accepts nobody and whose queue is full drops every SYN.
+/// A listener that accepts nothing and whose queue is full drops every SYN.
 #[test]
 fn blackhole() {
     let address: IpAddr = "127.0.0.78".parse().unwrap();
@@ -171,31 +171,31 @@ fn blackhole() {
     };
     rustix::net::listen(&full, 0).unwrap();
     let _waiting = TcpStream::connect((address, 9)).unwrap();
-    assert_transactions(&findings(Job::Blackhole { pending: 50, address }));
+    assert_transactions(&results(Job::Blackhole { pending: 50, address }));
 }
 
 #[test]
-fn a_blackhole_that_answers_is_unreachable() {
-    let word = last_word_with::<Sound>(Job::Blackhole {
+fn blackhole_that_answers_is_unreachable() {
+    let message = last_message_with::<NoFault>(Job::Blackhole {
         pending: 3,
         address: LOOPBACK,
     });
-    let Word::Unreachable { why } = &word else {
-        panic!("{word:?}");
+    let Message::Unreachable { why } = &message else {
+        panic!("{message:?}");
     };
     assert!(why.contains("127.0.0.1:9"), "{why}");
 }
 
 #[test]
 fn idle_flows() {
-    assert_transactions(&findings(Job::IdleFlows { flows: 2000 }));
+    assert_transactions(&results(Job::IdleFlows { flows: 2000 }));
 }
 
 #[test]
 fn more_idle_flows_than_descriptors_are_unreachable() {
-    let word = last_word_with::<Sound>(Job::IdleFlows { flows: u32::MAX });
-    let Word::Unreachable { why } = &word else {
-        panic!("{word:?}");
+    let message = last_message_with::<NoFault>(Job::IdleFlows { flows: u32::MAX });
+    let Message::Unreachable { why } = &message else {
+        panic!("{message:?}");
     };
     assert!(why.contains("RLIMIT_NOFILE"), "{why}");
 }
@@ -216,7 +216,7 @@ fn names() {
             socket.send_to(&message[..len], from).unwrap();
         }
     });
-    assert_transactions(&findings(Job::Names { resolver }));
+    assert_transactions(&results(Job::Names { resolver }));
 }
 
 #[test]
@@ -226,19 +226,19 @@ fn echo() {
             skipped("echo", &format!("this machine has no {address}"));
             continue;
         }
-        match last_word_with::<Sound>(Job::Echo { address }) {
-            Word::Unreachable { why } if !rustix::process::geteuid().is_root() => {
+        match last_message_with::<NoFault>(Job::Echo { address }) {
+            Message::Unreachable { why } if !rustix::process::geteuid().is_root() => {
                 assert!(why.contains("ping_group_range"), "{why}");
                 skipped("echo", &why);
             }
-            word => assert_transactions(&found(word)),
+            message => assert_transactions(&found(message)),
         }
     }
 }
 
 #[test]
 fn idle() {
-    assert_eq!(findings(Job::Idle), Findings::default());
+    assert_eq!(results(Job::Idle), JobResults::default());
 }
 
 #[test]
@@ -247,43 +247,43 @@ fn ipv6() {
     if UdpSocket::bind((address, 0)).is_err() {
         return skipped("ipv6", "this machine has no ::1");
     }
-    let ports = pontoon_bench::load::Server::start::<Sound>(address)
+    let ports = pontoon_bench::load::Server::start::<NoFault>(address)
         .unwrap()
         .ports();
-    let findings = |job| found(last_word(address, ports, job));
+    let results = |job| found(last_message(address, ports, job));
     for direction in BOTH {
-        assert_streamed(&findings(Job::Stream {
+        assert_streamed(&results(Job::Stream {
             direction,
             streams: 2,
         }));
     }
-    assert_transactions(&findings(Job::RoundTrip));
-    assert_transactions(&findings(Job::Connect { clients: 2 }));
-    assert_transactions(&findings(Job::IdleFlows { flows: 100 }));
-    assert_counted(&findings(Job::Datagrams { size: 64, rate: None }));
-    assert_transactions(&findings(Job::DatagramRoundTrip));
+    assert_transactions(&results(Job::RoundTrip));
+    assert_transactions(&results(Job::Connect { clients: 2 }));
+    assert_transactions(&results(Job::IdleFlows { flows: 100 }));
+    assert_counted(&results(Job::Datagrams { size: 64, rate: None }));
+    assert_transactions(&results(Job::DatagramRoundTrip));
 }
 
 #[test]
-fn one_server_serves_any_number_of_jobs() {
-    let ports = faulty::<Sound>();
+fn one_server_serves_several_jobs() {
+    let ports = faulty::<NoFault>();
     for _ in 0..3 {
         for direction in BOTH {
             let streams = 2;
-            assert_streamed(&found(last_word(
+            assert_streamed(&found(last_message(
                 LOOPBACK,
                 ports,
                 Job::Stream { direction, streams },
             )));
         }
         let rate = Some(2000.0);
-        let findings = found(last_word(LOOPBACK, ports, Job::Datagrams { size: 64, rate }));
-        assert_eq!(findings.values["loss"], 0.0, "{findings:?}");
+        let results = found(last_message(LOOPBACK, ports, Job::Datagrams { size: 64, rate }));
+        assert_eq!(results.values["loss"], 0.0, "{results:?}");
     }
 }
 
 #[test]
-fn the_loads_own_cost_is_measured() {
+fn calibration_is_plausible() {
     let cost = calibrate();
     assert!((1.0..10_000.0).contains(&cost.clock_ns), "{cost:?}");
     assert!((0.1..10_000.0).contains(&cost.record_ns), "{cost:?}");

@@ -1,13 +1,13 @@
-//! What is left of those that died.
+//! State after a client or a server was killed.
 
 use std::fs::read_dir;
 use std::time::{Duration, Instant};
 
-use pontoon_bench::job::{Direction, Job, Ports, Word};
+use pontoon_bench::job::{Direction, Job, Message, Ports};
 
-use crate::client::{LOOPBACK, Program, last_word};
+use crate::client::{LOOPBACK, Program, last_message};
 
-/// Threads and descriptors of a process.
+/// Returns the number of threads and descriptors of a process.
 fn holdings(pid: u32) -> (usize, usize) {
     let count = |what| read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     (count("task"), count("fd"))
@@ -22,8 +22,8 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 fn assert_healthy(server: &Program, ports: Ports, before: (usize, usize)) {
-    let word = last_word(LOOPBACK, ports, Job::RoundTrip);
-    assert!(matches!(word, Word::End(_)), "{word:?}");
+    let message = last_message(LOOPBACK, ports, Job::RoundTrip);
+    assert!(matches!(message, Message::End(_)), "{message:?}");
     let pid = server.pid();
     wait_for("threads or descriptors are left", || holdings(pid) == before);
 }
@@ -49,12 +49,12 @@ fn jobs() -> Vec<Job> {
 }
 
 #[test]
-fn a_server_outlives_killed_clients() {
+fn server_survives_killed_clients() {
     let (server, ports) = Program::server();
     let before = holdings(server.pid());
     for job in jobs() {
         let mut client = Program::client(LOOPBACK, ports, job, 60.0);
-        assert_eq!(client.word(), Word::Begin);
+        assert_eq!(client.message(), Message::Begin);
         client.kill();
         assert_healthy(&server, ports, before);
     }
@@ -62,33 +62,33 @@ fn a_server_outlives_killed_clients() {
 }
 
 #[test]
-fn a_server_does_not_grow() {
+fn server_releases_threads_and_descriptors() {
     let (server, ports) = Program::server();
     let before = holdings(server.pid());
     for job in jobs() {
-        // A hash of so many bytes is never done.
+        // A hash of so many bytes never ends.
         if matches!(job, Job::Hash { .. }) {
             continue;
         }
         for _ in 0..2 {
-            let word = last_word(LOOPBACK, ports, job.clone());
-            assert!(matches!(word, Word::End(_)), "{job:?}: {word:?}");
+            let message = last_message(LOOPBACK, ports, job.clone());
+            assert!(matches!(message, Message::End(_)), "{job:?}: {message:?}");
         }
     }
     assert_healthy(&server, ports, before);
 }
 
 #[test]
-fn the_processes_of_a_killed_client_die() {
+fn processes_of_killed_client_end() {
     let (_server, ports) = Program::server();
     let mut client = Program::client(LOOPBACK, ports, Job::Connect { clients: 3 }, 60.0);
-    assert_eq!(client.word(), Word::Begin);
+    assert_eq!(client.message(), Message::Begin);
     let pid = client.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let children: Vec<_> = children.split_whitespace().map(str::to_owned).collect();
     assert_eq!(children.len(), 3);
     client.kill();
-    // Who reaps them is not ours to say.
+    // The process that reaps them is not known here.
     let alive = |pid: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ")
@@ -99,35 +99,35 @@ fn the_processes_of_a_killed_client_die() {
 }
 
 #[test]
-fn a_client_outlives_a_killed_server() {
+fn client_reports_killed_server() {
     for job in jobs() {
         let (server, ports) = Program::server();
         let mut client = Program::client(LOOPBACK, ports, job.clone(), 1.0);
-        assert_eq!(client.word(), Word::Begin);
+        assert_eq!(client.message(), Message::Begin);
         server.kill();
-        let word = client.word();
+        let message = client.message();
         let expected = match job {
-            // What had been answered until then stands, if anything had; the rest are errors.
+            // Transactions before the kill are results, if there were any; later ones are errors.
             Job::Connect { .. } | Job::DatagramRoundTrip => {
-                matches!(&word, Word::End(found) if found.values["errors"] > 0.0)
-                    || matches!(word, Word::Failed { .. })
+                matches!(&message, Message::End(found) if found.values["errors"] > 0.0)
+                    || matches!(message, Message::Failed { .. })
             }
-            _ => matches!(word, Word::Failed { .. }),
+            _ => matches!(message, Message::Failed { .. }),
         };
-        assert!(expected, "{job:?}: {word:?}");
+        assert!(expected, "{job:?}: {message:?}");
     }
 }
 
 #[test]
-fn a_client_without_a_server_says_so() {
+fn client_reports_missing_server() {
     let (server, ports) = Program::server();
     server.kill();
     for job in jobs() {
-        let word = last_word(LOOPBACK, ports, job.clone());
+        let message = last_message(LOOPBACK, ports, job.clone());
         let expected = match job {
-            Job::DatagramRoundTrip => matches!(word, Word::Failed { .. }),
-            _ => matches!(word, Word::Unreachable { .. }),
+            Job::DatagramRoundTrip => matches!(message, Message::Failed { .. }),
+            _ => matches!(message, Message::Unreachable { .. }),
         };
-        assert!(expected, "{job:?}: {word:?}");
+        assert!(expected, "{job:?}: {message:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What differs between two runs besides what was to be compared.
+//! Differences between two runs other than in their figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,9 @@ use crate::report::{machine, number};
 use crate::schema::{Conditions, Report};
 use crate::stats;
 
-/// The harness's own costs are small numbers, and noisy.
+/// The factor from which on calibrations differ. They are small numbers, and noisy.
 const CALIBRATION: f64 = 1.5;
-/// CPUs busy before a sample, and share of CPU time stolen, in the median.
+/// The differences of medians from which on the load differs: CPUs busy before a sample, and share of CPU time stolen.
 const LOAD: f64 = 0.1;
 const STEAL: f64 = 0.01;
 
@@ -104,7 +104,7 @@ fn load(left: &Report, right: &Report) -> Vec<String> {
     let mut warnings = Vec::new();
     let [busy_left, busy_right] = [left, right].map(|report| median(report, |at| at.busy_before));
     if (busy_left - busy_right).abs() > LOAD {
-        let cpus = |busy| format!("{} CPUs busy with something else", number::figure(busy));
+        let cpus = |busy| format!("{} CPUs busy with other work", number::figure(busy));
         warnings.push(differ("load", &cpus(busy_left), &cpus(busy_right)));
     }
     let [steal_left, steal_right] = [left, right].map(|report| median(report, |at| at.steal));
@@ -118,7 +118,7 @@ fn load(left: &Report, right: &Report) -> Vec<String> {
     warnings
 }
 
-/// One warning per kind of difference, with the cells and stacks that share it.
+/// Returns one warning for each difference, with the cells and stacks that share it.
 fn conditions(left: &Report, right: &Report) -> Vec<String> {
     let (left, right) = (by_cell(left), by_cell(right));
     let mut where_of: BTreeMap<String, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! What every page has: its style, and nothing from elsewhere.
+//! The frame of all pages, with the style sheet.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// A whole page.
+/// Returns a whole page.
 pub(crate) fn shell(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)

@@ -1,4 +1,4 @@
-//! One scenario's section: bars, distributions, CPU, the table behind them, and notes.
+//! The section of one scenario: bars, distributions, CPU, the table, and warnings.
 
 use std::collections::BTreeSet;
 
@@ -7,36 +7,37 @@ use maud::{Markup, html};
 use super::{code, direction, notes};
 use crate::report::plot::{self, Bars, Row};
 use crate::report::summary::{self, CellSummary, Entry, Summary};
-use crate::report::{label, number, words};
+use crate::report::{label, number, outcome, overhead, warnings};
 use crate::schema::Stack;
 
-/// CPU time of the stack and of the machine, by what it is spent on.
+/// CPU time of the stack and of the machine, for each unit of work.
 const COSTS: &[(&str, &str)] = &[
     ("cpu_per_gbit_s", "machine_cpu_per_gbit_s"),
     ("cpu_per_transaction_us", "machine_cpu_per_transaction_us"),
     ("cpu_per_datagram_us", "machine_cpu_per_datagram_us"),
 ];
 
-/// Metrics that are plotted beside a cell's figure where there are any.
-const BESIDE: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
+/// Metrics that are plotted in addition to a cell's figure, if there are any.
+const OTHER_METRICS: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
 
 pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
     let cells: Vec<_> = summary.cells_of(name).collect();
     html! {
         section id=(name) {
             h2 { (label::title(name)) }
-            @if let Some(question) = label::question(name) { p { (question) } }
+            @if let Some(about) = label::about(name) { p { (about) } }
             (plots(&cells, &summary.stacks))
             details {
-                summary { "The figures in a table" }
+                summary { "Table of figures" }
                 (table(summary, &cells))
             }
-            (notes(&words::of_scenario(summary, name)))
+            (notes(&warnings::of_scenario(summary, name)))
         }
     }
 }
 
-/// With curves a row per cell: bars, curves, CPU. Without them all bars, then all CPU, which takes less room.
+/// Returns the plots: with curves, a row for each cell (bars, curves, CPU); otherwise all bars, then all CPU, which
+/// takes less space.
 fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
     let cells: Vec<_> = cells.iter().copied().filter(|of| !of.cell.once).collect();
     let bars: Vec<_> = cells.iter().map(|of| bars(of, &cells, stacks)).collect();
@@ -56,17 +57,21 @@ fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
     }
 }
 
-/// The figure, and others that are worth a plot.
+/// Returns plots of the figure, and of others in [`OTHER_METRICS`].
 fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
-    let metrics = std::iter::once(&*of.cell.figure)
-        .chain(BESIDE.iter().copied().filter(|&name| name != of.cell.figure));
+    let metrics = std::iter::once(&*of.cell.figure).chain(
+        OTHER_METRICS
+            .iter()
+            .copied()
+            .filter(|&name| name != of.cell.figure),
+    );
     let plot = |metric: &str| {
         let rows: Vec<_> = of
             .entries
             .iter()
             .map(|entry| row(of, entry, metric, stacks))
             .collect();
-        // Cells that show the same have the same axis.
+        // Cells with the same figure have the same axis.
         let alike = |other: &&&CellSummary<'_>| metric != of.cell.figure || other.cell.figure == metric;
         let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
         let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
@@ -79,35 +84,30 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> 
 
 fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack]) -> Row {
     let name = entry.stack.name.clone();
-    let tint = plot::tint(stacks, entry.stack);
+    let colour = plot::colour(stacks, entry.stack);
     if metric != of.cell.figure {
         let bar = entry.spread_of(metric);
-        let figure = bar.map_or_else(|| "-".to_owned(), |spread| number::figure(spread.median));
-        let tip = bar.map_or(name.clone(), |bar| format!("{name}: {}", summary::spread(&bar)));
         return Row {
             name,
-            tint,
+            colour,
             bar,
             whole: None,
-            figure,
-            remark: String::new(),
-            tip,
+            label: bar.map_or_else(|| "-".to_owned(), |spread| number::figure(spread.median)),
         };
     }
     let ratio = entry.to_baseline.zip(of.baseline);
     let ratio = ratio.map(|(ratio, to)| format!("{} × {}", number::factor(ratio.median), to.name));
+    let remark = outcome::losses(entry).or(ratio).unwrap_or_default();
     Row {
-        tint,
+        name,
+        colour,
         bar: entry.spread,
         whole: None,
-        figure: of.headline(entry),
-        remark: words::losses(entry).or(ratio).unwrap_or_default(),
-        tip: format!("{name}: {}", of.lines(entry).join("; ")),
-        name,
+        label: format!("{}  {remark}", of.headline(entry)),
     }
 }
 
-/// Distributions of all that has a histogram, and losses by rate.
+/// Returns the distribution of every histogram, and the loss by rate.
 fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
     let samples = of.entries.iter().flat_map(|entry| &entry.samples);
     let names: BTreeSet<_> = samples.flat_map(|sample| sample.histograms.keys()).collect();
@@ -115,7 +115,7 @@ fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
         let curves = plot::distribution(of, stacks, name)?;
         Some(plot(
             &parameters(of),
-            "share of the transactions that took no longer",
+            "cumulative share of the transactions",
             &curves,
         ))
     });
@@ -146,18 +146,17 @@ fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) ->
 fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option<Row> {
     let (bar, whole) = (entry.spread_of(part), entry.spread_of(whole));
     let figure = number::figure(bar.or(whole)?.median);
-    let of = bar
-        .and(whole)
-        .map(|whole| format!("of {}", number::figure(whole.median)));
-    let all = if bar.is_none() { "machine" } else { "" };
+    let remark = match (bar, whole) {
+        (Some(_), Some(whole)) => format!("of {}", number::figure(whole.median)),
+        (Some(_), None) => String::new(),
+        (None, _) => "machine".to_owned(),
+    };
     Some(Row {
         name: entry.stack.name.clone(),
-        tint: plot::tint(stacks, entry.stack),
-        tip: format!("{}: {figure} {}", entry.stack.name, of.as_deref().unwrap_or(all)),
+        colour: plot::colour(stacks, entry.stack),
         bar,
         whole,
-        figure,
-        remark: of.unwrap_or_else(|| all.to_owned()),
+        label: format!("{figure}  {remark}"),
     })
 }
 
@@ -189,14 +188,14 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                 tbody {
                     @for of in cells {
                         tr class="first" {
-                            th { (code(&format!("`{}`", of.cell.name))) small { (code(&label::metric(&of.cell.figure))) } }
+                            th { (code(&format!("`{}`", of.cell.name))) small { (code(label::metric(&of.cell.figure))) } }
                             @for entry in &of.entries {
                                 td { @for line in of.lines(entry) { div { (line) } } }
                             }
                         }
-                        @if let Some(shares) = words::own_shares(of, &summary.report.calibration) {
+                        @if let Some(shares) = overhead::shares(of, &summary.report.calibration) {
                             tr {
-                                th { small { (words::OWN_SHARE) } }
+                                th { small { (overhead::TITLE) } }
                                 @for share in shares { td { (share) } }
                             }
                         }

@@ -1,109 +1,134 @@
 //! Horizontal bars with whiskers, a row per stack.
 
-use maud::{Markup, html};
+use maud::Markup;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Axis, px};
+use super::{Area, Drawn, FAINT, GRID, INK, font, short, svg};
 use crate::stats::{self, Spread};
 
 /// The bars of one cell.
 pub(in crate::report) struct Bars {
     pub(in crate::report) rows: Vec<Row>,
-    /// Where the axis ends; bars of one scenario have the same.
+    /// The end of the axis. Bars of one scenario have the same.
     pub(in crate::report) end: f64,
 }
 
 pub(in crate::report) struct Row {
     pub(in crate::report) name: String,
-    pub(in crate::report) tint: String,
+    pub(in crate::report) colour: RGBColor,
     pub(in crate::report) bar: Option<Spread>,
-    /// A whole of which `bar` is a part.
+    /// A whole of which `bar` is a part, drawn in a lighter colour.
     pub(in crate::report) whole: Option<Spread>,
-    /// Behind the bar: the figure, or why there is none.
-    pub(in crate::report) figure: String,
-    /// Behind the figure, small.
-    pub(in crate::report) remark: String,
-    /// What a pointer over the row shows.
-    pub(in crate::report) tip: String,
+    /// The text behind the bar: the figure, or the reason why there is none, and a remark.
+    pub(in crate::report) label: String,
 }
 
-const WIDTH: f64 = 460.0;
-const NAMES: f64 = 118.0;
-const FIGURES: f64 = 152.0;
-const ROW: f64 = 22.0;
-const AXIS: f64 = 18.0;
-/// Beyond the largest median, for whiskers.
+/// Sizes in pixels: the image, the columns of names and labels, a row, the axis.
+const WIDTH: u32 = 460;
+const NAMES: i32 = 118;
+const LABELS: i32 = 160;
+const ROW: i32 = 22;
+const AXIS: i32 = 20;
+/// Room for whiskers, as a multiple of the largest median.
 const ROOM: f64 = 1.4;
-/// Bars longer than so many times the usual are cut.
-const FAR: f64 = 8.0;
-/// Characters of a name that fit.
+/// The longest bar, as a multiple of the median bar. Longer ones are cut.
+const LONGEST: f64 = 8.0;
+/// The longest name, in characters.
 const NAME_LENGTH: usize = 17;
 
 impl Bars {
-    /// The end of an axis for these: the largest median with some room, or the largest value if that is nearer, but never
-    /// far from most medians. One round or stack out of line must not flatten all bars.
+    /// Returns the end of an axis for these values: the largest median with some room, or the largest value if that is
+    /// less, but at most [`LONGEST`] times the median of the medians, so that one outlier does not flatten all bars.
     pub(in crate::report) fn end(spreads: impl IntoIterator<Item = Spread>) -> f64 {
         let spreads: Vec<_> = spreads.into_iter().filter(|spread| spread.median > 0.0).collect();
         let medians: Vec<_> = spreads.iter().map(|spread| spread.median).collect();
         let largest = medians.iter().copied().fold(0.0, f64::max);
         let most = spreads.iter().map(|spread| spread.max).fold(0.0, f64::max);
         let usual = stats::median(&medians).unwrap_or_default();
-        most.min(ROOM * largest).min(FAR * usual)
+        most.min(ROOM * largest).min(LONGEST * usual)
     }
 
     pub(in crate::report) fn markup(&self) -> Markup {
-        let height = self.rows.len() as f64 * ROW + AXIS;
-        let right = WIDTH - FIGURES;
-        let axis = Axis::linear(0.0, self.end, NAMES, right);
-        html! {
-            svg viewBox=(format!("0 0 {WIDTH} {height}")) role="img" {
-                @for (at, text) in axis.ticks() {
-                    line class="grid" x1=(px(at)) x2=(px(at)) y1="0" y2=(height - AXIS) {}
-                    text class="tick" x=(px(at)) y=(height - 4.0) text-anchor="middle" { (text) }
-                }
-                @for (index, row) in self.rows.iter().enumerate() {
-                    g class=(row.tint) transform=(format!("translate(0 {})", index as f64 * ROW)) {
-                        title { (row.tip) }
-                        text x=(NAMES - 8.0) y="15" text-anchor="end" { (shortened(&row.name)) }
-                        @if let Some(whole) = &row.whole { (bar(&axis, whole, "whole")) }
-                        @if let Some(part) = &row.bar { (bar(&axis, part, "bar")) }
-                        @if let Some(spread) = row.whole.as_ref().or(row.bar.as_ref()) { (whisker(&axis, spread)) }
-                        @let x = if row.bar.or(row.whole).is_some() { right + 10.0 } else { NAMES + 6.0 };
-                        text x=(px(x)) y="15" {
-                            (row.figure)
-                            @if !row.remark.is_empty() { tspan class="remark" dx="6" { (row.remark) } }
-                        }
-                    }
-                }
+        let height = self.rows.len() as u32 * ROW as u32 + AXIS as u32;
+        svg((WIDTH, height), |area| self.draw(area))
+    }
+
+    fn draw(&self, area: &Area<'_>) -> Drawn {
+        let end = if self.end > 0.0 { self.end } else { 1.0 };
+        let rows = self.rows.len() as f64;
+        let mut chart = ChartBuilder::on(area)
+            .x_label_area_size(AXIS)
+            .y_label_area_size(NAMES)
+            .margin_right(LABELS)
+            .build_cartesian_2d(0.0..end, 0.0..rows.max(1.0))?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .disable_y_axis()
+            .y_labels(0)
+            .x_labels(4)
+            .x_label_formatter(&|value| short(*value))
+            .label_style(font(13, &FAINT))
+            .axis_style(GRID)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for (index, row) in self.rows.iter().enumerate() {
+            let y = rows - index as f64 - 0.5;
+            let bar = |spread: &Spread, opacity: f64| {
+                Rectangle::new(
+                    [(0.0, y - 0.32), (spread.median.min(end), y + 0.32)],
+                    row.colour.mix(opacity).filled(),
+                )
+            };
+            chart.draw_series(row.whole.iter().map(|whole| bar(whole, 0.3)))?;
+            chart.draw_series(row.bar.iter().map(|part| bar(part, 1.0)))?;
+            if let Some(spread) = row.whole.as_ref().or(row.bar.as_ref()) {
+                chart.draw_series(marks(spread, y, end))?;
             }
+            let y = index as i32 * ROW + ROW / 2;
+            let text = |text: String, x: i32, side: HPos| {
+                let style = font(14, &INK).pos(Pos::new(side, VPos::Center));
+                area.draw(&Text::new(text, (x, y), style))
+            };
+            text(shortened(&row.name), NAMES - 8, HPos::Right)?;
+            let is_drawn = row.bar.or(row.whole).is_some();
+            let x = if is_drawn {
+                WIDTH as i32 - LABELS + 8
+            } else {
+                NAMES + 6
+            };
+            text(row.label.clone(), x, HPos::Left)?;
         }
+        Ok(())
     }
 }
 
-fn bar(axis: &Axis, spread: &Spread, class: &str) -> Markup {
-    let (from, to) = (axis.at(0.0), axis.at(spread.median));
-    html! {
-        rect class=(class) x=(px(from)) y="4" width=(px((to - from).max(1.0))) height="14" rx="2" {}
-        @if !axis.contains(spread.median) {
-            line class="cut" x1=(px(to - 16.0)) x2=(px(to - 10.0)) y1="20" y2="2" {}
-        }
+/// Returns the lines over a bar: a whisker from the least to the most, thick between the quartiles, without an end where
+/// the axis is too short; or a gap where the bar is cut.
+fn marks(spread: &Spread, y: f64, end: f64) -> Vec<PathElement<(f64, f64)>> {
+    if spread.median > end {
+        let gap = [(0.94 * end, y - 0.4), (0.96 * end, y + 0.4)];
+        return vec![PathElement::new(gap, WHITE.stroke_width(4))];
     }
-}
-
-/// From the least to the most, thick between the quartiles, with an arrow where the axis is too short.
-fn whisker(axis: &Axis, spread: &Spread) -> Markup {
-    let (from, to) = (axis.at(spread.min), axis.at(spread.max));
-    html! {
-        @if spread.count > 1 && axis.contains(spread.median) {
-            line class="whisker" x1=(px(from)) x2=(px(to)) y1="11" y2="11" {}
-            line class="quartiles" x1=(px(axis.at(spread.low))) x2=(px(axis.at(spread.high))) y1="11" y2="11" {}
-            line class="whisker" x1=(px(from)) x2=(px(from)) y1="7" y2="15" {}
-            @if axis.contains(spread.max) {
-                line class="whisker" x1=(px(to)) x2=(px(to)) y1="7" y2="15" {}
-            } @else {
-                polyline class="whisker" points=(format!("{0},7 {1},11 {0},15", px(to), px(to + 5.0))) {}
-            }
-        }
+    if spread.count < 2 {
+        return Vec::new();
     }
+    let line = |from: (f64, f64), to: (f64, f64), width| {
+        let points = [(from.0.min(end), from.1), (to.0.min(end), to.1)];
+        PathElement::new(points, INK.mix(0.6).stroke_width(width))
+    };
+    let cap = |x| line((x, y - 0.2), (x, y + 0.2), 1);
+    let mut marks = vec![
+        line((spread.min, y), (spread.max, y), 1),
+        line((spread.low, y), (spread.high, y), 4),
+        cap(spread.min),
+    ];
+    if spread.max <= end {
+        marks.push(cap(spread.max));
+    }
+    marks
 }
 
 fn shortened(name: &str) -> String {
@@ -122,18 +147,22 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_ends_where_most_bars_can_be_seen() {
-        assert_eq!(end(&[&[90.0, 100.0, 110.0], &[50.0]]), 110.0, "all of them");
+    fn axis_ends_near_most_bars() {
+        assert_eq!(end(&[&[90.0, 100.0, 110.0], &[50.0]]), 110.0, "the largest value");
         assert_eq!(
             end(&[&[90.0, 100.0, 900.0], &[50.0]]),
             140.0,
-            "not a round out of line"
+            "not a round that is an outlier"
         );
-        assert_eq!(end(&[&[1.0], &[1.0], &[1000.0]]), 8.0, "not a stack out of line");
+        assert_eq!(
+            end(&[&[1.0], &[1.0], &[1000.0]]),
+            8.0,
+            "not a stack that is an outlier"
+        );
         assert_eq!(
             end(&[&[0.0], &[0.0], &[0.0], &[5.0]]),
             5.0,
-            "nothing is not usual"
+            "zeros are not counted"
         );
         assert_eq!(end(&[]), 0.0);
     }

@@ -1,18 +1,19 @@
-//! How a cell's times are distributed: which share took no longer than so long.
+//! The cumulative distribution of a cell's times.
 
 use std::collections::BTreeMap;
 
 use maud::Markup;
 
-use super::{Axis, BOTTOM, Curve, Curves, HEIGHT, TOP, tint};
+use super::curves::{Axis, Curve, Curves};
+use super::{colour, short, trimmed};
 use crate::report::summary::CellSummary;
-use crate::schema::{Histogram, Outcome, Stack};
+use crate::schema::{Histogram, Outcome, Role, Stack};
 
 /// Shares at the ends of the plot.
 const LEAST: f64 = 0.01;
 const MOST: f64 = 0.999;
 
-/// Of the histograms named `name`, all rounds together; none where no stack has any.
+/// Plots the histograms named `name`, all rounds together. Returns `None` if no stack has any.
 pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], name: &str) -> Option<Markup> {
     let mut unit = "";
     let mut curves = Vec::new();
@@ -29,7 +30,8 @@ pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], n
             unit = &histogram.unit;
             curves.push(Curve {
                 name: entry.stack.name.clone(),
-                tint: tint(stacks, entry.stack),
+                colour: colour(stacks, entry.stack),
+                is_dashed: entry.stack.role == Role::Kernel,
                 points,
             });
         }
@@ -37,18 +39,18 @@ pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], n
     let values = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
     let (from, to) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
     let plot = Curves {
-        x: Curves::x_axis(from, to),
-        y: Axis::logistic(LEAST, MOST, HEIGHT - BOTTOM, TOP),
+        x: Axis::log(from, to, short),
+        y: Axis::logistic(LEAST, MOST, |share| trimmed(share * 100.0) + " %"),
         x_title: format!("{} (logarithmic)", unit.replace("us", "µs")),
         guides: vec![0.5, 0.99],
         curves,
-        dots: false,
+        has_dots: false,
     };
     Some(plot.markup())
 }
 
-/// Values with the share of values that are no larger. Logarithms need positive ones; zero is a clock's coarseness, and
-/// shown at the next value.
+/// Returns values with the share of values that are no larger. Zeros, which come from the clock's resolution, have no
+/// logarithm and are counted at the next value.
 fn cumulative(histograms: &[&Histogram]) -> Vec<(f64, f64)> {
     // Positive floats sort as their bits do.
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -64,7 +66,7 @@ fn cumulative(histograms: &[&Histogram]) -> Vec<(f64, f64)> {
     points.filter(|&(value, _)| value > 0.0).collect()
 }
 
-/// From the last value below [`LEAST`] to the first beyond [`MOST`].
+/// Returns the points from the last one below [`LEAST`] to the first one above [`MOST`].
 fn shown(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let start = points.partition_point(|point| point.1 < LEAST);
     let end = points.partition_point(|point| point.1 < MOST);
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_added_up_and_tails_cut_off() {
+    fn adds_up_rounds_and_cuts_off_tails() {
         let histogram = |counts| Histogram {
             unit: "us".to_owned(),
             counts,

@@ -1,23 +1,23 @@
-//! How many datagrams are lost at which rate.
+//! The share of datagrams lost, by the rate at which they were sent.
 
 use std::collections::BTreeMap;
 
 use maud::Markup;
 
-use super::axis::trimmed;
-use super::{Axis, BOTTOM, Curve, Curves, HEIGHT, TOP, tint};
+use super::curves::{Axis, Curve, Curves};
+use super::{colour, short, trimmed};
 use crate::report::summary::{CellSummary, Entry};
-use crate::schema::{Outcome, Stack, Trial};
+use crate::schema::{Outcome, Role, Stack, Trial};
 use crate::stats;
 
-/// Under this share a loss is drawn as none: one in a hundred thousand.
+/// The share, one in a hundred thousand, up to which a loss is drawn as none.
 const NONE: f64 = 1e-5;
 /// The loss that the search for the highest lossless rate allows.
 const ALLOWED: f64 = 1e-3;
 /// Trials whose rates differ by less than a tenth of a decade are one point.
 const POINTS_PER_DECADE: f64 = 10.0;
 
-/// None where no stack was searched.
+/// Plots the trials of the searches for the highest lossless rate. Returns `None` if there were none.
 pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&Stack]) -> Option<Markup> {
     let curve = |entry: &Entry<'_>| {
         let measured = entry
@@ -27,7 +27,8 @@ pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&Stack]) -> O
         let points = points(measured.flat_map(|sample| &sample.trials));
         let curve = Curve {
             name: entry.stack.name.clone(),
-            tint: tint(stacks, entry.stack),
+            colour: colour(stacks, entry.stack),
+            is_dashed: entry.stack.role == Role::Kernel,
             points,
         };
         (!curve.points.is_empty()).then_some(curve)
@@ -36,20 +37,20 @@ pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&Stack]) -> O
     let rates = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
     let (from, to) = (rates().reduce(f64::min)?, rates().reduce(f64::max)?);
     let plot = Curves {
-        x: Curves::x_axis(from, to),
-        y: Axis::log(NONE, 1.0, HEIGHT - BOTTOM, TOP).labelled(|loss| match loss {
+        x: Axis::log(from, to, short),
+        y: Axis::log(NONE, 1.0, |loss| match loss {
             loss if loss < 1.5 * NONE => "none".to_owned(),
             loss => trimmed(loss * 100.0) + " %",
         }),
         x_title: "datagrams sent per second (logarithmic)".to_owned(),
         guides: vec![ALLOWED],
         curves,
-        dots: true,
+        has_dots: true,
     };
     Some(plot.markup())
 }
 
-/// Medians of trials at about the same rate, by rate.
+/// Returns the medians of trials at about the same rate, by rate.
 fn points<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<(f64, f64)> {
     let mut near: BTreeMap<i64, Vec<&Trial>> = BTreeMap::new();
     for trial in trials.filter(|trial| trial.sent_per_s > 0.0) {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::schema::{Calibration, Cell, Conditions, Machine, Outcome, Plan, Sample, Stack, VERSION};
 
-/// Two rounds of two cells, the second asked once, over stacks a, b (missing) and c.
+/// Returns a plan of two rounds of two cells, the second measured once, over stacks a, b (missing) and c.
 fn report() -> Report {
     let cell = |name: &str, once| Cell {
         name: name.to_owned(),
@@ -60,7 +60,7 @@ fn numbers(tasks: &[Task]) -> Vec<(u32, usize, usize)> {
 }
 
 #[test]
-fn stacks_take_turns_within_a_cell_and_cells_within_a_round() {
+fn orders_by_round_then_cell_then_stack() {
     let tasks = left(&report());
     assert_eq!(
         numbers(&tasks),
@@ -69,7 +69,7 @@ fn stacks_take_turns_within_a_cell_and_cells_within_a_round() {
 }
 
 #[test]
-fn what_has_a_sample_is_not_asked_again() {
+fn skips_measurements_that_have_a_sample() {
     let mut report = report();
     for task in left(&report).into_iter().take(3) {
         report.samples.push(sample(&report, task));

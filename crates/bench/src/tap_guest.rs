@@ -1,5 +1,5 @@
-//! A machine at native speed: a network namespace whose interface is a tap, which our own virtio driver joins to the
-//! queues of a vhost-user device, or which is carried over a stream.
+//! `pontoon-bench tap-guest`: a network namespace whose interface is a tap. A virtio driver carries its frames to the
+//! queues of a vhost-user device, or they are carried over a stream.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,37 +18,38 @@ use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 use crate::args;
 use crate::network::ip_with;
 
-/// How long the backend may take to listen, and then to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for the backend to listen, and then to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Receive buffers that hold any frame: the tap takes each by one write.
+/// Bytes of receive buffers, which hold any frame: it is written to the tap in one call.
 const BUFFER: u32 = 70_000;
 
-/// Of what a device may offer, all but checksums, segmentation (virtio 1.2, section 5.1.3), and the log of what it writes.
+/// Mask of the features that are accepted: all but checksums, segmentation (virtio 1.2, section 5.1.3), and the log of
+/// writes (VHOST_F_LOG_ALL).
 const BARE: u64 = !(0x1f | 0x7f << 7 | 1 << 26 | 0x7 << 54);
 
-/// Everything but the log.
+/// All features but the log.
 const ALL: u64 = !(1 << 26);
 
-/// What a machine's frames go by.
+/// The link that carries the tap's frames.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Joint {
-    /// Queues, with what the device offers.
+pub(crate) enum GuestLink {
+    /// Virtqueues, with the features that the device offers.
     Driver,
-    /// Queues, without checksum and segmentation offload.
+    /// Virtqueues, without checksum and segmentation offload.
     BareDriver,
-    /// A stream, checksums unfinished.
+    /// A stream, with partial checksums.
     Stream,
-    /// The same; 1 % of the frames each way are lost, 0.5 % doubled, 0.5 % swapped.
+    /// A stream on which 1 % of the frames each way are lost, 0.5 % duplicated, and 0.5 % reordered.
     LossyStream,
 }
 
-/// The tap is the caller's network namespace's, where it has the right to configure interfaces.
+/// Runs a command behind a tap in the caller's network namespace, which this process may configure.
 ///
 /// # Errors
-/// Nobody serves, or the device refuses; the tap cannot be made, the command cannot be run.
-pub(crate) fn run(arguments: &args::Machine) -> Result<ExitStatus> {
-    let segments = matches!(arguments.joint, Joint::Driver | Joint::BareDriver);
+/// No backend listens, or it refuses the driver; the tap cannot be made; the command cannot be run.
+pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
+    let segments = matches!(arguments.guest_link, GuestLink::Driver | GuestLink::BareDriver);
     let offload = TapOffload {
         vnet_hdr: true,
         tso: segments,
@@ -65,7 +66,7 @@ pub(crate) fn run(arguments: &args::Machine) -> Result<ExitStatus> {
         ),
         &[],
     )?;
-    let backend = Backend::new(connect(&arguments.socket)?, arguments.joint)?;
+    let backend = Backend::new(connect(&arguments.socket)?, arguments.guest_link)?;
     let [program, words @ ..] = &arguments.command[..] else {
         anyhow::bail!("no command");
     };
@@ -76,8 +77,8 @@ pub(crate) fn run(arguments: &args::Machine) -> Result<ExitStatus> {
         over.store(true, Ordering::Relaxed);
         let carried = carrying
             .join()
-            .map_err(|_| anyhow::anyhow!("what carries the tap panicked"))?;
-        carried.context("carrying the tap")?;
+            .map_err(|_| anyhow::anyhow!("the thread that carries the tap's frames panicked"))?;
+        carried.context("cannot carry the tap's frames")?;
         status.with_context(|| format!("cannot run {}", program.display()))
     })
 }
@@ -88,27 +89,27 @@ fn connect(socket: &Path) -> Result<UnixStream> {
     loop {
         match UnixStream::connect(socket) {
             Ok(stream) => return Ok(stream),
-            Err(_) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_micros(500)),
-            Err(error) => return Err(error).context("nobody listens"),
+            Err(_) if begun.elapsed() < TIMEOUT => thread::sleep(Duration::from_micros(500)),
+            Err(error) => return Err(error).context("the backend does not listen"),
         }
     }
 }
 
-/// Who serves the machine.
+/// The connection to the backend.
 enum Backend {
     Queues(Machine, Vec<QueuePair>),
     Stream(UnixStream, Faults),
 }
 
 impl Backend {
-    fn new(stream: UnixStream, joint: Joint) -> Result<Self> {
-        let features = match joint {
-            Joint::Driver => ALL,
-            Joint::BareDriver => BARE,
-            Joint::Stream => return Ok(Self::Stream(stream, Faults::NONE)),
-            Joint::LossyStream => return Ok(Self::Stream(stream, Faults::LOSSY)),
+    fn new(stream: UnixStream, guest_link: GuestLink) -> Result<Self> {
+        let features = match guest_link {
+            GuestLink::Driver => ALL,
+            GuestLink::BareDriver => BARE,
+            GuestLink::Stream => return Ok(Self::Stream(stream, Faults::NONE)),
+            GuestLink::LossyStream => return Ok(Self::Stream(stream, Faults::LOSSY)),
         };
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let options = Options {
             features,
             pairs: 1,

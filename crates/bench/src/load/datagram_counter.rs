@@ -1,4 +1,4 @@
-//! Counting datagrams where they arrive.
+//! Counts datagrams where they arrive.
 
 use std::convert::Infallible;
 use std::net::UdpSocket;
@@ -7,29 +7,29 @@ use std::time::Instant;
 use pontoon_sys::batch::Batch;
 use pontoon_sys::udp::Ancillary;
 
-use super::control::Mark;
+use super::control::Checkpoint;
 use super::fault::Fault;
 use super::session::{Shared, lock};
 
-/// Messages of one receive.
+/// Number of messages of one receive.
 const BATCH: usize = 64;
 
-/// Bytes kept of a datagram; the rest is not looked at.
+/// Bytes kept of a datagram; the rest is discarded.
 const ONE: usize = 2048;
 
-/// Bytes of the longest run of datagrams that `UDP_GRO` makes.
+/// Bytes of the longest run of datagrams that `UDP_GRO` coalesces.
 const RUN: usize = 65536;
 
-/// Datagrams of one session. The first eight bytes of each name it.
+/// The count of one session's datagrams. The first eight bytes of each are the session's number.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct DatagramCounter {
     session: u64,
     count: u64,
     first: Option<Instant>,
     last: Option<Instant>,
 }
 
-impl Tally {
+impl DatagramCounter {
     pub(crate) fn of(session: u64) -> Self {
         Self {
             session,
@@ -37,9 +37,9 @@ impl Tally {
         }
     }
 
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn checkpoint(&self) -> Checkpoint {
         let between = self.first.zip(self.last).map(|(first, last)| last - first);
-        Mark {
+        Checkpoint {
             count: self.count,
             seconds: between.unwrap_or_default().as_secs_f64(),
         }
@@ -51,12 +51,12 @@ impl Tally {
     }
 }
 
-/// Counts what arrives, one datagram a message.
+/// Counts datagrams, one in each message.
 pub(crate) fn count<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, ONE)
 }
 
-/// Counts what arrives in runs of datagrams (`UDP_GRO`), for which the socket has been set up.
+/// Counts runs of datagrams, on a socket with `UDP_GRO`.
 pub(crate) fn count_runs<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, RUN)
 }
@@ -64,24 +64,24 @@ pub(crate) fn count_runs<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infal
 fn receive<F: Fault>(shared: &Shared, socket: &UdpSocket, room: usize) -> Infallible {
     let mut batch = Batch::new(BATCH, room);
     loop {
-        // Errors are about datagrams that were sent, and none are.
+        // Errors are those of sent datagrams, and this socket sends none.
         let Ok(messages) = batch.receive(socket) else {
             continue;
         };
         let now = Instant::now();
-        let mut tally = lock(&shared.tally);
-        let before = tally.count;
+        let mut datagram_counter = lock(&shared.datagram_counter);
+        let before = datagram_counter.count;
         for index in 0..messages {
             let (bytes, control) = batch.message(index);
             let stride = Ancillary::decode(control).stride.unwrap_or(bytes.len()).max(1);
             for datagram in bytes.chunks_mut(stride) {
-                F::spoil(datagram);
-                tally.add(datagram);
+                F::corrupt(datagram);
+                datagram_counter.add(datagram);
             }
         }
-        if tally.count != before {
-            tally.first.get_or_insert(now);
-            tally.last = Some(now);
+        if datagram_counter.count != before {
+            datagram_counter.first.get_or_insert(now);
+            datagram_counter.last = Some(now);
         }
     }
 }

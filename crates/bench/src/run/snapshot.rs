@@ -1,20 +1,20 @@
-//! Readings before and after a measurement, and what lies between.
+//! Snapshots of clocks and counters before and after a measurement, and their difference.
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::processes::{Processes, Use};
+use super::processes::{Processes, Usage};
 
-/// The machine's clocks and counters at one moment.
-pub(super) struct Moment {
+/// Clocks and counters of the machine at one moment.
+pub(super) struct Snapshot {
     at: Instant,
     wall: SystemTime,
     cpu: Cpu,
-    /// Of the stack's processes; none where there are none.
-    stack: Option<Use>,
+    /// Usage of the stack's processes, if there are any.
+    stack: Option<Usage>,
 }
 
-/// What went on between two moments.
-pub(super) struct Interval {
+/// The difference of two snapshots.
+pub(super) struct Delta {
     pub(super) seconds: f64,
     /// CPU seconds of the whole machine.
     pub(super) machine_cpu_s: f64,
@@ -26,8 +26,8 @@ pub(super) struct Interval {
     pub(super) clock_drift_us: f64,
 }
 
-impl Moment {
-    /// Now, but for the stack.
+impl Snapshot {
+    /// Takes a snapshot without a stack.
     pub(super) fn of_machine() -> Self {
         Self {
             at: Instant::now(),
@@ -37,17 +37,17 @@ impl Moment {
         }
     }
 
-    /// Now.
+    /// Takes a snapshot with the stack's processes.
     pub(super) fn of_stack(processes: &Processes) -> Self {
         let stack = processes.stack();
         Self {
-            stack: (!stack.is_empty()).then(|| Use::activity(&stack)),
+            stack: (!stack.is_empty()).then(|| Usage::activity(&stack)),
             ..Self::of_machine()
         }
     }
 
-    /// From this moment to `end`.
-    pub(super) fn until(&self, end: &Self) -> Interval {
+    /// Returns the difference between this snapshot and a later one.
+    pub(super) fn until(&self, end: &Self) -> Delta {
         let elapsed = end.at - self.at;
         let wall = end.wall.duration_since(self.wall).unwrap_or_default();
         let used = self.stack.zip(end.stack);
@@ -55,7 +55,7 @@ impl Moment {
         let stolen = end.cpu.steal.saturating_sub(self.cpu.steal);
         let idle = end.cpu.idle.saturating_sub(self.cpu.idle);
         let ticks = busy + stolen + idle;
-        Interval {
+        Delta {
             seconds: elapsed.as_secs_f64(),
             machine_cpu_s: seconds(busy),
             stack_cpu_s: used.map(|(begin, end)| (end.cpu_s - begin.cpu_s).max(0.0)),
@@ -70,12 +70,12 @@ impl Moment {
     }
 }
 
-/// CPUs that are busy over the next 50 ms.
+/// Returns the number of CPUs busy over the next 50 ms.
 pub(super) fn busy_cpus() -> f64 {
-    let begin = Moment::of_machine();
+    let begin = Snapshot::of_machine();
     std::thread::sleep(Duration::from_millis(50));
-    let interval = begin.until(&Moment::of_machine());
-    interval.machine_cpu_s / interval.seconds
+    let delta = begin.until(&Snapshot::of_machine());
+    delta.machine_cpu_s / delta.seconds
 }
 
 /// The first line of /proc/stat, in ticks.
@@ -91,7 +91,7 @@ impl Cpu {
         Self::parse(text.lines().next().unwrap_or_default())
     }
 
-    /// Fields as in proc_stat(5); guest time is part of user time.
+    /// Parses fields as in proc_stat(5); guest time is part of user time.
     fn parse(line: &str) -> Self {
         let fields: Vec<u64> = line
             .split_whitespace()
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_is_everything_but_idle_waiting_and_stolen() {
+    fn busy_time_excludes_idle_iowait_and_steal() {
         let cpu = Cpu::parse("cpu  1 2 4 8 16 32 64 128 256 512");
         assert_eq!(
             (cpu.busy, cpu.idle, cpu.steal),

@@ -1,28 +1,42 @@
-//! The verbs.
+//! The commands of `pontoon-bench`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clap::Parser;
 
-use crate::args::{Bench, Client, Compare, List, Machine, Measure, Server, Stacks, Touch, Verb};
-use crate::enclosure::{Enclosure, enclosed};
-use crate::job::Word;
+use crate::args::{Bench, Compare, FirstByte, List, LoadClient, LoadServer, Measure, Stacks, TapGuest, Verb};
+use crate::job::Message;
 use crate::report::Completeness;
-use crate::run::{self, Run};
-use crate::scenario::{Question, SCENARIOS};
+use crate::run::{Run, now};
+use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
+use crate::scenario::{CellSpec, SCENARIOS};
 use crate::schema::{Plan, Report, VERSION};
-use crate::{exits, load, native, network, report, shm, stack};
+use crate::{exits, load, network, report, shm, stack, tap_guest, usage};
 
-/// Exit status where a sample stalled or failed.
+/// Exit status if a sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
 
-/// `pontoon bench`.
-///
-/// # Errors
-/// What failed, on what, and what to try.
-pub fn bench(arguments: Bench) -> Result<u8> {
+/// Runs the command line. Returns the exit status.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match Bench::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::report(&error),
+    };
+    match run(arguments) {
+        Ok(status) => status.into(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Bench) -> Result<u8> {
     match arguments.verb {
         None => measure(arguments.measure),
         Some(Verb::Relay(relay)) => crate::relay::relay(&relay),
@@ -33,13 +47,17 @@ pub fn bench(arguments: Bench) -> Result<u8> {
             print(&exits::exits(&arguments)?)?;
             Ok(0)
         }
+        Some(Verb::LoadServer(arguments)) => server(&arguments),
+        Some(Verb::LoadClient(arguments)) => client(&arguments),
+        Some(Verb::TapGuest(arguments)) => tap_guest(&arguments),
+        Some(Verb::FirstByte(arguments)) => first_byte(&arguments),
     }
 }
 
 fn measure(arguments: Measure) -> Result<u8> {
     let mut run = plan(&arguments);
-    if !run.entries.iter().any(|entry| entry.stack.is_some()) {
-        bail!("no stack is there (try: pontoon bench list)");
+    if !run.candidates.iter().any(|entry| entry.stack.is_some()) {
+        bail!("no stack is installed (try: pontoon bench list)");
     }
     if let Some(path) = &arguments.output
         && path.exists()
@@ -48,26 +66,26 @@ fn measure(arguments: Measure) -> Result<u8> {
             run.resume(path)?;
         } else if report::read_json(path).is_ok_and(|earlier| Completeness::of(&earlier).is_partial()) {
             bail!(
-                "{} holds a run that is not complete (try: --resume, or remove it)",
+                "{} contains an incomplete run (try: --resume, or remove it)",
                 path.display()
             );
         }
     }
-    for entry in &run.entries {
+    for entry in &run.candidates {
         if let Some(why) = &entry.described.missing {
-            eprintln!("without {}: {why}", entry.described.name);
+            eprintln!("warning: {} is not measured: {why}", entry.described.name);
         }
     }
     if Completeness::of(&run.report).is_taken() {
-        return finish(&run.report, arguments.html.as_deref());
+        return print_report(&run.report, arguments.html.as_deref());
     }
-    // Before minutes are spent on what cannot be kept.
+    // An unwritable file is an error before the measurements, which take minutes.
     run.write()?;
     write_page(&run.report, arguments.html.as_deref())?;
-    enclosed(|enclosure: &Enclosure| {
+    run_in_sandbox_ns(|sandbox_ns: &SandboxNs| {
         let result = run
-            .execute(enclosure)
-            .and_then(|()| finish(&run.report, arguments.html.as_deref()));
+            .execute(sandbox_ns)
+            .and_then(|()| print_report(&run.report, arguments.html.as_deref()));
         result.unwrap_or_else(|error| {
             eprintln!("error: {error:#}");
             1
@@ -77,45 +95,48 @@ fn measure(arguments: Measure) -> Result<u8> {
 
 fn plan(arguments: &Measure) -> Run {
     let profile = arguments.stacks.profile;
-    let entries = stack::find(&arguments.stacks.wanted());
-    let questions = questions(&arguments.stacks, &arguments.scenarios);
+    let candidates = stack::find(&arguments.stacks.wanted());
+    let cells = cells(&arguments.stacks, &arguments.scenarios);
     let report = Report {
         version: VERSION,
         generator: concat!("pontoon bench ", env!("CARGO_PKG_VERSION")).to_owned(),
-        began: run::now(),
-        ended: run::now(),
+        began: now(),
+        ended: now(),
         command: command_line(),
         plan: Plan {
             rounds: arguments.rounds.unwrap_or(profile.pick(6, 7)),
             duration: arguments.duration.unwrap_or(profile.pick(0.4, 1.0)),
             scenarios: arguments.scenarios.clone(),
-            stacks: entries.iter().map(|entry| entry.described.name.clone()).collect(),
+            stacks: candidates
+                .iter()
+                .map(|entry| entry.described.name.clone())
+                .collect(),
         },
         machine: crate::machine::describe(),
         calibration: load::calibrate(),
-        stacks: entries.iter().map(|entry| entry.described.clone()).collect(),
-        cells: questions.iter().map(|question| question.cell.clone()).collect(),
+        stacks: candidates.iter().map(|entry| entry.described.clone()).collect(),
+        cells: cells.iter().map(|spec| spec.cell.clone()).collect(),
         samples: Vec::new(),
         backends: Vec::new(),
     };
     Run {
-        questions,
-        entries,
+        cells,
+        candidates,
         report,
         output: arguments.output.clone(),
     }
 }
 
-/// Of the scenarios that were named, or of all.
-fn questions(stacks: &Stacks, named: &[String]) -> Vec<Question> {
+/// Returns the cells of the scenarios that were named, or of all.
+fn cells(stacks: &Stacks, named: &[String]) -> Vec<CellSpec> {
     SCENARIOS
         .iter()
         .filter(|scenario| named.is_empty() || named.iter().any(|name| name == scenario.name))
-        .flat_map(|scenario| (scenario.questions)(stacks.profile))
+        .flat_map(|scenario| (scenario.cells)(stacks.profile))
         .collect()
 }
 
-/// What was said, fit for a shell.
+/// Returns the command line of this process, quoted for a shell.
 pub(crate) fn command_line() -> String {
     let quoted = std::env::args().map(|word| {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:".contains(letter);
@@ -129,7 +150,7 @@ pub(crate) fn command_line() -> String {
 }
 
 /// Prints the table and writes the page.
-fn finish(of: &Report, html: Option<&Path>) -> Result<u8> {
+fn print_report(of: &Report, html: Option<&Path>) -> Result<u8> {
     print(&report::markdown(of))?;
     write_page(of, html)?;
     Ok(if Completeness::of(of).has_bad() {
@@ -154,8 +175,8 @@ fn compare(arguments: &Compare) -> Result<u8> {
     match arguments.stacks.as_slice() {
         [] => {}
         [old, new] => {
-            only(&mut before, old, new)?;
-            only(&mut after, new, new)?;
+            select_stack(&mut before, old, new)?;
+            select_stack(&mut after, new, new)?;
         }
         _ => bail!("--stacks takes two names (try: --stacks pontoon-old,pontoon)"),
     }
@@ -169,8 +190,8 @@ fn compare(arguments: &Compare) -> Result<u8> {
     Ok(0)
 }
 
-/// Leaves one stack in a report, under another name.
-fn only(report: &mut Report, stack: &str, name: &str) -> Result<()> {
+/// Removes all stacks but one from a report, and renames that one.
+fn select_stack(report: &mut Report, stack: &str, name: &str) -> Result<()> {
     let names: Vec<_> = report.stacks.iter().map(|one| one.name.clone()).collect();
     report.stacks.retain(|one| one.name == stack);
     report.samples.retain(|sample| sample.stack == stack);
@@ -188,8 +209,8 @@ fn list(arguments: &List) -> Result<u8> {
     let mut text = String::new();
     for scenario in SCENARIOS {
         text += &format!("{:<12} {}: {}\n", scenario.name, scenario.title, scenario.about);
-        for question in (scenario.questions)(arguments.stacks.profile) {
-            text += &format!("    {}\n", question.cell.name);
+        for spec in (scenario.cells)(arguments.stacks.profile) {
+            text += &format!("    {}\n", spec.cell.name);
         }
     }
     text += "\n";
@@ -211,57 +232,57 @@ fn list(arguments: &List) -> Result<u8> {
 
 pub(crate) fn print(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever read it has seen enough.
+        // The reader of a pipe may close it early, as head(1) does.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
 }
 
-/// `pontoon bench-server`.
+/// Runs `pontoon-bench load-server`.
 ///
 /// # Errors
-/// As [`load::serve`].
-pub fn server(arguments: &Server) -> Result<u8> {
+/// See [`load::serve`].
+fn server(arguments: &LoadServer) -> Result<u8> {
     load::serve(arguments.listen)?;
     Ok(0)
 }
 
-/// `pontoon bench-client`.
+/// Runs `pontoon-bench load-client`.
 ///
 /// # Errors
-/// As [`load::work`].
-pub fn client(arguments: &Client) -> Result<u8> {
-    let order = serde_json::from_str(&arguments.order).context("no order")?;
+/// See [`load::work`].
+fn client(arguments: &LoadClient) -> Result<u8> {
+    let job_spec = serde_json::from_str(&arguments.job_spec).context("invalid job")?;
     if let Some(name) = &arguments.congestion_control
         && let Err(error) = network::set_congestion_control(name)
     {
-        let word = Word::Unreachable {
+        let message = Message::Unreachable {
             why: format!("{error:#}"),
         };
-        print(&format!("{}\n", serde_json::to_string(&word)?))?;
+        print(&format!("{}\n", serde_json::to_string(&message)?))?;
         return Ok(0);
     }
-    load::work(arguments.server, order)?;
+    load::work(arguments.server, job_spec)?;
     Ok(0)
 }
 
-/// `pontoon bench-machine`: ends as the command in it does.
+/// Runs `pontoon-bench tap-guest`. Returns the exit status of its command.
 ///
 /// # Errors
-/// As [`native::run`].
-pub fn machine(arguments: &Machine) -> Result<u8> {
-    let status = native::run(arguments)?;
+/// See [`tap_guest::run`].
+fn tap_guest(arguments: &TapGuest) -> Result<u8> {
+    let status = tap_guest::run(arguments)?;
     Ok(status
         .code()
         .and_then(|code| u8::try_from(code).ok())
         .unwrap_or(1))
 }
 
-/// `pontoon bench-touch`: says a line when a byte came back.
+/// Runs `pontoon-bench first-byte`: prints a line when the byte has come back.
 ///
 /// # Errors
-/// The server is not reached.
-pub fn touch(arguments: &Touch) -> Result<u8> {
+/// The server cannot be reached, or closes the connection.
+fn first_byte(arguments: &FirstByte) -> Result<u8> {
     let mut stream = TcpStream::connect((arguments.server, arguments.port))?;
     stream.write_all(&[1])?;
     stream.read_exact(&mut [0])?;

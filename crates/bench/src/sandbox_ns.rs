@@ -1,8 +1,8 @@
-//! Namespaces of the harness's own, in which everything happens.
+//! The namespaces in which the harness runs all measurements.
 //!
-//! A child is process 1 of a PID namespace, with a network and a mount namespace (and, for a user without privileges, a
-//! user namespace that maps this user to itself). Nothing of the machine is changed, and whatever runs inside dies with
-//! that child; the child dies with us, however we die.
+//! A child is process 1 of a PID namespace, with a network and a mount namespace (and, for an unprivileged user, a user
+//! namespace that maps this user to itself). So nothing of the machine changes. The kernel kills all processes inside
+//! when that child ends, and the child when the harness ends, in whatever way.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -16,41 +16,41 @@ use rustix::process::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Status of a run that a signal ended, plus the signal's number.
+/// Exit status of a run that a signal ended, to which the signal's number is added.
 const SIGNALLED: u8 = 128;
 
-/// Where, inside, programs lie that every user may run.
+/// The namespaces, seen from inside, with a directory for programs that every user may execute.
 #[derive(Clone, Debug)]
-pub(crate) struct Enclosure {
+pub(crate) struct SandboxNs {
     pub(crate) programs: PathBuf,
 }
 
-/// Runs `inside` enclosed, and returns its exit status.
+/// Runs `inside` in new namespaces, and returns its exit status.
 ///
 /// # Errors
 /// Namespaces cannot be made here, or there is more than one thread.
-pub(crate) fn enclosed(inside: impl FnOnce(&Enclosure) -> u8) -> Result<u8> {
+pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result<u8> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
-    ensure!(threads == 1, "the harness has {threads} threads before it begins");
+    ensure!(threads == 1, "cannot fork: the harness has {threads} threads");
     unshare()?;
     let directory = Directory::new()?;
-    let signals = Blocked::new()?;
-    // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
+    let signals = BlockedSignals::new()?;
+    // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
     match unsafe { libc::fork() } {
         0 => {
-            let status = match begin(&directory.0, &signals) {
-                Ok(enclosure) => inside(&enclosure),
+            let status = match set_up(&directory.0, &signals) {
+                Ok(sandbox_ns) => inside(&sandbox_ns),
                 Err(error) => {
                     eprintln!("error: cannot set up the harness's namespaces: {error:#}");
                     1
                 }
             };
-            // Nothing of the parent's that is further up the stack may run in the child.
+            // The child must not return into its caller, whose values are the parent's.
             std::process::exit(status.into())
         }
         pid => {
             let child = Pid::from_raw(pid).context("cannot fork")?;
-            Ok(attend(child, &signals))
+            Ok(wait_for_child(child, &signals))
         }
     }
 }
@@ -61,7 +61,7 @@ fn unshare() -> Result<()> {
     if user != 0 {
         flags |= UnshareFlags::NEWUSER;
     }
-    // SAFETY: there is one thread, and nothing that was opened before belongs to a namespace.
+    // SAFETY: there is one thread, and no descriptor that was opened before refers to a namespace.
     unsafe { unshare_unsafe(flags) }.map_err(|error| match error {
         rustix::io::Errno::PERM | rustix::io::Errno::NOSPC | rustix::io::Errno::INVAL => anyhow::anyhow!(
             "cannot make namespaces: {error} (try: as root, or allow user namespaces: \
@@ -77,26 +77,27 @@ fn unshare() -> Result<()> {
     Ok(())
 }
 
-/// Process 1: its own /proc, and a place for programs.
-fn begin(directory: &Path, signals: &Blocked) -> Result<Enclosure> {
+/// Sets up process 1: its own /proc, and a directory for programs.
+fn set_up(directory: &Path, signals: &BlockedSignals) -> Result<SandboxNs> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     signals.release()?;
     // SAFETY: there is one thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.context("cannot make a mount namespace")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .context("/ stays shared")?;
+        .context("cannot make / private")?;
     let flags = MountFlags::NOSUID;
     mount("proc", "/proc", "proc", flags | MountFlags::NOEXEC, None).context("cannot mount /proc")?;
     mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=0755,size=1g"))
         .with_context(|| format!("cannot mount a tmpfs on {}", directory.display()))?;
-    open_tun(directory)?;
-    Ok(Enclosure {
+    make_tun_accessible(directory)?;
+    Ok(SandboxNs {
         programs: directory.to_owned(),
     })
 }
 
-/// Where no udev has opened /dev/net/tun to users, puts one in its place that is open, as stacks run as users.
-fn open_tun(directory: &Path) -> Result<()> {
+/// Mounts a device with mode 0666 on /dev/net/tun where the machine's is closed to users (no udev), as stacks run
+/// unprivileged.
+fn make_tun_accessible(directory: &Path) -> Result<()> {
     const TUN: &str = "/dev/net/tun";
     let closed = std::fs::metadata(TUN).is_ok_and(|tun| tun.permissions().mode() & 0o006 != 0o006);
     if !closed || !geteuid().is_root() {
@@ -115,12 +116,12 @@ fn open_tun(directory: &Path) -> Result<()> {
     mount_bind(&ours, TUN).context("cannot mount on /dev/net/tun")
 }
 
-impl Enclosure {
-    /// A copy of `program` that every user may run, named `name`; made once.
+impl SandboxNs {
+    /// Copies `program` to where every user may execute it, under the name `name`, once.
     ///
     /// # Errors
-    /// It cannot be read, or there is no memory.
-    pub(crate) fn publish(&self, program: &Path, name: &str) -> Result<PathBuf> {
+    /// The program cannot be read, or there is no memory.
+    pub(crate) fn install_program(&self, program: &Path, name: &str) -> Result<PathBuf> {
         let to = self.programs.join(name);
         if to.exists() {
             return Ok(to);
@@ -131,11 +132,11 @@ impl Enclosure {
         Ok(to)
     }
 
-    /// A path at which every user may make a file named `name`; whatever was there is gone.
+    /// Returns a path at which every user may create a file named `name`. An existing file is removed.
     ///
     /// # Errors
-    /// The kernel's.
-    pub(crate) fn open_place(&self, name: &str) -> Result<PathBuf> {
+    /// The directory cannot be created.
+    pub(crate) fn world_writable_path(&self, name: &str) -> Result<PathBuf> {
         let directory = self.programs.join("open");
         if !directory.exists() {
             std::fs::create_dir(&directory)?;
@@ -146,7 +147,7 @@ impl Enclosure {
         Ok(path)
     }
 
-    /// Puts `text` in the place of `/etc/resolv.conf`.
+    /// Replaces `/etc/resolv.conf` by `text`.
     ///
     /// # Errors
     /// There is no such file.
@@ -158,8 +159,8 @@ impl Enclosure {
     }
 }
 
-/// Waits for process 1's end; a signal that would end us kills it, and with it everything inside.
-fn attend(child: Pid, signals: &Blocked) -> u8 {
+/// Waits for the end of process 1. A terminating signal kills it, and with it all processes inside.
+fn wait_for_child(child: Pid, signals: &BlockedSignals) -> u8 {
     let mut killed = None;
     loop {
         match waitpid(Some(child), WaitOptions::NOHANG) {
@@ -177,14 +178,14 @@ fn attend(child: Pid, signals: &Blocked) -> u8 {
             Some(libc::SIGCHLD) | None => {}
             Some(number) => {
                 killed = Some(number + i32::from(SIGNALLED));
-                // It cannot be another's id: it is not waited for yet.
+                // The process id cannot have been reused: the child was not waited for.
                 let _ = kill_process(child, Signal::KILL);
             }
         }
     }
 }
 
-/// An empty directory, removed at the end. Inside, a file system of its own is mounted on it.
+/// An empty directory, removed on drop. Inside the namespaces a tmpfs is mounted on it.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -201,15 +202,15 @@ impl Drop for Directory {
     }
 }
 
-/// Signals that would end us, and SIGCHLD, held back so that they can be waited for.
-struct Blocked(libc::sigset_t);
+/// The terminating signals and SIGCHLD, blocked so that sigwaitinfo(2) returns them.
+struct BlockedSignals(libc::sigset_t);
 
-impl Blocked {
+impl BlockedSignals {
     fn new() -> Result<Self> {
         // SAFETY: `sigset_t` is plain C data, initialised by `sigemptyset` before it is read; no pointer is kept.
         // SIG_DFL is a valid disposition.
         let set = unsafe {
-            // Ignored (by whoever started us), children would vanish without a status.
+            // If the parent had left SIGCHLD ignored, children would have no status.
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -234,16 +235,16 @@ impl Blocked {
     }
 
     fn mask(&self, how: libc::c_int) -> Result<()> {
-        // SAFETY: the set is initialised, and the old mask is not asked for.
+        // SAFETY: the set is initialised, and the old mask is not requested.
         if unsafe { libc::sigprocmask(how, &raw const self.0, std::ptr::null_mut()) } < 0 {
             bail!("cannot change the signal mask: {}", io::Error::last_os_error());
         }
         Ok(())
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     fn wait(&self) -> Option<i32> {
-        // SAFETY: the set is initialised; nothing but the number is asked for.
+        // SAFETY: the set is initialised; only the number is requested.
         let number = unsafe { libc::sigwaitinfo(&raw const self.0, std::ptr::null_mut()) };
         (number > 0).then_some(number)
     }

@@ -1,0 +1,66 @@
+//! Descriptions of samples that were not measured.
+
+use std::collections::BTreeMap;
+
+use crate::schema::Outcome;
+
+use super::number;
+use super::summary::Entry;
+
+/// Describes each kind of outcome but the measured: `stalled in 2 of 7 rounds (at byte 1,024)`.
+pub(super) fn all(entry: &Entry<'_>) -> Vec<String> {
+    let mut kinds: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut add = |kind, reason: String| kinds.entry(kind).or_default().push(reason);
+    for sample in &entry.samples {
+        match &sample.outcome {
+            Outcome::Measured => {}
+            Outcome::Stalled { at_byte } => add("stalled", format!("at byte {}", number::count(*at_byte))),
+            Outcome::Unreachable { why } => add("not possible", why.clone()),
+            Outcome::Failed { why } => add("failed", why.clone()),
+        }
+    }
+    let rounds = entry.samples.len();
+    let sentence = |(kind, mut reasons): (&str, Vec<String>)| {
+        let times = reasons.len();
+        reasons.sort();
+        reasons.dedup();
+        let more = if reasons.len() > 3 { ", ..." } else { "" };
+        reasons.truncate(3);
+        format!(
+            "{kind} in {times} of {} ({}{more})",
+            number::counted(rounds, "round"),
+            reasons.join("; ")
+        )
+    };
+    kinds.into_iter().map(sentence).collect()
+}
+
+/// Describes the samples that a figure lacks: `2 of 7 stalled`. Returns `None` if it lacks none, or has none.
+pub(super) fn losses(entry: &Entry<'_>) -> Option<String> {
+    let mut counts = [(0, "stalled"), (0, "not possible"), (0, "failed")];
+    for sample in &entry.samples {
+        match sample.outcome {
+            Outcome::Measured => {}
+            Outcome::Stalled { .. } => counts[0].0 += 1,
+            Outcome::Unreachable { .. } => counts[1].0 += 1,
+            Outcome::Failed { .. } => counts[2].0 += 1,
+        }
+    }
+    let losses: Vec<_> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, kind)| format!("{count} of {} {kind}", entry.samples.len()))
+        .collect();
+    (entry.is_measured() && !losses.is_empty()).then(|| losses.join(", "))
+}
+
+/// Describes in a few words why there is no figure.
+pub(super) fn last(entry: &Entry<'_>) -> String {
+    match entry.samples.last().map(|sample| &sample.outcome) {
+        None => "not run".to_owned(),
+        Some(Outcome::Stalled { at_byte }) => format!("stalled at byte {}", number::count(*at_byte)),
+        Some(Outcome::Unreachable { .. }) => "not possible".to_owned(),
+        Some(Outcome::Failed { .. }) => "failed".to_owned(),
+        Some(Outcome::Measured) => "no such figure".to_owned(),
+    }
+}

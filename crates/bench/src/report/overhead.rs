@@ -1,0 +1,62 @@
+//! The share of a figure that is the harness's own work.
+
+use crate::schema::Calibration;
+
+use super::number;
+use super::summary::{CellSummary, Entry};
+
+/// The title of the row with these shares.
+pub(super) const TITLE: &str = "work of the harness";
+
+/// A share of the harness's work.
+#[derive(Clone, Copy)]
+pub(super) enum Share {
+    /// The share of one CPU. Stamps are written at one end and checked at the other; this is the sum.
+    Cpu(f64),
+    /// The share of a transaction's time.
+    Transaction(f64),
+}
+
+impl Share {
+    pub(super) fn value(self) -> f64 {
+        match self {
+            Self::Cpu(share) | Self::Transaction(share) => share,
+        }
+    }
+
+    pub(super) fn text(self) -> String {
+        let of = match self {
+            Self::Cpu(_) => "a CPU, both ends together",
+            Self::Transaction(_) => "a transaction",
+        };
+        format!("{} of {of}", number::percent(self.value()))
+    }
+}
+
+/// Returns the harness's share of every stack's figure. Returns `None` for metrics that need no work of the harness.
+pub(super) fn shares(of: &CellSummary<'_>, calibration: &Calibration) -> Option<Vec<String>> {
+    share(&of.cell.figure, 1.0, calibration)?;
+    let text = |entry: &Entry<'_>| Some(share(&of.cell.figure, entry.spread?.median, calibration)?.text());
+    Some(
+        of.entries
+            .iter()
+            .map(|entry| text(entry).unwrap_or_default())
+            .collect(),
+    )
+}
+
+/// Returns the harness's share of a figure.
+pub(super) fn share(figure: &str, median: f64, calibration: &Calibration) -> Option<Share> {
+    match figure {
+        "mbps" => {
+            let mib_per_s = median * 1e6 / 8.0 / f64::from(1 << 20);
+            Some(Share::Cpu(mib_per_s * calibration.stamp_ns_per_mib * 1e-9))
+        }
+        // The clock is read at the start and at the end of a transaction.
+        "p50_us" | "p99_us" if median > 0.0 => {
+            let own_us = (2.0 * calibration.clock_ns + calibration.record_ns) / 1e3;
+            Some(Share::Transaction(own_us / median))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,290 @@
+//! The measurement of one cell of one stack.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::processes::Usage;
+use super::session::{Next, Session};
+use super::snapshot::{Delta, Snapshot, busy_cpus};
+use crate::host::{CLIENT, Host};
+use crate::job::{Job, JobResults, JobSpec, Message, Ports};
+use crate::network;
+use crate::scenario::Unit;
+use crate::schema::{Conditions, Histogram, Outcome, Sample, Trial};
+use crate::stack::{Addresses, NetworkConfig, Stack};
+
+/// Time limit for a stack to start, and for a client to begin.
+const START: Duration = Duration::from_secs(5);
+
+/// Time limit of a measurement, as a multiple of its length.
+const DEADLINE: f64 = 3.0;
+
+/// Extra time for the client to report a stall itself, as it knows the position.
+const REPORT_GRACE: Duration = Duration::from_secs(1);
+
+/// The environment of one measurement.
+pub(crate) struct Measurement<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) stack: &'a dyn Stack,
+    pub(crate) ports: Ports,
+    pub(crate) congestion_control: String,
+    /// Seconds of one measurement.
+    pub(crate) duration: f64,
+    pub(crate) unit: Unit,
+    pub(crate) config: NetworkConfig,
+    /// Earlier samples of this stack in this round.
+    pub(crate) earlier: Vec<&'a Sample>,
+}
+
+/// The outcome of a measurement, with its figures.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Observation {
+    pub(crate) outcome: Outcome,
+    pub(crate) values: BTreeMap<String, f64>,
+    pub(crate) histograms: BTreeMap<String, Histogram>,
+    pub(crate) trials: Vec<Trial>,
+    pub(crate) conditions: Conditions,
+}
+
+/// A job for the client, with options.
+pub(crate) struct JobRequest {
+    pub(crate) job: Job,
+    /// Seconds of the measurement.
+    pub(crate) duration: f64,
+    /// Time to begin, beyond [`START`].
+    pub(crate) start: Duration,
+    /// Reads the stack's memory at the end.
+    pub(crate) memory: bool,
+}
+
+/// The event that ends a timed start of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    End,
+    FirstLine,
+}
+
+impl JobRequest {
+    /// Returns a job with the usual duration and no options.
+    pub(crate) fn usual(measurement: &Measurement<'_>, job: Job) -> Self {
+        Self {
+            job,
+            duration: measurement.duration,
+            start: Duration::ZERO,
+            memory: false,
+        }
+    }
+}
+
+impl Observation {
+    pub(crate) fn measured() -> Self {
+        Self::of(Outcome::Measured)
+    }
+
+    /// Returns an observation without figures.
+    pub(crate) fn of(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            values: BTreeMap::new(),
+            histograms: BTreeMap::new(),
+            trials: Vec::new(),
+            conditions: Conditions::default(),
+        }
+    }
+
+    pub(crate) fn failed(why: impl Into<String>) -> Self {
+        Self::of(Outcome::Failed { why: why.into() })
+    }
+
+    pub(crate) fn unreachable(why: impl Into<String>) -> Self {
+        Self::of(Outcome::Unreachable { why: why.into() })
+    }
+
+    pub(crate) fn is_measured(&self) -> bool {
+        self.outcome == Outcome::Measured
+    }
+
+    pub(crate) fn set(&mut self, name: &str, value: f64) {
+        self.values.insert(name.to_owned(), value);
+    }
+}
+
+impl Measurement<'_> {
+    pub(crate) fn addresses(&self) -> Addresses {
+        self.stack.addresses()
+    }
+
+    /// Runs a job with the usual duration.
+    pub(crate) fn client(&self, job: Job) -> Observation {
+        self.request(JobRequest::usual(self, job))
+    }
+
+    /// Runs a job of the client inside the stack.
+    pub(crate) fn request(&self, request: JobRequest) -> Observation {
+        let busy_before = busy_cpus();
+        let mut observation = self
+            .run_job(&request)
+            .unwrap_or_else(|error| Observation::failed(format!("{error:#}")));
+        observation.conditions.busy_before = busy_before;
+        observation
+    }
+
+    /// Returns the time from the start of the stack with `program` inside.
+    ///
+    /// # Errors
+    /// The observation of a failed start.
+    pub(crate) fn time(&self, program: &[OsString], until: Until) -> Result<Duration, Box<Observation>> {
+        let begun = Instant::now();
+        let mut session = Session::start(self.host, self.stack, &self.config, program)
+            .map_err(|error| Observation::failed(format!("{error:#}")))?;
+        let reached = match until {
+            Until::End => session.wait_for_success(begun + START),
+            Until::FirstLine => matches!(session.next(begun + START), Next::Other),
+        };
+        let elapsed = begun.elapsed();
+        if reached {
+            session.finish();
+            return Ok(elapsed);
+        }
+        let reason = if elapsed < START {
+            NoMessage::Closed
+        } else {
+            NoMessage::TimedOut
+        };
+        Err(aborted(reason, session).into())
+    }
+
+    fn run_job(&self, request: &JobRequest) -> Result<Observation> {
+        let job_spec = JobSpec {
+            job: request.job.clone(),
+            ports: self.ports,
+            warm_up: (request.duration / 4.0).min(0.2),
+            duration: request.duration,
+        };
+        let program: Vec<OsString> = vec![
+            self.host.client.clone().into(),
+            CLIENT.into(),
+            "--congestion-control".into(),
+            self.congestion_control.clone().into(),
+            self.addresses().server.to_string().into(),
+            serde_json::to_string(&job_spec)?.into(),
+        ];
+        let session = Session::start(self.host, self.stack, &self.config, &program)?;
+        let timeout = START + self.stack.boot() + request.start + seconds(job_spec.warm_up * DEADLINE);
+        let begin = match self.message(&session, Instant::now() + timeout) {
+            Ok(Message::Begin) => Snapshot::of_stack(&session.processes()),
+            Ok(message) => return Ok(ended_by(message, session)),
+            Err(reason) => return Ok(aborted(reason, session)),
+        };
+        let timeout = seconds(job_spec.duration * DEADLINE) + REPORT_GRACE;
+        let results = match self.message(&session, Instant::now() + timeout) {
+            Ok(Message::End(results)) => results,
+            Ok(message) => return Ok(ended_by(message, session)),
+            Err(reason) => return Ok(aborted(reason, session)),
+        };
+        let processes = session.processes();
+        let delta = begin.until(&Snapshot::of_stack(&processes));
+        let memory = request.memory.then(|| Usage::all(&processes.stack()));
+        let interface = processes
+            .client()
+            .and_then(|client| network::interface_of(client, self.addresses().server).ok());
+        session.finish();
+        Ok(self.observation(job_spec.duration, results, &delta, memory, interface))
+    }
+
+    /// Returns the client's next message, or the reason why there is none.
+    fn message(&self, session: &Session, deadline: Instant) -> Result<Message, NoMessage> {
+        loop {
+            match session.next(deadline) {
+                Next::Message(message) => return Ok(message),
+                Next::Other => {}
+                Next::Closed => return Err(NoMessage::Closed),
+                Next::TimedOut => return Err(NoMessage::TimedOut),
+            }
+        }
+    }
+
+    fn observation(
+        &self,
+        duration: f64,
+        results: JobResults,
+        delta: &Delta,
+        memory: Option<Usage>,
+        interface: Option<(u32, u32)>,
+    ) -> Observation {
+        let mut observation = Observation {
+            outcome: Outcome::Measured,
+            values: results.values,
+            histograms: results.histograms,
+            trials: Vec::new(),
+            conditions: Conditions {
+                congestion_control: results.congestion_control,
+                mtu: interface.map(|(mtu, _)| mtu),
+                queue_length: interface.map(|(_, queue)| queue),
+                busy_before: 0.0,
+                steal: delta.steal,
+                clock_drift_us: delta.clock_drift_us,
+            },
+        };
+        let done = self.unit.done(&observation.values, duration);
+        let (per, factor) = self.unit.costs();
+        let mut cost = |whose: &str, cpu: f64| {
+            observation.set(&format!("{whose}_cpu_s"), cpu);
+            let each = whose.strip_prefix("stack").map_or("machine_", |_| "");
+            if let (Some(per), Some(done)) = (per, done.filter(|done| *done > 0.0)) {
+                observation.set(&format!("{each}cpu_per_{per}"), cpu / done * factor);
+            }
+        };
+        cost("machine", delta.machine_cpu_s);
+        if let Some(cpu) = delta.stack_cpu_s {
+            cost("stack", cpu);
+        }
+        if let Some(memory) = memory.filter(|_| delta.stack_cpu_s.is_some()) {
+            observation.set("rss_bytes", memory.rss as f64);
+            if let Some(pss) = memory.pss {
+                observation.set("pss_bytes", pss as f64);
+            }
+            if let Some(switches) = delta.switches {
+                observation.set("wakeups_per_s", switches as f64 / delta.seconds);
+            }
+        }
+        observation
+    }
+}
+
+/// The reason for a missing message.
+enum NoMessage {
+    Closed,
+    TimedOut,
+}
+
+/// Returns the observation for a message that ends the measurement early.
+fn ended_by(message: Message, session: Session) -> Observation {
+    session.finish();
+    match message {
+        Message::Stalled { at_byte } => Observation::of(Outcome::Stalled { at_byte }),
+        Message::Unreachable { why } => Observation::unreachable(why),
+        Message::Failed { why } => Observation::failed(why),
+        Message::Begin | Message::End(_) => {
+            Observation::failed("the client sent its messages in the wrong order")
+        }
+    }
+}
+
+fn aborted(reason: NoMessage, session: Session) -> Observation {
+    let last_stderr_line = session.kill();
+    match reason {
+        NoMessage::TimedOut => Observation::of(Outcome::Stalled { at_byte: 0 }),
+        NoMessage::Closed if last_stderr_line.is_empty() => {
+            Observation::failed("the program ended without a message")
+        }
+        NoMessage::Closed => Observation::failed(last_stderr_line),
+    }
+}
+
+fn seconds(number: f64) -> Duration {
+    Duration::from_secs_f64(number)
+}

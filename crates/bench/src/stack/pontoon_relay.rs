@@ -1,0 +1,42 @@
+//! `pontoon relay`.
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use anyhow::Result;
+
+use super::{Find, Selection, StackKind};
+use crate::relay::{Hop, Relay, group, spawn};
+use crate::schema::Role;
+
+pub(super) const KIND: StackKind = StackKind {
+    name: "pontoon",
+    role: Role::Pontoon,
+    find: Find::Relay(find),
+};
+
+struct PontoonRelay {
+    program: PathBuf,
+    flags: Vec<String>,
+}
+
+fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
+    let (program, _) = super::pontoon_program(wanted)?;
+    Ok(Box::new(PontoonRelay {
+        program,
+        flags: wanted.flags.clone(),
+    }))
+}
+
+impl Relay for PontoonRelay {
+    fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>> {
+        let (from, to) = (group(hop.number), group(hop.number + 1));
+        let outputs = (0..hop.outputs.len()).map(|output| format!("out{output} {to}"));
+        let rule = format!("in {from} -> {}", outputs.collect::<Vec<_>>().join(", "));
+        let mut command = Command::new(&self.program);
+        command
+            .args(["relay", "--quiet", "--rule", &rule])
+            .args(&self.flags);
+        Ok(vec![spawn(hop, &mut command)?])
+    }
+}

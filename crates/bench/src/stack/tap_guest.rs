@@ -1,0 +1,82 @@
+//! A guest without a virtual machine: a namespace with a tap, whose frames are carried by a virtio driver to a
+//! vhost-user device, or over a stream. The carrier is part of what is measured, and the same for every backend.
+//!
+//! With passt, measurements of TCP up must take seconds. passt advertises the server's window, whatever room its socket
+//! has. It drops what the socket does not accept, and sends one duplicate acknowledgement; without SACK the guest then
+//! waits for its retransmission timer. This happens early in most runs, and a short one contains nothing else.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use super::backend::{self, Backend, BackendKind, Link};
+use super::{Addresses, Found, NetworkConfig, Selection, Stack, Started};
+use crate::host::{Host, TAP_GUEST};
+use crate::tap_guest::GuestLink;
+
+struct Native {
+    guest_link: GuestLink,
+    backend: Backend,
+}
+
+pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink) -> Result<Found> {
+    let link = match guest_link {
+        GuestLink::Driver | GuestLink::BareDriver => Link::VhostUser,
+        GuestLink::Stream | GuestLink::LossyStream => Link::Stream,
+    };
+    let backend = Backend::find(wanted, kind, link)?;
+    Ok(Found {
+        version: backend.version.clone(),
+        stack: Box::new(Native { guest_link, backend }),
+    })
+}
+
+impl Native {
+    /// Returns the arguments of `pontoon-bench` before the socket and the command.
+    fn command_line(&self, config: &NetworkConfig) -> [String; 5] {
+        let guest_link = self.guest_link.to_possible_value();
+        let guest_link = guest_link
+            .map(|guest_link| guest_link.get_name().to_owned())
+            .unwrap_or_default();
+        let mtu = backend::mtu(config).to_string();
+        [
+            TAP_GUEST.to_owned(),
+            "--guest_link".to_owned(),
+            guest_link,
+            "--mtu".to_owned(),
+            mtu,
+        ]
+    }
+}
+
+impl Stack for Native {
+    fn addresses(&self) -> Addresses {
+        backend::ADDRESSES
+    }
+
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+        let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
+        let helper = self.backend.serve(host, config, &socket)?;
+        let mut guest = super::unprivileged("unshare");
+        guest
+            .args(["--user", "--map-root-user", "--net", "--"])
+            .arg(&host.client)
+            .args(self.command_line(config))
+            .arg(&socket)
+            .arg("--")
+            .args(program);
+        Ok(Started {
+            guest: super::spawn(&mut guest)?,
+            helpers: vec![helper],
+        })
+    }
+
+    fn command(&self) -> String {
+        format!(
+            "{}; unshare --user --map-root-user --net -- pontoon-bench {} S -- CLIENT",
+            self.backend.command(),
+            self.command_line(&NetworkConfig::default()).join(" ")
+        )
+    }
+}
