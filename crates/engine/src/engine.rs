@@ -433,7 +433,7 @@ impl<H: Host> Engine<H> {
         self.net.policy.owned = owned.iter().copied().collect();
         self.protocols.udp.disown(&self.net.policy);
         let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.tcp.enforce(ctx);
+        protocols.tcp.disown(ctx);
         ctx.link.flush();
     }
 

@@ -1,6 +1,6 @@
 //! Limits, and that they are told of.
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{OBEDIENT, expect, talk, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::{Network, sysctl};
+use crate::server;
 
 pub(super) fn cases() -> Vec<Case> {
     [
@@ -158,16 +159,15 @@ fn reserved_ports(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
     sysctl("net/ipv4/ip_local_reserved_ports", "40000-40049,40052-40099")?;
-    let server = udp_server(&network, family)?;
+    let server = SocketAddr::new(network.server_address(family), 7100);
+    network.server().enter(|| server::stun::start(server))?;
     for _ in 0..4 {
-        let said = network
+        let mapping = network
             .run()
-            .guest(["udp", "peer", &server.to_string()].map(String::from))
+            .guest(["udp", "mappings", &server.to_string(), "1"].map(String::from))
             .text()?;
-        ensure!(
-            said.contains(":40050") || said.contains(":40051"),
-            "sent from {said}"
-        );
+        let from: SocketAddr = mapping.trim().parse()?;
+        ensure!([40_050, 40_051].contains(&from.port()), "sent from {from}");
     }
     Ok(())
 }

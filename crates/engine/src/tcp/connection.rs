@@ -206,8 +206,8 @@ pub(super) struct Connection<S> {
     pub(super) meter: Meter,
     /// When the guest last sent a segment that was accepted.
     pub(super) heard: Instant,
-    /// When a segment was last answered by a challenge (RFC 5961).
-    pub(super) challenged: Option<Instant>,
+    /// The earliest time of the next challenge acknowledgement (RFC 5961 section 7).
+    pub(super) next_challenge: Instant,
     pub(super) up: Up,
     pub(super) down: Down,
 }
@@ -228,7 +228,7 @@ impl<S> Connection<S> {
             held: Held::default(),
             meter: Meter::default(),
             heard: now,
-            challenged: None,
+            next_challenge: Instant::default(),
             up: Up {
                 next: Seq(0),
                 edge: Seq(0),

@@ -374,13 +374,25 @@ fn is_to_forwarder(key: &Key, net: &Net) -> bool {
 /// resolvers are the operator's choice, the host's own addresses among them.
 pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
     let to = connection.key.remote;
-    if connection.listener.is_some() || matches!(connection.state, State::TimeWait { .. } | State::Failed) {
+    if !is_judged(connection) {
         return true;
     }
     if is_to_forwarder(&connection.key, net) {
         return !net.policy.egress.names_domains();
     }
     net.policy.decide(to.ip()).is_ok() && net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)
+}
+
+/// As [`is_permitted`], without the user's rules: after a change of the host's addresses alone.
+pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
+    !is_judged(connection)
+        || is_to_forwarder(&connection.key, net)
+        || net.policy.decide(connection.key.remote.ip()).is_ok()
+}
+
+/// Whether policy decides about a connection: one that the guest opened and that has not ended.
+const fn is_judged<S>(connection: &Connection<S>) -> bool {
+    connection.listener.is_none() && !matches!(connection.state, State::TimeWait { .. } | State::Failed)
 }
 
 /// Whether a connect that succeeded after `took` has reached the host itself, which policy does not let it do. The host's

@@ -146,14 +146,11 @@ impl<S> Connection<S> {
     /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the others
     /// (CVE-2016-5696).
     fn challenge<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
-        if self
-            .challenged
-            .is_some_and(|at| ctx.now.since(at) < CHALLENGE_INTERVAL)
-        {
+        if ctx.now < self.next_challenge {
             ctx.net.counters.tcp_challenges_withheld += 1;
             return Verdict::Ignored;
         }
-        self.challenged = Some(ctx.now);
+        self.next_challenge = ctx.now + CHALLENGE_INTERVAL;
         self.put_right(ctx)
     }
 

@@ -52,14 +52,14 @@ fn the_largest_stalled_connection_is_reset_beyond_the_budget() {
 /// Memory of connections that have ended does not count.
 #[test]
 fn connections_that_ended_leave_their_share_of_the_budget() {
-    let mut given = servers(&[40; 6]);
-    for _ in 0..3 {
-        for port in 80..86 {
+    let mut given = servers(&[40; 18]);
+    for first in [80, 86, 92] {
+        for port in first..first + 6 {
             connect(&mut given, port, 0);
         }
         given.pass(seconds(100));
         assert_eq!((evicted(&given), given.engine.flows()), (0, 6));
-        for port in 80..86 {
+        for port in first..first + 6 {
             let syn = dial(port, port);
             given.up(Segment::between(syn.from, syn.to).with(RST, 1001, 0));
         }
