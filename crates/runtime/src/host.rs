@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +36,7 @@ use event::Epoll;
 use failure::failure;
 use listen::Doors;
 use ping::Shared;
-use ports::Ports;
+use ports::{Ports, TcpShare};
 use spare::Spare;
 
 /// The kernel's sockets.
@@ -49,7 +48,7 @@ pub struct KernelHost {
     doors: Doors,
     ports: Ports,
     /// The local ports of TCP connections; none where the kernel cannot limit them.
-    tcp_ports: Option<RangeInclusive<u16>>,
+    tcp_ports: Option<TcpShare>,
     /// For the next connection.
     streams: Spare<OwnedFd>,
     /// For the next endpoint.
@@ -164,8 +163,7 @@ impl KernelHost {
 
     /// There is time to prepare for what may come.
     pub(crate) fn prepare(&mut self) {
-        let ports = self.tcp_ports.as_ref();
-        self.streams.refill(|family| stream::fresh(family, ports));
+        self.streams.refill(stream::fresh);
         let coalesce = self.can.udp_gro;
         self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
         self.look_again();
@@ -313,7 +311,12 @@ impl Host for KernelHost {
 
     fn close(&mut self, socket: Socket) {
         match socket {
-            Socket::Stream(stream) => drop(stream),
+            Socket::Stream(stream) => {
+                drop(stream);
+                if let Some(ports) = &mut self.tcp_ports {
+                    ports.closed();
+                }
+            }
             Socket::Udp(endpoint) => {
                 if let Some((door, fd)) = endpoint.into_published() {
                     self.doors.give_back(&self.epoll, door, fd);

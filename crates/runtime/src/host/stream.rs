@@ -1,7 +1,6 @@
 //! TCP connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use rustix::net::{
 };
 use vm_memory::VolatileSlice;
 
+use super::ports::TcpShare;
 use super::{KernelHost, index};
 
 /// Bytes in flight towards the guest, at most, on kernels that cannot peek at an offset: what is set aside at each peek.
@@ -81,7 +81,7 @@ fn is_own(address: IpAddr) -> bool {
 }
 
 /// A socket for the next connection, from one of the local `ports` if they are limited.
-pub(super) fn fresh(family: Family, ports: Option<&RangeInclusive<u16>>) -> Result<OwnedFd, Errno> {
+pub(super) fn fresh(family: Family) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
     if family == Family::V6 {
@@ -89,18 +89,16 @@ pub(super) fn fresh(family: Family, ports: Option<&RangeInclusive<u16>>) -> Resu
     }
     // Urgent data is data (RFC 6093): elsewhere the kernel would leave it out.
     sockopt::set_socket_oobinline(&fd, true)?;
-    if let Some(ports) = ports {
-        pontoon_sys::bind::limit_ports(&fd, ports)?;
-    }
     Ok(fd)
 }
 
 impl KernelHost {
     pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
         let family = Family::of(to.ip());
-        let fd = self
-            .streams
-            .take(family, || fresh(family, self.tcp_ports.as_ref()))?;
+        let fd = self.streams.take(family, || fresh(family))?;
+        if let Some(ports) = self.tcp_ports.as_mut().and_then(TcpShare::limit_next) {
+            pontoon_sys::bind::limit_ports(&fd, ports)?;
+        }
         self.bind_outbound(&fd, to.ip())?;
         if let Some(source) = self.source(to.ip()) {
             // Else a port would be taken for every destination at once.
@@ -119,6 +117,7 @@ impl KernelHost {
             Err(error) => return Err(error),
         };
         self.epoll.add(&stream.fd, flow.into())?;
+        self.count_stream();
         Ok((stream, connect))
     }
 
@@ -135,7 +134,14 @@ impl KernelHost {
             .ok_or(Errno::AFNOSUPPORT)?;
         let stream = self.stream(fd, Family::of(peer.ip()));
         self.epoll.add(&stream.fd, flow.into())?;
+        self.count_stream();
         Ok((stream, peer))
+    }
+
+    fn count_stream(&mut self) {
+        if let Some(ports) = &mut self.tcp_ports {
+            ports.opened();
+        }
     }
 
     fn stream(&self, fd: OwnedFd, family: Family) -> Stream {
