@@ -14,8 +14,8 @@ use tracing::info;
 #[derive(Debug)]
 pub(super) struct Ports {
     range: RangeInclusive<u16>,
-    /// Ports within or outside of the range that are not for automatic choice, ascending and disjoint.
-    reserved: Vec<RangeInclusive<u16>>,
+    /// The ports of the range that are not reserved, in ascending and disjoint runs. The whole range if all are reserved.
+    allowed: Vec<RangeInclusive<u16>>,
 }
 
 impl Ports {
@@ -33,34 +33,42 @@ impl Ports {
         };
         let ports = |item: &str| {
             let (first, last) = item.split_once('-').unwrap_or((item, item));
-            Some(first.parse().ok()?..=last.parse().ok()?)
+            Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
         };
-        Self {
-            range,
-            reserved: reserved.trim().split(',').filter_map(ports).collect(),
+        let mut allowed = Vec::new();
+        let mut next = u32::from(*range.start());
+        // The kernel lists them in ascending order.
+        for ports in reserved.trim().split(',').filter_map(ports) {
+            let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
+            run(next, first.min(u32::from(*range.end()) + 1), &mut allowed);
+            next = next.max(last + 1);
         }
+        run(next, u32::from(*range.end()) + 1, &mut allowed);
+        if allowed.is_empty() {
+            allowed.push(range.clone());
+        }
+        Self { range, allowed }
     }
 
-    /// An unpredictable port of the range.
+    /// An unpredictable port of the range that is not reserved.
     pub(super) fn random(&self) -> Result<u16, Errno> {
         let mut bytes = [0; 4];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let size = u32::from(self.range.end() - self.range.start()) + 1;
-        let offset = u32::from_ne_bytes(bytes) % size;
-        Ok(self.range.start() + u16::try_from(offset).map_err(|_| Errno::INVAL)?)
-    }
-
-    /// Whether the host keeps `port` for programs that ask for it by number.
-    pub(super) fn is_reserved(&self, port: u16) -> bool {
-        let after = self.reserved.partition_point(|ports| *ports.start() <= port);
-        after
-            .checked_sub(1)
-            .is_some_and(|at| self.reserved[at].contains(&port))
+        let number = u32::from_ne_bytes(bytes);
+        let size: u32 = self.allowed.iter().map(count_of).sum();
+        let mut offset = number % size;
+        for ports in &self.allowed {
+            match u16::try_from(offset) {
+                Ok(within) if offset < count_of(ports) => return Ok(ports.start() + within),
+                _ => offset -= count_of(ports),
+            }
+        }
+        Err(Errno::INVAL)
     }
 
     /// The share of TCP connections. None where the kernel cannot limit them (before Linux 6.3).
     pub(super) fn for_tcp(&self) -> Option<TcpShare> {
-        let size = u32::from(self.range.end() - self.range.start()) + 1;
+        let size = count_of(&self.range);
         let share = u16::try_from((size * 3 / 4).max(1)).ok()?;
         let ports = *self.range.start()..=self.range.start() + (share - 1);
         let flags = SocketFlags::CLOEXEC;
@@ -69,6 +77,21 @@ impl Ports {
             .inspect_err(|error| info!("no IP_LOCAL_PORT_RANGE: the guest may take every TCP port: {error}"))
             .ok()
             .map(|()| TcpShare::new(ports, size / 8))
+    }
+}
+
+/// The number of ports in a run.
+fn count_of(ports: &RangeInclusive<u16>) -> u32 {
+    u32::from(*ports.end()) + 1 - u32::from(*ports.start())
+}
+
+/// Adds the ports from `first` up to, but not including, `end`.
+fn run(first: u32, end: u32, to: &mut Vec<RangeInclusive<u16>>) {
+    if let (Ok(first), Ok(last)) = (u16::try_from(first), u16::try_from(end.saturating_sub(1)))
+        && first <= last
+        && end > 0
+    {
+        to.push(first..=last);
     }
 }
 
@@ -172,10 +195,22 @@ mod tests {
     }
 
     #[test]
-    fn reserved_ports_are_those_of_the_list() {
-        let ports = Ports::parse("", "40,8080-8082,9148,50000-50000\n");
-        let reserved: Vec<u16> = (0..=u16::MAX).filter(|&port| ports.is_reserved(port)).collect();
-        assert_eq!(reserved, [40, 8080, 8081, 8082, 9148, 50_000]);
-        assert!(Ports::parse("", "\n").reserved.is_empty());
+    fn reserved_ports_are_not_chosen() {
+        for (reserved, allowed) in [
+            ("\n", vec![40_000..=40_099]),
+            (
+                "40,8080-8082,40010,40020-40029,50000\n",
+                vec![40_000..=40_009, 40_011..=40_019, 40_030..=40_099],
+            ),
+            ("39000-40049,40052-41000\n", vec![40_050..=40_051]),
+            ("1-65535\n", vec![40_000..=40_099]),
+        ] {
+            let ports = Ports::parse("40000 40099", reserved);
+            assert_eq!(ports.allowed, allowed, "{reserved}");
+            for _ in 0..100 {
+                let port = ports.random().unwrap();
+                assert!(ports.allowed.iter().any(|run| run.contains(&port)), "{port}");
+            }
+        }
     }
 }

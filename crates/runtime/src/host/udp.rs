@@ -76,9 +76,6 @@ impl KernelHost {
     fn bind_somewhere(&self, fd: &OwnedFd, source: IpAddr) -> Result<(), Errno> {
         for _ in 0..TRIES {
             let port = self.ports.random()?;
-            if self.ports.is_reserved(port) {
-                continue;
-            }
             match bind(fd, &SocketAddr::from((source, port))) {
                 Err(Errno::ADDRINUSE) => {}
                 outcome => return outcome,
