@@ -51,18 +51,16 @@ pub(crate) enum Verb {
 
 /// Examples first, then the options, one line each.
 const RUN_HELP: &str = "\
-{about}
+Run a command in its own network namespace. Files and Unix sockets are not isolated: see docs/cookbook.md.
 
-  pontoon run -- curl https://example.org       a command, with network and nothing else
+  pontoon run -- curl https://example.org       a command with a network of its own
   pontoon run -p 8080:80 -- nginx               port 80 inside is port 8080 of the host
   pontoon run --host-loopback -- psql -h 10.0.2.2    the host's loopback is the gateway
-  pontoon run --attach 4711                     join the network namespace of a process
 
 {usage-heading} {usage}
 
 {options}
 
-Only the network is isolated; the command has your files and Unix sockets. A sandbox for these: docs/cookbook.md.
 Exit status: the command's, 128+n if signal n killed it, 126, 127: it cannot run; 1 if we failed, 2 for wrong usage.
 ";
 
@@ -83,7 +81,7 @@ pub(crate) struct Run {
     /// Run by root: leave the command the capabilities of the host's root
     #[arg(long, conflicts_with = "attach")]
     pub(crate) keep_capabilities: bool,
-    /// Have the kernel's vhost-net carry frames: auto, on or off
+    /// Use the kernel's vhost-net: auto, on or off
     #[arg(
         long,
         value_name = "WHEN",
@@ -104,14 +102,12 @@ const VM_HELP: &str = "\
   pontoon vm --socket /tmp/net --protocol stream     wait for QEMU, one guest after the other
   qemu-system-x86_64 ... -netdev stream,id=n,server=off,addr.type=unix,addr.path=/tmp/net -device virtio-net,netdev=n
   pontoon vm --socket /tmp/net --protocol vhost-user the same in the guest's memory: docs/vm.md has QEMU's options
-  pontoon vm --fd 3 --protocol packet -p 8080:80     serve whoever holds the other end of descriptor 3
 
 {usage-heading} {usage}
 
 {options}
 
-The exit status is 0 when the guest has gone and no other can come, or a signal ends us; 1 where we failed, 2 for wrong
-usage.
+Exit status: 0 when the guest has gone and no other can come, or after a signal; 1 on failure, 2 for wrong usage.
 ";
 
 #[derive(Args, Debug)]
@@ -181,7 +177,7 @@ pub(crate) struct Network {
     /// Search domain [default: the host's]
     #[arg(long, value_name = "DOMAIN", value_parser = values::domain)]
     pub(crate) search: Vec<String>,
-    /// How to wait: sleep at once, spin while it pays, or never sleep
+    /// Wait by event, poll, or hybrid (both)
     #[arg(
         long,
         value_name = "MODE",
@@ -208,7 +204,7 @@ pub(crate) struct Network {
     /// Give a connect up after T (10s, 500ms) [default: the host's]
     #[arg(long, value_name = "T", value_parser = values::duration)]
     pub(crate) connect_timeout: Option<Duration>,
-    /// Who may answer UDP: endpoint, address or address-port
+    /// UDP filter: endpoint, address or address-port
     #[arg(
         long,
         value_name = "WHO",
@@ -220,7 +216,7 @@ pub(crate) struct Network {
     /// Flows at one time [default: 131072, or what 'ulimit -Hn' leaves]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flows: Option<u32>,
-    /// UDP ports of the host at one time, per family [default: 1/4 of the ephemeral ones]
+    /// UDP ports of the host in each family [default: a fourth]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_udp_ports: Option<u32>,
     /// New flows per second [default: 20000 for each worker]
@@ -235,10 +231,10 @@ pub(crate) struct Network {
     /// Capture frames in pcapng: FILE[,snap=N][,size=N][,time=T]
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<Capture>,
-    /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
+    /// Serve metrics for Prometheus to any client: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Answer for this name, too: others than addresses and localhost are refused
+    /// Another host name that --metrics answers for
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
     #[command(flatten)]
@@ -453,10 +449,10 @@ pub(crate) struct Relay {
     /// Listen for `pontoon ctl relay` on a Unix socket
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
-    /// Have metrics for Prometheus here, for anybody who asks: ADDR:PORT
+    /// Serve metrics for Prometheus to any client: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Answer for this name, too: others than addresses and localhost are refused
+    /// Another host name that --metrics answers for
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
     /// Fail where the host refuses a layer of the sandbox

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use pontoon_relay::membership::SourceFilter;
 use pontoon_sandbox::trap;
 use pontoon_sys::{Family, seqpacket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,6 +27,8 @@ pub(crate) struct Worker {
     settings: Settings,
     inputs: BTreeMap<u32, Source>,
     queriers: BTreeMap<u32, QuerierSocket>,
+    /// Memberships of queriers whose sockets are yet to be received, by the querier's id.
+    restored: BTreeMap<u32, Vec<(IpAddr, SourceFilter)>>,
     /// Memberships are still to be reported, as the control socket was full.
     unreported: bool,
     /// Moment from which queriers count time.
@@ -61,6 +65,7 @@ impl Worker {
             settings,
             inputs: BTreeMap::new(),
             queriers: BTreeMap::new(),
+            restored: BTreeMap::new(),
             unreported: false,
             started: Instant::now(),
             forwarder: Forwarder::new(Counters::map(&memory)?),
@@ -213,7 +218,10 @@ impl Worker {
             }
             (Message::Querier(querier), Some(socket)) => {
                 let now = self.started.elapsed();
-                let socket = QuerierSocket::new(querier.interface, querier.address, socket, now);
+                let mut socket = QuerierSocket::new(querier.interface, querier.address, socket, now);
+                for (group, filter) in self.restored.remove(&querier.id).unwrap_or_default() {
+                    socket.restore(group, filter, now);
+                }
                 self.queriers.insert(querier.id, socket);
             }
             (Message::QuerierAddress(id, address), None) => {
@@ -226,10 +234,8 @@ impl Worker {
                 self.queriers.remove(&id);
             }
             (Message::Member(member), None) => {
-                let now = self.started.elapsed();
-                if let Some(querier) = self.queriers.get_mut(&member.querier) {
-                    querier.restore(member.group, member.filter, now);
-                }
+                let restored = self.restored.entry(member.querier).or_default();
+                restored.push((member.group, member.filter));
             }
             (other, _) => {
                 let text = format!("unexpected message {other:?}");

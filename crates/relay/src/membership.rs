@@ -203,10 +203,19 @@ impl Querier {
         });
     }
 
+    /// Whether there is no room for a group. The supervisor, which has the same limit, still has groups whose removal has not
+    /// been reported.
+    fn is_full_for(&self, group: IpAddr) -> bool {
+        let is_removed = |group: &&IpAddr| !self.groups.contains_key(*group);
+        !self.groups.contains_key(&group)
+            && !self.changed.contains(&group)
+            && (self.groups.len() >= MAX_GROUPS
+                || self.groups.len() + self.changed.iter().filter(is_removed).count() >= MAX_GROUPS)
+    }
+
     fn handle_record(&mut self, record: Record, now: Duration) {
         let Record { group, change } = record;
-        let is_full = !self.groups.contains_key(&group) && self.groups.len() == MAX_GROUPS;
-        if !is_routable(group) || group.is_ipv4() != self.address.is_ipv4() || is_full {
+        if !is_routable(group) || group.is_ipv4() != self.address.is_ipv4() || self.is_full_for(group) {
             return;
         }
         let last_member_until = now + LAST_MEMBER_QUERY_TIME;
@@ -251,7 +260,7 @@ impl Querier {
         }
         let found = self.groups.entry(group).or_default();
         for source in valid {
-            if found.sources.len() == MAX_SOURCES && !found.sources.contains_key(source) {
+            if found.sources.len() >= MAX_SOURCES && !found.sources.contains_key(source) {
                 continue;
             }
             if found.sources.insert(*source, until).is_none() && found.any_until.is_zero() {
@@ -267,7 +276,8 @@ impl Querier {
 
     /// Handles a query of another router. The router with the lowest address remains the querier.
     fn handle_query(&mut self, from: IpAddr, group: Option<IpAddr>, sources: &[IpAddr], now: Duration) {
-        if from.is_unspecified() || from >= self.address {
+        // Addresses of the other family, in a forged frame, take no part in the election.
+        if from.is_unspecified() || from.is_ipv4() != self.address.is_ipv4() || from >= self.address {
             return;
         }
         self.role = Role::NonQuerier {

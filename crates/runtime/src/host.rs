@@ -161,6 +161,13 @@ impl KernelHost {
         Ok(host)
     }
 
+    /// Takes into account that there are several workers, each with a host of its own.
+    pub(crate) fn set_workers(&mut self, workers: u8) {
+        if let Some(ports) = &mut self.tcp_ports {
+            ports.divide(workers);
+        }
+    }
+
     /// There is time to prepare for what may come.
     pub(crate) fn prepare(&mut self) {
         self.streams.refill(stream::fresh);

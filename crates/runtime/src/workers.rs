@@ -53,6 +53,7 @@ pub(crate) fn build<L: Link>(
         let take_over = |error| say("cannot take over the host's sockets", &error);
         let raw_icmp = std::mem::take(&mut raw_icmp);
         let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
+        host.set_workers(count);
         let mut config = setup.config.clone();
         // Every listener is shared, a UDP port is the first worker's.
         config.published.clear();

@@ -180,7 +180,7 @@ impl Loop<'_> {
                 server.serve(&mut self.relay, Instant::now());
             }
             self.relay.check_rings();
-            self.relay.retry();
+            self.relay.retry(Instant::now());
             self.relay.close_due();
             output::flush();
             self.stdout.flush(std::io::stdout().as_fd(), Instant::now());
@@ -198,7 +198,7 @@ impl Loop<'_> {
         fds.extend(self.stdout.wants_room().then(|| writable(stdout.as_fd())));
         fds.extend(output::wants_room().then(|| writable(stderr.as_fd())));
         let now = Instant::now();
-        let retry = self.relay.incomplete().then(|| now + RETRY);
+        let retry = self.relay.retry_deadline();
         let clients = self.servers.iter().filter_map(Server::deadline);
         let routes = self.kernel.as_ref().and_then(KernelRoutes::deadline);
         let until = [

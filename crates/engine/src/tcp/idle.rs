@@ -64,6 +64,10 @@ impl<S> Connection<S> {
     /// # Errors
     /// It has not answered [`PROBES`] of them.
     fn probe_guest<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) -> Result<(), Ended> {
+        // The next probe is due an interval after this one, however late this one is: the deadlines count from `heard`.
+        let (first, every) = self.probe_times();
+        let silent = first + every * u32::from(self.down.recovery.unanswered);
+        self.heard = self.heard.max(ctx.now - silent);
         let unanswered = &mut self.down.recovery.unanswered;
         if *unanswered >= PROBES {
             ctx.net.counters.tcp_guest_silent += 1;

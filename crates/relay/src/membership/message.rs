@@ -188,7 +188,9 @@ fn igmp(packet: &[u8]) -> Option<Message> {
     let header = packet.get(..header_len).filter(|header| header.len() >= 20)?;
     let message = packet.get(header_len..total)?;
     // A message that was forwarded by a router (TTL below 1 on this link) is not valid.
-    if header[9] != IGMP || header[8] != 1 || Sum::new().add(message).finish() != 0 {
+    // A TTL of 1 alone does not prove that it was sent on this link: a group address does, as it is not routed to the relay.
+    if header[9] != IGMP || header[8] != 1 || header[16] >> 4 != 0xe || Sum::new().add(message).finish() != 0
+    {
         return None;
     }
     let from = IpAddr::V4(Ipv4Addr::from(array(header, 12)?));

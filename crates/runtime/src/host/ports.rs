@@ -108,7 +108,7 @@ pub(super) struct TcpShare {
     unlimited: u32,
     /// Open connections.
     open: u32,
-    /// Connections opened since `begin`, and in the period before it: their ports may be in TIME_WAIT.
+    /// Connections opened or closed since `begin`, and in the period before it: their ports may be in TIME_WAIT.
     opened: [u32; 2],
     begin: Instant,
 }
@@ -147,6 +147,11 @@ impl TcpShare {
         (held > self.unlimited).then_some(&self.ports)
     }
 
+    /// Divides the ports without a limit among several workers.
+    pub(super) fn divide(&mut self, workers: u8) {
+        self.unlimited /= u32::from(workers.max(1));
+    }
+
     /// Counts a connection that is open.
     pub(super) fn opened(&mut self) {
         self.open += 1;
@@ -155,6 +160,8 @@ impl TcpShare {
     /// Counts a connection that is closed.
     pub(super) fn closed(&mut self) {
         self.open = self.open.saturating_sub(1);
+        // The port may be in TIME_WAIT from now on.
+        self.opened[0] = self.opened[0].saturating_add(1);
     }
 }
 
@@ -188,9 +195,11 @@ mod tests {
             share.opened();
         }
         assert_eq!(share.limit_next(), Some(&(1..=75)));
-        share.closed();
-        share.closed();
-        share.closed();
+        for _ in 0..12 {
+            share.closed();
+        }
+        assert_eq!(share.limit_next(), Some(&(1..=75)), "in TIME_WAIT");
+        share.begin -= 2 * TIME_WAIT;
         assert_eq!(share.limit_next(), None);
     }
 

@@ -238,10 +238,7 @@ impl Querier {
             interface: self.interface,
             address: self.address,
         };
-        workers.send(number, &Message::Querier(querier), Some(self.socket.as_fd()));
-        if !self.has_address {
-            workers.send(number, &Message::QuerierAddress(self.id, None), None);
-        }
+        // Before the socket: a worker that received reports first would report memberships that these would then change.
         for (group, filter) in self.memberships.groups() {
             let member = messages::Member {
                 querier: self.id,
@@ -249,6 +246,10 @@ impl Querier {
                 filter: filter.clone(),
             };
             workers.send(number, &Message::Member(member), None);
+        }
+        workers.send(number, &Message::Querier(querier), Some(self.socket.as_fd()));
+        if !self.has_address {
+            workers.send(number, &Message::QuerierAddress(self.id, None), None);
         }
     }
 

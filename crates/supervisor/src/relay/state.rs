@@ -14,6 +14,7 @@ use pontoon_sys::packet::{self, Size};
 use rustc_hash::FxHashMap;
 use rustix::event::PollFd;
 
+use super::RETRY;
 use super::counter_rows::{self, FreeRows};
 use super::inputs::{Ingress, Inputs, ReceiveMode};
 use super::links::{self, Links};
@@ -49,6 +50,8 @@ pub(super) struct Relay {
     /// Rules that follow from the kernel's multicast routes.
     kernel_rules: Vec<Rule>,
     started: Instant,
+    /// The earliest time of the next attempt to open what could not be opened.
+    retry_at: Instant,
 }
 
 impl Relay {
@@ -80,6 +83,7 @@ impl Relay {
             proxies,
             kernel_rules: Vec::new(),
             started: Instant::now(),
+            retry_at: Instant::now() + RETRY,
         })
     }
 
@@ -254,9 +258,15 @@ impl Relay {
         self.update();
     }
 
-    /// Retries what could not be opened.
-    pub(super) fn retry(&mut self) {
-        if self.incomplete() {
+    /// Returns the time of the next [`Relay::retry`], if there is something to retry.
+    pub(super) fn retry_deadline(&self) -> Option<Instant> {
+        self.incomplete().then_some(self.retry_at)
+    }
+
+    /// Retries what could not be opened, at most once in [`RETRY`].
+    pub(super) fn retry(&mut self, now: Instant) {
+        if self.incomplete() && now >= self.retry_at {
+            self.retry_at = now + RETRY;
             self.update();
         }
     }
@@ -279,7 +289,7 @@ impl Relay {
     }
 
     /// Returns true if something that a rule needs is not open.
-    pub(super) fn incomplete(&self) -> bool {
+    fn incomplete(&self) -> bool {
         self.inputs.incomplete() || self.outputs.incomplete() || self.memberships.incomplete()
     }
 

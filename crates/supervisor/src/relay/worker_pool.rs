@@ -385,11 +385,22 @@ impl Worker {
             return None;
         };
         let fd = child.fd();
-        let exited = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
+        let has_exited =
+            |limit: &Timespec| poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(limit)) == Ok(1);
+        let mut exited = has_exited(&Timespec::default());
         let now = Instant::now();
         let mut error = None;
         if exited || ready_deadline.is_some() || task == Task::Query {
             for report in std::iter::from_fn(|| receive_report(channel)).take(MAX_REPORTS) {
+                let Some(report) = report else {
+                    // A process that exits closes its files a moment before its exit can be polled. One that lives on without
+                    // its channel is of no use, and would keep the supervisor awake.
+                    exited = exited || has_exited(&CLOSED_CHANNEL_GRACE);
+                    if !exited {
+                        error = Some("closed its channel".to_owned());
+                    }
+                    break;
+                };
                 match (Member::decode(&report), task) {
                     _ if report == READY.as_bytes() => *ready_deadline = None,
                     (Some(member), Task::Query) => self.members.push(member),
@@ -432,11 +443,18 @@ impl fmt::Display for ExitReason {
     }
 }
 
-/// Receives one report, which a process that has exited may have sent before.
-fn receive_report(channel: &ControlChannel) -> Option<Vec<u8>> {
+/// Time for which the exit of a process that has closed its channel is awaited.
+const CLOSED_CHANNEL_GRACE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+
+/// Receives one report, which a process that has exited may have sent before; an inner `None` if the process has closed its
+/// end.
+fn receive_report(channel: &ControlChannel) -> Option<Option<Vec<u8>>> {
     let mut buffer = [0; MAX_REPORT];
-    let message = last_words::receive(channel, &mut buffer).ok()??;
-    Some(buffer[..message.len].to_vec())
+    let message = last_words::receive(channel, &mut buffer).ok()?;
+    Some(message.map(|message| buffer[..message.len].to_vec()))
 }
 
 /// Runs a worker in the forked process and returns its exit status. In a pid namespace of its own the process has id 1, so

@@ -311,3 +311,30 @@ fn silent_guests_are_probed_early_when_flows_run_short() {
     given.take();
     is_answered(&mut given, &dial(2, 81));
 }
+
+/// Probes that are due for long do not leave all at once.
+#[test]
+fn probes_in_a_shortage_are_five_seconds_apart_however_long_the_silence() {
+    let mut given = Given::new(
+        Config {
+            max_flows: 1,
+            ..config(1500)
+        },
+        PLAIN,
+        HostPlan::default(),
+    );
+    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(81, Answer::Now, SILENT);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK, 1001, 1));
+    given.pass(HOUR);
+    given.quiet();
+    is_refused(&mut given, &dial(2, 81));
+    given.forget_counters();
+    given.pass(millis(100));
+    probes(&mut given, 1001);
+    given.up(up(ACK, 1001, 1));
+    given.pass(seconds(50));
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
