@@ -76,7 +76,7 @@ impl Ports {
             .and_then(|socket| bind::limit_ports(socket, &ports))
             .inspect_err(|error| info!("no IP_LOCAL_PORT_RANGE: the guest may take every TCP port: {error}"))
             .ok()
-            .map(|()| TcpShare::new(ports, size / 8))
+            .map(|()| TcpShare::new(ports, size / 4))
     }
 }
 
@@ -99,8 +99,8 @@ fn run(first: u32, end: u32, to: &mut Vec<RangeInclusive<u16>>) {
 /// programs find one for any destination, and one to listen on.
 ///
 /// The limit costs a system call for each connection, and a search for a port that takes the kernel a microsecond longer
-/// (Linux 6.18, 2026-11-23). So it begins when connections may hold an eighth of the range: those before it are spread over
-/// all of it and leave most of the last fourth.
+/// (Linux 6.18, 2026-11-23). So it begins when connections hold a fourth of the range: those before it are spread over
+/// all of it and leave three fourths of the last fourth.
 #[derive(Debug)]
 pub(super) struct TcpShare {
     ports: RangeInclusive<u16>,
@@ -108,8 +108,8 @@ pub(super) struct TcpShare {
     unlimited: u32,
     /// Open connections.
     open: u32,
-    /// Connections opened or closed since `begin`, and in the period before it: their ports may be in TIME_WAIT.
-    opened: [u32; 2],
+    /// Connections closed since `begin`, and in the period before it: their ports may be in TIME_WAIT.
+    closed: [u32; 2],
     begin: Instant,
 }
 
@@ -122,29 +122,22 @@ impl TcpShare {
             ports,
             unlimited,
             open: 0,
-            opened: [0; 2],
+            closed: [0; 2],
             begin: Instant::now(),
         }
     }
 
-    /// Counts a connection that is about to be opened, and returns the ports that it is limited to.
+    /// Returns the ports that the next connection is limited to.
     pub(super) fn limit_next(&mut self) -> Option<&RangeInclusive<u16>> {
         let elapsed = self.begin.elapsed();
         if elapsed >= TIME_WAIT {
-            let before = if elapsed < 2 * TIME_WAIT {
-                self.opened[0]
-            } else {
-                0
-            };
-            self.opened = [0, before];
+            let is_recent = elapsed < 2 * TIME_WAIT;
+            self.closed = [0, if is_recent { self.closed[0] } else { 0 }];
             self.begin = Instant::now();
         }
-        self.opened[0] = self.opened[0].saturating_add(1);
-        let held = self
-            .open
-            .saturating_add(self.opened[0])
-            .saturating_add(self.opened[1]);
-        (held > self.unlimited).then_some(&self.ports)
+        let [now, before] = self.closed;
+        let held = self.open.saturating_add(now).saturating_add(before);
+        (held >= self.unlimited).then_some(&self.ports)
     }
 
     /// Divides the ports without a limit among several workers.
@@ -161,7 +154,7 @@ impl TcpShare {
     pub(super) fn closed(&mut self) {
         self.open = self.open.saturating_sub(1);
         // The port may be in TIME_WAIT from now on.
-        self.opened[0] = self.opened[0].saturating_add(1);
+        self.closed[0] = self.closed[0].saturating_add(1);
     }
 }
 
@@ -182,16 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_begins_where_an_eighth_of_the_range_may_be_held() {
+    fn the_limit_begins_where_connections_hold_a_share_of_the_range() {
         let mut share = TcpShare::new(1..=75, 12);
         for _ in 0..12 {
             assert_eq!(share.limit_next(), None);
-        }
-        assert_eq!(share.limit_next(), Some(&(1..=75)));
-        // Two periods later none of their ports is in TIME_WAIT any more.
-        share.begin -= 2 * TIME_WAIT;
-        assert_eq!(share.limit_next(), None);
-        for _ in 0..12 {
             share.opened();
         }
         assert_eq!(share.limit_next(), Some(&(1..=75)));
