@@ -9,6 +9,7 @@
 
 mod connection;
 mod down;
+mod enforce;
 mod idle;
 mod lost;
 mod open;
@@ -330,27 +331,6 @@ impl<S> Tcp<S> {
             }
             self.remove(index, ctx);
         }
-    }
-
-    /// Resets the connections that policy refuses by now, after a change of the rules.
-    pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        let (now, net) = (ctx.now, &*ctx.net);
-        let forbidden = self.indices(|connection| !open::is_permitted(connection, now, net));
-        forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
-    }
-
-    /// Resets the connections whose destination is the host's by now, after a change of the host's addresses.
-    pub fn disown<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        let net = &*ctx.net;
-        let disowned = self.indices(|connection| !open::is_reachable(connection, net));
-        disowned.into_iter().for_each(|index| self.prohibit(index, ctx));
-    }
-
-    fn indices(&self, which: impl Fn(&Connection<S>) -> bool) -> Vec<u32> {
-        let all = self.connections.iter();
-        all.filter(|(_, _, connection)| which(connection))
-            .map(|(index, _, _)| index)
-            .collect()
     }
 
     /// Where the guest's connections lead.

@@ -276,9 +276,8 @@ fn a_client_of_a_published_port_gets_a_half_closed_connections_place() {
     assert!(reset.flags.has(RST) && syn.flags.has(SYN));
 }
 
-/// A machine that is gone does not keep its places for two hours when others want them.
-#[test]
-fn silent_guests_are_probed_early_when_flows_run_short() {
+/// An established connection where one flow is allowed, and another server.
+fn with_the_only_place_taken() -> Given {
     let mut given = Given::new(
         Config {
             max_flows: 1,
@@ -292,6 +291,13 @@ fn silent_guests_are_probed_early_when_flows_run_short() {
     given.up(syn());
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));
+    given
+}
+
+/// A machine that is gone does not keep its places for two hours when others want them.
+#[test]
+fn silent_guests_are_probed_early_when_flows_run_short() {
+    let mut given = with_the_only_place_taken();
     given.pass(seconds(61));
     given.quiet();
     is_refused(&mut given, &dial(2, 81));
@@ -315,19 +321,7 @@ fn silent_guests_are_probed_early_when_flows_run_short() {
 /// Probes that are due for long do not leave all at once.
 #[test]
 fn probes_in_a_shortage_are_five_seconds_apart_however_long_the_silence() {
-    let mut given = Given::new(
-        Config {
-            max_flows: 1,
-            ..config(1500)
-        },
-        PLAIN,
-        HostPlan::default(),
-    );
-    given.host.serve(PORT, Answer::Now, SILENT);
-    given.host.serve(81, Answer::Now, SILENT);
-    given.up(syn());
-    given.down(syn_ack());
-    given.up(up(ACK, 1001, 1));
+    let mut given = with_the_only_place_taken();
     given.pass(HOUR);
     given.quiet();
     is_refused(&mut given, &dial(2, 81));

@@ -1,0 +1,29 @@
+//! Connections that policy refuses after a change of the rules or of the host's addresses.
+
+use super::connection::Connection;
+use super::{Tcp, open};
+use crate::ctx::Ctx;
+use crate::{Host, Transmit};
+
+impl<S> Tcp<S> {
+    /// Resets the connections that policy refuses by now, after a change of the rules.
+    pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let (now, net) = (ctx.now, &*ctx.net);
+        let forbidden = self.indices(|connection| !open::is_permitted(connection, now, net));
+        forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
+    }
+
+    /// Resets the connections whose destination is the host's by now, after a change of the host's addresses.
+    pub fn disown<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let net = &*ctx.net;
+        let disowned = self.indices(|connection| !open::is_reachable(connection, net));
+        disowned.into_iter().for_each(|index| self.prohibit(index, ctx));
+    }
+
+    fn indices(&self, which: impl Fn(&Connection<S>) -> bool) -> Vec<u32> {
+        let all = self.connections.iter();
+        all.filter(|(_, _, connection)| which(connection))
+            .map(|(index, _, _)| index)
+            .collect()
+    }
+}
