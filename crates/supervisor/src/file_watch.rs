@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::again::Again;
 use crate::error::reason;
 
-/// The interval of looks where no event tells of a change.
+/// The interval of looks where no event announces a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An inotify instance, which is made when the first file is watched.

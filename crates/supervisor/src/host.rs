@@ -48,7 +48,7 @@ pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     u32::try_from(room.min(MOST_FLOWS)).unwrap_or(u32::MAX)
 }
 
-/// UDP ports of the host that a guest may hold at one time in each family, where the user says nothing: a fourth of the
+/// UDP ports of the host that a guest may hold at one time in each family, by default: a fourth of the
 /// ephemeral ports, so that other programs of the host find a port when they ask for a name.
 #[must_use]
 pub(crate) fn max_udp_ports() -> u32 {

@@ -61,7 +61,7 @@ fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Err
     let cannot = |error: io::Error| refused(path, &error);
     let address = SocketAddrUnix::new(path).map_err(|error| cannot(error.into()))?;
     let socket = socket(kind).context("cannot open a socket")?;
-    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that it is nobody else's at any moment.
+    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any moment.
     fchmod(&socket, Mode::from_raw_mode(0o600)).context("cannot open a socket")?;
     let bound = match bind(&socket, &address) {
         Err(Errno::ADDRINUSE) if is_left_over(path) => {
@@ -77,7 +77,7 @@ fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Err
 }
 
 /// Whether a socket file has no socket behind it. A datagram socket asks: the kernel tells it whether there is one
-/// (EPROTOTYPE), and whoever listens hears nothing of it. Nor does it wait where the queue of a listening socket is full.
+/// (EPROTOTYPE), and the listening process does not notice. It does not wait where the queue of a listening socket is full.
 pub(crate) fn is_left_over(path: &Path) -> bool {
     let probed = || connect(&socket(SocketType::DGRAM)?, &SocketAddrUnix::new(path)?);
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());

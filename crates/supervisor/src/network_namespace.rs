@@ -1,4 +1,4 @@
-//! The network namespace of a guest, by which a socket that was made in it is told from the host's (network_namespaces(7)).
+//! The network namespace of a guest, by which a socket that was made in it is distinguished from the host's (network_namespaces(7)).
 
 use std::fs::File;
 use std::io;

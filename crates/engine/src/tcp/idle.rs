@@ -168,7 +168,7 @@ impl<S> Tcp<S> {
     ) -> bool {
         let oldest = self.waiting.pop_front();
         if let Some(old) = oldest {
-            // It is still there: whoever leaves early takes its place in front along, see `replace`.
+            // It still exists: a connection that leaves TIME_WAIT early takes stale entries in front with it, see `replace`.
             self.remove(old.index, ctx);
         }
         oldest.is_some()

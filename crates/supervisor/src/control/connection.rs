@@ -109,7 +109,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Takes what the client says, and answers one request: who sends many at once delays nobody.
+    /// Receives from the client and answers one request, so that a client with many requests delays no other.
     pub(super) fn serve(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
         if self.closing {
             self.forget();

@@ -165,7 +165,7 @@ impl Drop for SocketFile {
 fn bind(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that it is nobody else's at any moment.
+    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any moment.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
