@@ -32,8 +32,8 @@ fn main() {
     for source in [
         "abi/src",
         "guest",
-        "../../crates/guest/src",
-        "../../crates/ring/src",
+        "../../virtio/guest/src",
+        "../../virtio/ring/src",
     ] {
         println!("cargo::rerun-if-changed={source}");
     }

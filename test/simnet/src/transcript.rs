@@ -1,0 +1,392 @@
+//! Tests of single packets: what goes in, what comes out *and nothing else*, and which counters moved.
+//!
+//! Sequence numbers of the engine's are told relative to its first one, which is drawn by chance: its SYN is 0.
+//!
+//! ```
+//! use pontoon_simnet::transcript::{ACK, Given, SYN, down, up};
+//! use pontoon_simnet::frames::Segment;
+//!
+//! let mut given = Given::server();
+//! given.up(Segment { mss: Some(1460), ..up(SYN, 1000, 0) });
+//! given.down(Segment { mss: Some(1460), ..down(SYN.and(ACK), 0, 1001) });
+//! given.quiet();
+//! given.counted(|counters| {
+//!     counters.frames_up += 1;
+//!     counters.frames_down += 1;
+//!     counters.tcp_opened += 1;
+//! });
+//! ```
+
+use core::net::{IpAddr, SocketAddr, SocketAddrV4};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use ipnet::IpNet;
+use pontoon_engine::{
+    Config, Counters, Engine, FlowId, Frame, Instant, Limits, Readiness, Transmit, WorkerId,
+};
+use pontoon_wire::frame::Flags;
+use pontoon_wire::vnet::{Offload, Segmentation};
+use vm_memory::VolatileSlice;
+
+use crate::app::Script;
+use crate::clock::earlier;
+use crate::frames::{Packet, Segment};
+use crate::host::{Answer, HostPlan, SimHost};
+use crate::link::{LinkPlan, SimLink};
+use crate::rng::Rng;
+use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
+use crate::streams;
+
+/// FIN.
+pub const FIN: Flags = Flags::FIN;
+/// SYN.
+pub const SYN: Flags = Flags::SYN;
+/// RST.
+pub const RST: Flags = Flags::RST;
+/// PSH.
+pub const PSH: Flags = Flags::PSH;
+/// ACK.
+pub const ACK: Flags = Flags::ACK;
+
+/// Port of the server.
+pub const PORT: u16 = 80;
+/// The guest's end.
+pub const GUEST: SocketAddr = SocketAddr::V4(SocketAddrV4::new(GUEST_V4, 40_000));
+/// The server's end.
+pub const SERVER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(SERVER_V4, PORT));
+
+/// When a transcript begins.
+pub const START: Instant = Instant(1_000_000_000);
+
+/// A segment from the guest.
+#[must_use]
+pub const fn up(flags: Flags, seq: u32, ack: u32) -> Segment {
+    Segment::between(GUEST, SERVER).with(flags, seq, ack)
+}
+
+/// A segment to the guest, whose window is not compared.
+#[must_use]
+pub const fn down(flags: Flags, seq: u32, ack: u32) -> Segment {
+    Segment::between(SERVER, GUEST).with(flags, seq, ack)
+}
+
+/// The guest's SYN, without options but the MSS.
+#[must_use]
+pub fn syn() -> Segment {
+    Segment {
+        mss: Some(1460),
+        ..up(SYN, 1000, 0)
+    }
+}
+
+/// The engine's answer to [`syn`].
+#[must_use]
+pub fn syn_ack() -> Segment {
+    Segment {
+        mss: Some(1460),
+        ..down(SYN.and(ACK), 0, 1001)
+    }
+}
+
+/// An engine with its surroundings, one step at a time.
+#[derive(Debug)]
+pub struct Given {
+    /// The engine.
+    pub engine: Engine<SimHost>,
+    /// The host.
+    pub host: SimHost,
+    /// The link.
+    pub link: SimLink,
+    /// The worker does not sleep between steps: it looks around for more.
+    pub awake: bool,
+    now: Instant,
+    out: VecDeque<(Offload, Packet)>,
+    counters: Counters,
+    /// The engine's first sequence number.
+    iss: u32,
+}
+
+impl Given {
+    /// An engine on a plain link of MTU 1500, and a host where nobody listens.
+    #[must_use]
+    pub fn new(config: Config, limits: Limits, host: HostPlan) -> Self {
+        let mut rng = Rng::new(1);
+        let link = LinkPlan {
+            limits,
+            refusals: 0,
+            rejections: 0,
+            depth: 1024,
+            pause: Duration::from_millis(1),
+        };
+        let mut given = Self {
+            engine: Engine::new(config, WorkerId(0), rng.key(), START),
+            host: SimHost::new(host, rng.fork()),
+            link: SimLink::new(link, rng.fork()),
+            awake: false,
+            now: START,
+            out: VecDeque::new(),
+            counters: Counters::default(),
+            iss: 0,
+        };
+        given.host.tick(START);
+        given.link.tick(START);
+        given
+    }
+
+    /// A world where a sink answers on [`PORT`] at once.
+    #[must_use]
+    pub fn server() -> Self {
+        Self::serving(Script::SINK)
+    }
+
+    /// A world where `script` answers on [`PORT`] at once.
+    #[must_use]
+    pub fn serving(script: Script) -> Self {
+        let mut given = Self::new(config(1500), PLAIN, HostPlan::default());
+        given.host.serve(PORT, Answer::Now, script);
+        given
+    }
+
+    /// A connection that stands: the guest's next sequence number is 1001, the engine's 1; no options but the MSS and
+    /// SACK.
+    #[must_use]
+    pub fn open(script: Script) -> Self {
+        let mut given = Self::serving(script);
+        given.up(Segment {
+            sack_permitted: true,
+            ..syn()
+        });
+        given.down(Segment {
+            sack_permitted: true,
+            ..syn_ack()
+        });
+        given.up(up(ACK, 1001, 1));
+        given.counters = *given.engine.counters();
+        given
+    }
+
+    /// A segment from the guest. Its acknowledgement number is relative to the engine's first.
+    pub fn up(&mut self, segment: Segment) {
+        let ack = self.absolute(&segment);
+        self.packet_up(&Packet::Tcp(Segment { ack, ..segment }));
+    }
+
+    fn absolute(&self, segment: &Segment) -> u32 {
+        match segment.flags.has(ACK) {
+            true => segment.ack.wrapping_add(self.iss),
+            false => segment.ack,
+        }
+    }
+
+    /// A packet from the guest, as it is.
+    pub fn packet_up(&mut self, packet: &Packet) {
+        let frame = packet.emit(addressing().ether());
+        self.frame_up(Offload::NONE, frame);
+    }
+
+    /// Segments from the guest in one burst. Their acknowledgement numbers are as [`Self::up`]'s.
+    pub fn burst_up(&mut self, segments: impl IntoIterator<Item = Segment>) {
+        let frames = segments.into_iter().map(|segment| self.frame(segment)).collect();
+        self.frames_up(Offload::NONE, frames);
+    }
+
+    /// The frame of a segment from the guest. Its acknowledgement number is as [`Self::up`]'s.
+    #[must_use]
+    pub fn frame(&self, segment: Segment) -> Vec<u8> {
+        let ack = self.absolute(&segment);
+        Packet::Tcp(Segment { ack, ..segment }).emit(addressing().ether())
+    }
+
+    /// Any frame from the guest.
+    pub fn frame_up(&mut self, offload: Offload, frame: Vec<u8>) {
+        self.frames_up(offload, vec![frame]);
+    }
+
+    /// Any frames from the guest, in one burst.
+    pub fn frames_up(&mut self, offload: Offload, mut frames: Vec<Vec<u8>>) {
+        let heads: Vec<_> = frames
+            .iter()
+            .map(|frame| frame[..frame.len().min(pontoon_wire::frame::HEAD)].to_vec())
+            .collect();
+        let parts: Vec<_> = frames
+            .iter_mut()
+            .map(|frame| [VolatileSlice::from(frame.as_mut_slice())])
+            .collect();
+        let frames: Vec<_> = heads
+            .iter()
+            .zip(&parts)
+            .map(|(head, parts)| Frame {
+                offload,
+                head,
+                parts,
+                len: parts[0].len(),
+            })
+            .collect();
+        self.engine
+            .handle_frames(&frames, &mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    /// An event, before anybody else has a turn.
+    pub fn event(&mut self, flow: FlowId, ready: Readiness) {
+        self.engine
+            .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
+    }
+
+    /// The engine is given the host's addresses.
+    pub fn set_owned(&mut self, owned: &[IpAddr]) {
+        let owned: Vec<_> = owned.iter().copied().map(IpNet::from).collect();
+        self.engine
+            .set_owned_addresses(&owned, &mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    /// The guest is gone.
+    pub fn forget_guest(&mut self) {
+        self.engine.forget_guest(&mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    /// Lets time pass, with all that happens in it.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(next) = earlier(
+            earlier(self.host.next(), self.link.ready_at()),
+            self.engine.next_timeout(),
+        ) && next <= end
+        {
+            self.now = self.now.max(next);
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    /// The clock jumps: nobody had a turn meanwhile, and everything that was due is due now.
+    pub fn jump(&mut self, time: Duration) {
+        self.now += time;
+        self.turn();
+    }
+
+    /// The next packet to the guest is this segment; windows and PSH are not compared.
+    #[track_caller]
+    pub fn down(&mut self, expected: Segment) {
+        let Some((offload, packet)) = self.out.pop_front() else {
+            panic!("nothing, where {expected:?} was expected");
+        };
+        let Packet::Tcp(mut got) = packet else {
+            panic!("{packet:?}, where {expected:?} was expected");
+        };
+        let data = got.payload.len();
+        assert!(
+            offload.segmentation == Segmentation::Whole || data > 0,
+            "{offload:?} of a segment without data"
+        );
+        if got.flags.has(SYN) {
+            self.iss = got.seq;
+        }
+        got.seq = got.seq.wrapping_sub(self.iss);
+        got.window = expected.window;
+        got.flags.0 &= !PSH.0;
+        if expected.payload.is_empty() {
+            assert_eq!(got, expected);
+        } else {
+            assert!(got == expected, "{got:?} is not {expected:?}, or its data differ");
+        }
+    }
+
+    /// Nothing goes to the guest.
+    #[track_caller]
+    pub fn quiet(&self) {
+        assert!(self.out.is_empty(), "not quiet: {:?}", self.out);
+        assert_eq!(self.host.wrong(), [""; 0]);
+        assert_eq!(self.link.wrong(), [""; 0]);
+    }
+
+    /// Takes the one packet that goes to the guest, a segment, as it is.
+    #[track_caller]
+    pub fn take_one(&mut self) -> Segment {
+        match <[Packet; 1]>::try_from(self.take()) {
+            Ok([Packet::Tcp(segment)]) => segment,
+            other => panic!("{other:?} is not one segment"),
+        }
+    }
+
+    /// Takes whatever goes to the guest, as it is.
+    pub fn take(&mut self) -> Vec<Packet> {
+        self.out.drain(..).map(|(_, packet)| packet).collect()
+    }
+
+    /// Exactly these counters have moved, by so much, since this was last asked.
+    #[track_caller]
+    pub fn counted(&mut self, moved: impl FnOnce(&mut Counters)) {
+        moved(&mut self.counters);
+        let now = *self.engine.counters();
+        let expected = core::mem::replace(&mut self.counters, now);
+        let differing: Vec<_> = now
+            .iter()
+            .zip(expected.iter())
+            .filter(|(now, expected)| now != expected)
+            .map(|((name, now), (_, expected))| format!("{name} is {now}, not {expected}"))
+            .collect();
+        assert!(differing.is_empty(), "{differing:?}");
+    }
+
+    /// Counters are of no interest so far.
+    pub fn forget_counters(&mut self) {
+        self.counters = *self.engine.counters();
+    }
+
+    /// Data of the guest's, from its first byte on.
+    #[must_use]
+    pub fn guest_bytes(at: u64, len: usize) -> Vec<u8> {
+        crate::pattern::bytes(streams::up(PORT), at, len)
+    }
+
+    /// Data of the server's, from its first byte on.
+    #[must_use]
+    pub fn server_bytes(at: u64, len: usize) -> Vec<u8> {
+        crate::pattern::bytes(streams::down(PORT), at, len)
+    }
+
+    fn turn(&mut self) {
+        self.link.tick(self.now);
+        self.host.tick(self.now);
+        if self.link.became_ready(self.now) {
+            self.engine
+                .handle_link_ready(&mut self.link, &mut self.host, self.now);
+        }
+        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
+            self.engine
+                .handle_timeout(&mut self.link, &mut self.host, self.now);
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        for (flow, ready) in self.host.events() {
+            self.engine
+                .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
+        }
+        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {}
+        if !self.awake {
+            self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
+        }
+        self.link.flush();
+        for (offload, frame) in self.link.take() {
+            let parsed = Packet::parse(offload, &frame);
+            let (_, packet) = parsed.unwrap_or_else(|error| panic!("{error} in {frame:02x?}"));
+            self.out.push_back((offload, packet));
+        }
+    }
+}
+
+/// A link that leaves nothing uncut.
+pub const PLAIN: Limits = Limits {
+    mtu: 1500,
+    max_gso: 65_535,
+    tso4: false,
+    tso6: false,
+    uso: false,
+};

@@ -1,0 +1,110 @@
+//! Named situations, each for both families and, where it makes no difference who the guest is, for both guests.
+
+mod bandwidth;
+mod closing;
+mod datagrams;
+mod link;
+mod oddities;
+mod opening;
+mod panics;
+mod windows;
+mod workers;
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pontoon_engine::Failure;
+use pontoon_simnet::app::{End, Pace, Script, Stall};
+use pontoon_simnet::frames::{Datagram, Packet, Segment};
+use pontoon_simnet::guest::scripted::{Mischief, Scripted, ScriptedPlan};
+use pontoon_simnet::host::Answer;
+use pontoon_simnet::net::{Filter, Verdict};
+use pontoon_simnet::rng::Rng;
+use pontoon_simnet::scenario::{Connection, GuestPlan, Opening, Run, Scenario, server};
+use pontoon_simnet::settings::{GUEST_V4, GUEST_V6, addressing};
+use pontoon_simnet::transcript::{ACK, FIN, SYN};
+use pontoon_simnet::world::World;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn connection(opening: Opening, guest: Script, host: Script) -> Connection {
+    Connection {
+        port: 1000,
+        v6: false,
+        opening,
+        guest,
+        host,
+        after: Duration::from_millis(1),
+    }
+}
+
+/// A connection that the guest opens.
+fn dial(guest: Script, host: Script) -> Connection {
+    connection(Opening::Guest(Answer::Now), guest, host)
+}
+
+/// So many bytes, every so many milliseconds.
+fn pace(chunk: u64, millis: u64) -> Pace {
+    Pace {
+        chunk,
+        every: Duration::from_millis(millis),
+    }
+}
+
+/// Reads nothing for a minute once it has read so much.
+fn resting_a_minute(after: u64) -> Script {
+    let stall = Stall {
+        after,
+        time: 60 * SECOND,
+    };
+    Script {
+        stall: Some(stall),
+        ..Script::SINK
+    }
+}
+
+/// The connection in both families, with both guests.
+fn everywhere(connection: &Connection) -> Vec<Scenario> {
+    let guests = [
+        GuestPlan::Smol(64_000, 64_000),
+        GuestPlan::Scripted(ScriptedPlan::default()),
+    ];
+    let families = [false, true];
+    guests
+        .iter()
+        .flat_map(|guest| {
+            families.map(|v6| {
+                Scenario::calm(
+                    guest.clone(),
+                    Connection {
+                        v6,
+                        ..connection.clone()
+                    },
+                )
+            })
+        })
+        .collect()
+}
+
+#[track_caller]
+fn check(run: Run) -> Run {
+    if let Some(failure) = run.failure {
+        panic!("{failure}\n{}", run.trace);
+    }
+    run
+}
+
+/// Loses the first `count` segments that `is` names.
+fn lose(count: u32, is: impl Fn(&Segment) -> bool + Send + 'static) -> (Option<Filter>, Arc<AtomicU32>) {
+    let lost = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&lost);
+    let filter = move |packet: &Packet| match packet {
+        Packet::Tcp(segment) if is(segment) && lost.load(Ordering::Relaxed) < count => {
+            lost.fetch_add(1, Ordering::Relaxed);
+            Verdict::Drop
+        }
+        _ => Verdict::Pass,
+    };
+    (Some(Box::new(filter)), counter)
+}

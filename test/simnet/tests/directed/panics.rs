@@ -1,0 +1,110 @@
+//! A handler that panics, in whatever call of the host: it costs the flow that it was about, and nobody else.
+
+use pontoon_engine::config::{Protocol, Published};
+use pontoon_simnet::app::Outcome;
+use pontoon_simnet::frames::Icmp;
+use pontoon_simnet::guest::Guest;
+
+use super::*;
+
+/// Two connections that the guest opens, and one that a client does, with data both ways; and datagrams beside them.
+fn scenario() -> Scenario {
+    let sending = |bytes| Script {
+        write: pace(2000, 3),
+        ..Script::source(bytes)
+    };
+    let both = |port: u16, opening| Connection {
+        port,
+        ..connection(opening, sending(40_000), sending(30_000))
+    };
+    let first = both(1000, Opening::Guest(Answer::Now));
+    let mut scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), first);
+    let later = Opening::Guest(Answer::After(Duration::from_millis(2)));
+    scenario
+        .connections
+        .extend([both(1001, later), both(1002, Opening::Host)]);
+    scenario
+}
+
+fn world(scenario: &Scenario) -> World<Scripted> {
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(scenario.world(), Rng::new(11), make);
+    scenario.populate(&mut world);
+    for port in [7000, 7001] {
+        world.guest.inject(Packet::Udp(Datagram {
+            from: (GUEST_V4, port).into(),
+            to: (server(false), 7).into(),
+            payload: vec![1; 100],
+        }));
+    }
+    world.guest.inject(Packet::Icmp(Icmp {
+        from: GUEST_V4.into(),
+        to: server(false),
+        kind: 8,
+        code: 0,
+        rest: vec![0, 77, 0, 1],
+    }));
+    world
+}
+
+/// Connections that did not end as their scripts say, datagrams that did not come back.
+fn lost(world: &World<Scripted>) -> usize {
+    let reports = world.guest.reports();
+    let broken = reports
+        .iter()
+        .filter(|report| report.outcome != Some(Outcome::Closed));
+    broken.count() + (2 - world.guest.datagrams().len()) + (1 - world.guest.icmp().len())
+}
+
+/// A published UDP port stays open, whatever becomes of what it knew.
+#[test]
+fn a_published_port_outlives_a_panic() {
+    let mut scenario = scenario();
+    scenario.connections.clear();
+    let mut plan = scenario.world();
+    plan.config.published.push(Published {
+        protocol: Protocol::Udp,
+        host: (core::net::Ipv4Addr::UNSPECIFIED, 5353).into(),
+        guest_port: 53,
+    });
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(plan, Rng::new(12), make);
+    let client = (server(false), 4000).into();
+    assert_eq!(world.open_published(), Ok(()));
+    for (count, panics) in [(1, false), (1, true), (2, false)] {
+        if panics {
+            world.host.panic_after(0);
+        }
+        assert!(world.host.datagram_in(0, client, vec![1; 100]));
+        assert_eq!(world.run_for(SECOND), Ok(()));
+        assert_eq!(world.guest.datagrams().len(), count);
+    }
+    assert_eq!(
+        (world.counters().panics, world.flows(), world.host.open()),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn any_call_may_panic() {
+    let scenario = scenario();
+    let mut sound = world(&scenario);
+    assert_eq!(sound.run_to_end(600 * SECOND), Ok(()));
+    assert_eq!((sound.counters().panics, lost(&sound)), (0, 0));
+    let calls = sound.host.calls();
+    assert!(calls > 100, "{calls} calls");
+
+    let mut costs = [0; 2];
+    for after in 0..calls {
+        let mut world = world(&scenario);
+        world.host.panic_after(after);
+        let ended = world.run_to_end(600 * SECOND);
+        assert_eq!(ended, Ok(()), "a panic after {after} calls");
+        assert_eq!(world.counters().panics, 1, "a panic after {after} calls");
+        let lost = lost(&world);
+        assert!(lost <= 1, "{lost} lost by a panic after {after} calls");
+        costs[lost] += 1;
+    }
+    // A call that is made again (a SYN is repeated), or after the last byte, costs nothing.
+    assert!(costs[1] > 0, "{costs:?}");
+}

@@ -1,0 +1,266 @@
+//! Several workers, and frames that arrive at any of them.
+
+use pontoon_simnet::frames::Icmp;
+use pontoon_simnet::world::WorkersPlan;
+
+use super::*;
+
+const ANYWHERE: WorkersPlan = WorkersPlan {
+    count: 4,
+    missteering: 1000,
+    room: 256,
+};
+
+fn world(seed: u64) -> World<Scripted> {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    World::new(scenario.world(), Rng::new(seed), make)
+}
+
+fn own(v6: bool) -> core::net::IpAddr {
+    if v6 { GUEST_V6.into() } else { GUEST_V4.into() }
+}
+
+/// One socket, and so one port outside, for a guest's endpoint: also where its first datagrams arrive everywhere at once.
+#[test]
+fn an_endpoint_has_one_socket() {
+    for seed in 0..50 {
+        for v6 in [false, true] {
+            let mut world = world(seed);
+            for port in 0..100 {
+                world.guest.inject(Packet::Udp(Datagram {
+                    from: (own(v6), 5000).into(),
+                    to: (server(v6), 7000 + port).into(),
+                    payload: vec![1; 100],
+                }));
+            }
+            let result = world.run_until(10 * SECOND, |world| world.guest.datagrams().len() == 100);
+            assert_eq!(result, Ok(()));
+            assert_eq!((world.flows(), world.host.open()), (1, 1), "seed {seed}");
+            assert!(world.counters().handed_over > 25);
+            assert_eq!(world.counters().hand_overs_lost, 0);
+            let flows_gone = world.run_until(300 * SECOND, |world| world.host.open() == 0);
+            assert_eq!(flows_gone, Ok(()));
+            let mesh = world.mesh.as_ref().unwrap();
+            assert_eq!((mesh.owned(), mesh.flows()), (0, 0));
+        }
+    }
+}
+
+/// Segments of connections that nobody has are reset wherever they arrive, once each.
+#[test]
+fn what_nobody_has_is_reset() {
+    let mut world = world(7);
+    for port in 0..40 {
+        world.guest.inject(Packet::Tcp(Segment {
+            from: (own(false), 5000 + port).into(),
+            to: (server(false), 80).into(),
+            seq: 1,
+            ack: 1,
+            flags: ACK,
+            window: 1000,
+            ..Segment::EMPTY
+        }));
+    }
+    assert_eq!(world.run_for(SECOND), Ok(()));
+    assert_eq!(world.counters().tcp_unknown, 40);
+    assert_eq!(world.counters().frames_down, 40);
+    assert_eq!(world.counters().handed_over, 0);
+}
+
+/// Echo ids are the first worker's.
+#[test]
+fn an_echo_id_has_one_socket() {
+    let mut world = world(3);
+    for seq in 0..40 {
+        world.guest.inject(Packet::Icmp(Icmp {
+            from: own(false),
+            to: server(false),
+            kind: 8,
+            code: 0,
+            rest: vec![0, 77, 0, seq],
+        }));
+    }
+    let result = world.run_until(10 * SECOND, |world| world.guest.icmp().len() == 40);
+    assert_eq!(result, Ok(()));
+    assert_eq!((world.flows(), world.host.open()), (1, 1));
+    assert_eq!(world.workers[0].flows(), 1);
+    assert!(world.counters().handed_over > 10);
+}
+
+/// Which resolver is dead, streams to the forwarder know wherever they arrive: what queries have shown.
+#[test]
+fn streams_to_the_forwarder_avoid_a_dead_resolver() {
+    for v6 in [false, true] {
+        let mut scenario = Scenario::calm(
+            GuestPlan::Scripted(ScriptedPlan::default()),
+            dial(Script::SINK, Script::source(0)),
+        );
+        scenario.world.workers = ANYWHERE;
+        let [dead, alive] = [9991, 9992];
+        scenario.world.config.resolvers = vec![(server(v6), dead).into(), (server(v6), alive).into()];
+        let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+        let mut world = World::new(scenario.world(), Rng::new(11), make);
+        world.host.refuse_udp(dead);
+        world.host.serve(alive, Answer::Never, Script::SINK);
+        let addresses = scenario.world.config.addresses;
+        let forwarder: core::net::IpAddr = match v6 {
+            true => addresses.v6.unwrap().dns.into(),
+            false => addresses.v4.dns.into(),
+        };
+        world.guest.inject(Packet::Udp(Datagram {
+            from: (own(v6), 5000).into(),
+            to: (forwarder, 53).into(),
+            // The root's name servers.
+            payload: vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1],
+        }));
+        assert_eq!(world.run_for(SECOND / 2), Ok(()));
+        for port in 0..40 {
+            world.guest.inject(Packet::Tcp(Segment {
+                from: (own(v6), 6000 + port).into(),
+                to: (forwarder, 53).into(),
+                flags: SYN,
+                window: 1000,
+                ..Segment::EMPTY
+            }));
+        }
+        assert_eq!(world.run_for(SECOND / 4), Ok(()));
+        let counters = world.counters();
+        assert_eq!((counters.tcp_opened, counters.tcp_connect_failed), (40, 0));
+        assert_eq!(counters.dns_failovers, 1);
+    }
+}
+
+/// Connections have a place where datagram flows of other workers hold all.
+#[test]
+fn datagram_flows_of_any_worker_give_way() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_flows = 5;
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    world.host.serve(80, Answer::Never, Script::SINK);
+    for _ in 0..5 {
+        for port in 0..5 {
+            world.guest.inject(Packet::Udp(Datagram {
+                from: (own(false), 5000 + port).into(),
+                to: (server(false), 7).into(),
+                payload: vec![1; 10],
+            }));
+        }
+        assert_eq!(world.run_for(SECOND / 10), Ok(()));
+    }
+    for port in 0..5 {
+        world.guest.inject(Packet::Tcp(Segment {
+            from: (own(false), 6000 + port).into(),
+            to: (server(false), 80).into(),
+            flags: SYN,
+            window: 1000,
+            ..Segment::EMPTY
+        }));
+        assert_eq!(world.run_for(SECOND / 10), Ok(()));
+    }
+    let counters = world.counters();
+    assert_eq!((counters.tcp_opened, counters.flows_refused), (5, 0));
+    assert!(counters.udp_evicted >= 5, "{}", counters.udp_evicted);
+}
+
+/// The limit is that of all workers together; a worker without an endpoint has one even so.
+#[test]
+fn max_udp_ports_is_of_all_workers() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_udp_ports = 20;
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    for port in 0..60 {
+        for v6 in [false, true] {
+            world.guest.inject(Packet::Udp(Datagram {
+                from: (own(v6), 5000 + port).into(),
+                to: (server(v6), 7).into(),
+                payload: vec![1; 10],
+            }));
+        }
+    }
+    assert_eq!(world.run_for(SECOND), Ok(()));
+    let open = world.host.open();
+    assert!((40..48).contains(&open), "{open}");
+    let counters = world.counters();
+    assert_eq!(
+        (counters.udp_evicted, counters.flows_refused),
+        (120 - open as u64, 0)
+    );
+}
+
+/// The limit is that of all workers together, give or take one each.
+#[test]
+fn max_flows_is_of_all_workers() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_flows = 20;
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    for port in 0..60 {
+        world.guest.inject(Packet::Udp(Datagram {
+            from: (own(false), 5000 + port).into(),
+            to: (server(false), 7).into(),
+            payload: vec![1; 10],
+        }));
+    }
+    assert_eq!(world.run_for(SECOND), Ok(()));
+    assert_eq!((world.flows(), world.host.open()), (20, 20));
+    let counters = world.counters();
+    assert_eq!(counters.udp_evicted + counters.flows_refused, 40);
+}
+
+/// Streams to the forwarder are the first worker's, also where other workers could evict a datagram flow for them.
+#[test]
+fn streams_to_the_forwarder_are_answered_where_datagram_flows_hold_all_places() {
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = ANYWHERE;
+    scenario.world.config.max_flows = 3;
+    scenario.world.config.resolvers = vec![(server(false), 9992).into()];
+    let forwarder = scenario.world.config.addresses.v4.dns;
+    for seed in 0..20 {
+        let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+        let mut world = World::new(scenario.world(), Rng::new(seed), make);
+        world.host.serve(9992, Answer::Never, Script::SINK);
+        for port in 0..3 {
+            world.guest.inject(Packet::Udp(Datagram {
+                from: (own(false), 5000 + port).into(),
+                to: (server(false), 7).into(),
+                payload: vec![1; 10],
+            }));
+        }
+        assert_eq!(world.run_for(SECOND / 10), Ok(()));
+        for port in 0..10 {
+            world.guest.inject(Packet::Tcp(Segment {
+                from: (own(false), 6000 + port).into(),
+                to: (forwarder, 53).into(),
+                flags: SYN,
+                window: 1000,
+                ..Segment::EMPTY
+            }));
+        }
+        assert_eq!(world.run_for(SECOND), Ok(()));
+        let counters = world.counters();
+        assert_eq!(counters.hand_overs_lost, 0, "seed {seed}");
+        assert_eq!(counters.tcp_opened + counters.flows_refused, 10, "seed {seed}");
+    }
+}

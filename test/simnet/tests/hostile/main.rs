@@ -1,0 +1,40 @@
+//! An engine between a guest and a host that do what bytes say: those of the property tester, and those that the fuzzer
+//! has gathered.
+
+// A test has no better answer to an error.
+#![allow(clippy::unwrap_used)]
+
+use pontoon_simnet::rng::Rng;
+use pontoon_test_support::corpus::replay;
+use pontoon_test_support::{engine, frame};
+
+/// Scripts of chance, a few dozen steps each: what the fuzzer builds upon.
+#[test]
+fn the_engine_keeps_its_bounds() {
+    chance(3_000, 400, engine::run);
+}
+
+#[test]
+fn frames_are_parsed_or_refused() {
+    chance(20_000, 200, frame::run);
+}
+
+#[test]
+fn the_engine_stands_the_corpus() {
+    replay("engine", 50, engine::run);
+}
+
+#[test]
+fn the_parser_stands_the_corpus() {
+    replay("frame", 50, frame::run);
+}
+
+/// Plays `count` scripts of up to `longest` bytes.
+fn chance(count: u64, longest: usize, play: fn(&[u8])) {
+    for seed in 0..count {
+        let mut rng = Rng::new(seed);
+        let len = rng.size(0..=longest);
+        let script: Vec<u8> = (0..len).map(|_| rng.number() as u8).collect();
+        play(&script);
+    }
+}

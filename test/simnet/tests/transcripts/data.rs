@@ -1,0 +1,237 @@
+//! The guest's data, in and out of order.
+
+use pontoon_simnet::settings::addressing;
+use pontoon_wire::emit;
+use pontoon_wire::frame::Fragment;
+use pontoon_wire::vnet::Offload;
+
+use super::*;
+
+#[test]
+fn data_is_acknowledged_and_in_order() {
+    let mut given = Given::open(Script::SINK);
+    let payload = Given::guest_bytes(0, 100);
+    given.up(up(ACK, 1001, 1).carrying(payload));
+    given.down(down(ACK, 1, 1101));
+    given.quiet();
+    given.counted(one_each);
+}
+
+#[test]
+fn data_ahead_of_its_turn_is_kept_and_reported() {
+    let mut given = Given::open(Script::SINK);
+    let data = |at: u64| up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 100));
+    given.up(data(200));
+    given.down(Segment {
+        sack: vec![(1201, 1301)],
+        ..down(ACK, 1, 1001)
+    });
+    given.up(data(0));
+    given.down(Segment {
+        sack: vec![(1201, 1301)],
+        ..down(ACK, 1, 1101)
+    });
+    given.up(data(100));
+    given.down(down(ACK, 1, 1301));
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_up += 3;
+        counters.frames_down += 3;
+        counters.tcp_out_of_order += 1;
+    });
+}
+
+#[test]
+fn urgent_data_goes_in_line() {
+    let mut given = Given::open(Script::SINK);
+    let payload = Given::guest_bytes(0, 10);
+    given.up(Segment {
+        urgent: 5,
+        payload,
+        ..up(ACK.and(URG), 1001, 1)
+    });
+    given.down(down(ACK, 1, 1011));
+    given.quiet();
+}
+
+#[test]
+fn a_keepalive_probe_is_answered_and_passed_on() {
+    for payload in [vec![], vec![0x5a]] {
+        let mut given = Given::open(Script::SINK);
+        given.up(up(ACK, 1000, 1).carrying(payload));
+        given.down(down(ACK, 1, 1001));
+        given.quiet();
+        assert!(given.host.reports().all(|report| report.keepalive));
+    }
+}
+
+#[test]
+fn a_segment_without_ack_says_nothing() {
+    let mut given = Given::open(Script::SINK);
+    ignores(&mut given, up(PSH, 1001, 0));
+    ignores(&mut given, up(FIN, 1001, 0));
+}
+
+#[test]
+fn a_burst_of_more_parts_than_one_send_gathers() {
+    let mut given = Given::open(Script::SINK);
+    given.burst_up((0..700).map(|at| up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 1))));
+    let last = take_last(&mut given);
+    assert_eq!(last.ack, 1701);
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_up += 700;
+        counters.frames_down += 3;
+    });
+}
+
+/// The host's reset is found when the burst is full: the segment for which there was no room finds no connection.
+#[test]
+fn a_connection_may_end_in_the_midst_of_a_burst() {
+    let patience = Duration::from_secs(2);
+    let mut given = Given::open(Script {
+        patience,
+        ..Script::SINK
+    });
+    given.forget_counters();
+    given.host.tick(START + 2 * patience);
+    assert!(!given.host.events().is_empty(), "the host's own event, lost");
+    given.burst_up((0..300).map(|at| up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 1))));
+    let resets = given.take();
+    assert_eq!(resets.len(), 1 + 44, "{resets:?}");
+    given.counted(|counters| {
+        counters.frames_up += 300;
+        counters.frames_down += 45;
+        counters.tcp_reset_by_host += 1;
+        counters.tcp_unknown += 44;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
+/// What fragments come to is handled there and then; data that the burst has gathered before is delivered by then.
+#[test]
+fn a_datagram_is_put_together_in_the_midst_of_a_burst() {
+    let mut given = Given::open(Script::SINK);
+    let data = |at: u64| given.frame(up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 10)));
+    let [first, second] = fragments(&[0x5a; 32]);
+    let burst = vec![data(0), first, second, data(10)];
+    given.frames_up(Offload::NONE, burst);
+    assert_eq!(take_last(&mut given).ack, 1021);
+    given.counted(|counters| {
+        counters.frames_up += 4;
+        counters.frames_down += 1;
+        counters.fragments_up += 2;
+        counters.reassembled += 1;
+        counters.udp_up += 1;
+    });
+    let sent_again = up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 20));
+    given.up(sent_again);
+    assert_eq!(take_last(&mut given).ack, 1021);
+}
+
+/// A datagram of the guest's in two fragments.
+fn fragments(data: &[u8]) -> [Vec<u8>; 2] {
+    let whole = Packet::Udp(Datagram {
+        from: GUEST,
+        to: SERVER,
+        payload: data.to_vec(),
+    });
+    let ether = addressing().ether();
+    let frame = whole.emit(ether);
+    let packet = &frame[frame.len() - data.len() - 8..];
+    let ip = emit::Ip {
+        source: GUEST.ip(),
+        destination: SERVER.ip(),
+        hop_limit: 64,
+        traffic_class: 0,
+        dont_fragment: false,
+        ident: 0,
+    };
+    let ether = emit::Ether {
+        source: ether.source,
+        destination: ether.destination,
+    };
+    let piece = |offset: u32, more, bytes: &[u8]| {
+        let place = Fragment { id: 7, offset, more };
+        let head = emit::fragment(ether, ip, 17, place, bytes.len());
+        [head.bytes(), bytes].concat()
+    };
+    let (first, second) = packet.split_at(16);
+    [piece(0, true, first), piece(16, false, second)]
+}
+
+/// The slot that a reset frees is the next connection's, in the same burst.
+#[test]
+fn a_slot_may_change_hands_within_a_burst() {
+    let mut given = Given::open(Script::SINK);
+    let data = up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 10));
+    let again = Segment {
+        from: (GUEST_V4, 40_001).into(),
+        to: (SERVER_V4, PORT + 1).into(),
+        ..syn()
+    };
+    given.host.serve(PORT + 1, Answer::Now, Script::SINK);
+    given.burst_up([data, up(RST, 1011, 0), again.clone()]);
+    let answer = given.take_one();
+    assert_eq!((answer.flags, answer.to), (SYN.and(ACK), again.from));
+    given.counted(|counters| {
+        counters.frames_up += 3;
+        counters.frames_down += 1;
+        counters.tcp_reset_by_guest += 1;
+        counters.tcp_opened += 1;
+    });
+}
+
+#[test]
+fn a_fin_beyond_the_window_is_no_end_and_a_second_one_is_the_same() {
+    let mut given = Given::open(Script::SINK);
+    // The window that a fresh connection offers is below 64 KiB.
+    let beyond =
+        |at: u32, len| up(FIN.and(ACK), 1001 + at, 1).carrying(Given::guest_bytes(u64::from(at), len));
+    let mut edge = 1001;
+    for at in (0..60_000).step_by(1400) {
+        given.up(beyond(at, 1400));
+        let answer = take_last(&mut given);
+        assert!(answer.ack <= 1001 + at + 1401);
+        edge = answer.ack;
+        if edge == 1001 + at + 1401 {
+            break;
+        }
+    }
+    assert_eq!(edge, 2402, "the first FIN is in the window, and the end");
+    given.pass(millis(1));
+    given.take();
+    given.up(up(FIN.and(ACK), 2401, 1));
+    given.take();
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+}
+
+#[test]
+fn a_fin_that_does_not_fit_is_not_taken() {
+    let mut given = Given::open(Script::SINK);
+    // Half a window does until the other half is used: the edge stays where the SYN-ACK put it, 32 KiB on.
+    given.up(up(FIN.and(ACK), 33_001, 1).carrying(Given::guest_bytes(32_000, 1400)));
+    let answer = given.take_one();
+    assert_eq!(answer.ack, 1001);
+    let mut at = 0;
+    while at < 33_400 {
+        let len = 1400.min(33_400 - at);
+        given.up(up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at as u64, len)));
+        at += len;
+    }
+    let last = take_last(&mut given);
+    assert_eq!(last.ack, 1001 + 33_400, "all data, no FIN");
+}
+
+/// The peer must not take what it has for all there was.
+#[test]
+fn a_send_that_the_host_refuses_breaks_both_connections_off() {
+    let mut given = Given::open(Script::SINK);
+    given.host.fail_send(Failure::Prohibited);
+    given.up(up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 100)));
+    given.down(down(RST.and(ACK), 1, 1101));
+    given.quiet();
+    given.pass(millis(1));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}

@@ -1,0 +1,334 @@
+//! Connections on which nothing happens: keepalive, and half-closed connections.
+
+use pontoon_simnet::app::Pace;
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The guest's FIN is delivered, the peer's direction stays open. The next numbers are 1002 and 1.
+fn half_closed(script: Script) -> Given {
+    let mut given = Given::open(script);
+    given.up(up(FIN.and(ACK), 1001, 1));
+    given.down(down(ACK, 1, 1002));
+    given.quiet();
+    given.forget_counters();
+    given
+}
+
+/// The engine asks whether the guest still has the connection.
+#[track_caller]
+fn probes(given: &mut Given, ack: u32) {
+    given.down(down(ACK, 0, ack));
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_down += 1;
+        counters.tcp_keepalives += 1;
+    });
+}
+
+#[track_caller]
+fn nothing_in(given: &mut Given, time: Duration) {
+    given.pass(time);
+    given.quiet();
+    given.counted(|_| {});
+}
+
+#[test]
+fn an_idle_guest_is_probed_after_two_hours() {
+    let mut given = Given::open(SILENT);
+    for _ in 0..3 {
+        nothing_in(&mut given, 2 * HOUR - millis(10));
+        given.pass(millis(20));
+        probes(&mut given, 1001);
+        ignores(&mut given, up(ACK, 1001, 1));
+    }
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
+#[test]
+fn a_guest_that_answers_no_probe_loses_its_connection_on_both_sides() {
+    let mut given = Given::open(SILENT);
+    given.pass(2 * HOUR + millis(10));
+    probes(&mut given, 1001);
+    for _ in 1..9 {
+        nothing_in(&mut given, seconds(75) - millis(10));
+        given.pass(millis(10));
+        probes(&mut given, 1001);
+    }
+    given.pass(seconds(76));
+    given.down(down(RST.and(ACK), 1, 1001));
+    given.counted(|counters| {
+        counters.frames_down += 1;
+        counters.tcp_guest_silent += 1;
+        counters.tcp_reset_by_host += 1;
+    });
+    given.pass(millis(1));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}
+
+/// CLOSE_WAIT has no timer of its own (RFC 9293 section 3.3.2): a guest may take as long as it likes, while it is there.
+#[test]
+fn close_wait_lasts_while_the_guest_answers_probes() {
+    let mut given = Given::open(Script {
+        patience: SILENT.patience,
+        ..Script::source(0)
+    });
+    given.pass(millis(1));
+    given.down(down(ACK.and(FIN), 1, 1001));
+    given.up(up(ACK, 1001, 2));
+    given.forget_counters();
+    nothing_in(&mut given, 2 * HOUR - seconds(1));
+    given.pass(seconds(2));
+    given.down(down(ACK, 1, 1001));
+    given.up(up(ACK, 1001, 2));
+    given.quiet();
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+    given.pass(2 * HOUR + 10 * seconds(75));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
+#[test]
+fn an_idle_connection_wakes_nobody_before() {
+    let mut given = Given::open(SILENT);
+    given.pass(seconds(1));
+    let next = given.engine.next_timeout().unwrap();
+    assert!(next >= START + (2 * HOUR - seconds(1)), "{next:?}");
+}
+
+/// A guest that has closed its socket keeps FIN_WAIT_2 for 60 s (Linux `tcp_fin_timeout`), and answers by a reset then.
+#[test]
+fn a_half_closed_connection_ends_when_the_guest_has_forgotten_it() {
+    let mut given = half_closed(SILENT);
+    nothing_in(&mut given, seconds(64));
+    given.pass(seconds(2));
+    probes(&mut given, 1002);
+    given.up(up(RST, 1002, 0));
+    given.quiet();
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.tcp_reset_by_guest += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    given.pass(seconds(1));
+    assert_eq!(given.host.outcomes()[&PORT], None, "the peer is not reset");
+}
+
+/// As when a program sends its request, shuts down its direction and waits for the answer.
+#[test]
+fn a_half_closed_connection_stands_while_the_guest_answers() {
+    let mut given = half_closed(SILENT);
+    for _ in 0..5 {
+        given.pass(seconds(66));
+        probes(&mut given, 1002);
+        ignores(&mut given, up(ACK, 1002, 1));
+    }
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
+#[test]
+fn a_half_closed_connection_ends_when_the_guest_is_gone() {
+    let mut given = half_closed(SILENT);
+    given.pass(seconds(65 + 9 * 5 + 1));
+    let sent = given.take();
+    assert_eq!(sent.len(), 10, "{sent:?}");
+    assert!(matches!(sent.last(), Some(Packet::Tcp(last)) if last.flags.has(RST)));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
+#[test]
+fn data_from_the_peer_keeps_a_half_closed_connection() {
+    let mut given = half_closed(Script {
+        send: 8,
+        write: Pace {
+            chunk: 1,
+            every: seconds(50),
+        },
+        ..SILENT
+    });
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 1);
+    given.up(up(ACK, 1002, 2));
+    given.forget_counters();
+    for at in 1..8 {
+        given.pass(seconds(50));
+        for packet in given.take() {
+            assert!(matches!(packet, Packet::Tcp(data) if data.payload.len() == 1));
+        }
+        given.up(up(ACK, 1002, 2 + at));
+    }
+    given.counted(|counters| {
+        let now = 7;
+        counters.frames_up += now;
+        counters.frames_down += now;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
+/// The guest's FIN is here, and the peer takes no data: the guest may have given up since.
+#[test]
+fn a_fin_that_cannot_be_delivered_does_not_hold_the_connection() {
+    let mut given = Given::new(
+        config(1500),
+        PLAIN,
+        HostPlan {
+            send_buffer: 0,
+            ..HostPlan::default()
+        },
+    );
+    given.host.serve(PORT, Answer::Now, SILENT);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK, 1001, 1));
+    given.up(up(FIN.and(ACK), 1001, 1).carrying(Given::guest_bytes(0, 100)));
+    given.pass(seconds(65 + 9 * 5 + 1));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
+/// A world with room for `room` connections, full of half-closed ones.
+fn full(room: u16) -> Given {
+    let mut given = Given::new(
+        Config {
+            max_flows: room.into(),
+            ..any()
+        },
+        PLAIN,
+        HostPlan::default(),
+    );
+    for port in 1..=2 * room {
+        given.host.serve(port, Answer::Now, SILENT);
+    }
+    for port in 1..=room {
+        half_close(&mut given, port);
+        given.pass(millis(10));
+    }
+    given.forget_counters();
+    given
+}
+
+fn half_close(given: &mut Given, port: u16) {
+    let between = || Segment::between((GUEST_V4, port).into(), (SERVER_V4, port).into());
+    given.up(dial(port, port));
+    let answer = given.take_one();
+    given.packet_up(&Packet::Tcp(between().with(
+        FIN.and(ACK),
+        1001,
+        answer.seq.wrapping_add(1),
+    )));
+    assert!(given.take_one().flags.has(ACK));
+}
+
+#[test]
+fn the_idlest_half_closed_connection_gives_way() {
+    let mut given = full(3);
+    is_refused(&mut given, &dial(4, 4));
+    given.pass(seconds(6));
+    given.forget_counters();
+    given.up(dial(4, 4));
+    let [Packet::Tcp(reset), Packet::Tcp(answer)] = &given.take()[..] else {
+        panic!("a reset and an answer");
+    };
+    assert!(reset.flags.has(RST) && reset.from.port() == 1, "{reset:?}");
+    assert!(
+        answer.flags.has(SYN.and(ACK)) && answer.from.port() == 4,
+        "{answer:?}"
+    );
+    given.counted(|counters| {
+        counters.frames_up += 1;
+        counters.frames_down += 2;
+        counters.tcp_opened += 1;
+        counters.tcp_half_closed_evicted += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
+}
+
+#[test]
+fn a_half_closed_connection_in_use_does_not_give_way() {
+    let mut given = full(1);
+    given.pass(seconds(6));
+    let between = Segment::between((GUEST_V4, 1).into(), (SERVER_V4, 1).into());
+    let ack = 1 + given_iss(&mut given);
+    given.packet_up(&Packet::Tcp(between.with(ACK, 1002, ack)));
+    is_refused(&mut given, &dial(2, 2));
+    given.pass(seconds(6));
+    given.up(dial(2, 2));
+    assert_eq!(given.take().len(), 2);
+}
+
+/// The first sequence number of the only connection, from its probe.
+fn given_iss(given: &mut Given) -> u32 {
+    given.pass(seconds(60));
+    given.take_one().seq
+}
+
+#[test]
+fn a_client_of_a_published_port_gets_a_half_closed_connections_place() {
+    let mut given = full(2);
+    let at = START + seconds(6);
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, at);
+    given.pass(seconds(7));
+    let [Packet::Tcp(reset), Packet::Tcp(syn), ..] = &given.take()[..] else {
+        panic!("a reset and a SYN, which is repeated");
+    };
+    assert!(reset.flags.has(RST) && syn.flags.has(SYN));
+}
+
+/// An established connection where one flow is allowed, and another server.
+fn with_the_only_place_taken() -> Given {
+    let mut given = Given::new(
+        Config {
+            max_flows: 1,
+            ..config(1500)
+        },
+        PLAIN,
+        HostPlan::default(),
+    );
+    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(81, Answer::Now, SILENT);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK, 1001, 1));
+    given
+}
+
+/// A machine that is gone does not keep its places for two hours when others want them.
+#[test]
+fn silent_guests_are_probed_early_when_flows_run_short() {
+    let mut given = with_the_only_place_taken();
+    given.pass(seconds(61));
+    given.quiet();
+    is_refused(&mut given, &dial(2, 81));
+    given.forget_counters();
+    given.pass(millis(10));
+    probes(&mut given, 1001);
+    // It is there: the next probe is due in two hours again.
+    given.up(up(ACK, 1001, 1));
+    given.forget_counters();
+    nothing_in(&mut given, HOUR);
+    // A few slots are looked at each time.
+    for port in 1..=4 {
+        is_refused(&mut given, &dial(port, 81));
+    }
+    given.pass(seconds(9 * 5 + 1));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+    given.take();
+    is_answered(&mut given, &dial(2, 81));
+}
+
+/// Probes that are due for long do not leave all at once.
+#[test]
+fn probes_in_a_shortage_are_five_seconds_apart_however_long_the_silence() {
+    let mut given = with_the_only_place_taken();
+    given.pass(HOUR);
+    given.quiet();
+    is_refused(&mut given, &dial(2, 81));
+    given.forget_counters();
+    given.pass(millis(100));
+    probes(&mut given, 1001);
+    given.up(up(ACK, 1001, 1));
+    given.pass(seconds(50));
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}

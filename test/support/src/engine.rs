@@ -1,0 +1,269 @@
+//! A whole engine to which a script delivers frames, socket events and time.
+//!
+//! Checked after every step: no handler panics, every frame to the guest is well formed, and no limit is exceeded. At
+//! the end only state without a timeout is left.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+
+use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::{Config, Engine, FlowId, Frame, Instant, Kind, Limits, Readiness, Transmit, WorkerId};
+use pontoon_simnet::frames::Packet;
+use pontoon_simnet::link::{LinkPlan, SimLink};
+use pontoon_simnet::rng::Rng;
+use pontoon_simnet::settings::config;
+use pontoon_simnet::transcript::START;
+use pontoon_wire::frame::HEAD;
+use pontoon_wire::vnet::{self, Offload};
+use vm_memory::VolatileSlice;
+
+use crate::script::Script;
+
+mod guest;
+mod host;
+
+use guest::Guest;
+use host::Hostile;
+
+/// Limit of flows.
+const FLOWS: u32 = 12;
+
+/// Spilled bytes that one worker may hold.
+const POOL: usize = 32 << 20;
+
+/// Rounds over ready flows after which the engine counts as looping.
+const MOST_ROUNDS: u32 = 10_000;
+
+/// Runs a script. Panics if the engine misbehaves.
+pub fn run(script: &[u8]) {
+    let mut runner = Runner::new(Script(script));
+    while let Some(step) = runner.host.script.next_byte() {
+        runner.step(step);
+        runner.check();
+    }
+    runner.end();
+}
+
+struct Runner<'s> {
+    engine: Engine<Hostile<'s>>,
+    host: Hostile<'s>,
+    link: SimLink,
+    guest: Guest,
+    now: Instant,
+    burst: Vec<(Offload, Vec<u8>)>,
+}
+
+impl<'s> Runner<'s> {
+    fn new(script: Script<'s>) -> Self {
+        let mut host = Hostile::new(script);
+        let options = host.script.byte();
+        let config = Config {
+            max_flows: FLOWS,
+            max_flow_rate: (options & 1 == 1).then_some(5),
+            resolvers: vec![
+                "198.51.100.53:53".parse().unwrap(),
+                "[2001:db8::53]:53".parse().unwrap(),
+            ],
+            host_loopback: vec![Ipv4Addr::new(10, 0, 2, 2).into()],
+            published: vec![published(Protocol::Tcp, 80), published(Protocol::Udp, 53)],
+            ..config(1500)
+        };
+        let limits = Limits {
+            mtu: 1500,
+            max_gso: 65_535,
+            tso4: options & 2 == 2,
+            tso6: options & 4 == 4,
+            uso: options & 8 == 8,
+        };
+        let plan = LinkPlan {
+            limits,
+            refusals: u32::from(options >> 6) * 50,
+            rejections: u32::from(options & 16),
+            depth: 1024,
+            pause: Duration::from_millis(1),
+        };
+        let mut runner = Self {
+            engine: Engine::new(config, WorkerId(0), [7; 32], START),
+            link: SimLink::new(plan, Rng::new(host.script.u16().into())),
+            host,
+            guest: Guest::default(),
+            now: START,
+            burst: Vec::new(),
+        };
+        runner.link.tick(START);
+        let opened = runner
+            .engine
+            .open_published(&mut runner.link, &mut runner.host, START);
+        assert_eq!(opened, Ok(()));
+        runner
+    }
+
+    fn step(&mut self, step: u8) {
+        self.link.tick(self.now);
+        match step % 16 {
+            0..=6 => {
+                let frame = self.guest.next_frame(&mut self.host.script);
+                let offload = self.offload();
+                self.burst.push((offload, frame));
+                // Most frames come alone.
+                if step & 0x30 != 0 {
+                    self.frames();
+                }
+            }
+            7 => self.frames(),
+            8..=10 => {
+                if let Some((flow, ready)) = self.host.event() {
+                    self.event(flow, ready);
+                }
+            }
+            11 => self.event(listener(), Readiness::default()),
+            12 | 13 => {
+                let count = self.host.script.u16().into();
+                self.pass(match step & 1 {
+                    0 => Duration::from_micros(count),
+                    _ => Duration::from_millis(count),
+                });
+            }
+            14 => {
+                self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
+            }
+            _ => {
+                let owned = Ipv4Addr::from(self.host.script.u32());
+                self.engine.set_owned_addresses(
+                    &[IpAddr::from(owned).into()],
+                    &mut self.link,
+                    &mut self.host,
+                    self.now,
+                );
+                self.engine.set_resolvers(vec![(owned, 53).into()]);
+            }
+        }
+    }
+
+    /// Returns offload metadata: usually none, otherwise any that a guest can send.
+    fn offload(&mut self) -> Offload {
+        if self.host.script.byte() & 7 != 7 {
+            return Offload::NONE;
+        }
+        let header: [u8; vnet::LEN] = core::array::from_fn(|_| self.host.script.byte());
+        vnet::parse(&header).map_or(Offload::NONE, |(offload, _)| offload)
+    }
+
+    fn frames(&mut self) {
+        let mut burst = core::mem::take(&mut self.burst);
+        let heads: Vec<_> = burst
+            .iter()
+            .map(|(_, frame)| frame[..frame.len().min(HEAD)].to_vec())
+            .collect();
+        let parts: Vec<_> = burst
+            .iter_mut()
+            .map(|(offload, frame)| (*offload, [VolatileSlice::from(frame.as_mut_slice())]))
+            .collect();
+        let frames: Vec<_> = heads
+            .iter()
+            .zip(&parts)
+            .map(|(head, (offload, parts))| Frame {
+                offload: *offload,
+                head,
+                parts,
+                len: parts[0].len(),
+            })
+            .collect();
+        self.engine
+            .handle_frames(&frames, &mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    fn event(&mut self, flow: FlowId, ready: Readiness) {
+        self.engine
+            .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(next) = [self.engine.next_timeout(), self.link.ready_at()]
+            .into_iter()
+            .flatten()
+            .min()
+            && next <= end
+        {
+            self.now = self.now.max(next);
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        self.link.tick(self.now);
+        if self.link.became_ready(self.now) {
+            self.engine
+                .handle_link_ready(&mut self.link, &mut self.host, self.now);
+        }
+        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
+            self.engine
+                .handle_timeout(&mut self.link, &mut self.host, self.now);
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        let mut rounds = 0;
+        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {
+            rounds += 1;
+            assert!(rounds < MOST_ROUNDS, "a flow is always ready for more");
+        }
+        self.link.flush();
+        for (offload, frame) in self.link.take() {
+            let (_, packet) = Packet::parse(offload, &frame)
+                .unwrap_or_else(|error| panic!("{error} in {frame:02x?}, {offload:?}"));
+            self.guest.receive(packet);
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.engine.counters().panics, 0, "a handler panicked");
+        assert_eq!(self.link.wrong(), [""; 0]);
+        assert!(self.engine.pool_in_use() <= POOL);
+        // Flows of published UDP ports exist from the start, and DNS queries have their own limit.
+        let flows = self.engine.flows();
+        assert!(flows <= FLOWS as usize + 1 + self.queries(), "{flows} flows");
+        assert!(
+            self.host.open() <= flows,
+            "{} sockets of {flows} flows",
+            self.host.open()
+        );
+    }
+
+    /// Returns the most queries that may be pending: each was counted, and none is kept longer than a few seconds.
+    fn queries(&self) -> usize {
+        usize::try_from(self.engine.counters().dns_queries).unwrap()
+    }
+
+    /// Lets time pass, after which only established connections and the published UDP port may be left.
+    fn end(mut self) {
+        self.frames();
+        self.pass(Duration::from_secs(2 * 60 * 60));
+        self.check();
+        let left = self.engine.flows();
+        assert!(left <= FLOWS as usize + 1, "{left} flows in the end");
+    }
+}
+
+fn published(protocol: Protocol, port: u16) -> Published {
+    Published {
+        protocol,
+        host: (Ipv4Addr::UNSPECIFIED, port).into(),
+        guest_port: port,
+    }
+}
+
+fn listener() -> FlowId {
+    FlowId {
+        kind: Kind::Listener,
+        worker: WorkerId(0),
+        index: 0,
+        generation: 0,
+    }
+}

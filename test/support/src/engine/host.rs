@@ -1,0 +1,388 @@
+//! A host whose results are decided by the script, within what a kernel guarantees: a stream's queue holds what was received
+//! and not discarded, and a closed socket has no events.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+
+use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::{Failure, FlowId, Host, Kind, Readiness};
+use pontoon_simnet::settings::{SERVER_V4, SERVER_V6};
+use vm_memory::VolatileSlice;
+
+use crate::script::Script;
+
+/// An open socket.
+#[derive(Debug)]
+pub(crate) struct Held(usize);
+
+/// The host and the script, which the whole test reads from.
+pub(crate) struct Hostile<'s> {
+    pub(crate) script: Script<'s>,
+    sockets: Vec<Socket>,
+    peeks_at_offset: bool,
+}
+
+struct Socket {
+    flow: FlowId,
+    open: bool,
+    /// An IPv6 socket, which has IPv6 peers only.
+    v6: bool,
+    /// Bytes of a stream to be read.
+    queue: u64,
+    /// The stream ends after them.
+    end: bool,
+    /// The first bytes sent last, and their destination.
+    sent: Vec<u8>,
+    to: Option<SocketAddr>,
+}
+
+/// Number of sent bytes kept.
+const KEPT: usize = 64;
+
+const FAILURES: [Failure; 12] = [
+    Failure::WouldBlock,
+    Failure::Refused,
+    Failure::Reset,
+    Failure::TimedOut,
+    Failure::NetUnreachable,
+    Failure::HostUnreachable,
+    Failure::Prohibited,
+    Failure::TooBig,
+    Failure::Exhausted,
+    Failure::InUse,
+    Failure::Invalid,
+    Failure::Other(5),
+];
+
+const META: DatagramMeta = DatagramMeta {
+    hop_limit: 60,
+    traffic_class: 0,
+    dont_fragment: true,
+};
+
+impl<'s> Hostile<'s> {
+    pub(crate) fn new(mut script: Script<'s>) -> Self {
+        Self {
+            peeks_at_offset: script.byte() & 1 == 0,
+            script,
+            sockets: Vec::new(),
+        }
+    }
+
+    /// Returns the number of open sockets.
+    pub(crate) fn open(&self) -> usize {
+        self.sockets.iter().filter(|socket| socket.open).count()
+    }
+
+    /// Returns an event for a socket: data, end of stream, an error, or a spurious one.
+    pub(crate) fn event(&mut self) -> Option<(FlowId, Readiness)> {
+        let open: Vec<usize> = (0..self.sockets.len())
+            .filter(|&index| self.sockets[index].open)
+            .collect();
+        let index = *open.get(self.script.below(open.len().max(1)))?;
+        let bits = self.script.byte();
+        let more = u64::from(self.script.u16());
+        let socket = &mut self.sockets[index];
+        if bits & 1 != 0 && !socket.end {
+            socket.queue += more;
+        }
+        socket.end |= bits & 4 != 0;
+        let ready = Readiness {
+            readable: bits & 1 != 0,
+            writable: bits & 2 != 0,
+            end: bits & 4 != 0,
+            error: bits & 0x38 == 0x38,
+            urgent: bits & 0x48 == 0x48,
+        };
+        Some((socket.flow, ready))
+    }
+
+    /// Fails one call in sixteen.
+    fn failure(&mut self) -> Option<Failure> {
+        (self.script.byte() & 15 == 15).then(|| FAILURES[self.script.below(FAILURES.len())])
+    }
+
+    fn add(&mut self, flow: FlowId, v6: bool) -> Held {
+        self.sockets.push(Socket {
+            flow,
+            open: true,
+            v6,
+            queue: 0,
+            end: false,
+            sent: Vec::new(),
+            to: None,
+        });
+        Held(self.sockets.len() - 1)
+    }
+
+    fn socket(&mut self, held: &Held) -> &mut Socket {
+        let socket = &mut self.sockets[held.0];
+        assert!(socket.open, "a call on a closed socket");
+        socket
+    }
+
+    fn opened(&mut self, flow: FlowId, v6: bool) -> Result<Held, Failure> {
+        match self.failure() {
+            Some(Failure::WouldBlock) | None => Ok(self.add(flow, v6)),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    fn keep(&mut self, held: &Held, to: Option<SocketAddr>, parts: &[VolatileSlice<'_>]) {
+        let mut bytes = Vec::new();
+        for part in parts {
+            let begin = bytes.len();
+            let len = part.len().min(KEPT - begin);
+            bytes.resize(begin + len, 0);
+            part.copy_to(&mut bytes[begin..]);
+        }
+        let socket = self.socket(held);
+        socket.sent = bytes;
+        socket.to = to.or(socket.to);
+    }
+
+    /// Returns some sender's address, or the one that was sent to last.
+    fn sender(&mut self, held: &Held) -> SocketAddr {
+        let (to, v6) = (self.socket(held).to, self.socket(held).v6);
+        let addresses: [IpAddr; 2] = if v6 {
+            [SERVER_V6.into(), Ipv6Addr::LOCALHOST.into()]
+        } else {
+            [SERVER_V4.into(), Ipv4Addr::LOCALHOST.into()]
+        };
+        match self.script.below(8) {
+            0 => (addresses[0], 53).into(),
+            1 => (addresses[1], 7).into(),
+            2 => (addresses[0], 4000).into(),
+            _ => to.unwrap_or((addresses[0], 4001).into()),
+        }
+    }
+
+    /// Fills `into` with the data sent last as a reply (QR is set, for DNS), with one byte changed by the script, and
+    /// appends more bytes.
+    fn write_reply(&mut self, held: &Held, into: &[VolatileSlice<'_>]) -> usize {
+        let mut bytes = self.socket(held).sent.clone();
+        if let Some(flags) = bytes.get_mut(2) {
+            *flags |= 0x80;
+        }
+        let at = self.script.below(KEPT);
+        if let (Some(byte), true) = (bytes.get_mut(at), self.script.byte() & 1 == 1) {
+            *byte ^= self.script.byte();
+        }
+        bytes.resize(bytes.len() + self.script.below(4000), 0x5a);
+        let mut rest = &bytes[..];
+        for slice in into {
+            let (now, later) = rest.split_at(rest.len().min(slice.len()));
+            slice.copy_from(now);
+            rest = later;
+        }
+        bytes.len() - rest.len()
+    }
+}
+
+impl Host for Hostile<'_> {
+    type Socket = Held;
+
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Held, Connect), Failure> {
+        let held = self.opened(flow, to.is_ipv6())?;
+        self.socket(&held).to = Some(to);
+        match self.script.byte() & 1 {
+            0 => Ok((held, Connect::Done)),
+            _ => Ok((held, Connect::Pending)),
+        }
+    }
+
+    fn tcp_connected(&mut self, socket: &mut Held) -> Result<(), Failure> {
+        self.socket(socket);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn tcp_reaches_host(&mut self, _socket: &mut Held, _to: IpAddr, _took: Duration) -> bool {
+        self.script.byte() & 31 == 31
+    }
+
+    fn tcp_accept(&mut self, _listener: u32, flow: FlowId) -> Result<Accepted<Held>, Failure> {
+        if self.script.byte() & 3 != 3 {
+            return Err(Failure::WouldBlock);
+        }
+        let socket = self.opened(flow, false)?;
+        let peer = self.sender(&socket);
+        Ok(Accepted { socket, peer })
+    }
+
+    fn peeks_at_offset(&self, _remote: IpAddr) -> bool {
+        self.peeks_at_offset
+    }
+
+    fn tcp_peek(&mut self, socket: &mut Held, at: u32, into: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        let room: usize = into.iter().map(VolatileSlice::len).sum();
+        let socket = self.socket(socket);
+        let there = socket.queue.saturating_sub(at.into());
+        match usize::try_from(there).unwrap().min(room) {
+            0 if socket.end => Ok(0),
+            0 => Err(Failure::WouldBlock),
+            len => Ok(len),
+        }
+    }
+
+    fn tcp_discard(&mut self, socket: &mut Held, len: u32) -> Result<(), Failure> {
+        let socket = self.socket(socket);
+        let left = socket.queue.checked_sub(len.into());
+        socket.queue = left.expect("no more is discarded than there is");
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn tcp_send(&mut self, socket: &mut Held, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
+        self.socket(socket);
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        let len: usize = parts.iter().map(VolatileSlice::len).sum();
+        match self.script.byte() & 7 {
+            7 if len > 0 => Ok(1 + self.script.below(len.min(65_536))),
+            _ => Ok(len),
+        }
+    }
+
+    fn tcp_receive_memory(&mut self, socket: &mut Held) -> u32 {
+        u32::try_from(self.socket(socket).queue).unwrap_or(u32::MAX)
+    }
+
+    fn tcp_send_room(&mut self, socket: &mut Held) -> u32 {
+        self.socket(socket);
+        self.script.u32() % (4 << 20)
+    }
+
+    fn tcp_watch_room(&mut self, _flow: FlowId, socket: &mut Held) {
+        self.socket(socket);
+    }
+
+    fn tcp_shutdown(&mut self, socket: &mut Held) -> Result<(), Failure> {
+        self.socket(socket);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn tcp_error(&mut self, socket: &mut Held) -> Option<Failure> {
+        self.socket(socket);
+        self.failure()
+    }
+
+    fn tcp_keepalive(&mut self, socket: &mut Held) {
+        self.socket(socket);
+    }
+
+    fn close(&mut self, socket: Held) {
+        self.socket(&socket).open = false;
+    }
+
+    fn abort(&mut self, socket: Held) {
+        assert_eq!(self.socket(&socket).flow.kind, Kind::Tcp);
+        self.close(socket);
+    }
+
+    fn udp_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Held, Failure> {
+        self.opened(flow, family_of.is_ipv6())
+    }
+
+    fn udp_published(&mut self, _index: u32, flow: FlowId) -> Result<Held, Failure> {
+        Ok(self.add(flow, false))
+    }
+
+    fn udp_connect(&mut self, socket: &mut Held, to: Option<SocketAddr>) -> Result<(), Failure> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        self.socket(socket).to = to;
+        Ok(())
+    }
+
+    fn udp_send(
+        &mut self,
+        socket: &mut Held,
+        to: Option<SocketAddr>,
+        _from: Option<IpAddr>,
+        _meta: DatagramMeta,
+        segment: Option<u16>,
+        parts: &[VolatileSlice<'_>],
+    ) -> Result<(), Failure> {
+        assert_ne!(segment, Some(0), "datagrams without data");
+        self.keep(socket, to, parts);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn udp_receive(&mut self, socket: &mut Held, into: &[VolatileSlice<'_>]) -> Result<Received, Failure> {
+        self.socket(socket);
+        if self.script.byte() & 3 == 0 {
+            return Err(Failure::WouldBlock);
+        }
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        let len = self.write_reply(socket, into);
+        let stride = match self.script.byte() {
+            cut if cut & 1 == 1 => len.min(1 + self.script.below(2000)),
+            _ => len,
+        };
+        Ok(Received {
+            len,
+            stride,
+            from: self.sender(socket),
+            to: (self.script.byte() & 1 == 1 && !self.socket(socket).v6).then_some(SERVER_V4.into()),
+            meta: META,
+        })
+    }
+
+    fn ping_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Held, Failure> {
+        self.opened(flow, family_of.is_ipv6())
+    }
+
+    fn ping_send(
+        &mut self,
+        socket: &mut Held,
+        to: IpAddr,
+        _meta: DatagramMeta,
+        _seq: u16,
+        _data: &[u8],
+    ) -> Result<(), Failure> {
+        self.socket(socket).to = Some((to, 0).into());
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn ping_receive(&mut self, socket: &mut Held, into: &mut [u8]) -> Result<PingReply, Failure> {
+        self.socket(socket);
+        if self.script.byte() & 3 == 0 {
+            return Err(Failure::WouldBlock);
+        }
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        Ok(PingReply {
+            from: self.sender(socket).ip(),
+            seq: self.script.u16(),
+            len: self.script.below(into.len() + 1),
+            meta: META,
+        })
+    }
+
+    fn problem(&mut self, socket: &mut Held, into: &mut [u8]) -> Option<Problem> {
+        let (destination, sent) = {
+            let socket = self.socket(socket);
+            (socket.to?, socket.sent.clone())
+        };
+        if self.script.byte() & 3 != 3 {
+            return None;
+        }
+        let payload_len = sent.len().min(into.len());
+        into[..payload_len].copy_from_slice(&sent[..payload_len]);
+        Some(Problem {
+            destination,
+            offender: (self.script.byte() & 1 == 1).then_some(SERVER_V4.into()),
+            kind: self.script.byte(),
+            code: self.script.byte(),
+            mtu: (self.script.byte() & 1 == 1).then(|| self.script.u32()),
+            payload_len,
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! `cargo xtask simulate`: as many seeds of the simulated network as one has time for, optimised, in pieces.
+//!
+//! After each piece a line says from where to go on. Assertions and overflow checks stay on.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cargo, step};
+
+pub(crate) const USAGE: &str = "cargo xtask simulate --from N --count M";
+
+/// Seeds of one piece, each run with one worker and with several.
+const PIECE: u64 = 10_000;
+
+/// A piece takes some seconds, after a build.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// Whether every seed was sound.
+pub(crate) fn run(arguments: &[String]) -> Result<bool> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let ["--from", from, "--count", count] = words[..] else {
+        bail!("usage: {USAGE}");
+    };
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .with_context(|| format!("'{text}' is no number"))
+    };
+    let from = number(from)?;
+    let end = from.checked_add(number(count)?).context("seeds are 64 bits")?;
+    let begin = Instant::now();
+    let mut first = from;
+    while first < end {
+        let piece = PIECE.min(end - first);
+        let mut command = cargo(&[
+            "test",
+            "--profile",
+            "simulate",
+            "--package",
+            "pontoon-simnet",
+            "--test",
+            "simulation",
+            "many_seeds",
+            "--",
+            "--nocapture",
+        ]);
+        command
+            .env("PONTOON_FIRST_SEED", first.to_string())
+            .env("PONTOON_SEEDS", piece.to_string());
+        if !step::run(
+            &format!("seeds {first} to {}", first + piece - 1),
+            &mut command,
+            LIMIT,
+        )? {
+            return Ok(false);
+        }
+        first += piece;
+        writeln!(
+            std::io::stdout(),
+            "{} of {} seeds sound in {} s; go on by: cargo xtask simulate --from {first} --count {}",
+            first - from,
+            end - from,
+            begin.elapsed().as_secs(),
+            end - first
+        )?;
+    }
+    Ok(true)
+}
