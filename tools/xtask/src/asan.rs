@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::rustup::nightly;
-use crate::{fuzz, step};
+use crate::fuzz;
 
 /// What a sanitized program is built for has to be said, or build scripts and macros would be sanitized too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -103,7 +103,7 @@ fn stats(context: &Context) -> Result<()> {
         ("metrics", "pontoon_sandbox_layer{layer=\"seccomp\"} 1\n"),
         ("metrics", "pontoon_sandbox_refused_total{worker=\"0\"} 0\n"),
         ("metrics", "pontoon_tcp_connect_seconds_count{worker=\"0\"} 1\n"),
-        ("metrics", "pontoon_batch_frames_bucket{le=\"+Inf\",worker=\"0\"}"),
+        ("metrics", "pontoon_batch_frames_bucket{worker=\"0\",le=\"+Inf\"}"),
     ] {
         let url = format!("http://pontoon/{path}");
         let text =
