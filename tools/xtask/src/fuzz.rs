@@ -27,7 +27,7 @@ const LONGEST: &str = "-max_len=4096";
 /// Seconds that one input may take: it is a hang otherwise.
 const PATIENCE: &str = "-timeout=60";
 
-/// Whether no target found anything.
+/// Runs the targets; returns true if none failed.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ["--minutes", minutes, wanted @ ..] = &words[..] else {
@@ -163,7 +163,7 @@ fn path(path: &Path) -> Result<&str> {
 
 /// Returns whether cargo-fuzz is installed.
 pub(crate) fn installed() -> bool {
-    step::answers(&mut nightly(&["fuzz", "--version"]))
+    step::succeeds(&mut nightly(&["fuzz", "--version"]))
 }
 
 /// A subcommand of cargo-fuzz on the targets in `tools/fuzz`.
