@@ -1,6 +1,6 @@
 //! Tasks of the workspace: `setup` installs what the tests need, `check` is the quick part of the tests (`rules` its
-//! checks of dependencies and words) and `test` all of them, `bench-ab` compares revisions, `kernel` fetches the kernel of the tests' virtual machines, `fuzz` and `simulate` run for as
-//! long as requested.
+//! checks of dependencies and words) and `test` all of them, `bench-ab` compares revisions, `kernel` fetches the kernel of the
+//! tests' virtual machines, `fuzz` and `simulate` run for as long as requested.
 
 mod asan;
 mod bench_ab;

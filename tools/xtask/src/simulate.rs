@@ -17,7 +17,7 @@ const PIECE: u64 = 10_000;
 /// A piece takes some seconds, after a build.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Whether every seed was sound.
+/// Runs the seeds; returns true if none failed.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ["--from", from, "--count", count] = words[..] else {
