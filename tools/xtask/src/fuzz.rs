@@ -126,7 +126,7 @@ impl Seen {
 }
 
 /// Names of the targets: a file each.
-fn targets() -> Result<Vec<String>> {
+pub(crate) fn targets() -> Result<Vec<String>> {
     let directory = workspace().join("tools/fuzz/fuzz_targets");
     let files =
         std::fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
@@ -137,17 +137,17 @@ fn targets() -> Result<Vec<String>> {
     Ok(names.into_iter().flatten().collect())
 }
 
-fn committed(target: &str) -> PathBuf {
+pub(crate) fn committed(target: &str) -> PathBuf {
     workspace().join("tools/fuzz/corpus").join(target)
 }
 
-fn gathered(target: &str) -> Result<PathBuf> {
+pub(crate) fn gathered(target: &str) -> Result<PathBuf> {
     let directory = workspace().join("target/fuzz").join(target);
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(directory)
 }
 
-fn path(path: &Path) -> Result<&str> {
+pub(crate) fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is not UTF-8")
 }
 

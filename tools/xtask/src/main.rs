@@ -5,6 +5,7 @@
 mod asan;
 mod bench_ab;
 mod check;
+mod corpus;
 mod deny;
 mod fuzz;
 mod kernel;
@@ -31,12 +32,14 @@ fn main() -> ExitCode {
         Some("kernel") if arguments.len() == 1 => kernel::fetch(&target()).map(|()| true),
         Some("bench-ab") if arguments.len() > 1 => bench_ab::run(&arguments[1..]),
         Some("fuzz") => fuzz::run(&arguments[1..]),
+        Some("corpus") => corpus::run(&arguments[1..]),
         Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}",
+                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}\n       {}",
                 bench_ab::USAGE,
                 fuzz::USAGE,
+                corpus::USAGE,
                 simulate::USAGE
             );
             return ExitCode::from(2);
