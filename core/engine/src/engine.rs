@@ -564,9 +564,14 @@ impl<S> Protocols<S> {
 
     /// Evicts the idlest datagram flows, as many as have been promised to other flows.
     fn evict_reclaimed<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        // Of two that were last used at the same time, one may be the flow that the promise was made to: an endpoint gets
+        // the slot of an echo id only where there was no other endpoint to evict.
+        let for_endpoint = ctx.net.at_hand.is_some_and(|flow| flow.kind == Kind::Udp);
         for _ in 0..core::mem::take(&mut ctx.net.reclaimed) {
             match (self.udp.idle_since(), self.icmp.idle_since()) {
-                (Some(endpoint), Some(id)) if id < endpoint => self.icmp.evict(ctx),
+                (Some(endpoint), Some(id)) if id < endpoint || id == endpoint && for_endpoint => {
+                    self.icmp.evict(ctx)
+                }
                 (Some(_), _) => self.udp.evict(ctx),
                 (None, _) => self.icmp.evict(ctx),
             };
