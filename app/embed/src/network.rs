@@ -22,8 +22,8 @@ use crate::Options;
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
 
-/// How long the workers may take to say what they know.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time within which workers must return their counters.
+const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An engine at work. It stops when this is dropped.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Network {
             workers,
             asked: 0,
         };
-        match network.hear()? {
+        match network.receive()? {
             Report::Ready => Ok(network),
             Report::Stats(_) | Report::Flows(_) | Report::Captured(_) => {
                 Err(io::ErrorKind::InvalidData.into())
@@ -114,7 +114,7 @@ impl Network {
     /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them has a flow
     /// label; the resolvers of before stay.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) -> io::Result<()> {
-        self.tell(&Update::Resolvers(resolvers))
+        self.send(&Update::Resolvers(resolvers))
     }
 
     /// The host's own addresses are these now.
@@ -124,7 +124,7 @@ impl Network {
     pub fn set_owned(&mut self, addresses: Vec<IpAddr>) -> io::Result<()> {
         Update::owned(addresses.into_iter().map(Into::into).collect())
             .iter()
-            .try_for_each(|update| self.tell(update))
+            .try_for_each(|update| self.send(update))
     }
 
     /// Whom the guest may reach is what these say now. Flows that they forbid end.
@@ -133,21 +133,21 @@ impl Network {
     /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them is not what
     /// its own text says, as with port 0, or with a network that has more bits than its prefix; the rules of before stay.
     pub fn set_rules(&mut self, rules: Vec<Rule>) -> io::Result<()> {
-        self.tell(&Update::Rules(rules))
+        self.send(&Update::Rules(rules))
     }
 
-    /// What the engine has counted, in all its workers.
+    /// Returns the engine's counters, summed over all workers.
     ///
     /// # Errors
     /// The engine has ended. `TimedOut`: a worker has not answered for 5 s.
     pub fn stats(&mut self) -> io::Result<Stats> {
         self.asked += 1;
-        self.tell(&Update::Ask(self.asked))?;
-        let deadline = Instant::now() + PATIENCE;
-        let mut total = self.hear_stats(deadline)?;
+        self.send(&Update::Ask(self.asked))?;
+        let deadline = Instant::now() + STATS_TIMEOUT;
+        let mut total = self.receive_stats(deadline)?;
         total.worker = 0;
         for _ in 1..self.workers {
-            total.add(self.hear_stats(deadline)?);
+            total.add(self.receive_stats(deadline)?);
         }
         Ok(total)
     }
@@ -160,8 +160,8 @@ impl Network {
         self.end()
     }
 
-    /// Tells the engine, which has no way to say that it does not understand.
-    fn tell(&self, update: &Update) -> io::Result<()> {
+    /// Sends an update. It is decoded here first, because the engine has no message for one that it cannot decode.
+    fn send(&self, update: &Update) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         let message = update.encode();
         let understood = Update::decode(&message, Vec::new());
@@ -171,11 +171,11 @@ impl Network {
         seqpacket::send(channel, &message, &[])
     }
 
-    /// What a worker answers to the last question.
-    fn hear_stats(&mut self, deadline: Instant) -> io::Result<Stats> {
+    /// Receives a worker's response to the last request.
+    fn receive_stats(&mut self, deadline: Instant) -> io::Result<Stats> {
         loop {
             self.wait(deadline)?;
-            match self.hear()? {
+            match self.receive()? {
                 Report::Stats(stats) if stats.round == self.asked => return Ok(stats),
                 // To a question that was given up.
                 Report::Stats(_) => {}
@@ -202,7 +202,7 @@ impl Network {
     }
 
     /// The engine's next message. Without one it has failed, and says why.
-    fn hear(&mut self) -> io::Result<Report> {
+    fn receive(&mut self) -> io::Result<Report> {
         let mut buffer = vec![0; MAX_LEN];
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         match seqpacket::receive(channel, &mut buffer)? {

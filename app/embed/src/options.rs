@@ -1,4 +1,4 @@
-//! What a network is like.
+//! Options of a network.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use pontoon_engine::config::{Addresses, GUEST_MAC, OUR_MAC, UdpFilter, V4, V6};
 use pontoon_engine::{Config, Egress};
 use pontoon_runtime::{Outbound, Pacing};
 
-/// What a network is like.
+/// The options of a network.
 #[derive(Debug)]
 pub struct Options {
-    /// What the engine is told: addresses, resolvers, whom the guest may reach, limits.
+    /// The engine's configuration: addresses, resolvers, destinations that the guest may reach, limits.
     pub config: Config,
     /// Addresses that the host owns.
     pub owned: Vec<IpAddr>,
@@ -19,9 +19,9 @@ pub struct Options {
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets. Without them the guest pings as far as the host lets this process (`ping_group_range`).
     pub raw_icmp: [Option<OwnedFd>; 2],
-    /// How the engine waits.
+    /// The way in which the engine waits for events.
     pub pacing: Pacing,
-    /// Where the host side sends from.
+    /// The source addresses or interface of the host's sockets.
     pub outbound: Option<Outbound>,
 }
 

@@ -65,7 +65,7 @@ fn many_live_in_one_process_and_end_alone() {
     }
 }
 
-/// What the engine would not understand is refused, rather than that the rules of before are kept in silence.
+/// A set of rules that the engine cannot parse is refused; the previous rules are not kept silently.
 #[test]
 fn what_cannot_be_told_is_refused() {
     let (mut network, _device) = Network::start(Options::default()).unwrap();

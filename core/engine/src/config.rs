@@ -125,6 +125,21 @@ pub struct Published {
     pub guest_port: u16,
 }
 
+impl Published {
+    /// Returns the key under which clients of this port are counted against `--max-flows`. It is computed from the host's
+    /// address and port, as a place in the configuration differs between workers: only the first worker has UDP ports.
+    /// Consecutive ports of one address have consecutive keys, so that tables indexed by the low bits keep them apart.
+    #[must_use]
+    pub(crate) fn share_key(&self) -> u32 {
+        let fnv_1a = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        let address = match self.host.ip() {
+            IpAddr::V4(v4) => v4.octets().iter().fold(0x811c_9dc5, fnv_1a),
+            IpAddr::V6(v6) => v6.octets().iter().fold(0x811c_9dc5, fnv_1a),
+        };
+        address.wrapping_add(self.host.port().into())
+    }
+}
+
 /// The senders that may reach a guest's UDP endpoint (RFC 4787 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpFilter {

@@ -2,7 +2,8 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pontoon_wire::{Mac, emit};
@@ -37,8 +38,8 @@ pub struct Net {
     pub(crate) stalled_bytes: u64,
     /// Flows of every kind that hold a slot of this worker's.
     pub flows: u32,
-    /// Those of them that clients of each published TCP port opened, by its place in the configuration.
-    clients: Vec<u32>,
+    /// Those of them that clients of each published TCP port opened, by `Published::share_key`.
+    clients: BTreeMap<u32, u32>,
     /// UDP ports of the host that endpoints of this worker's hold: IPv4, IPv6.
     ports: [u32; 2],
     /// Datagram flows of this worker's that may be evicted.
@@ -115,7 +116,7 @@ impl Net {
             pool: Pool::default(),
             stalled_bytes: 0,
             flows: 0,
-            clients: Vec::new(),
+            clients: BTreeMap::new(),
             ports: [0; 2],
             evictable: 0,
             reclaimed: 0,
@@ -257,33 +258,34 @@ impl Net {
         }
     }
 
-    /// Returns true if clients of the published TCP port at `place` have three fourths of `--max-flows`, which is all
-    /// that one port's clients may have: the rest is for the guest's own connections and for other ports.
-    pub(crate) fn has_share(&self, place: u32) -> bool {
+    /// Returns true if clients of the published TCP port with this `Published::share_key` have three fourths of
+    /// `--max-flows`, which is all that one port's clients may have: the rest is for the guest's own connections and for other ports.
+    pub(crate) fn has_share(&self, port: u32) -> bool {
         let clients = match &self.siblings {
-            Some(siblings) => siblings.clients(place),
-            None => self.clients.get(place as usize).copied().unwrap_or(0),
+            Some(siblings) => siblings.clients(port),
+            None => self.clients.get(&port).copied().unwrap_or(0),
         };
         clients >= self.config.max_flows - self.config.max_flows / 4
     }
 
-    /// A client of the published TCP port at `place` has got a slot.
-    pub(crate) fn client_opened(&mut self, place: u32) {
-        let index = place as usize;
-        if self.clients.len() <= index {
-            self.clients.resize(index + 1, 0);
-        }
-        self.clients[index] += 1;
+    /// Counts a slot that a client of the published TCP port with this key has got.
+    pub(crate) fn client_opened(&mut self, port: u32) {
+        *self.clients.entry(port).or_default() += 1;
         if let Some(siblings) = &self.siblings {
-            siblings.client_opened(place);
+            siblings.client_opened(port);
         }
     }
 
     /// Such a client's slot is free again.
-    pub(crate) fn client_closed(&mut self, place: u32) {
-        self.clients[place as usize] -= 1;
+    pub(crate) fn client_closed(&mut self, port: u32) {
+        if let Entry::Occupied(mut clients) = self.clients.entry(port) {
+            *clients.get_mut() -= 1;
+            if *clients.get() == 0 {
+                clients.remove();
+            }
+        }
         if let Some(siblings) = &self.siblings {
-            siblings.client_closed(place);
+            siblings.client_closed(port);
         }
     }
 

@@ -62,15 +62,16 @@ pub trait Siblings: Debug + Send {
     /// A slot is free again.
     fn closed(&self);
 
-    /// Clients that the published TCP port at `place` has in all workers. [`Self::client_opened`] and
+    /// The number of clients that the published TCP port with this
+    /// `Published::share_key` has in all workers. [`Self::client_opened`] and
     /// [`Self::client_closed`] keep the count.
-    fn clients(&self, place: u32) -> u32;
+    fn clients(&self, port: u32) -> u32;
 
     /// A client of that port has got a slot.
-    fn client_opened(&self, place: u32);
+    fn client_opened(&self, port: u32);
 
     /// Its slot is free again.
-    fn client_closed(&self, place: u32);
+    fn client_closed(&self, port: u32);
 
     /// Datagram flows of this worker's that may be evicted.
     fn set_evictable(&self, flows: u32);

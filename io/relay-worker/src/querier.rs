@@ -192,6 +192,19 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_the_other_family_change_no_membership() {
+        let (host, socket) = UnixDatagram::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        let own = "fe80::1".parse().unwrap();
+        let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
+        host.send(&report(1)).unwrap();
+        querier.run(Duration::from_secs(1));
+        assert!(querier.report(7, &ours).unwrap());
+        assert_eq!(received(&theirs), None);
+    }
+
+    #[test]
     fn reports_that_do_not_fit_the_control_socket_are_sent_later() {
         let (host, socket) = UnixDatagram::pair().unwrap();
         let (ours, theirs) = seqpacket::pair().unwrap();

@@ -30,8 +30,9 @@ struct Mesh {
     inboxes: Vec<Inbox>,
     /// Flows of all workers.
     flows: AtomicU32,
-    /// Those that clients of published TCP ports opened, by the port's place, of which some may share a count.
-    clients: [AtomicU32; PLACES],
+    /// Flows that clients of published TCP ports opened, by the low bits of `Published::share_key`. Ports whose keys are
+    /// equal there share a count.
+    clients: [AtomicU32; SHARES],
     /// Datagram flows that may be evicted, by worker.
     evictable: Vec<AtomicU32>,
     /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
@@ -44,8 +45,8 @@ struct Mesh {
     ended: AtomicBool,
 }
 
-/// Published TCP ports whose clients are counted apart.
-const PLACES: usize = 1024;
+/// The number of counts of clients of published TCP ports.
+const SHARES: usize = 1024;
 
 /// One worker's part in it.
 #[derive(Clone, Debug)]
@@ -70,7 +71,7 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
-        clients: [const { AtomicU32::new(0) }; PLACES],
+        clients: [const { AtomicU32::new(0) }; SHARES],
         evictable: (0..workers).map(|_| AtomicU32::new(0)).collect(),
         ports: [AtomicU32::new(0), AtomicU32::new(0)],
         flow_due: AtomicU64::new(0),
@@ -191,16 +192,16 @@ impl Siblings for Member {
         self.mesh.flows.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn clients(&self, place: u32) -> u32 {
-        self.mesh.clients[place as usize % PLACES].load(Ordering::Relaxed)
+    fn clients(&self, port: u32) -> u32 {
+        self.mesh.clients[port as usize % SHARES].load(Ordering::Relaxed)
     }
 
-    fn client_opened(&self, place: u32) {
-        self.mesh.clients[place as usize % PLACES].fetch_add(1, Ordering::Relaxed);
+    fn client_opened(&self, port: u32) {
+        self.mesh.clients[port as usize % SHARES].fetch_add(1, Ordering::Relaxed);
     }
 
-    fn client_closed(&self, place: u32) {
-        self.mesh.clients[place as usize % PLACES].fetch_sub(1, Ordering::Relaxed);
+    fn client_closed(&self, port: u32) {
+        self.mesh.clients[port as usize % SHARES].fetch_sub(1, Ordering::Relaxed);
     }
 
     fn set_evictable(&self, flows: u32) {

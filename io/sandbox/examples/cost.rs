@@ -1,4 +1,4 @@
-//! What the list of system calls costs each call: `cargo run --release -p pontoon-sandbox --example cost`.
+//! Measures the cost of the seccomp filter for each system call: `cargo run --release -p pontoon-sandbox --example cost`.
 //!
 //! Calls that do next to nothing: one that the list allows whatever its arguments, for which the kernel keeps a bit
 //! (Linux 5.11 and later), and those whose arguments the filter looks at each time.

@@ -50,13 +50,13 @@ impl Layers {
         .map(|(name, layer)| (name, u64::from(matches!(layer, Layer::Active(_)))))
     }
 
-    /// Whether every layer stands.
+    /// Returns true if every layer is in force.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.missing().is_empty()
     }
 
-    /// Whether the host refused a layer.
+    /// Returns true if the host refused a layer.
     #[must_use]
     pub fn any_refused(&self) -> bool {
         self.iter().any(|(_, layer)| matches!(layer, Layer::Refused(_)))

@@ -28,10 +28,10 @@ pub use limits::Limits;
 pub use namespaces::Namespaces;
 pub use seccomp::Role;
 
-/// What a process is to give up.
+/// The restrictions that a process applies to itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Sandbox {
-    /// What it will do.
+    /// The task of the process, which selects the list of system calls.
     pub role: Role,
     /// The namespaces that it was born in.
     pub born_in: Namespaces,

@@ -1,5 +1,5 @@
-//! How much of the host a process may use up (setrlimit(2)): more than it ever needs, so that only one that was taken over
-//! meets it.
+//! Resource limits of a process (setrlimit(2)). They are higher than its needs, so that only a compromised process reaches
+//! them.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Sandbox;
 
-/// What a process may have.
+/// The resource limits of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of memory of its own that it may write to. What it shares with others is not among them.

@@ -26,7 +26,7 @@ const ALL: [(c_int, &str); 6] = [
 /// A directory that every host has, as clone(2)'s caller looks at it, too. What is in it does not matter.
 const SOME_DIRECTORY: &str = "/proc";
 
-/// What to try, the best first. The last is none, which no host refuses.
+/// Sets of namespaces to try, the strictest first. The last set is empty, which no host refuses.
 #[must_use]
 pub fn choices(disabled: &Disabled) -> Vec<Namespaces> {
     let all = ALL.iter().fold(0, |flags, (flag, _)| flags | flag);

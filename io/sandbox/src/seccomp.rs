@@ -1,7 +1,7 @@
 //! The system calls that the process may make. The list is data: [`common`], what each role needs beside it ([`engine`],
 //! [`relay`]), what one architecture has, and which options of sockets may be set ([`options`]).
 //!
-//! What is on no list answers EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
+//! A call that is on no list returns EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
 //! not the network. What no library of ours ever calls and an intruder wants first is [`deadly`]: it kills.
 
 use std::collections::BTreeMap;
@@ -46,21 +46,21 @@ pub enum Role {
 pub struct Entry {
     /// Its number on this architecture.
     pub call: libc::c_long,
-    /// Where not every use is allowed: what must hold, all of it.
+    /// Conditions on the arguments, all of which must hold. Empty: every use is allowed.
     pub only: &'static [Only],
-    /// Who needs it, and what for.
+    /// The code that needs it, and the purpose.
     pub reason: &'static str,
 }
 
-/// What an argument must be: any of `values`, in the bits of `mask`. Arguments are compared as 32 bits, as the kernel
-/// reads those that are looked at here.
+/// A condition on an argument: it equals one of `values` in the bits of `mask`. Arguments are compared as 32 bits, which is
+/// the width at which the kernel reads them.
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
     /// Which one, from 0.
     pub argument: u8,
     /// The bits that are compared.
     pub mask: u32,
-    /// What they may be.
+    /// The permitted values.
     pub values: &'static [u32],
 }
 
@@ -175,8 +175,8 @@ fn condition(argument: u8, is: SeccompCmpOp, value: u32) -> Result<SeccompCondit
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value.into())
 }
 
-/// What no option on the list matches: a level that none of them has, or one of theirs with none of its names. A rule for each
-/// option would have a flow's options compared with all of them; these skip every level but one.
+/// Conditions that match options that are not on the list: a level that none of them has, or a level on the list with none
+/// of its names. A rule for each option would have a flow's options compared with all of them; these skip every level but one.
 fn all_but<'a>(
     settable: impl Iterator<Item = &'a options::Settable>,
 ) -> Result<Vec<SeccompRule>, BackendError> {

@@ -1,4 +1,4 @@
-//! What each layer refuses when it is the only one: a way around one is not a way out.
+//! Operations that each layer refuses when it is the only one: a way around one is not a way out.
 //!
 //! Without the test harness, as its threads cannot be in a user namespace: each attempt is made in a child of the one
 //! thread of this program, which becomes what a sandboxed process is.
@@ -16,14 +16,14 @@ use pontoon_sys::disabled::Disabled;
 /// A layer that is on, alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Only {
-    /// What no host refuses: no capability, `no_new_privs`, not dumpable.
+    /// The restrictions that no host refuses: no capability, `no_new_privs`, not dumpable.
     Nothing,
     Namespaces,
     Landlock,
     Seccomp,
 }
 
-/// What is tried: the system's error, or 0 where it succeeded.
+/// An operation that is tried. It returns errno, or 0 on success.
 type Attempt = fn() -> i32;
 
 const ABSTRACT: &str = "pontoon-sandbox-layers";
@@ -138,7 +138,8 @@ fn child(born_in: Namespaces, disabled: &Disabled, attempt: Attempt) -> Option<i
     (waited == pid).then_some(status)
 }
 
-/// Whether it is there, or off; Landlock's in a version that knows signals and abstract sockets (Linux 6.12).
+/// Returns true if the layer is in force, or is switched off; Landlock's in a version that restricts signals and abstract
+/// sockets (Linux 6.12).
 fn stands(layer: &Layer) -> bool {
     match layer {
         Layer::Active(form) => form
@@ -279,7 +280,7 @@ fn counted() -> i32 {
     i32::from(refused != 1 || !is_open(trap::last()))
 }
 
-/// Whether it is the number of the call that the C library opens files with.
+/// Returns true if it is the number of the call with which the C library opens files.
 fn is_open(call: u64) -> bool {
     i64::try_from(call) == Ok(libc::SYS_openat)
 }

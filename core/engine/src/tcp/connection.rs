@@ -196,8 +196,8 @@ pub(super) struct Connection<S> {
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
     pub(super) active_close: bool,
-    /// The published port, by its place in the configuration, at which a client opened it: rules about where the guest
-    /// may go do not concern it.
+    /// The `Published::share_key` of the published port at which a client opened it: rules about
+    /// where the guest may go do not concern it.
     pub(super) listener: Option<u32>,
     /// When the first segment came or went.
     pub(super) opened: Instant,

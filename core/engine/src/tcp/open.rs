@@ -198,7 +198,10 @@ impl<S> Tcp<S> {
         for _ in 0..most {
             // Before the client has a slot, which would be another if one were freed then.
             while ctx.net.is_full() && self.forget_oldest(ctx) {}
-            while ctx.net.has_share(listener.index) && self.forget_oldest_of(listener.index, ctx) {}
+            if let Some(published) = ctx.net.config.published.get(listener.index as usize) {
+                let port = published.share_key();
+                while ctx.net.has_share(port) && self.forget_oldest_of(port, ctx) {}
+            }
             let (index, generation) = self.connections.vacant();
             let id = ctx.net.flow(Kind::Tcp, index, generation);
             match ctx.host.tcp_accept(listener.index, id) {
@@ -232,7 +235,7 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         };
         let guest = SocketAddr::new(guest, published.guest_port);
-        let Some(victim) = self.room_for_client(listener, ctx) else {
+        let Some(victim) = self.room_for_client(published.share_key(), ctx) else {
             return ctx.host.abort(accepted.socket);
         };
         let Some(key) = Some(())
@@ -252,7 +255,7 @@ impl<S> Tcp<S> {
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
-        connection.listener = Some(listener);
+        connection.listener = Some(published.share_key());
         connection.pending.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
         let index = self.add(connection, ctx);
@@ -263,11 +266,11 @@ impl<S> Tcp<S> {
         self.flush(index, &[], ctx);
     }
 
-    /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None`
-    /// where there is no room.
-    fn room_for_client<H, T>(&mut self, listener: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
-        if ctx.net.has_share(listener) {
-            let victim = self.idlest_half_closed(Some(listener), ctx);
+    /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
+    /// there is no room.
+    fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
+        if ctx.net.has_share(port) {
+            let victim = self.idlest_half_closed(Some(port), ctx);
             ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
             return victim.map(Some);
         }

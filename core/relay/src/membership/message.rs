@@ -187,8 +187,8 @@ fn igmp(packet: &[u8]) -> Option<Message> {
     let total = usize::from(u16::from_be_bytes(array(packet, 2)?));
     let header = packet.get(..header_len).filter(|header| header.len() >= 20)?;
     let message = packet.get(header_len..total)?;
-    // A message that was forwarded by a router (TTL below 1 on this link) is not valid.
-    // A TTL of 1 alone does not prove that it was sent on this link: a group address does, as it is not routed to the relay.
+    // RFC 3376 section 4: a TTL of 1. That alone does not prove that the message was sent on this link, as the TTL was greater
+    // before the last router. A group address as destination does, because routers do not route it to this host.
     if header[9] != IGMP || header[8] != 1 || header[16] >> 4 != 0xe || Sum::new().add(message).finish() != 0
     {
         return None;
@@ -221,6 +221,15 @@ fn mld(packet: &[u8]) -> Option<Message> {
     }
     let message = body.get(8 + 8 * usize::from(*body.get(1)?)..)?;
     let (from, to) = (v6(packet, 8)?, v6(packet, 24)?);
+    // RFC 2710 section 3, RFC 3810 section 5: the source is link-local, so that the message was sent on this link.
+    let IpAddr::V6(source) = from else {
+        return None;
+    };
+    // A host that has no address yet reports from :: in version 2 (RFC 3810 section 5.2.13).
+    let is_initial_report = source.is_unspecified() && *message.first()? == MLD_REPORT_2;
+    if !source.is_unicast_link_local() && !is_initial_report {
+        return None;
+    }
     if Sum::pseudo(from, to, ICMPV6, message.len()).add(message).finish() != 0 {
         return None;
     }

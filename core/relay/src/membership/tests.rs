@@ -299,26 +299,104 @@ fn parses_the_queries_that_it_builds() {
     assert_eq!(Query::group(address("ff1e::1")).packet(address("10.0.0.1")), None);
 }
 
-#[test]
-fn parses_mld() {
-    let mut message = vec![143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0];
-    message.extend(Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1).octets());
-    let (own, to) = (address("fe80::7"), address("ff02::16"));
-    let sum = Sum::pseudo(own, to, 58, message.len()).add(&message).finish();
+/// A packet with an MLD message of a node.
+fn mld(from: &str, to: &str, message: &[u8]) -> Vec<u8> {
+    let (from, to) = (address(from), address(to));
+    let mut message = message.to_vec();
+    let sum = Sum::pseudo(from, to, 58, message.len()).add(&message).finish();
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut packet = vec![0x60, 0, 0, 0, 0, 8 + message.len() as u8, 0, 1];
-    for address in [own, to] {
+    for address in [from, to] {
         let IpAddr::V6(v6) = address else {
             panic!("{address}")
         };
         packet.extend(v6.octets());
     }
     packet.extend([58, 0, 5, 2, 0, 0, 1, 0]);
-    packet.extend(message);
+    packet.append(&mut message);
+    packet
+}
+
+/// An MLDv2 report for ff1e::1 from any source.
+fn mld_report() -> Vec<u8> {
+    let mut message = vec![143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0];
+    message.extend(Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1).octets());
+    message
+}
+
+/// An MLDv1 message of this type for ff1e::1.
+fn mld_1(kind: u8) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1).octets());
+    message
+}
+
+#[test]
+fn parses_mld() {
+    let packet = mld("fe80::7", "ff02::16", &mld_report());
     assert_eq!(
         message::parse(&packet),
         Some(report("ff1e::1", SourceChange::Any))
     );
+}
+
+/// RFC 2710 section 3, RFC 3810 sections 5.1.14 and 5.2.13.
+#[test]
+fn mld_messages_from_a_source_that_is_not_link_local_are_ignored() {
+    for from in ["2001:db8::7", "fc00::7", "::1"] {
+        for message in [mld_report(), mld_1(130), mld_1(131), mld_1(132)] {
+            let packet = mld(from, "ff02::16", &message);
+            assert_eq!(message::parse(&packet), None, "{from} {}", message[0]);
+        }
+    }
+    for kind in [130, 131, 132] {
+        assert!(
+            message::parse(&mld("fe80::7", "ff1e::1", &mld_1(kind))).is_some(),
+            "{kind}"
+        );
+        assert_eq!(
+            message::parse(&mld("::", "ff1e::1", &mld_1(kind))),
+            None,
+            "{kind}"
+        );
+    }
+}
+
+/// RFC 3810 section 5.2.13: a host sends its first reports before it has a link-local address.
+#[test]
+fn mld_version_2_reports_from_the_unspecified_address_are_accepted() {
+    let packet = mld("::", "ff02::16", &mld_report());
+    assert_eq!(
+        message::parse(&packet),
+        Some(report("ff1e::1", SourceChange::Any))
+    );
+}
+
+#[test]
+fn igmp_messages_to_a_unicast_address_are_ignored() {
+    for kind in [0x11, 0x12, 0x16, 0x17] {
+        let good = igmp(&[kind, 0, 0, 0, 239, 1, 1, 1]);
+        assert!(message::parse(&good).is_some(), "{kind:#x}");
+        let mut bad = good;
+        bad[16..20].copy_from_slice(&[10, 0, 0, 5]);
+        assert_eq!(message::parse(&bad), None, "{kind:#x}");
+    }
+}
+
+#[test]
+fn queries_of_the_other_family_are_ignored() {
+    let query = |text: &str| Message::Query {
+        from: address(text),
+        group: None,
+        sources: Vec::new(),
+    };
+    // Either address is lower than that of the querier, and would win the election.
+    for (own, other) in [("10.0.0.5", "::2"), ("fe80::5", "10.0.0.1")] {
+        let mut querier = querier_at(own);
+        querier.tick(at(0));
+        querier.handle(query(other), at(1));
+        assert_eq!(querier.tick(at(40)), [Query::general()], "{own}");
+    }
 }
 
 proptest! {

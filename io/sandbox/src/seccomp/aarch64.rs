@@ -1,4 +1,4 @@
-//! What aarch64 has beside: nothing, as it began without the old calls.
+//! Additional system calls of aarch64: none, as it never had the older calls.
 
 use super::Entry;
 

@@ -1,4 +1,4 @@
-//! What every process that moves packets needs.
+//! System calls of every process that forwards packets.
 
 use libc::*;
 

@@ -1,4 +1,4 @@
-//! What the engine needs beside: it opens its own sockets, and its workers are threads.
+//! Additional system calls of the engine: it opens its own sockets, and its workers are threads.
 
 use libc::*;
 

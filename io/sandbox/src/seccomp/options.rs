@@ -17,7 +17,7 @@ pub struct Settable {
     pub level: c_int,
     /// Its name there.
     pub name: c_int,
-    /// Who needs it, and what for.
+    /// The code that needs it, and the purpose.
     pub reason: &'static str,
 }
 

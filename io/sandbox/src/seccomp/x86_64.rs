@@ -1,4 +1,4 @@
-//! What x86-64 has beside: calls of the time before their successors.
+//! Additional system calls of x86-64: older calls that have successors.
 
 use libc::SYS_epoll_wait;
 

@@ -1,5 +1,6 @@
 //! Several workers, and frames that arrive at any of them.
 
+use pontoon_engine::config::{Protocol, Published};
 use pontoon_simnet::frames::Icmp;
 use pontoon_simnet::world::WorkersPlan;
 
@@ -263,4 +264,43 @@ fn streams_to_the_forwarder_are_answered_where_datagram_flows_hold_all_places() 
         assert_eq!(counters.hand_overs_lost, 0, "seed {seed}");
         assert_eq!(counters.tcp_opened + counters.flows_refused, 10, "seed {seed}");
     }
+}
+
+/// A published port may have another place in each worker, as only the first one has UDP ports.
+#[test]
+fn clients_of_ports_at_the_same_place_of_two_workers_have_shares_of_their_own() {
+    let port = |port| Published {
+        protocol: Protocol::Tcp,
+        host: (core::net::Ipv4Addr::UNSPECIFIED, port).into(),
+        guest_port: port,
+    };
+    let mut scenario = Scenario::calm(
+        GuestPlan::Scripted(ScriptedPlan::default()),
+        dial(Script::SINK, Script::source(0)),
+    );
+    scenario.world.workers = WorkersPlan { count: 2, ..ANYWHERE };
+    // The guest answers no SYN, so that no connection ends.
+    scenario.world.down.loss = 1000;
+    scenario.world.config.max_flows = 8;
+    let mut plan = scenario.world();
+    plan.config.published = vec![port(8000)];
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(plan, Rng::new(1), make);
+    let now = world.now();
+    world.workers[1]
+        .publish(0, port(8001), &mut world.link, &mut world.host, now)
+        .unwrap();
+    for client in 0..8 {
+        let at = now + Duration::from_millis(1 + u64::from(client));
+        let peer = (server(false), 5000 + client).into();
+        world.host.connect_in(0, peer, 100 + client, Script::SINK, at);
+    }
+    assert_eq!(world.run_for(Duration::from_millis(100)), Ok(()));
+    let accepted = [0, 1].map(|worker: usize| world.workers[worker].counters().tcp_accepted);
+    assert!(
+        accepted.iter().all(|count| (1..=6).contains(count)),
+        "{accepted:?}"
+    );
+    assert_eq!(accepted.iter().sum::<u64>(), 8);
+    assert_eq!(world.counters().tcp_share_refused, 0);
 }
