@@ -16,6 +16,9 @@ pub(crate) const OPEN: [(&str, &str); 1] = [("PONTOON_DISABLE", "seccomp")];
 /// An strace that is attached.
 pub(crate) struct Strace {
     child: Child,
+    process: Process,
+    /// The options have it fail system calls.
+    injects: bool,
     output: PathBuf,
 }
 
@@ -35,15 +38,40 @@ impl Strace {
             Ok(process.number("status", "TracerPid")? != 0)
         })?;
         let output = output.to_path_buf();
-        Ok(Self { child, output })
+        let injects = options.iter().any(|option| option.starts_with("inject="));
+        Ok(Self {
+            child,
+            process,
+            injects,
+            output,
+        })
     }
 
     /// Detaches; returns what was written.
     pub(crate) fn finish(mut self) -> Result<String> {
+        if !self.injects {
+            self.detach()?;
+            return self.written();
+        }
+        // strace injects an error by replacing the call's number as the call begins and its result as the call ends.
+        // Between these the process would see ENOSYS if strace detached. A process that SIGSTOP has stopped is outside of
+        // any call, as signals are delivered on return to user mode.
+        self.process.signal(Signal::STOP)?;
+        let detached = wait_until("strace reports the stop", Duration::from_secs(5), || {
+            Ok(self.written()?.contains("--- stopped by SIGSTOP ---"))
+        })
+        .and_then(|_| self.detach());
+        self.process.signal(Signal::CONT)?;
+        detached?;
+        self.written()
+    }
+
+    /// Ends strace, which detaches from the process.
+    fn detach(&mut self) -> Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
         kill_process(pid, Signal::INT)?;
         self.child.wait()?;
-        self.written()
+        Ok(())
     }
 
     /// What was written so far.
