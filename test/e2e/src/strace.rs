@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{Process, wait_until};
 
-/// What the program under test needs in its environment where strace answers calls in the kernel's place: it does so by a
-/// call that is none, which the list of system calls answers before.
+/// Environment of a program whose calls strace fails: strace replaces the call's number by an invalid one, which the
+/// program's seccomp filter would refuse first.
 pub(crate) const OPEN: [(&str, &str); 1] = [("PONTOON_DISABLE", "seccomp")];
 
 /// An strace that is attached.
@@ -74,7 +74,7 @@ impl Strace {
         Ok(())
     }
 
-    /// What was written so far.
+    /// Returns the output so far.
     pub(crate) fn written(&self) -> Result<String> {
         Ok(std::fs::read_to_string(&self.output)?)
     }

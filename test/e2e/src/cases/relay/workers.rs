@@ -11,7 +11,7 @@ use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 use crate::cases::sandbox;
 #[cfg(target_arch = "x86_64")]
-use crate::inject::{Answer, Puppet};
+use crate::inject::{Answer, TracedProcess};
 #[cfg(target_arch = "x86_64")]
 use crate::process::Process;
 use crate::process::Stopwatch;
@@ -154,8 +154,8 @@ fn refused(context: &Context) -> Result<()> {
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let pid = worker(&mut relay)?.as_raw_nonzero().get().unsigned_abs();
-    let mut puppet = Puppet::take(Process::of(pid))?;
-    let (text, here) = (puppet.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
+    let mut traced = TracedProcess::take(Process::of(pid))?;
+    let (text, here) = (traced.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
     let internet = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0];
     let option = |level: libc::c_int, name: libc::c_int| {
         [u64::MAX, level.unsigned_abs().into(), name.unsigned_abs().into()]
@@ -181,13 +181,13 @@ fn refused(context: &Context) -> Result<()> {
         ),
     ];
     for (number, arguments, text) in attempts {
-        let answer = puppet.call(number, arguments, text)?;
+        let answer = traced.call(number, arguments, text)?;
         ensure!(
             answer == Answer::Result(-i64::from(libc::EPERM)),
             "call {number}: {answer:?}"
         );
     }
-    puppet.release()?;
+    traced.release()?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
