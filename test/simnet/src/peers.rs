@@ -13,7 +13,7 @@ use vm_memory::VolatileSlice;
 
 use crate::rng::mix;
 
-/// What the workers of one world share.
+/// State that the workers of one world share.
 #[derive(Clone, Debug)]
 pub struct SimMesh(Arc<Mutex<Shared>>);
 
@@ -124,7 +124,7 @@ impl SimMesh {
         self.lock().guest_mac
     }
 
-    /// What the workers did that is not done.
+    /// Returns the workers' violations of the mesh's rules.
     pub(crate) fn wrong(&self) -> Vec<String> {
         self.lock().wrong.clone()
     }

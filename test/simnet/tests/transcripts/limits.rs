@@ -213,7 +213,7 @@ fn a_starved_listener_is_fed_when_a_connection_ends() {
     });
 }
 
-/// What it lacks may be another process's.
+/// The descriptors that it lacks may be held by another process.
 #[test]
 fn a_starved_listener_looks_again_by_itself() {
     let mut given = given(any(), descriptors(0));

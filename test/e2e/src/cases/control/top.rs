@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![Case::new("control.top", 30, top)]
 }
 
-/// What tmux prints.
+/// Returns the output of tmux.
 fn tmux(words: &[&str]) -> Result<String> {
     let mut command = Command::new("tmux");
     process::output(
