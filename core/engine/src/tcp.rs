@@ -404,15 +404,7 @@ impl<S> Tcp<S> {
     /// A guest that only listens would never hear of it otherwise. Other resets answer something, and are lost where the
     /// link is full: whoever hears nothing asks again.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
-        let connection = self.connections.at_mut(index);
-        // Within the guest's window: elsewhere a reset counts for nothing (RFC 9293 section 3.10.7.4). After a timeout
-        // `nxt` is behind what was sent.
-        let seq = match connection.state {
-            State::Open => connection.down.acceptable(),
-            _ => connection.down.nxt.latest(connection.down.max),
-        };
-        let (key, ack) = (connection.key, connection.up.next);
-        if open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx) {
+        if self.connections.at(index).send_reset(ctx) {
             return self.remove(index, ctx);
         }
         let id = self.id(index, ctx.net);
@@ -442,17 +434,10 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// With no room for one more connection, the oldest ones in TIME_WAIT give way, then the idlest datagram flow, then a
-    /// half-closed connection. Without any, guests that have been silent are probed.
-    fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+    /// Ends connections in TIME_WAIT, the oldest first, then reclaims the idlest datagram flow, until there is room for one
+    /// more connection or none of either is left.
+    fn make_room<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while ctx.net.is_full() && (self.forget_oldest(ctx) || ctx.net.reclaim()) {}
-        // One alone: where the link has no room for its reset, it keeps its place until then.
-        if ctx.net.is_full() {
-            match self.idlest_half_closed(None, ctx) {
-                Some(victim) => self.end_half_closed(victim, ctx),
-                None => self.probe_some(ctx),
-            }
-        }
     }
 
     fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {
@@ -516,6 +501,18 @@ impl<S> Tcp<S> {
 }
 
 impl<S> Connection<S> {
+    /// Sends a reset to the guest. Returns false if the link has no room; the connection is unchanged either way.
+    fn send_reset<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> bool {
+        // Within the guest's window: elsewhere a reset counts for nothing (RFC 9293 section 3.10.7.4). After a timeout
+        // `nxt` is behind what was sent.
+        let seq = match self.state {
+            State::Open => self.down.acceptable(),
+            _ => self.down.nxt.latest(self.down.max),
+        };
+        let flags = Flags::RST.and(Flags::ACK);
+        open::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
+    }
+
     fn settle<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,

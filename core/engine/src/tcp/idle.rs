@@ -116,14 +116,15 @@ impl<S> Tcp<S> {
         self.half_closed.push_back(id);
     }
 
-    /// The half-closed connection that has been silent for longest, of all or of the published port `of` (there, of the
-    /// first few).
+    /// The half-closed connection that has been silent for longest, of all or of the published port `of`; one whose
+    /// receive queue has data, which would have its peer reset, only where the first few all have.
     pub(super) fn idlest_half_closed<H, T>(
         &mut self,
         of: Option<u32>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<FlowId> {
         let mut at = 0;
+        let mut with_data = None;
         while let Some(&old) = self.half_closed.get(at)
             && at < LOOKS as usize
         {
@@ -136,29 +137,32 @@ impl<S> Tcp<S> {
                 connection.facts.yields = false;
                 connection.arm(old, ctx);
                 self.half_closed.remove(at);
-            } else if of.is_none() || connection.listener == of {
-                return Some(old);
             } else {
+                if of.is_none() || connection.listener == of {
+                    if !connection.holds_data() {
+                        return Some(old);
+                    }
+                    with_data = with_data.or(Some(old));
+                }
                 at += 1;
             }
         }
-        None
+        with_data
     }
 
-    /// Ends a half-closed connection for another flow.
+    /// Removes a half-closed connection, whose guest has been sent a reset, for another flow.
     ///
     /// The host's side is closed, not aborted: its kernel sends what the guest has sent, and keeps FIN_WAIT_2 for as long
-    /// as it does for its own programs.
+    /// as it does for its own programs. Where the receive queue has data, though, the kernel resets the peer (RFC 2525
+    /// section 2.17, Linux `tcp_close`), which is why [`Self::idlest_half_closed`] prefers connections without any.
     pub(super) fn end_half_closed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         ctx.net.counters.tcp_half_closed_evicted += 1;
-        if let Some(socket) = self.connections.at_mut(id.index).socket.take() {
-            ctx.host.close(socket);
-        }
-        self.reset(id.index, ctx);
+        // Removal closes the socket.
+        self.remove(id.index, ctx);
     }
 
     /// Ends the oldest TIME_WAIT; false without any.

@@ -44,14 +44,21 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let target = destination(&key, dns, ctx.now, ctx.net);
+        let mut victim = None;
         if target.is_some() {
-            self.give_way(ctx);
+            self.make_room(ctx);
             // Streams to the forwarder are the first worker's, which other workers would hand them back to.
             if !is_to_forwarder(&key, ctx.net) && ctx.net.hand_to_evict(frame) {
                 return;
             }
+            if ctx.net.is_full() {
+                victim = self.idlest_half_closed(None, ctx);
+                if victim.is_none() {
+                    self.probe_some(ctx);
+                }
+            }
         }
-        let Some(target) = target.filter(|_| ctx.net.admit(ctx.now)) else {
+        let Some(target) = target.filter(|_| admit(victim, ctx)) else {
             return reply_reset(ip, segment, ctx);
         };
         if let Err(winner) = ctx.net.claim(&key.into()) {
@@ -72,8 +79,14 @@ impl<S> Tcp<S> {
                 self.report_failure(&key, segment.seq, failure, ctx);
             }
             Ok((socket, progress)) => {
+                // The guest repeats its SYN: there is no room on the link for an answer either.
+                if !self.send_reset_to_victim(victim, ctx) {
+                    ctx.net.release(&key.into());
+                    return ctx.host.abort(socket);
+                }
                 connection.socket = Some(socket);
                 self.add(connection, ctx);
+                self.end_victim(victim, ctx);
                 match progress {
                     Connect::Done => self.established(index, ctx),
                     Connect::Pending => self.settle(index, &[], ctx),
@@ -220,12 +233,19 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         };
         let Some(key) = Some(())
-            .filter(|()| victim.is_some() && ctx.net.is_within_rate(ctx.now) || ctx.net.admit(ctx.now))
+            .filter(|()| admit(victim, ctx))
             .and_then(|()| self.appear(guest, accepted.peer, ctx))
         else {
             return ctx.host.abort(accepted.socket);
         };
         let reused = self.find(&key);
+        if !self.send_reset_to_victim(victim, ctx) {
+            // A key that is reused still belongs to the connection in TIME_WAIT.
+            if reused.is_none() {
+                ctx.net.release(&key.into());
+            }
+            return ctx.host.abort(accepted.socket);
+        }
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
@@ -236,10 +256,7 @@ impl<S> Tcp<S> {
         if let Some(old) = reused {
             self.replace(old, ctx);
         }
-        // Not before: the client's socket is registered under the slot that was vacant.
-        if let Some(victim) = victim {
-            self.end_half_closed(victim, ctx);
-        }
+        self.end_victim(victim, ctx);
         self.settle(index, &[], ctx);
     }
 
@@ -260,6 +277,29 @@ impl<S> Tcp<S> {
             ctx.net.counters.flows_refused += 1;
         }
         victim.map(Some)
+    }
+
+    /// Sends the reset of the half-closed connection that a new flow replaces. Returns false if the link has no room for it:
+    /// the victim would keep its slot until there is, so the new flow is refused, which is counted, and the victim stays.
+    fn send_reset_to_victim<H, T: Transmit>(&self, victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let Some(victim) = victim else {
+            return true;
+        };
+        let sent = self.connections.at(victim.index).send_reset(ctx);
+        ctx.net.counters.flows_refused += u64::from(!sent);
+        sent
+    }
+
+    /// Removes the half-closed connection that a new flow replaces, after [`Self::send_reset_to_victim`]. The new flow has
+    /// its slot by then: its socket is registered under the slot that was vacant before.
+    fn end_victim<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        victim: Option<FlowId>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if let Some(victim) = victim {
+            self.end_half_closed(victim, ctx);
+        }
     }
 
     /// How a client appears to the guest: as itself, or as the gateway with a fresh port. Nothing but a connection of ours
@@ -337,6 +377,12 @@ impl<S> Connection<S> {
         }
         self.down.rtt.backoff < MOST_SYNS
     }
+}
+
+/// Counts a new flow against `--max-flow-rate`, and returns true if that and `--max-flows` allow it. A flow that replaces
+/// `victim` needs no room of its own.
+fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
+    victim.is_some() && ctx.net.is_within_rate(ctx.now) || ctx.net.admit(ctx.now)
 }
 
 /// Where a connection that the guest opens goes on the host's side, if it may; counts it if not.

@@ -47,8 +47,8 @@ impl Default for Held {
 }
 
 impl<S> Connection<S> {
-    /// Whether the receive queue may have data that the guest has not acknowledged.
-    fn holds_data(&self) -> bool {
+    /// Returns true if the receive queue may have data that the guest has not acknowledged.
+    pub(super) fn holds_data(&self) -> bool {
         self.state == State::Open && (self.facts.readable || self.down.max.after(self.down.una))
     }
 
