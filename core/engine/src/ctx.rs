@@ -81,6 +81,15 @@ pub struct Net {
     pub at_hand: Option<FlowId>,
 }
 
+/// The worker that handles a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Routed {
+    /// This worker.
+    Here,
+    /// Another worker; this one has nothing more to do with the frame.
+    HandedOver,
+}
+
 /// How long an acknowledgement waits for an answer to go with, unless the worker sleeps earlier: as long as a worker looks
 /// around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a guest's Nagle algorithm stalls.
 const PATIENCE: Duration = Duration::from_micros(50);
@@ -130,23 +139,23 @@ impl Net {
         }
     }
 
-    /// Whether one more flow may be opened under `--max-flows` and `--max-flow-rate`. Counts the refusal if not, the new
-    /// flow against the rate if so; the flow itself is counted by whoever gives it a slot.
+    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate. Returns false, and
+    /// counts a refusal, if either does not allow it. [`Self::opened`] counts the flow itself.
     pub fn admit(&mut self, now: Instant) -> bool {
-        if self.is_full() || !self.is_within_rate(now) {
+        if self.is_full() || !self.count_against_rate(now) {
             self.counters.flows_refused += 1;
             return false;
         }
         true
     }
 
-    /// Whether one more flow may be opened under `--max-flow-rate`; counts it against the rate if so.
-    pub(crate) fn is_within_rate(&mut self, now: Instant) -> bool {
+    /// Counts one more flow against `--max-flow-rate`. Returns false, and counts nothing, if the rate does not allow it.
+    pub(crate) fn count_against_rate(&mut self, now: Instant) -> bool {
         let Some(rate) = self.config.max_flow_rate else {
             return true;
         };
         if let Some(peers) = &self.peers {
-            return peers.within_rate(rate, now);
+            return peers.count_against_rate(rate, now);
         }
         flow_rate::admit(&mut self.flow_due, rate, now)
     }
@@ -184,14 +193,16 @@ impl Net {
         }
     }
 
-    /// Hands a frame that opens a flow to the worker that can evict one for it, where there are as many flows as there may
-    /// be and this worker has none to evict. False: the flow is this worker's, or to be refused.
-    pub(crate) fn hand_to_evict(&mut self, frame: &Frame<'_>) -> bool {
+    /// Hands a frame that opens a flow over to the worker that can evict a flow for it, where there are as many flows as
+    /// `--max-flows` allows and this worker has none to evict. `Here`: the flow is this worker's to open or to refuse.
+    pub(crate) fn hand_over_to_evict(&mut self, frame: &Frame<'_>) -> Routed {
         if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
-            return false;
+            return Routed::Here;
         }
-        let other = self.peers.as_ref().and_then(|peers| peers.most_evictable());
-        other.is_some_and(|other| self.is_of(other, frame))
+        match self.peers.as_ref().and_then(|peers| peers.most_evictable()) {
+            Some(other) => self.hand_over(other, frame),
+            None => Routed::Here,
+        }
     }
 
     /// Whether the UDP endpoints of all workers hold as many ports of the host in this family as `--max-udp-ports` allows.
@@ -285,16 +296,19 @@ impl Net {
         }
     }
 
-    /// Whether a frame of a flow that this worker does not know is another's: then it has been handed over.
-    pub(crate) fn is_elsewhere(&mut self, key: &FlowKey, frame: &Frame<'_>) -> bool {
-        let owner = self.peers.as_ref().and_then(|peers| peers.owner(key));
-        owner.is_some_and(|owner| self.is_of(owner, frame))
+    /// Hands a frame of a flow that this worker does not know over to the worker that owns the flow, if another does.
+    pub(crate) fn hand_over_to_owner(&mut self, key: &FlowKey, frame: &Frame<'_>) -> Routed {
+        match self.peers.as_ref().and_then(|peers| peers.owner(key)) {
+            Some(owner) => self.hand_over(owner, frame),
+            None => Routed::Here,
+        }
     }
 
-    /// Whether `owner` is another worker: then the frame has been handed over.
-    pub(crate) fn is_of(&mut self, owner: WorkerId, frame: &Frame<'_>) -> bool {
+    /// Hands a frame over to `owner`, unless that is this worker. A frame that cannot be handed over is dropped, and
+    /// counted.
+    pub(crate) fn hand_over(&mut self, owner: WorkerId, frame: &Frame<'_>) -> Routed {
         let Some(peers) = self.peers.as_ref().filter(|_| owner != self.worker) else {
-            return false;
+            return Routed::Here;
         };
         let handed = match self.origin {
             Origin::Link => peers.hand_over(owner, frame, false),
@@ -304,7 +318,7 @@ impl Net {
         };
         self.counters.handed_over += u64::from(handed);
         self.counters.hand_overs_lost += u64::from(!handed);
-        true
+        Routed::HandedOver
     }
 
     /// The guest's Ethernet address, as its last frame says.

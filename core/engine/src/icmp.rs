@@ -101,12 +101,12 @@ impl<S> Icmp<S> {
             ip,
             transport: Transport::Icmp(*icmp),
         };
-        let Some(remote) = packet.judge(ctx) else {
+        let Ok(remote) = packet.check_egress(ctx) else {
             return;
         };
-        if !packet.lives_on(remote, ctx) {
+        let Ok(()) = packet.check_hop_limit(remote, ctx) else {
             return;
-        }
+        };
         let data = self.scratch.get_mut(..icmp.payload_len);
         let whole = data.map(|data| frame.copy(icmp.payload_offset, data));
         if whole != Some(icmp.payload_len) {

@@ -46,8 +46,8 @@ pub trait Peers: Debug + Send {
     /// A flow of this worker's has ended.
     fn release(&self, key: &FlowKey);
 
-    /// Who puts the fragments of a datagram together: the same worker for each of them.
-    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
+    /// The worker that reassembles a datagram: the same one for each of its fragments.
+    fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
 
     /// Copies a frame to another worker, for [`Engine::handle_handed`](crate::Engine::handle_handed). `reassembled`
     /// is what [`Handed`] says of it. False: there was no room, and the frame is lost.
@@ -88,9 +88,9 @@ pub trait Peers: Debug + Send {
     /// A UDP endpoint of this worker's has given its port back.
     fn port_freed(&self, family_of: IpAddr);
 
-    /// Whether one more flow may begin under a limit of `rate` a second for all workers together; counts it if so. See
-    /// [`flow_rate`](crate::flow_rate).
-    fn within_rate(&self, rate: u32, now: Instant) -> bool;
+    /// Counts one more flow against a limit of `rate` a second for all workers together. Returns false, and counts nothing,
+    /// if the limit does not allow it. See [`flow_rate`](crate::flow_rate).
+    fn count_against_rate(&self, rate: u32, now: Instant) -> bool;
 
     /// The guest's Ethernet address is another one than was known.
     fn guest_moved(&self, mac: Mac);

@@ -38,7 +38,7 @@ use vm_memory::VolatileSlice;
 use self::connection::{Connection, Key, State};
 use self::segment::Verdict;
 use self::table::Table;
-use crate::ctx::{Ctx, Net};
+use crate::ctx::{Ctx, Net, Routed};
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
@@ -151,7 +151,8 @@ impl<S> Tcp<S> {
             self.handle_burst(burst, ctx);
         }
         let Some(index) = self.find(&key) else {
-            if ctx.net.is_elsewhere(&key.into(), frame) {
+            let routed = ctx.net.hand_over_to_owner(&key.into(), frame);
+            if routed == Routed::HandedOver {
                 return;
             }
             if opens {

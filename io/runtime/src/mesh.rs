@@ -170,7 +170,7 @@ impl Peers for Member {
         self.mesh.directory.release(key, self.me);
     }
 
-    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
+    fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
         self.mesh.directory.spread(&(source, destination, id))
     }
 
@@ -229,7 +229,7 @@ impl Peers for Member {
         self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn within_rate(&self, rate: u32, now: Instant) -> bool {
+    fn count_against_rate(&self, rate: u32, now: Instant) -> bool {
         let next = |due| {
             let mut due = Instant(due);
             flow_rate::admit(&mut due, rate, now).then_some(due.0)

@@ -163,7 +163,7 @@ impl Peers for SimMember {
         }
     }
 
-    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
+    fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
         let workers = self.mesh.lock().inboxes.len() as u64;
         let text = format!("{source} {destination} {id}");
         let hash = text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
@@ -242,7 +242,7 @@ impl Peers for SimMember {
         self.mesh.lock().ports[usize::from(family_of.is_ipv6())] -= 1;
     }
 
-    fn within_rate(&self, rate: u32, now: Instant) -> bool {
+    fn count_against_rate(&self, rate: u32, now: Instant) -> bool {
         flow_rate::admit(&mut self.mesh.lock().flow_due, rate, now)
     }
 

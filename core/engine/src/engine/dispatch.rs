@@ -4,7 +4,7 @@ use pontoon_wire::frame::{self, Body, Malformed, Transport};
 use pontoon_wire::{Mac, emit};
 
 use super::{Gathered, Protocols};
-use crate::ctx::{Ctx, Net};
+use crate::ctx::{Ctx, Net, Routed};
 use crate::fragment::Reassembly;
 use crate::local::{self, Handled};
 use crate::peers::{self, Handed, Origin};
@@ -78,24 +78,33 @@ impl<S> Protocols<S> {
             return;
         }
         match transport {
-            // The first worker's forwarder is the one that learns which resolvers are dead.
-            Transport::Tcp(segment)
-                if is_dns(ctx.net, ip, segment.destination_port) && ctx.net.is_of(peers::FIRST, frame) => {}
             Transport::Tcp(segment) => {
+                if is_dns(ctx.net, ip, segment.destination_port) {
+                    // The first worker's forwarder is the one that learns which resolvers do not answer.
+                    let routed = ctx.net.hand_over(peers::FIRST, frame);
+                    if routed == Routed::HandedOver {
+                        return;
+                    }
+                }
                 let dns = self.dns.current_resolver(ctx.now);
                 self.tcp
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
             }
             Transport::Udp(udp) if is_dns(ctx.net, ip, udp.destination_port) => {
-                if !ctx.net.is_of(peers::FIRST, frame) {
+                let routed = ctx.net.hand_over(peers::FIRST, frame);
+                if routed == Routed::Here {
                     self.dns.handle_query(frame, ip, udp, ctx);
                 }
             }
             Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
             Transport::Icmp(icmp) => match TooBig::read(frame, ip, icmp) {
                 Some(too_big) => self.tcp.handle_too_big(&too_big, frame, ctx),
-                None if ctx.net.is_of(peers::FIRST, frame) => {}
-                None => self.icmp.handle_message(frame, ip, icmp, ctx),
+                None => {
+                    let routed = ctx.net.hand_over(peers::FIRST, frame);
+                    if routed == Routed::Here {
+                        self.icmp.handle_message(frame, ip, icmp, ctx);
+                    }
+                }
             },
             Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
         }
@@ -135,8 +144,9 @@ fn take_fragment<H: Host, T: Transmit>(
     ctx: &mut Ctx<'_, H, T>,
 ) {
     if let (Some(peers), Some(fragment)) = (&ctx.net.peers, ip.fragment) {
-        let keeper = peers.keeper(ip.source, ip.destination, fragment.id);
-        if ctx.net.is_of(keeper, frame) {
+        let reassembler = peers.reassembler(ip.source, ip.destination, fragment.id);
+        let routed = ctx.net.hand_over(reassembler, frame);
+        if routed == Routed::HandedOver {
             return;
         }
     }

@@ -14,7 +14,7 @@ use super::connection::{Connection, Key, SCALE, State, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
 use super::{HUNGER, Tcp};
-use crate::ctx::{Ctx, Net};
+use crate::ctx::{Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Destination, Protocol};
 use crate::host::{Accepted, Connect};
@@ -48,8 +48,11 @@ impl<S> Tcp<S> {
         if target.is_some() {
             self.make_room(ctx);
             // Streams to the forwarder are the first worker's, which other workers would hand them back to.
-            if !is_to_forwarder(&key, ctx.net) && ctx.net.hand_to_evict(frame) {
-                return;
+            if !is_to_forwarder(&key, ctx.net) {
+                let routed = ctx.net.hand_over_to_evict(frame);
+                if routed == Routed::HandedOver {
+                    return;
+                }
             }
             if ctx.net.is_full() {
                 victim = self.idlest_half_closed(None, ctx);
@@ -62,7 +65,7 @@ impl<S> Tcp<S> {
             return reply_reset(ip, segment, ctx);
         };
         if let Err(winner) = ctx.net.claim(&key.into()) {
-            ctx.net.is_of(winner, frame);
+            ctx.net.hand_over(winner, frame);
             return;
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
@@ -382,7 +385,7 @@ impl<S> Connection<S> {
 /// Counts a new flow against `--max-flow-rate`, and returns true if that and `--max-flows` allow it. A flow that replaces
 /// `victim` needs no room of its own.
 fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
-    victim.is_some() && ctx.net.is_within_rate(ctx.now) || ctx.net.admit(ctx.now)
+    victim.is_some() && ctx.net.count_against_rate(ctx.now) || ctx.net.admit(ctx.now)
 }
 
 /// Where a connection that the guest opens goes on the host's side, if it may; counts it if not.

@@ -56,7 +56,7 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let Some(index) = self.find(&too_big.key) else {
-            ctx.net.is_elsewhere(&too_big.key.into(), frame);
+            ctx.net.hand_over_to_owner(&too_big.key.into(), frame);
             return;
         };
         ctx.net.at_hand = Some(self.id(index, ctx.net));

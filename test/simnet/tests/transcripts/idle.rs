@@ -388,7 +388,10 @@ fn a_half_closed_connection_without_unread_data_gives_way_first() {
     given.pass(seconds(9));
     given.quiet();
     given.pass(seconds(2));
-    assert!(!given.take().is_empty(), "data that the guest does not acknowledge");
+    assert!(
+        !given.take().is_empty(),
+        "data that the guest does not acknowledge"
+    );
     given.up(dial(3, 3));
     let [Packet::Tcp(reset), Packet::Tcp(answer)] = &given.take()[..] else {
         panic!("a reset and an answer");
