@@ -4,6 +4,7 @@
 //! comes in as `now`; what it needs from the world it asks of two traits, [`Host`] and [`Transmit`], and gets the
 //! answer in place.
 #![forbid(unsafe_code)]
+#![deny(clippy::iter_over_hash_type)]
 #![warn(missing_docs)]
 
 pub mod bandwidth;
