@@ -14,9 +14,9 @@ use crate::counters::Counters;
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
-use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
+use crate::siblings::{FlowKey, Origin, Siblings};
 use crate::timer::Wheel;
 use crate::{FlowId, Frame, Instant, Kind, WorkerId, flow_rate};
 
@@ -58,7 +58,7 @@ pub struct Net {
     /// Whose engine this is.
     pub worker: WorkerId,
     /// The other workers, where there are any.
-    pub(crate) peers: Option<Box<dyn Peers>>,
+    pub(crate) siblings: Option<Box<dyn Siblings>>,
     /// Where connections are written down.
     pub(crate) ledger: Option<Box<dyn Ledger>>,
     /// Connections that an engine before this one had, and that the guest was not asked about yet.
@@ -74,11 +74,11 @@ pub struct Net {
     /// Flows that wait for room on the link.
     pub parked: Vec<FlowId>,
     /// Flows that owe the guest an acknowledgement, which may go with an answer.
-    pub owing: Vec<FlowId>,
+    pub delayed_acks: Vec<FlowId>,
     /// When these acknowledgements must leave.
-    pub owed: Option<Instant>,
+    pub delayed_ack_at: Option<Instant>,
     /// The flow that is being handled: the one to be reset if that panics.
-    pub at_hand: Option<FlowId>,
+    pub current_flow: Option<FlowId>,
 }
 
 /// The worker that handles a frame.
@@ -92,7 +92,7 @@ pub(crate) enum Routed {
 
 /// How long an acknowledgement waits for an answer to go with, unless the worker sleeps earlier: as long as a worker looks
 /// around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a guest's Nagle algorithm stalls.
-const PATIENCE: Duration = Duration::from_micros(50);
+const DELAYED_ACK: Duration = Duration::from_micros(50);
 
 impl Net {
     /// The state of a worker with no flows.
@@ -124,7 +124,7 @@ impl Net {
             timers: Wheel::default(),
             random,
             worker,
-            peers: None,
+            siblings: None,
             ledger: None,
             orphans: Vec::new(),
             origin: Origin::Link,
@@ -132,9 +132,9 @@ impl Net {
             mtu: usize::from(config.mtu),
             ready: VecDeque::new(),
             parked: Vec::new(),
-            owing: Vec::new(),
-            owed: None,
-            at_hand: None,
+            delayed_acks: Vec::new(),
+            delayed_ack_at: None,
+            current_flow: None,
             config,
         }
     }
@@ -154,8 +154,8 @@ impl Net {
         let Some(rate) = self.config.max_flow_rate else {
             return true;
         };
-        if let Some(peers) = &self.peers {
-            return peers.count_against_rate(rate, now);
+        if let Some(siblings) = &self.siblings {
+            return siblings.count_against_rate(rate, now);
         }
         flow_rate::admit(&mut self.flow_due, rate, now)
     }
@@ -164,7 +164,10 @@ impl Net {
     /// port may all come to one worker, so that a share for each would refuse some where there is room. Workers that open
     /// flows at the same moment may each go one beyond.
     pub(crate) fn is_full(&self) -> bool {
-        let flows = self.peers.as_ref().map_or(self.flows, |peers| peers.flows());
+        let flows = self
+            .siblings
+            .as_ref()
+            .map_or(self.flows, |siblings| siblings.flows());
         flows.saturating_sub(self.reclaimed) >= self.config.max_flows
     }
 
@@ -188,8 +191,8 @@ impl Net {
 
     fn set_evictable(&mut self, flows: u32) {
         self.evictable = flows;
-        if let Some(peers) = &self.peers {
-            peers.set_evictable(flows);
+        if let Some(siblings) = &self.siblings {
+            siblings.set_evictable(flows);
         }
     }
 
@@ -199,7 +202,11 @@ impl Net {
         if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
             return Routed::Here;
         }
-        match self.peers.as_ref().and_then(|peers| peers.most_evictable()) {
+        match self
+            .siblings
+            .as_ref()
+            .and_then(|siblings| siblings.most_evictable())
+        {
             Some(other) => self.hand_over(other, frame),
             None => Routed::Here,
         }
@@ -208,47 +215,50 @@ impl Net {
     /// Whether the UDP endpoints of all workers hold as many ports of the host in this family as `--max-udp-ports` allows.
     pub(crate) fn is_out_of_ports(&self, family_of: IpAddr) -> bool {
         let own = self.ports[usize::from(family_of.is_ipv6())];
-        let ports = self.peers.as_ref().map_or(own, |peers| peers.ports(family_of));
+        let ports = self
+            .siblings
+            .as_ref()
+            .map_or(own, |siblings| siblings.ports(family_of));
         ports >= self.config.max_udp_ports
     }
 
     /// A UDP endpoint holds a port of the host.
     pub(crate) fn port_taken(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] += 1;
-        if let Some(peers) = &self.peers {
-            peers.port_taken(family_of);
+        if let Some(siblings) = &self.siblings {
+            siblings.port_taken(family_of);
         }
     }
 
     /// A UDP endpoint has given its port back.
     pub(crate) fn port_freed(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] -= 1;
-        if let Some(peers) = &self.peers {
-            peers.port_freed(family_of);
+        if let Some(siblings) = &self.siblings {
+            siblings.port_freed(family_of);
         }
     }
 
     /// A slot has been given to a flow.
     pub(crate) fn opened(&mut self) {
         self.flows += 1;
-        if let Some(peers) = &self.peers {
-            peers.opened();
+        if let Some(siblings) = &self.siblings {
+            siblings.opened();
         }
     }
 
     /// A slot is free again.
     pub(crate) fn closed(&mut self) {
         self.flows -= 1;
-        if let Some(peers) = &self.peers {
-            peers.closed();
+        if let Some(siblings) = &self.siblings {
+            siblings.closed();
         }
     }
 
     /// Whether clients of the published TCP port at `place` have three fourths of `--max-flows`, which is all that one
     /// port's clients may have: the rest is for the guest's own connections and for other ports.
     pub(crate) fn has_share(&self, place: u32) -> bool {
-        let clients = match &self.peers {
-            Some(peers) => peers.clients(place),
+        let clients = match &self.siblings {
+            Some(siblings) => siblings.clients(place),
             None => self.clients.get(place as usize).copied().unwrap_or(0),
         };
         clients >= self.config.max_flows - self.config.max_flows / 4
@@ -261,16 +271,16 @@ impl Net {
             self.clients.resize(index + 1, 0);
         }
         self.clients[index] += 1;
-        if let Some(peers) = &self.peers {
-            peers.client_opened(place);
+        if let Some(siblings) = &self.siblings {
+            siblings.client_opened(place);
         }
     }
 
     /// Such a client's slot is free again.
     pub(crate) fn client_closed(&mut self, place: u32) {
         self.clients[place as usize] -= 1;
-        if let Some(peers) = &self.peers {
-            peers.client_closed(place);
+        if let Some(siblings) = &self.siblings {
+            siblings.client_closed(place);
         }
     }
 
@@ -279,26 +289,28 @@ impl Net {
     /// # Errors
     /// It is the named worker's.
     pub(crate) fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
-        self.peers.as_ref().map_or(Ok(()), |peers| peers.claim(key))
+        self.siblings
+            .as_ref()
+            .map_or(Ok(()), |siblings| siblings.claim(key))
     }
 
     /// Makes a flow this worker's, whoever has it.
     pub(crate) fn seize(&self, key: &FlowKey) {
-        if let Some(peers) = &self.peers {
-            peers.seize(key);
+        if let Some(siblings) = &self.siblings {
+            siblings.seize(key);
         }
     }
 
     /// A flow of this worker's has ended, or will not be.
     pub(crate) fn release(&self, key: &FlowKey) {
-        if let Some(peers) = &self.peers {
-            peers.release(key);
+        if let Some(siblings) = &self.siblings {
+            siblings.release(key);
         }
     }
 
     /// Hands a frame of a flow that this worker does not know over to the worker that owns the flow, if another does.
     pub(crate) fn hand_over_to_owner(&mut self, key: &FlowKey, frame: &Frame<'_>) -> Routed {
-        match self.peers.as_ref().and_then(|peers| peers.owner(key)) {
+        match self.siblings.as_ref().and_then(|siblings| siblings.owner(key)) {
             Some(owner) => self.hand_over(owner, frame),
             None => Routed::Here,
         }
@@ -307,12 +319,12 @@ impl Net {
     /// Hands a frame over to `owner`, unless that is this worker. A frame that cannot be handed over is dropped, and
     /// counted.
     pub(crate) fn hand_over(&mut self, owner: WorkerId, frame: &Frame<'_>) -> Routed {
-        let Some(peers) = self.peers.as_ref().filter(|_| owner != self.worker) else {
+        let Some(siblings) = self.siblings.as_ref().filter(|_| owner != self.worker) else {
             return Routed::Here;
         };
         let handed = match self.origin {
-            Origin::Link => peers.hand_over(owner, frame, false),
-            Origin::Fragments => peers.hand_over(owner, frame, true),
+            Origin::Link => siblings.hand_over(owner, frame, false),
+            Origin::Fragments => siblings.hand_over(owner, frame, true),
             // Its flow ended here and began elsewhere meanwhile.
             Origin::Peer => false,
         };
@@ -322,11 +334,11 @@ impl Net {
     }
 
     /// The guest's Ethernet address, as its last frame says.
-    pub(crate) fn hear_from(&mut self, mac: Mac) {
+    pub(crate) fn learn_guest_mac(&mut self, mac: Mac) {
         if self.guest_mac != mac {
             self.guest_mac = mac;
-            if let Some(peers) = &self.peers {
-                peers.guest_moved(mac);
+            if let Some(siblings) = &self.siblings {
+                siblings.guest_moved(mac);
             }
             if let Some(ledger) = &self.ledger {
                 ledger.guest_moved(mac);
@@ -345,9 +357,9 @@ impl Net {
     }
 
     /// Remembers that `flow` owes an acknowledgement.
-    pub fn owe(&mut self, flow: FlowId, now: Instant) {
-        self.owing.push(flow);
-        self.owed.get_or_insert(now + PATIENCE);
+    pub fn delay_ack(&mut self, flow: FlowId, now: Instant) {
+        self.delayed_acks.push(flow);
+        self.delayed_ack_at.get_or_insert(now + DELAYED_ACK);
     }
 
     /// Ethernet addresses of a frame to the guest.
@@ -375,7 +387,7 @@ pub struct Ctx<'a, H, T> {
 impl<H, T> Ctx<'_, H, T> {
     /// Runs a handler of one flow, frame or event. False: it panicked, which is counted. What it left half done is the
     /// flow's own, and goes with it: the caller closes the flow.
-    pub(crate) fn survives(&mut self, handle: impl FnOnce(&mut Self)) -> bool {
+    pub(crate) fn catch_panic(&mut self, handle: impl FnOnce(&mut Self)) -> bool {
         let sound = catch_unwind(AssertUnwindSafe(|| handle(self))).is_ok();
         self.net.counters.panics += u64::from(!sound);
         sound

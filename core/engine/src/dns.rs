@@ -304,7 +304,7 @@ impl<S> Forwarder<S> {
         resolver: Option<SocketAddr>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        ctx.net.at_hand = Some(self.pending.at(index).flow);
+        ctx.net.current_flow = Some(self.pending.at(index).flow);
         let Some(resolver) = resolver else {
             self.fail(index, ctx);
             return;

@@ -19,11 +19,11 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::ctx::{Ctx, Net};
 use crate::egress::Protocol;
-use crate::gate::{self, Packet};
+use crate::egress_check::{self, Packet};
+use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::host::{DatagramMeta, PingReply, Problem};
-use crate::inspect::{Flow, Phase, SLOTS, Traffic};
+use crate::icmp_errors::{self, Reported, Unsent};
 use crate::local::icmp_error::{self, Reason, Sent};
-use crate::problems::{self, Reported, Unsent};
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
@@ -126,7 +126,7 @@ impl<S> Icmp<S> {
                 }
             },
         };
-        ctx.net.at_hand = Some(ctx.net.flow(Kind::Icmp, index, self.echoes.generation(index)));
+        ctx.net.current_flow = Some(ctx.net.flow(Kind::Icmp, index, self.echoes.generation(index)));
         self.echoes.touch(index);
         let echo = self.echoes.at_mut(index);
         echo.used = ctx.now;
@@ -135,7 +135,7 @@ impl<S> Icmp<S> {
         if remote != ip.destination {
             echo.rewritten = Some((remote, ip.destination));
         }
-        let sent = problems::send(
+        let sent = icmp_errors::send(
             &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
             |(own, ctx)| own.report_problems(index, ctx),
@@ -173,7 +173,7 @@ impl<S> Icmp<S> {
             dont_fragment: false,
             ..*ip
         };
-        problems::send(
+        icmp_errors::send(
             &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, &ip, icmp, ctx),
             |(own, ctx)| own.report_problems(index, ctx),
@@ -183,7 +183,7 @@ impl<S> Icmp<S> {
     }
 
     /// A page of ids, and how many slots there are.
-    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+    pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let echoes = self.echoes.part(first, SLOTS);
         let flows = echoes.map(|(index, generation, (guest, ident), echo)| Flow {
             id: net.flow(Kind::Icmp, index, generation),
@@ -330,7 +330,7 @@ impl<S> Icmp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
         let meta = DatagramMeta {
-            hop_limit: gate::next_hop_limit(ip.hop_limit),
+            hop_limit: egress_check::next_hop_limit(ip.hop_limit),
             traffic_class: ip.traffic_class,
             dont_fragment: ip.dont_fragment,
         };
@@ -401,7 +401,7 @@ impl<S> Icmp<S> {
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Reported {
-        let reported = problems::report(
+        let reported = icmp_errors::report(
             &mut (&mut *self, ctx),
             |(own, ctx), quote| ctx.host.problem(&mut own.echoes.at_mut(index).socket, quote),
             |(own, ctx), problem, message| own.pass_on(index, problem, message, ctx),
@@ -437,7 +437,7 @@ impl<S> Icmp<S> {
             destination: SocketAddr::new(written, seq),
             payload_len: problem.payload_len.saturating_sub(HEADER),
         };
-        problems::tell(problem, sent, data, ctx);
+        icmp_errors::tell(problem, sent, data, ctx);
     }
 }
 

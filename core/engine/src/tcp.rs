@@ -4,7 +4,7 @@
 //! guest has not acknowledged; a peek sends, an acknowledgement discards, a retransmission is another peek. Up: what the
 //! socket took is acknowledged, the rest waits in a bounded pool and closes the window.
 //!
-//! Inputs (segments, socket events, timers) only record facts; [`Tcp::settle`] then acts on all of them, once a flow
+//! Inputs (segments, socket events, timers) only record what is pending; [`Tcp::flush`] then acts on all of it, once a flow
 //! and burst, in an order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
@@ -52,7 +52,7 @@ const TIME_WAIT: Duration = Duration::from_secs(60);
 /// So many are remembered for so long; with more, the oldest are forgotten before.
 const MOST_WAITING: usize = 8192;
 /// How long a listener waits for a descriptor before it tries again: others than our connections have some, too.
-const HUNGER: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 
@@ -83,7 +83,7 @@ enum Ended {
 pub struct Tcp<S> {
     connections: Slab<Connection<S>>,
     table: Table,
-    /// Connections with facts that were not acted on.
+    /// Connections with pending work.
     dirty: Vec<u32>,
     /// Connections in TIME_WAIT, oldest first; some may be gone already.
     waiting: VecDeque<FlowId>,
@@ -96,9 +96,9 @@ pub struct Tcp<S> {
     /// The slot to look at next for a connection to probe.
     next_look: u32,
     /// Listeners that found no descriptor for a client.
-    starved: Vec<FlowId>,
+    waiting_for_descriptor: Vec<FlowId>,
     /// When they look again at the latest.
-    fed_at: Option<Instant>,
+    accept_retry_at: Option<Instant>,
 }
 
 /// The IP header of a segment that we make.
@@ -125,8 +125,8 @@ impl<S> Tcp<S> {
             half_closed: VecDeque::new(),
             stalled: VecDeque::new(),
             next_look: 0,
-            starved: Vec::new(),
-            fed_at: None,
+            waiting_for_descriptor: Vec::new(),
+            accept_retry_at: None,
         }
     }
 
@@ -163,14 +163,14 @@ impl<S> Tcp<S> {
             }
             return;
         };
-        ctx.net.at_hand = Some(self.id(index, ctx.net));
+        ctx.net.current_flow = Some(self.id(index, ctx.net));
         match self
             .connections
             .at_mut(index)
             .receive(index, segment, frame, burst, ctx)
         {
             Verdict::Ignored => {}
-            Verdict::Changed => self.mark(index),
+            Verdict::Changed => self.mark_dirty(index),
             Verdict::Unacceptable => open::reply_reset(ip, segment, ctx),
             Verdict::Reset => {
                 ctx.net.counters.tcp_reset_by_guest += 1;
@@ -202,7 +202,7 @@ impl<S> Tcp<S> {
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
             // A connection that ended within the burst left its place in the list.
-            if !self.connections.contains(index) || !self.connections.at(index).facts.dirty {
+            if !self.connections.contains(index) || !self.connections.at(index).pending.dirty {
                 continue;
             }
             let parts: ArrayVec<_, BURST> = burst
@@ -213,7 +213,7 @@ impl<S> Tcp<S> {
                 .collect();
             let id = self.id(index, ctx.net);
             // One flow's panic is not to keep the others' data back.
-            if !ctx.survives(|ctx| self.settle(index, &parts, ctx)) {
+            if !ctx.catch_panic(|ctx| self.flush(index, &parts, ctx)) {
                 self.close(id, ctx);
             }
         }
@@ -231,14 +231,14 @@ impl<S> Tcp<S> {
         let Some(connection) = self.connections.get_mut(flow.index, flow.generation) else {
             return;
         };
-        let facts = &mut connection.facts;
-        facts.readable |= ready.readable || ready.end || ready.error;
-        facts.writable |= ready.writable;
-        facts.watching &= !ready.writable;
+        let pending = &mut connection.pending;
+        pending.readable |= ready.readable || ready.end || ready.error;
+        pending.writable |= ready.writable;
+        pending.watching &= !ready.writable;
         // A reset ends both directions too, but it is no FIN: a peek behind the data says so.
-        facts.error |= ready.error;
-        facts.urgent |= ready.urgent;
-        facts.end = (facts.end || ready.end) && !facts.error;
+        pending.error |= ready.error;
+        pending.urgent |= ready.urgent;
+        pending.end = (pending.end || ready.end) && !pending.error;
         if let State::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);
         }
@@ -252,7 +252,7 @@ impl<S> Tcp<S> {
         {
             return self.end(flow.index, Ended::Failed(failure), ctx);
         }
-        self.settle(flow.index, &[], ctx);
+        self.flush(flow.index, &[], ctx);
     }
 
     /// A connection's timer.
@@ -295,29 +295,33 @@ impl<S> Tcp<S> {
             }
             State::Failed => {}
         }
-        self.settle(flow.index, &[], ctx);
+        self.flush(flow.index, &[], ctx);
     }
 
     /// A connection that was stopped by its quantum or by the link goes on.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
-            connection.facts.queued = false;
-            connection.facts.parked = false;
+            connection.pending.queued = false;
+            connection.pending.parked = false;
             if connection.state == State::Failed {
                 self.reset(flow.index, ctx);
             } else {
-                self.settle(flow.index, &[], ctx);
+                self.flush(flow.index, &[], ctx);
             }
         }
     }
 
     /// An acknowledgement has waited long enough for an answer to go with.
-    pub fn handle_owed<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+    pub fn handle_delayed_ack<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
-            connection.facts.owing = false;
-            if connection.facts.ack_later {
-                connection.facts.ack = true;
-                self.settle(flow.index, &[], ctx);
+            connection.pending.ack_is_delayed = false;
+            if connection.pending.ack_later {
+                connection.pending.ack = true;
+                self.flush(flow.index, &[], ctx);
             }
         }
     }
@@ -341,17 +345,17 @@ impl<S> Tcp<S> {
             .map(|(_, _, connection)| connection.key.remote.ip())
     }
 
-    /// Acts on a connection's facts.
-    fn settle<H: Host<Socket = S>, T: Transmit>(
+    /// Acts on what is pending on a connection.
+    fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let id = self.id(index, ctx.net);
-        ctx.net.at_hand = Some(id);
+        ctx.net.current_flow = Some(id);
         let connection = self.connections.at_mut(index);
-        match connection.settle(id, parts, ctx) {
+        match connection.flush(id, parts, ctx) {
             Ok(()) => {
                 connection.arm(id, ctx);
                 self.watch_queue(id, ctx);
@@ -379,7 +383,7 @@ impl<S> Tcp<S> {
                     if self.waiting.len() > MOST_WAITING {
                         self.forget_oldest(ctx);
                     }
-                    self.feed(ctx);
+                    self.retry_accept(ctx);
                     return;
                 }
             }
@@ -414,7 +418,7 @@ impl<S> Tcp<S> {
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.park(id, ctx.net);
-        self.feed(ctx);
+        self.retry_accept(ctx);
     }
 
     /// The name of a connection.
@@ -422,10 +426,10 @@ impl<S> Tcp<S> {
         net.flow(Kind::Tcp, index, self.connections.generation(index))
     }
 
-    fn mark(&mut self, index: u32) {
-        let facts = &mut self.connections.at_mut(index).facts;
-        if !facts.dirty {
-            facts.dirty = true;
+    fn mark_dirty(&mut self, index: u32) {
+        let pending = &mut self.connections.at_mut(index).pending;
+        if !pending.dirty {
+            pending.dirty = true;
             self.dirty.push(index);
         }
     }
@@ -486,18 +490,18 @@ impl<S> Tcp<S> {
             }
             self.waiting.pop_front();
         }
-        self.feed(ctx);
+        self.retry_accept(ctx);
     }
 
     /// A descriptor may be free: listeners that lacked one look again.
-    pub fn feed<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        self.fed_at = None;
-        ctx.net.ready.extend(self.starved.drain(..));
+    pub fn retry_accept<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        self.accept_retry_at = None;
+        ctx.net.ready.extend(self.waiting_for_descriptor.drain(..));
     }
 
     /// When listeners are to be fed, whether a connection has ended or not.
-    pub fn next_feed(&self) -> Option<Instant> {
-        self.fed_at
+    pub fn next_accept_retry(&self) -> Option<Instant> {
+        self.accept_retry_at
     }
 }
 
@@ -514,41 +518,41 @@ impl<S> Connection<S> {
         open::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
     }
 
-    fn settle<H: Host<Socket = S>, T: Transmit>(
+    fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Ended> {
-        self.facts.dirty = false;
+        self.pending.dirty = false;
         match self.state {
             State::Connecting { .. } | State::Failed => return Ok(()),
             State::SynReceived | State::SynSent => {
-                if self.facts.handshake {
+                if self.pending.handshake {
                     self.send_handshake(id, ctx);
                     return Ok(());
                 }
             }
             State::Open => {
-                self.deliver(parts, ctx)?;
+                self.flush_to_host(parts, ctx)?;
                 self.discard(ctx.host)?;
-                self.widen(id, ctx.host, ctx.net);
+                self.update_window(id, ctx.host, ctx.net);
                 self.down.judge();
                 self.resend(id, ctx)?;
                 self.fill(id, ctx)?;
-                self.meter();
+                self.account();
             }
             State::TimeWait { .. } => {}
         }
-        if self.facts.ack {
+        if self.pending.ack {
             let seq = match self.state {
                 State::Open => self.down.acceptable(),
                 _ => self.down.max,
             };
             self.send_bare(id, seq, Flags::ACK, None, ctx);
-        } else if self.facts.ack_later && !self.facts.owing {
-            self.facts.owing = true;
-            ctx.net.owe(id, ctx.now);
+        } else if self.pending.ack_later && !self.pending.ack_is_delayed {
+            self.pending.ack_is_delayed = true;
+            ctx.net.delay_ack(id, ctx.now);
         }
         if self.state == State::Open && self.up.closed && self.down.closed {
             return Err(Ended::Closed);
@@ -567,7 +571,7 @@ impl<S> Connection<S> {
                 // Behind the end there is nothing to read, whatever events say.
                 let unsent = match self.down.eof {
                     true => self.down.fin.is_none(),
-                    false => self.facts.readable,
+                    false => self.pending.readable,
                 };
                 self.down.arm_retry(unsent, ctx.now);
                 match self.down.recovery.retry {

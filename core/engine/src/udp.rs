@@ -25,9 +25,9 @@ use core::time::Duration;
 
 use crate::ctx::{Ctx, Net};
 use crate::egress::Protocol;
-use crate::inspect::{Flow, Phase, SLOTS, Traffic};
-use crate::peers::FlowKey;
+use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::policy::Policy;
+use crate::siblings::FlowKey;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
@@ -170,7 +170,7 @@ impl<S> Udp<S> {
     }
 
     /// A page of endpoints, and how many slots there are.
-    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+    pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let endpoints = self.endpoints.part(first, SLOTS);
         let flows = endpoints.map(|(index, generation, (guest, _), endpoint)| Flow {
             id: net.flow(Kind::Udp, index, generation),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{io, iter};
 
-use pontoon_engine::peers::{FlowKey, Handed};
-use pontoon_engine::{Frame, Instant, Peers, WorkerId, flow_rate};
+use pontoon_engine::siblings::{FlowKey, Handed};
+use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 
 use crate::Update;
@@ -153,7 +153,7 @@ impl Drop for EndsAll {
     }
 }
 
-impl Peers for Member {
+impl Siblings for Member {
     fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
         self.mesh.directory.owner(key)
     }

@@ -4,8 +4,8 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use pontoon_engine::peers::{FlowKey, Handed};
-use pontoon_engine::{Frame, Instant, Peers, WorkerId, flow_rate};
+use pontoon_engine::siblings::{FlowKey, Handed};
+use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
@@ -134,7 +134,7 @@ impl SimMesh {
     }
 }
 
-impl Peers for SimMember {
+impl Siblings for SimMember {
     fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
         self.mesh.lock().owners.get(&name(key)).copied()
     }

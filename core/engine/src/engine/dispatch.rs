@@ -7,7 +7,7 @@ use super::{Gathered, Protocols};
 use crate::ctx::{Ctx, Net, Routed};
 use crate::fragment::Reassembly;
 use crate::local::{self, Handled};
-use crate::peers::{self, Handed, Origin};
+use crate::siblings::{self, Handed, Origin};
 use crate::tcp::path_mtu::TooBig;
 use crate::{Frame, Host, Transmit, policy};
 
@@ -23,7 +23,7 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     match frame::parse(frame.head, frame.len) {
         Ok(parsed) => {
             if is_unicast(parsed.source) {
-                ctx.net.hear_from(parsed.source);
+                ctx.net.learn_guest_mac(parsed.source);
             }
             if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
                 take_fragment(reassembly, protocols, &parsed, ip, frame, gathered, ctx);
@@ -81,7 +81,7 @@ impl<S> Protocols<S> {
             Transport::Tcp(segment) => {
                 if is_dns(ctx.net, ip, segment.destination_port) {
                     // The first worker's forwarder is the one that learns which resolvers do not answer.
-                    let routed = ctx.net.hand_over(peers::FIRST, frame);
+                    let routed = ctx.net.hand_over(siblings::FIRST, frame);
                     if routed == Routed::HandedOver {
                         return;
                     }
@@ -91,7 +91,7 @@ impl<S> Protocols<S> {
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
             }
             Transport::Udp(udp) if is_dns(ctx.net, ip, udp.destination_port) => {
-                let routed = ctx.net.hand_over(peers::FIRST, frame);
+                let routed = ctx.net.hand_over(siblings::FIRST, frame);
                 if routed == Routed::Here {
                     self.dns.handle_query(frame, ip, udp, ctx);
                 }
@@ -100,7 +100,7 @@ impl<S> Protocols<S> {
             Transport::Icmp(icmp) => match TooBig::read(frame, ip, icmp) {
                 Some(too_big) => self.tcp.handle_too_big(&too_big, frame, ctx),
                 None => {
-                    let routed = ctx.net.hand_over(peers::FIRST, frame);
+                    let routed = ctx.net.hand_over(siblings::FIRST, frame);
                     if routed == Routed::Here {
                         self.icmp.handle_message(frame, ip, icmp, ctx);
                     }
@@ -143,8 +143,8 @@ fn take_fragment<H: Host, T: Transmit>(
     gathered: &mut Gathered<'_>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
-    if let (Some(peers), Some(fragment)) = (&ctx.net.peers, ip.fragment) {
-        let reassembler = peers.reassembler(ip.source, ip.destination, fragment.id);
+    if let (Some(siblings), Some(fragment)) = (&ctx.net.siblings, ip.fragment) {
+        let reassembler = siblings.reassembler(ip.source, ip.destination, fragment.id);
         let routed = ctx.net.hand_over(reassembler, frame);
         if routed == Routed::HandedOver {
             return;

@@ -122,7 +122,7 @@ impl Down {
     }
 
     /// `bytes` in whole segments: a part of one would be a frame more for the guest to take.
-    pub(super) const fn portion(&self, bytes: u32) -> u32 {
+    pub(super) const fn whole_segments(&self, bytes: u32) -> u32 {
         bytes / self.mss * self.mss
     }
 
@@ -145,9 +145,9 @@ impl Down {
     }
 }
 
-/// Facts about a connection that [`settle`](super::settle) has not acted on.
+/// State of a connection that [`flush`](super::Tcp::flush) has not acted on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct Pending {
     /// The receive queue may have bytes that were not sent yet.
     pub(super) readable: bool,
     /// The socket may have room for what is spilled.
@@ -167,8 +167,8 @@ pub(super) struct Facts {
     /// or one that may wait for an answer to go with,
     pub(super) ack_later: bool,
     /// and the flow is in the list of those that are.
-    pub(super) owing: bool,
-    /// In the list of flows to settle.
+    pub(super) ack_is_delayed: bool,
+    /// In the list of flows to flush.
     pub(super) dirty: bool,
     /// In the list of flows that wait for the link.
     pub(super) parked: bool,
@@ -190,7 +190,7 @@ pub(super) struct Connection<S> {
     /// The host connection; none once it is over.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
-    pub(super) facts: Facts,
+    pub(super) pending: Pending,
     /// A keepalive probe came, and the host connection does the same.
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
@@ -220,7 +220,7 @@ impl<S> Connection<S> {
             state,
             socket: None,
             timer: Timer::default(),
-            facts: Facts::default(),
+            pending: Pending::default(),
             keepalive: false,
             active_close: false,
             listener: None,

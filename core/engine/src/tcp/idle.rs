@@ -41,7 +41,7 @@ impl<S> Connection<S> {
 
     /// The silence before the first probe, and before each other one.
     const fn probe_times(&self) -> (Duration, Duration) {
-        if self.facts.shortage {
+        if self.pending.shortage {
             (SHORTAGE, SHORT_INTERVAL)
         } else if self.up.fin.is_some() && !self.down.eof {
             (FIN_TIMEOUT, SHORT_INTERVAL)
@@ -52,7 +52,7 @@ impl<S> Connection<S> {
 
     /// When [`Tcp::handle_idle`] has something to do, unless something happens before.
     pub(super) fn idle_deadline(&self) -> Instant {
-        if self.is_half_closed() && !self.facts.yields {
+        if self.is_half_closed() && !self.pending.yields {
             return self.heard + YIELDS;
         }
         let (first, every) = self.probe_times();
@@ -89,13 +89,13 @@ impl<S> Tcp<S> {
     ) -> Result<(), Ended> {
         let connection = self.connections.at_mut(id.index);
         if connection.down.recovery.unanswered == 0 && ctx.now.since(connection.heard) < SHORTAGE {
-            connection.facts.shortage = false;
+            connection.pending.shortage = false;
         }
         if ctx.now < connection.idle_deadline() {
             return Ok(());
         }
-        if connection.is_half_closed() && !connection.facts.yields {
-            connection.facts.yields = true;
+        if connection.is_half_closed() && !connection.pending.yields {
+            connection.pending.yields = true;
             self.yields(id);
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl<S> Tcp<S> {
             self.half_closed.retain(|old| {
                 connections
                     .get(old.index, old.generation)
-                    .is_some_and(|connection| connection.facts.yields)
+                    .is_some_and(|connection| connection.pending.yields)
             });
         }
         self.half_closed.push_back(id);
@@ -134,7 +134,7 @@ impl<S> Tcp<S> {
                 continue;
             };
             if !connection.is_half_closed() || ctx.now.since(connection.heard) < YIELDS {
-                connection.facts.yields = false;
+                connection.pending.yields = false;
                 connection.arm(old, ctx);
                 self.half_closed.remove(at);
             } else {
@@ -213,7 +213,7 @@ impl<S> Tcp<S> {
             let id = self.id(index, ctx.net);
             let connection = self.connections.at_mut(index);
             if connection.state == State::Open && ctx.now.since(connection.heard) >= SHORTAGE {
-                connection.facts.shortage = true;
+                connection.pending.shortage = true;
                 connection.arm(id, ctx);
             }
         }

@@ -13,7 +13,7 @@ use rand_chacha::rand_core::RngCore;
 use super::connection::{Connection, Key, SCALE, State, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
-use super::{HUNGER, Tcp};
+use super::{ACCEPT_RETRY, Tcp};
 use crate::ctx::{Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Destination, Protocol};
@@ -92,7 +92,7 @@ impl<S> Tcp<S> {
                 self.end_victim(victim, ctx);
                 match progress {
                     Connect::Done => self.established(index, ctx),
-                    Connect::Pending => self.settle(index, &[], ctx),
+                    Connect::Pending => self.flush(index, &[], ctx),
                 }
             }
         }
@@ -109,8 +109,8 @@ impl<S> Tcp<S> {
             .connect_times
             .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         connection.state = State::SynReceived;
-        connection.facts.handshake = true;
-        self.settle(index, &[], ctx);
+        connection.pending.handshake = true;
+        self.flush(index, &[], ctx);
     }
 
     /// Resets a connection, on both sides, that policy refuses by now.
@@ -206,10 +206,10 @@ impl<S> Tcp<S> {
                 Err(Failure::Exhausted) => {
                     // Looked at again when a connection ends: its descriptor is then free.
                     ctx.net.counters.host_exhausted += 1;
-                    if !self.starved.contains(&listener) {
-                        self.starved.push(listener);
+                    if !self.waiting_for_descriptor.contains(&listener) {
+                        self.waiting_for_descriptor.push(listener);
                     }
-                    self.fed_at.get_or_insert(ctx.now + HUNGER);
+                    self.accept_retry_at.get_or_insert(ctx.now + ACCEPT_RETRY);
                     return false;
                 }
                 // Nobody else waits, or the port is published no more.
@@ -253,14 +253,14 @@ impl<S> Tcp<S> {
         let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
         connection.listener = Some(listener);
-        connection.facts.handshake = true;
+        connection.pending.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
         let index = self.add(connection, ctx);
         if let Some(old) = reused {
             self.replace(old, ctx);
         }
         self.end_victim(victim, ctx);
-        self.settle(index, &[], ctx);
+        self.flush(index, &[], ctx);
     }
 
     /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
@@ -359,7 +359,7 @@ impl<S> Connection<S> {
         if !self.send_bare(id, iss, flags, Some(syn), ctx) {
             return;
         }
-        self.facts.handshake = false;
+        self.pending.handshake = false;
         let down = &mut self.down;
         if down.nxt == iss {
             down.rtt.sent(iss + 1, ctx.now);
@@ -375,7 +375,7 @@ impl<S> Connection<S> {
     pub(super) fn retry_handshake(&mut self, now: Instant) -> bool {
         if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
             self.down.rtt.backoff += 1;
-            self.facts.handshake = true;
+            self.pending.handshake = true;
             self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
         }
         self.down.rtt.backoff < MOST_SYNS

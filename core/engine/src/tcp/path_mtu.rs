@@ -59,10 +59,10 @@ impl<S> Tcp<S> {
             ctx.net.hand_over_to_owner(&too_big.key.into(), frame);
             return;
         };
-        ctx.net.at_hand = Some(self.id(index, ctx.net));
+        ctx.net.current_flow = Some(self.id(index, ctx.net));
         if self.connections.at_mut(index).narrow(too_big) {
             ctx.net.counters.tcp_too_big += 1;
-            self.mark(index);
+            self.mark_dirty(index);
         }
     }
 }

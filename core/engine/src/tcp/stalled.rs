@@ -49,7 +49,7 @@ impl Default for Held {
 impl<S> Connection<S> {
     /// Returns true if the receive queue may have data that the guest has not acknowledged.
     pub(super) fn holds_data(&self) -> bool {
-        self.state == State::Open && (self.facts.readable || self.down.max.after(self.down.una))
+        self.state == State::Open && (self.pending.readable || self.down.max.after(self.down.una))
     }
 
     /// Counts so much of the budget as held by this connection.
@@ -90,8 +90,8 @@ impl<S> Tcp<S> {
         let queued = socket.map_or(0, |socket| ctx.host.tcp_receive_memory(socket));
         let is_stalled = taken < queued;
         connection.count_held(if is_stalled { queued } else { 0 }, ctx.net);
-        if is_stalled && !connection.facts.listed_as_stalled {
-            connection.facts.listed_as_stalled = true;
+        if is_stalled && !connection.pending.listed_as_stalled {
+            connection.pending.listed_as_stalled = true;
             self.list_stalled(id);
         }
         while ctx.net.stalled_bytes > BUDGET
@@ -129,7 +129,7 @@ impl<S> Tcp<S> {
                 }
                 resumed => {
                     if let Some(connection) = resumed {
-                        connection.facts.listed_as_stalled = false;
+                        connection.pending.listed_as_stalled = false;
                     }
                     self.stalled.remove(at);
                 }

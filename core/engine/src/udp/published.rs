@@ -9,7 +9,7 @@ use super::{BESIDE, Endpoint, Udp};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
-use crate::peers::FlowKey;
+use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
@@ -24,7 +24,7 @@ impl<S> Udp<S> {
         published: Published,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
-        self.cede(published, ctx);
+        self.yield_port(published, ctx);
         let Some(guest) = guest(published, ctx.net) else {
             return Ok(());
         };
@@ -33,7 +33,11 @@ impl<S> Udp<S> {
     }
 
     /// The endpoint behind a published port goes, unless it is a published port's.
-    pub fn cede<H: Host<Socket = S>, T: Transmit>(&mut self, published: Published, ctx: &mut Ctx<'_, H, T>) {
+    pub fn yield_port<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        published: Published,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         let guest = guest(published, ctx.net);
         if let Some(index) = guest.and_then(|guest| self.endpoints.find(&(guest, 0)))
             && self.endpoints.at(index).published.is_none()

@@ -11,9 +11,9 @@ use super::peers::{Group, Peer, Place, Side};
 use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Routed};
-use crate::gate::Packet;
+use crate::egress_check::Packet;
 use crate::host::DatagramMeta;
-use crate::peers::FlowKey;
+use crate::siblings::FlowKey;
 use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
@@ -70,7 +70,7 @@ impl<S> Udp<S> {
             return;
         };
         // They may be another flow's than the one at hand.
-        if !ctx.survives(|ctx| self.send(&run, &gather.parts, ctx)) {
+        if !ctx.catch_panic(|ctx| self.send(&run, &gather.parts, ctx)) {
             let Route {
                 index, generation, ..
             } = run.route;
@@ -157,7 +157,7 @@ impl<S> Udp<S> {
                 (index, index)
             }
         };
-        ctx.net.at_hand = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
+        ctx.net.current_flow = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
         let owner = self.owner(index);
         let endpoint = self.endpoints.at_mut(index);
         let from = match peer {

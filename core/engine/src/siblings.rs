@@ -30,7 +30,7 @@ pub enum FlowKey {
 pub const FIRST: WorkerId = WorkerId(0);
 
 /// What a worker asks of the others, and of what they share.
-pub trait Peers: Debug + Send {
+pub trait Siblings: Debug + Send {
     /// Whose flow this is.
     fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
 
