@@ -1,4 +1,4 @@
-//! What happened: plain counts, the tests' oracle and the source of every statistic.
+//! Event counters: the tests' oracle and the source of every statistic.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
@@ -72,7 +72,8 @@ counters! {
     tcp_guest_silent,
     /// Half-closed connections reset to make room for a new flow.
     tcp_half_closed_evicted,
-    /// Connections reset because their guest did not take what it was sent, and too much memory of the host was held for it.
+    /// Connections reset because their guest did not take what it was sent, and too much memory of the host was held
+    /// for it.
     tcp_stalled_evicted,
     /// Segments sent to the guest again.
     tcp_retransmits,

@@ -1,4 +1,4 @@
-//! What every protocol's handler is given: the world, the shared state, the time.
+//! The context of every protocol's handler: the host, the link, the shared state, the time.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -23,13 +23,13 @@ use crate::{FlowId, Frame, Instant, Kind, WorkerId, flow_rate};
 /// State shared by the protocols of one worker.
 #[derive(Debug)]
 pub struct Net {
-    /// What was decided at the start.
+    /// The configuration.
     pub config: Config,
-    /// Who may be reached.
+    /// The egress policy.
     pub policy: Policy,
-    /// What happened.
+    /// The counters.
     pub counters: Counters,
-    /// How long connects took that came to something, in nanoseconds.
+    /// The durations of successful connects, in nanoseconds.
     pub connect_times: Histogram<{ CONNECT_TIMES.len() }>,
     /// Memory for what the host does not take yet.
     pub pool: Pool,
@@ -47,9 +47,9 @@ pub struct Net {
     pub(crate) reclaimed: u32,
     /// When the last flow would have begun, had all come evenly: [`flow_rate`].
     pub flow_due: Instant,
-    /// What holds data back that is too fast.
+    /// The bandwidth limiter.
     pub(crate) throttle: Throttle,
-    /// Where datagrams were too big for the host's interface.
+    /// Destinations for which datagrams were too big for the host's interface.
     pub(crate) narrow: NarrowPaths,
     /// Every timer.
     pub timers: Wheel,
@@ -59,11 +59,11 @@ pub struct Net {
     pub worker: WorkerId,
     /// The other workers, where there are any.
     pub(crate) siblings: Option<Box<dyn Siblings>>,
-    /// Where connections are written down.
+    /// The record of connections.
     pub(crate) ledger: Option<Box<dyn Ledger>>,
     /// Connections that an engine before this one had, and that the guest was not asked about yet.
     pub(crate) orphans: Vec<Ends>,
-    /// Where the packet at hand comes from.
+    /// The origin of the current packet.
     pub(crate) origin: Origin,
     /// The guest's Ethernet address, learned from its frames.
     pub guest_mac: Mac,
@@ -90,8 +90,9 @@ pub(crate) enum Routed {
     HandedOver,
 }
 
-/// How long an acknowledgement waits for an answer to go with, unless the worker sleeps earlier: as long as a worker looks
-/// around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a guest's Nagle algorithm stalls.
+/// The longest delay of an acknowledgement that waits for an answer to carry it, unless the worker sleeps earlier: as
+/// long as a worker looks around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a
+/// guest's Nagle algorithm stalls.
 const DELAYED_ACK: Duration = Duration::from_micros(50);
 
 impl Net {
@@ -139,8 +140,8 @@ impl Net {
         }
     }
 
-    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate. Returns false, and
-    /// counts a refusal, if either does not allow it. [`Self::opened`] counts the flow itself.
+    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate. Returns false,
+    /// and counts a refusal, if either does not allow it. [`Self::opened`] counts the flow itself.
     pub fn admit(&mut self, now: Instant) -> bool {
         if self.is_full() || !self.count_against_rate(now) {
             self.counters.flows_refused += 1;
@@ -160,9 +161,9 @@ impl Net {
         flow_rate::admit(&mut self.flow_due, rate, now)
     }
 
-    /// Whether there are as many flows as `--max-flows` allows, those of other workers among them: clients of a published
-    /// port may all come to one worker, so that a share for each would refuse some where there is room. Workers that open
-    /// flows at the same moment may each go one beyond.
+    /// Returns true if there are as many flows as `--max-flows` allows, those of other workers among them: clients of a
+    /// published port may all come to one worker, so that a share for each would refuse some where there is room.
+    /// Workers that open flows at the same moment may each go one beyond.
     pub(crate) fn is_full(&self) -> bool {
         let flows = self
             .siblings
@@ -171,8 +172,8 @@ impl Net {
         flows.saturating_sub(self.reclaimed) >= self.config.max_flows
     }
 
-    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted when the handler of the
-    /// frame or event at hand has returned, as that handler has no access to it. False: no such flow is left.
+    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted when the handler of
+    /// the frame or event at hand has returned, as that handler has no access to it. False: no such flow is left.
     pub(crate) fn reclaim(&mut self) -> bool {
         let is_left = self.reclaimed < self.evictable;
         self.reclaimed += u32::from(is_left);
@@ -196,8 +197,9 @@ impl Net {
         }
     }
 
-    /// Hands a frame that opens a flow over to the worker that can evict a flow for it, where there are as many flows as
-    /// `--max-flows` allows and this worker has none to evict. `Here`: the flow is this worker's to open or to refuse.
+    /// Hands a frame that opens a flow over to the worker that can evict a flow for it, where there are as many flows
+    /// as `--max-flows` allows and this worker has none to evict. `Here`: the flow is this worker's to open or to
+    /// refuse.
     pub(crate) fn hand_over_to_evict(&mut self, frame: &Frame<'_>) -> Routed {
         if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
             return Routed::Here;
@@ -212,7 +214,8 @@ impl Net {
         }
     }
 
-    /// Whether the UDP endpoints of all workers hold as many ports of the host in this family as `--max-udp-ports` allows.
+    /// Returns true if the UDP endpoints of all workers hold as many ports of the host in this family as
+    /// `--max-udp-ports` allows.
     pub(crate) fn is_out_of_ports(&self, family_of: IpAddr) -> bool {
         let own = self.ports[usize::from(family_of.is_ipv6())];
         let ports = self
@@ -254,8 +257,8 @@ impl Net {
         }
     }
 
-    /// Whether clients of the published TCP port at `place` have three fourths of `--max-flows`, which is all that one
-    /// port's clients may have: the rest is for the guest's own connections and for other ports.
+    /// Returns true if clients of the published TCP port at `place` have three fourths of `--max-flows`, which is all
+    /// that one port's clients may have: the rest is for the guest's own connections and for other ports.
     pub(crate) fn has_share(&self, place: u32) -> bool {
         let clients = match &self.siblings {
             Some(siblings) => siblings.clients(place),
@@ -372,7 +375,7 @@ impl Net {
     }
 }
 
-/// What a handler works with.
+/// The context of a handler.
 pub struct Ctx<'a, H, T> {
     /// Host sockets.
     pub host: &'a mut H,

@@ -89,14 +89,14 @@ impl<H: Host> Engine<H> {
         self.net.ledger = Some(ledger);
     }
 
-    /// `orphans` are the connections of an engine whose place this one takes: the guest is asked about them, some in each
-    /// turn of [`Self::handle_ready`].
+    /// `orphans` are the connections of an engine whose place this one takes: the guest is asked about them, some in
+    /// each turn of [`Self::handle_ready`].
     pub fn ask_about(&mut self, orphans: Vec<Ends>) {
         self.net.orphans = orphans;
     }
 
-    /// Takes over the ports that are published from the start, before the first packet. With several workers, the UDP ports
-    /// among them are [`FIRST`](crate::siblings::FIRST)'s.
+    /// Takes over the ports that are published from the start, before the first packet. With several workers, the UDP
+    /// ports among them are [`FIRST`](crate::siblings::FIRST)'s.
     ///
     /// # Errors
     /// A socket of the configuration is not there.
@@ -112,8 +112,8 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
-    /// From now on the host's socket at `place` is that of `published`: a new one, or one that led to another port of the
-    /// guest's.
+    /// From now on the host's socket at `place` is that of `published`: a new one, or one that led to another port of
+    /// the guest's.
     ///
     /// # Errors
     /// There is no such socket.
@@ -173,8 +173,8 @@ impl<H: Host> Engine<H> {
         protocols.udp.yield_port(published, ctx);
     }
 
-    /// How many frames may be taken from the link now: as many as the guest's bandwidth leaves room for if they are of the
-    /// largest, and at least one. 0: they have to wait there, until [`Self::handle_timeout`].
+    /// Returns the number of frames that may be taken from the link now: as many as the guest's bandwidth leaves room
+    /// for if they are of the largest, and at least one. 0: they have to wait there, until [`Self::handle_timeout`].
     pub fn frames_allowed(&mut self, now: Instant) -> usize {
         match self.net.throttle.up(now) {
             0 => 0,
@@ -338,8 +338,8 @@ impl<H: Host> Engine<H> {
         });
     }
 
-    /// Has one frame or event handled, which concerns the flow `about`, or one that its handler finds. A panic there costs
-    /// that flow, which is returned, and nothing else; without one, it costs the frame.
+    /// Has one frame or event handled, which concerns the flow `about`, or one that its handler finds. A panic there
+    /// costs that flow, which is returned, and nothing else; without one, it costs the frame.
     ///
     /// A panic in closing the flow is passed on: then more is broken than one flow, and the process has to go.
     fn guarded<T: Transmit>(
@@ -393,13 +393,13 @@ impl<H: Host> Engine<H> {
         (&mut self.protocols, ctx)
     }
 
-    /// Whether [`Self::handle_ready`] has something to do.
+    /// Returns true if [`Self::handle_ready`] has something to do.
     #[must_use]
     pub fn has_ready(&self) -> bool {
         !self.net.ready.is_empty()
     }
 
-    /// Whether some flow waits for room on the link.
+    /// Returns true if some flow waits for room on the link.
     #[must_use]
     pub fn has_parked(&self) -> bool {
         !self.net.parked.is_empty()
@@ -427,7 +427,7 @@ impl<H: Host> Engine<H> {
         self.net.config.resolvers = resolvers;
     }
 
-    /// What the host owns has changed: addresses, and ranges of which it takes every address for its own. Flows to them
+    /// Sets the host's own addresses, and ranges of which it takes every address for its own. Flows to them
     /// end, unless they are permitted.
     pub fn set_owned_addresses<T: Transmit>(
         &mut self,
@@ -513,13 +513,13 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.net.counters
     }
 
-    /// How long connects took that came to something, in nanoseconds, to the turn of the worker's loop.
+    /// Returns the durations of successful connects, in nanoseconds, to the turn of the worker's loop.
     #[must_use]
     pub fn connect_times(&self) -> &Histogram<{ CONNECT_TIMES.len() }> {
         &self.net.connect_times

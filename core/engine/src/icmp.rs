@@ -44,7 +44,7 @@ struct Echo<S> {
     opened: Instant,
     used: Instant,
     traffic: Traffic,
-    /// Where the last request went, as the guest wrote it.
+    /// The destination of the last request, as the guest wrote it.
     asked: IpAddr,
     /// Somebody has answered.
     answered: bool,
@@ -74,7 +74,7 @@ impl<S> Icmp<S> {
         self.echoes.len()
     }
 
-    /// Whether no id holds a slot.
+    /// Returns true if no id holds a slot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -442,7 +442,7 @@ impl<S> Icmp<S> {
 }
 
 impl<S> Echo<S> {
-    /// What the guest knows `remote` by; `None` for one that it could not have written to.
+    /// Returns the guest's address for `remote`; `None` for one that it could not have sent to.
     fn written(&self, remote: IpAddr, net: &Net) -> Option<IpAddr> {
         match self.rewritten {
             Some((rewritten, written)) if rewritten == remote => Some(written),
@@ -513,8 +513,8 @@ fn emit_reply<T: Transmit>(
 /// RFC 5508 REQ-2: not below 60 s.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Ids at one time: a fourth of those that the host's kernel has for the ping sockets of all programs and both families.
-/// One worker has all ids of the guest.
+/// Ids at one time: a fourth of those that the host's kernel has for the ping sockets of all programs and both
+/// families. One worker has all ids of the guest.
 const MOST_IDS: usize = 1 << 14;
 
 /// Bytes that one flow may receive before others have their turn, and what a receive costs at least, or when it

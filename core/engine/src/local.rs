@@ -1,4 +1,4 @@
-//! What the guest thinks is on its LAN: address resolution, router and address configuration, and somebody who
+//! Services that the guest finds on its LAN: address resolution, router and address configuration, and somebody who
 //! answers a ping.
 //!
 //! Each service is one file and answers in place from what the configuration says; none keeps state. This comes
@@ -20,7 +20,7 @@ use pontoon_wire::frame::{self, Body, Transport};
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Whether a frame was a local service's.
+/// The result of offering a frame to the local services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// It was: answered, or swallowed where there is nothing to say.

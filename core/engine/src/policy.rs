@@ -1,4 +1,4 @@
-//! Who may send, and who may be reached: decided once, before a socket exists.
+//! The policy on senders and destinations, applied once, before a socket exists.
 //!
 //! A sender is somebody to whom an answer could go ([`may_send`]). About the destination there are three questions.
 //! First what the guest wrote: some classes of addresses are refused whatever flags were given, as
@@ -21,7 +21,8 @@ pub use owned::Owned;
 /// Why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not given.
+    /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not
+    /// given.
     Class,
     /// An address of the guest's subnet behind which there is nobody.
     Nobody,
@@ -44,14 +45,15 @@ pub struct Policy {
     pub host_addresses: bool,
     /// Metadata services may be reached.
     pub metadata: bool,
-    /// What the host owns, followed while running.
+    /// The host's own addresses, updated while running.
     pub owned: Owned,
     /// The user's rules.
     pub egress: Egress,
 }
 
 impl Policy {
-    /// Where a packet that the guest wrote to `written` may go on the host's side. An echo request's port means nothing.
+    /// Returns the host-side destination of a packet that the guest sent to `written`. An echo request's port means
+    /// nothing.
     ///
     /// # Errors
     /// It may not; nothing is opened for it.
@@ -79,7 +81,7 @@ impl Policy {
         }
     }
 
-    /// Whether the user's rules let a flow to `written` stay; without a port, whether they do for some port.
+    /// Returns true if the user's rules let a flow to `written` stay; without a port, whether they do for some port.
     #[must_use]
     pub fn permits(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
         let to = Destination {
@@ -124,9 +126,9 @@ impl Policy {
         Ok(written)
     }
 
-    /// How a client at `peer` appears to the guest: itself, or the gateway where it cannot be shown (loopback, an
-    /// address of the guest's subnets, unspecified, link-local, or of a family that the guest lacks). The caller picks
-    /// a fresh port for the gateway.
+    /// Returns the address by which a client at `peer` appears to the guest: itself, or the gateway where it cannot be
+    /// shown (loopback, an address of the guest's subnets, unspecified, link-local, or of a family that the guest
+    /// lacks). The caller picks a fresh port for the gateway.
     #[must_use]
     pub fn shown(&self, peer: IpAddr) -> IpAddr {
         let peer = peer.to_canonical();
@@ -194,8 +196,8 @@ impl Policy {
     }
 }
 
-/// Where clouds and their container platforms offer a machine its metadata, credentials among them, to whatever asks from
-/// it. Those outside of 169.254.0.0/16 would be open like any other address.
+/// Addresses at which clouds and their container platforms offer a machine its metadata, credentials among them, to
+/// anything that asks from it. Those outside of 169.254.0.0/16 would be open like any other address.
 const METADATA: [IpAddr; 10] = [
     // EC2, Google Cloud, Azure and most others.
     v4(169, 254, 169, 254),
@@ -252,8 +254,8 @@ fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
         .collect()
 }
 
-/// Whether a packet may come from this address: it names one host other than its own loopback, so that an answer could
-/// go there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7).
+/// Returns true if a packet may come from this address: it names one host other than its own loopback, so that an
+/// answer could go there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7).
 #[must_use]
 pub fn may_send(source: IpAddr) -> bool {
     match source {

@@ -11,7 +11,7 @@ use pontoon_wire::Mac;
 
 use crate::{Frame, Instant, WorkerId};
 
-/// What the directory knows a flow by.
+/// The key of a flow in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowKey {
     /// A TCP connection, by both ends as the guest sees them.
@@ -29,7 +29,7 @@ pub enum FlowKey {
 /// forwarder, which knows repeated queries and silent resolvers; published UDP ports.
 pub const FIRST: WorkerId = WorkerId(0);
 
-/// What a worker asks of the others, and of what they share.
+/// A worker's interface to the other workers, and to the state that all share.
 pub trait Siblings: Debug + Send {
     /// Whose flow this is.
     fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
@@ -88,8 +88,8 @@ pub trait Siblings: Debug + Send {
     /// A UDP endpoint of this worker's has given its port back.
     fn port_freed(&self, family_of: IpAddr);
 
-    /// Counts one more flow against a limit of `rate` a second for all workers together. Returns false, and counts nothing,
-    /// if the limit does not allow it. See [`flow_rate`](crate::flow_rate).
+    /// Counts one more flow against a limit of `rate` a second for all workers together. Returns false, and counts
+    /// nothing, if the limit does not allow it. See [`flow_rate`](crate::flow_rate).
     fn count_against_rate(&self, rate: u32, now: Instant) -> bool;
 
     /// The guest's Ethernet address is another one than was known.
@@ -105,7 +105,7 @@ pub struct Handed<'a> {
     pub reassembled: bool,
 }
 
-/// Where the packet at hand comes from, which says whether it may be handed over.
+/// The origin of the current packet, which decides if it may be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// This worker's own queue of the link.

@@ -1,11 +1,11 @@
 //! TCP: the guest's connections and the host's, joined without a stack in between.
 //!
 //! Sequence numbers map onto the host socket's queues. Down: the head of the receive queue is the oldest byte that the
-//! guest has not acknowledged; a peek sends, an acknowledgement discards, a retransmission is another peek. Up: what the
-//! socket took is acknowledged, the rest waits in a bounded pool and closes the window.
+//! guest has not acknowledged; a peek sends, an acknowledgement discards, a retransmission is another peek. Up: what
+//! the socket took is acknowledged, the rest waits in a bounded pool and closes the window.
 //!
-//! Inputs (segments, socket events, timers) only record what is pending; [`Tcp::flush`] then acts on all of it, once a flow
-//! and burst, in an order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
+//! Inputs (segments, socket events, timers) only record what is pending; [`Tcp::flush`] then acts on all of it, once a
+//! flow and burst, in an order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
 mod down;
@@ -45,13 +45,13 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
 
 /// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
-/// How long a closed connection is remembered when we closed first (RFC 9293 section 3.4.1, with Linux's segment lifetime of
-/// 30 s): a guest whose FIN had to wait for the host repeats it every 16 s by then. After it such a FIN gets a reset, which
-/// a program that still reads would be told of.
+/// The duration of TIME_WAIT, for a connection that we closed first (RFC 9293 section 3.4.1, with Linux's segment
+/// lifetime of 30 s): a guest whose FIN had to wait for the host repeats it every 16 s by then. After it such a FIN
+/// gets a reset, which a program that still reads would be told of.
 const TIME_WAIT: Duration = Duration::from_secs(60);
 /// So many are remembered for so long; with more, the oldest are forgotten before.
 const MOST_WAITING: usize = 8192;
-/// How long a listener waits for a descriptor before it tries again: others than our connections have some, too.
+/// The time after which a listener that found no descriptor tries again: other processes may have freed one.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
@@ -90,8 +90,8 @@ pub struct Tcp<S> {
     /// Half-closed connections that have been silent for a while, the first to be so first; some may be gone, or in use
     /// again.
     half_closed: VecDeque<FlowId>,
-    /// Connections whose guest takes less than the host holds for it, in the order in which they were found; some may be
-    /// gone, or in use again.
+    /// Connections whose guest takes less than the host holds for it, in the order in which they were found; some may
+    /// be gone, or in use again.
     stalled: VecDeque<FlowId>,
     /// The slot to look at next for a connection to probe.
     next_look: u32,
@@ -338,7 +338,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Where the guest's connections lead.
+    /// Returns the remote addresses of the guest's connections.
     pub(crate) fn remotes(&self) -> impl Iterator<Item = IpAddr> {
         self.connections
             .iter()
@@ -406,8 +406,8 @@ impl<S> Tcp<S> {
 
     /// Tells the guest that the host connection has failed, and forgets the connection once the link took that.
     ///
-    /// A guest that only listens would never hear of it otherwise. Other resets answer something, and are lost where the
-    /// link is full: whoever hears nothing asks again.
+    /// A guest that only listens would never hear of it otherwise. Other resets answer something, and are lost where
+    /// the link is full: whoever hears nothing asks again.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         if self.connections.at(index).send_reset(ctx) {
             return self.remove(index, ctx);
@@ -439,8 +439,8 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// Ends connections in TIME_WAIT, the oldest first, then reclaims the idlest datagram flow, until there is room for one
-    /// more connection or none of either is left.
+    /// Ends connections in TIME_WAIT, the oldest first, then reclaims the idlest datagram flow, until there is room for
+    /// one more connection or none of either is left.
     fn make_room<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while ctx.net.is_full() && (self.forget_oldest(ctx) || ctx.net.reclaim()) {}
     }

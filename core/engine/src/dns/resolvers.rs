@@ -61,8 +61,8 @@ impl Resolvers {
         }
     }
 
-    /// Whom to ask when `asked` would not answer, nor any of those `before` it: the next one that is none of them, sooner
-    /// one that is alive.
+    /// Whom to ask when `asked` would not answer, nor any of those `before` it: the next one that is none of them,
+    /// sooner one that is alive.
     pub(super) fn untried(
         &self,
         asked: Option<SocketAddr>,
@@ -124,5 +124,5 @@ fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant)
         .map(|resolver| resolver.address)
 }
 
-/// How long a dead resolver is passed over.
+/// The time for which a resolver that does not answer is not asked first.
 const DEAD: Duration = Duration::from_secs(30);

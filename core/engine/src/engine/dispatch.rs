@@ -165,7 +165,7 @@ fn take_fragment<H: Host, T: Transmit>(
     ctx.net.counters.malformed += u64::from(taken.is_err());
 }
 
-/// Whether a packet is for the DNS forwarder.
+/// Returns true if a packet is for the DNS forwarder.
 fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
     port == 53 && net.config.addresses.is_dns(ip.destination)
 }

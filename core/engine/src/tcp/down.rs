@@ -16,7 +16,7 @@ use crate::ctx::{Ctx, Net};
 use crate::link::{Limits, Refused, Room};
 use crate::{Failure, FlowId, Host, Transmit};
 
-/// What one flow may send in a turn before the others have theirs (deficit round robin).
+/// The bytes that one flow may send in a turn before the others have theirs (deficit round robin).
 pub(super) const QUANTUM: u32 = 64 << 10;
 /// Frames filled by one peek.
 const FRAMES: usize = 64;
@@ -25,7 +25,7 @@ const SLICES: usize = 512;
 /// In flight at most where the host cannot peek at an offset: each peek copies what is in flight once more.
 const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
-/// How a transmission ended.
+/// The result of a transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     /// This many bytes left; `drained`: the queue had no more.

@@ -1,10 +1,11 @@
 //! Connections on which nothing happens: the guest is asked whether it still has them, and those that are half closed
 //! or in TIME_WAIT give way to new ones.
 //!
-//! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest that has the connection acknowledges
-//! it, one that has forgotten it answers by a reset. So a guest that has closed its socket, and whose kernel keeps
-//! FIN_WAIT_2 for a minute only (Linux `tcp_fin_timeout`), ends the connection here soon after; one whose program has
-//! shut down its direction only, and waits for an answer, keeps it for as long as that takes, as with any other TCP.
+//! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest that has the connection
+//! acknowledges it, one that has forgotten it answers by a reset. So a guest that has closed its socket, and whose
+//! kernel keeps FIN_WAIT_2 for a minute only (Linux `tcp_fin_timeout`), ends the connection here soon after; one whose
+//! program has shut down its direction only, and waits for an answer, keeps it for as long as that takes, as with any
+//! other TCP.
 
 use core::time::Duration;
 
@@ -34,7 +35,7 @@ const YIELDS: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 64;
 
 impl<S> Connection<S> {
-    /// Whether the guest's direction is closed, and delivered, and the peer's open.
+    /// Returns true if the guest's direction is closed, and delivered, and the peer's open.
     const fn is_half_closed(&self) -> bool {
         self.up.closed && !self.down.eof
     }
@@ -152,9 +153,10 @@ impl<S> Tcp<S> {
 
     /// Removes a half-closed connection, whose guest has been sent a reset, for another flow.
     ///
-    /// The host's side is closed, not aborted: its kernel sends what the guest has sent, and keeps FIN_WAIT_2 for as long
-    /// as it does for its own programs. Where the receive queue has data, though, the kernel resets the peer (RFC 2525
-    /// section 2.17, Linux `tcp_close`), which is why [`Self::idlest_half_closed`] prefers connections without any.
+    /// The host's side is closed, not aborted: its kernel sends what the guest has sent, and keeps FIN_WAIT_2 for as
+    /// long as it does for its own programs. Where the receive queue has data, though, the kernel resets the peer (RFC
+    /// 2525 section 2.17, Linux `tcp_close`), which is why [`Self::idlest_half_closed`] prefers connections without
+    /// any.
     pub(super) fn end_half_closed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -200,8 +202,8 @@ impl<S> Tcp<S> {
         oldest.is_some()
     }
 
-    /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest has
-    /// forgotten, or a machine that is gone, does not hold a place for two hours. Each call looks at the next few.
+    /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest
+    /// has forgotten, or a machine that is gone, does not hold a place for two hours. Each call looks at the next few.
     pub(super) fn probe_some<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let slots = self.connections.slots();
         for _ in 0..LOOKS.min(slots) {

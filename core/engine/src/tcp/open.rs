@@ -1,4 +1,4 @@
-//! How connections begin: the guest's SYN becomes a connect, a client on a published port becomes a SYN.
+//! Opening of connections: the guest's SYN becomes a connect, a client on a published port becomes a SYN.
 //!
 //! The guest sees a SYN-ACK only when the host connection stands, so what it sees of a destination is the truth.
 
@@ -263,8 +263,8 @@ impl<S> Tcp<S> {
         self.flush(index, &[], ctx);
     }
 
-    /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
-    /// there is no room.
+    /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None`
+    /// where there is no room.
     fn room_for_client<H, T>(&mut self, listener: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
         if ctx.net.has_share(listener) {
             let victim = self.idlest_half_closed(Some(listener), ctx);
@@ -282,8 +282,9 @@ impl<S> Tcp<S> {
         victim.map(Some)
     }
 
-    /// Sends the reset of the half-closed connection that a new flow replaces. Returns false if the link has no room for it:
-    /// the victim would keep its slot until there is, so the new flow is refused, which is counted, and the victim stays.
+    /// Sends the reset of the half-closed connection that a new flow replaces. Returns false if the link has no room
+    /// for it: the victim would keep its slot until there is, so the new flow is refused, which is counted, and the
+    /// victim stays.
     fn send_reset_to_victim<H, T: Transmit>(&self, victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
         let Some(victim) = victim else {
             return true;
@@ -293,8 +294,8 @@ impl<S> Tcp<S> {
         sent
     }
 
-    /// Removes the half-closed connection that a new flow replaces, after [`Self::send_reset_to_victim`]. The new flow has
-    /// its slot by then: its socket is registered under the slot that was vacant before.
+    /// Removes the half-closed connection that a new flow replaces, after [`Self::send_reset_to_victim`]. The new flow
+    /// has its slot by then: its socket is registered under the slot that was vacant before.
     fn end_victim<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         victim: Option<FlowId>,
@@ -305,8 +306,8 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// How a client appears to the guest: as itself, or as the gateway with a fresh port. Nothing but a connection of ours
-    /// in TIME_WAIT has that key, which is claimed.
+    /// Returns the addresses by which a client appears to the guest: as itself, or as the gateway with a fresh port.
+    /// Nothing but a connection of ours in TIME_WAIT has that key, which is claimed.
     fn appear<H, T>(&self, guest: SocketAddr, peer: SocketAddr, ctx: &mut Ctx<'_, H, T>) -> Option<Key> {
         let shown = ctx.net.policy.shown(peer.ip());
         if shown == peer.ip() {
@@ -382,13 +383,13 @@ impl<S> Connection<S> {
     }
 }
 
-/// Counts a new flow against `--max-flow-rate`, and returns true if that and `--max-flows` allow it. A flow that replaces
-/// `victim` needs no room of its own.
+/// Counts a new flow against `--max-flow-rate`, and returns true if that and `--max-flows` allow it. A flow that
+/// replaces `victim` needs no room of its own.
 fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
     victim.is_some() && ctx.net.count_against_rate(ctx.now) || ctx.net.admit(ctx.now)
 }
 
-/// Where a connection that the guest opens goes on the host's side, if it may; counts it if not.
+/// Returns the host-side destination of a connection that the guest opens, or counts a refusal by policy.
 fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
     let target = if is_to_forwarder(key, net) {
@@ -411,12 +412,12 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
     target
 }
 
-/// Whether a connection that the guest opens leads to the DNS forwarder.
+/// Returns true if a connection that the guest opens leads to the DNS forwarder.
 fn is_to_forwarder(key: &Key, net: &Net) -> bool {
     net.config.addresses.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
-/// Whether policy lets a connection be: the host's addresses and the rules may have changed since it was opened.
+/// Returns true if policy lets a connection be: the host's addresses and the rules may have changed since it was opened.
 ///
 /// A client's connection stays when the client's address becomes the host's: a published port lets clients of the host
 /// in, too, and what the guest sends on it still finds nothing but that client. So do connections to the forwarder: its
@@ -439,13 +440,13 @@ pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
         || net.policy.decide(connection.key.remote.ip()).is_ok()
 }
 
-/// Whether policy decides about a connection: one that the guest opened and that has not ended.
+/// Returns true if policy decides about a connection: one that the guest opened and that has not ended.
 const fn is_judged<S>(connection: &Connection<S>) -> bool {
     connection.listener.is_none() && !matches!(connection.state, State::TimeWait { .. } | State::Failed)
 }
 
-/// Whether a connect that succeeded after `took` has reached the host itself, which policy does not let it do. The host's
-/// addresses come by message, later than the kernel acts on them.
+/// Returns true if a connect that succeeded after `took` has reached the host itself, which policy does not let it do.
+/// The host's addresses come by message, later than the kernel acts on them.
 fn reaches_host<H: Host, T>(
     connection: &mut Connection<H::Socket>,
     took: Duration,

@@ -1,5 +1,5 @@
-//! The way behind the guest's first interface is narrower than the guest's segment size says: a router there, which may be
-//! the guest itself, drops what is too large and says what would pass (RFC 1191, RFC 8201).
+//! The way behind the guest's first interface is narrower than the guest's segment size says: a router there, which may
+//! be the guest itself, drops what is too large and says what would pass (RFC 1191, RFC 8201).
 //!
 //! It never widens again: nobody tells, and connections end.
 
@@ -22,7 +22,7 @@ pub(crate) struct TooBig {
 }
 
 impl TooBig {
-    /// What the message says, if this is one.
+    /// Parses the message; `None` if it is not one.
     pub(crate) fn read(frame: &Frame<'_>, ip: &Ip, icmp: &Icmp) -> Option<Self> {
         let mtu = match (ip.protocol, icmp.kind, icmp.code) {
             // Routers older than RFC 1191 say 0.
@@ -68,7 +68,7 @@ impl<S> Tcp<S> {
 }
 
 impl<S> Connection<S> {
-    /// Whether the connection sends smaller segments from now on.
+    /// Returns true if the connection sends smaller segments from now on.
     ///
     /// Only what quotes a segment in flight is believed (RFC 5927 section 4.1).
     fn narrow(&mut self, too_big: &TooBig) -> bool {

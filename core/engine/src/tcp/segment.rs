@@ -10,7 +10,7 @@ use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::{Frame, Host, Instant};
 
-/// What a segment means for its connection.
+/// The result of a segment for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing.
@@ -143,8 +143,8 @@ impl<S> Connection<S> {
 
     /// RFC 5961: whoever sent this may not be our guest's connection; if it is, our answer puts it right.
     ///
-    /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the others
-    /// (CVE-2016-5696).
+    /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the
+    /// others (CVE-2016-5696).
     fn challenge<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         if ctx.now < self.next_challenge {
             ctx.net.counters.tcp_challenges_withheld += 1;
@@ -218,7 +218,7 @@ impl<S> Connection<S> {
         Verdict::Ignored
     }
 
-    /// What the segment acknowledges and how far the window reaches. Says whether that gives us something to do.
+    /// Takes over the acknowledgement and the window of a segment. Returns true if there is something to flush.
     fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> bool {
         let (seq, ack) = (Seq(segment.seq), Seq(segment.ack));
         let down = &mut self.down;

@@ -1,4 +1,4 @@
-//! What a connection has carried.
+//! Bytes that a connection has carried.
 
 use super::connection::{Connection, State};
 use super::seq::Seq;
@@ -11,7 +11,7 @@ use crate::{Instant, Kind};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meter {
     traffic: Traffic,
-    /// Where the counted bytes end, from the guest and to it.
+    /// The ends of the counted bytes: from the guest, and to it.
     up: Seq,
     down: Seq,
 }

@@ -3,8 +3,8 @@
 //! A burst's segments leave in one gathered send. What the socket refuses is spilled to the pool and sent when the
 //! socket is writable again. The window is what the send buffer has room for, or [`FIRST_WINDOW`] where the pool can
 //! promise memory for the difference: small buffers would starve a guest of large segments, and only a refused send
-//! makes the kernel grow the buffer and announce new room (`SOCK_NOSPACE`). Without a promise the window closes, and the
-//! kernel is asked to say when there is room. While anything is spilled the right edge stands still.
+//! makes the kernel grow the buffer and announce new room (`SOCK_NOSPACE`). Without a promise the window closes, and
+//! the kernel is asked to say when there is room. While anything is spilled the right edge stands still.
 
 use vm_memory::VolatileSlice;
 

@@ -103,6 +103,6 @@ impl<S> Udp<S> {
     }
 }
 
-/// What every IPv4 host accepts (RFC 791), and every IPv6 path (RFC 8200 section 5).
+/// The packet that every IPv4 host accepts (RFC 791), and every IPv6 path (RFC 8200 section 5).
 const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;

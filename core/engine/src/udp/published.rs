@@ -13,8 +13,8 @@ use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// Takes over the socket of a published port. Its endpoint never expires and is never given up; one that the guest has
-    /// made itself gives way to it.
+    /// Takes over the socket of a published port. Its endpoint never expires and is never given up; one that the guest
+    /// has made itself gives way to it.
     ///
     /// # Errors
     /// The host did not hand the socket over, or the guest's port has as many as there can be.
@@ -46,8 +46,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Gives the socket of a published port back. Others that lead to the same port of the guest's move up: what is known of
-    /// the clients that came in by them is forgotten, as it was kept in the first one's place.
+    /// Gives the socket of a published port back. Others that lead to the same port of the guest's move up: what is
+    /// known of the clients that came in by them is forgotten, as it was kept in the first one's place.
     pub fn unpublish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -187,6 +187,6 @@ fn guest(published: Published, net: &Net) -> Option<SocketAddr> {
 const EPHEMERAL: u16 = 0xc000;
 const EPHEMERAL_MASK: u32 = 0x3fff;
 
-/// Ports tried for a client that appears as the gateway: with nine of ten taken one in a thousand is refused, and a flood
-/// of clients costs the others little.
+/// Ports tried for a client that appears as the gateway: with nine of ten taken one in a thousand is refused, and a
+/// flood of clients costs the others little.
 const PORT_TRIES: u32 = 64;

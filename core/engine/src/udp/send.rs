@@ -80,8 +80,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Sends what is too big for the host's interface as the host itself would have, where [`NarrowPaths`] admits that, and
-    /// has the guest's kernel learn what the path takes.
+    /// Sends what is too big for the host's interface as the host itself would have, where [`NarrowPaths`] admits that,
+    /// and has the guest's kernel learn what the path takes.
     ///
     /// [`NarrowPaths`]: crate::path_mtu::NarrowPaths
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(

@@ -198,8 +198,8 @@ impl<S> Udp<S> {
         })
     }
 
-    /// A peer that the guest wrote to lately: its endpoint, which is the one at `home` or the one beside it, and where its
-    /// record is.
+    /// A peer that the guest wrote to lately: its endpoint, which is the one at `home` or the one beside it, and where
+    /// its record is.
     pub(super) fn fresh_peer(
         &self,
         home: u32,

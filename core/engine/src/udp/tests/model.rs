@@ -12,7 +12,7 @@ use vm_memory::VolatileSlice;
 use super::*;
 use crate::{Frame, Instant};
 
-/// What RFC 4787 and the three idle times say about one endpoint of the guest's.
+/// One endpoint of the guest's by RFC 4787 and the three idle times.
 struct Endpoint {
     socket: usize,
     used: Instant,
