@@ -297,7 +297,7 @@ impl Net {
             .map_or(Ok(()), |siblings| siblings.claim(key))
     }
 
-    /// Makes a flow this worker's, whoever has it.
+    /// Makes a flow this worker's, also if another has it.
     pub(crate) fn seize(&self, key: &FlowKey) {
         if let Some(siblings) = &self.siblings {
             siblings.seize(key);

@@ -175,7 +175,7 @@ impl<S> Forwarder<S> {
             }
             return;
         }
-        // Somebody floods this port; the others' turn comes first.
+        // This port is flooded; queries to the others come first.
         ctx.net.ready.push_back(flow);
     }
 
@@ -299,7 +299,7 @@ impl<S> Forwarder<S> {
         self.pursue(index, self.resolvers.first(ctx.now), ctx);
     }
 
-    /// Asks `resolver`, or whoever follows it and can be asked; with nobody left the query has failed.
+    /// Asks `resolver`, or the next one that can be asked; with none left the query has failed.
     fn pursue<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,

@@ -79,7 +79,7 @@ enum Ground {
     Resolver,
 }
 
-/// A refusal that somebody should hear of: a line of text.
+/// A refusal to be logged: a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News(String);
 

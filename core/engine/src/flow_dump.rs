@@ -19,7 +19,7 @@ pub struct Flow {
     pub protocol: Protocol,
     /// The guest's end; for an echo request the port is its id.
     pub guest: SocketAddr,
-    /// The other end as the guest knows it. A UDP endpoint may have several, of which this is one; none: nobody yet.
+    /// The other end as the guest knows it. A UDP endpoint may have several, of which this is one; `None` before the first.
     pub remote: Option<SocketAddr>,
     /// It came in by a published port.
     pub came_in: bool,
@@ -49,7 +49,7 @@ pub enum Phase {
     Handshake,
     /// Data flows both ways.
     Open,
-    /// UDP: nobody has answered.
+    /// UDP: no peer has answered.
     Unanswered,
     /// TCP: one direction is closed.
     Closing,

@@ -8,7 +8,7 @@
 //! what arrives of it later (RFC 5722). A fragment that was there before, exactly, is ignored: networks duplicate.
 //!
 //! Fragments that fit may still be of two datagrams, as ids come round (RFC 4963). The transport's checksum tells, and
-//! is verified here: whoever sends the data on gives it a new one.
+//! is verified here: the host's kernel gives the data a new one.
 
 use core::net::IpAddr;
 use core::time::Duration;

@@ -191,7 +191,7 @@ pub trait Host {
     fn tcp_send_room(&mut self, socket: &mut Self::Socket) -> u32;
 
     /// Asks for one more event when the socket is writable, even though no send was refused. Without this the kernel
-    /// says nothing of room that nobody was denied (`SOCK_NOSPACE`).
+    /// says nothing of room that no send was denied (`SOCK_NOSPACE`).
     fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Self::Socket);
 
     /// Ends our direction of the stream.

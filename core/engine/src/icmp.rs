@@ -46,7 +46,7 @@ struct Echo<S> {
     traffic: Traffic,
     /// The destination of the last request, as the guest wrote it.
     asked: IpAddr,
-    /// Somebody has answered.
+    /// A host has answered.
     answered: bool,
     /// The last destination that is another on the host's side than the guest wrote: both.
     rewritten: Option<(IpAddr, IpAddr)>,

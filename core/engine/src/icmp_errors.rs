@@ -109,7 +109,7 @@ fn is_error(family: IpAddr, kind: u8) -> bool {
 }
 
 /// Returns the source address, as the guest sees it, of an error about a packet to `remote`, which the guest had sent
-/// to `written`. The host itself, and whoever cannot be shown, is the gateway.
+/// to `written`. The gateway stands for the host itself, and for addresses that cannot be shown.
 fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr) -> Option<IpAddr> {
     match offender {
         Some(offender) if offender == remote => Some(written),

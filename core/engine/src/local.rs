@@ -1,5 +1,4 @@
-//! Services that the guest finds on its LAN: address resolution, router and address configuration, and somebody who
-//! answers a ping.
+//! Services that the guest finds on its LAN: address resolution, router and address configuration, and echo replies.
 //!
 //! Each service is one file and answers in place from what the configuration says; none keeps state. This comes
 //! before policy: a packet that is a local service's own goes no further, whatever may be reached beyond.
@@ -25,7 +24,7 @@ use crate::{Frame, Transmit};
 pub enum Handled {
     /// It was: answered, or swallowed where there is nothing to say.
     Yes,
-    /// Somebody else's.
+    /// Another handler's.
     No,
 }
 

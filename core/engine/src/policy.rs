@@ -1,6 +1,6 @@
 //! The policy on senders and destinations, applied once, before a socket exists.
 //!
-//! A sender is somebody to whom an answer could go ([`may_send`]). About the destination there are three questions.
+//! A sender is an address to which an answer could go ([`may_send`]). About the destination there are three questions.
 //! First what the guest wrote: some classes of addresses are refused whatever flags were given, as
 //! `connect` to several of them (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then where it
 //! would go: to the host's loopback or to an address that the host owns only if that was opened. At last what the
@@ -24,7 +24,7 @@ pub enum Refusal {
     /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not
     /// given.
     Class,
-    /// An address of the guest's subnet behind which there is nobody.
+    /// An address of the guest's subnet that no host has.
     Nobody,
     /// The host's loopback, which is not open.
     HostLoopback,
@@ -244,7 +244,7 @@ fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
 
 /// An operator puts a NAT64 prefix of any of RFC 6052's lengths into this block, and which one is not known here,
 /// so every reading counts. A reading that begins with 0 or ends in .0.0 names no host: it is a piece of
-/// another reading's prefix or suffix, and is passed over. With no reading left there is nobody to reach.
+/// another reading's prefix or suffix, and is passed over. With no reading left there is no host to reach.
 fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
     [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]]
         .map(|places| places.map(|place: usize| octets[place]))

@@ -31,7 +31,7 @@ pub const FIRST: WorkerId = WorkerId(0);
 
 /// A worker's interface to the other workers, and to the state that all share.
 pub trait Siblings: Debug + Send {
-    /// Whose flow this is.
+    /// Returns the owner of a flow.
     fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
 
     /// Makes a flow this worker's.
@@ -40,7 +40,7 @@ pub trait Siblings: Debug + Send {
     /// It is the named worker's already.
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId>;
 
-    /// Makes a flow this worker's, whoever has it.
+    /// Makes a flow this worker's, also if another has it.
     fn seize(&self, key: &FlowKey);
 
     /// A flow of this worker's has ended.
@@ -112,6 +112,6 @@ pub(crate) enum Origin {
     Link,
     /// This worker put it together.
     Fragments,
-    /// Another worker. Nobody hands on what was handed over, or it might go round for ever.
+    /// Another worker. A frame is handed over once only, or it might circulate for ever.
     Peer,
 }

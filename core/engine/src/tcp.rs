@@ -404,10 +404,10 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Tells the guest that the host connection has failed, and forgets the connection once the link took that.
+    /// Resets the guest's connection, as the host's has failed, and removes it once the link has taken the reset.
     ///
-    /// A guest that only listens would never hear of it otherwise. Other resets answer something, and are lost where
-    /// the link is full: whoever hears nothing asks again.
+    /// A guest that only receives would never notice otherwise. Other resets answer something, and are lost where
+    /// the link is full: a guest without an answer asks again.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         if self.connections.at(index).send_reset(ctx) {
             return self.remove(index, ctx);

@@ -63,7 +63,7 @@ struct Endpoint<S> {
     largest_segment: u16,
     /// The socket is connected to the only peer.
     connected: bool,
-    /// Somebody has answered.
+    /// A peer has answered.
     replied: bool,
     /// The guest has sent to port 53 and nowhere else.
     only_dns: bool,

@@ -17,9 +17,9 @@ pub enum Reason {
     NetUnreachable,
     /// The host is not there.
     HostUnreachable,
-    /// Nobody speaks this protocol there.
+    /// The destination does not support this protocol.
     ProtocolUnreachable,
-    /// Nobody listens on this port.
+    /// The port is closed.
     PortUnreachable,
     /// Policy forbids it.
     Prohibited,

@@ -411,7 +411,7 @@ impl<S> Connection<S> {
                 self.down.go_back();
             }
             Retry::Persist => {
-                // A shut window may stay shut for ever, as long as somebody says so (RFC 9293 section 3.8.6.1).
+                // A shut window may stay shut for ever, as long as the guest answers probes (RFC 9293 section 3.8.6.1).
                 self.down.recovery.unanswered += 1;
                 if self.down.recovery.unanswered > MOST_TIMEOUTS {
                     return Err(Ended::Failed(Failure::TimedOut));

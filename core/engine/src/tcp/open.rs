@@ -23,7 +23,7 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// Connections taken from one listener before others have their turn.
 const ACCEPTS: usize = 64;
-/// More clients than can wait at one listener: whoever opened it asked for 4,096 at most.
+/// More clients than can wait at one listener, whose backlog is 4,096 at most.
 const BACKLOG: usize = 4_097;
 /// Fresh ports tried for a client that appears as the gateway.
 const PORT_TRIES: usize = 16;
@@ -152,7 +152,7 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Tells the guest why its SYN is refused: ICMP where the host said more than "no", then a reset.
+    /// Reports to the guest why its SYN is refused: by ICMP where the host gave a reason, then by a reset.
     fn report_failure<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: &Key,
@@ -212,7 +212,7 @@ impl<S> Tcp<S> {
                     self.accept_retry_at.get_or_insert(ctx.now + ACCEPT_RETRY);
                     return false;
                 }
-                // Nobody else waits, or the port is published no more.
+                // No other client waits, or the port is published no more.
                 Err(Failure::WouldBlock | Failure::Invalid) => return false,
                 // A client that is gone already (accept(2), "Error handling"): the next one.
                 Err(_gone) => {}
@@ -372,7 +372,7 @@ impl<S> Connection<S> {
         down.recovery.retry = Some((ctx.now + down.rtt.timeout(), Retry::Timeout));
     }
 
-    /// The timer of a handshake segment. False: nobody answers.
+    /// Handles the timer of a handshake segment. Returns false if the last one got no answer.
     pub(super) fn retry_handshake(&mut self, now: Instant) -> bool {
         if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
             self.down.rtt.backoff += 1;

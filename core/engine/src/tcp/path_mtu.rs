@@ -1,7 +1,7 @@
 //! The way behind the guest's first interface is narrower than the guest's segment size says: a router there, which may
 //! be the guest itself, drops what is too large and says what would pass (RFC 1191, RFC 8201).
 //!
-//! It never widens again: nobody tells, and connections end.
+//! The path MTU never grows again: no message reports that, and connections end.
 
 use pontoon_wire::frame::{Icmp, Ip};
 use pontoon_wire::{protocol, quote};
@@ -84,7 +84,7 @@ impl<S> Connection<S> {
     }
 }
 
-/// Linux's `ip_rt_min_pmtu`: a smaller MTU is somebody's who wants us to send many headers.
+/// Linux's `ip_rt_min_pmtu`: a smaller MTU may be forged to make us send many headers.
 const LEAST_V4: usize = 552;
 /// RFC 8200 section 5.
 const LEAST_V6: usize = 1280;

@@ -141,7 +141,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// RFC 5961: whoever sent this may not be our guest's connection; if it is, our answer puts it right.
+    /// RFC 5961: the sender of this may not be the guest's connection; if it is, our answer resynchronises it.
     ///
     /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the
     /// others (CVE-2016-5696).

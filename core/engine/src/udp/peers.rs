@@ -1,4 +1,4 @@
-//! Whom a guest's endpoint talks with, and under which address the guest knows them.
+//! Peers of a guest's endpoint, and the addresses by which the guest knows them.
 
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};

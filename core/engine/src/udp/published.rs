@@ -111,7 +111,7 @@ impl<S> Udp<S> {
         Ok(())
     }
 
-    /// The socket by which the endpoint at `home` sends to somebody new: the first one that can reach there, for a
+    /// The socket by which the endpoint at `home` sends to a new peer: the first one that can reach there, for a
     /// socket that is bound to a loopback address cannot leave the host, nor any other reach loopback.
     pub(super) fn way_out(&self, home: u32, remote: SocketAddr, net: &Net) -> Option<u32> {
         let reaches = |index: u32| {
@@ -160,7 +160,7 @@ impl<S> Udp<S> {
         Some(written)
     }
 
-    /// A port of the gateway that stands for nobody else towards the guest's port, or for somebody whose time is over.
+    /// A port of the gateway that stands for no other client towards the guest's port, or for one that has expired.
     fn fresh_port(&self, home: u32, gateway: IpAddr, net: &mut Net, now: Instant) -> Option<SocketAddr> {
         // What is beside has peers of its own, under the same names.
         let (guest, _) = *self.endpoints.key(home);

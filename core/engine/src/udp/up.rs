@@ -286,7 +286,7 @@ impl<S> Udp<S> {
 /// Connects the socket while there is one peer only, and disconnects it for a second one. Says whether the socket leads
 /// to `remote` by itself.
 ///
-/// A connected socket hears its peer's one address and port and nobody else, which is right only where the filter says
+/// A connected socket receives from its peer's one address and port only, which is right only where the filter says
 /// the same: elsewhere it would keep out senders that the filter admits, and hide from the counters those that it does
 /// not.
 fn connect<H: Host, T: Transmit>(
