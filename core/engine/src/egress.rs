@@ -122,7 +122,7 @@ impl Egress {
     }
 
     /// Returns true if `to` may be reached. Counts the rule that says so.
-    pub fn judge(&mut self, to: &Destination<'_>, now: Instant) -> bool {
+    pub fn check(&mut self, to: &Destination<'_>, now: Instant) -> bool {
         let ground = match self.ground(to, now) {
             Ok(None) => return true,
             Ok(Some(place)) => {
@@ -139,14 +139,14 @@ impl Egress {
         false
     }
 
-    /// As [`Self::judge`], counting nothing: whether a flow that there is may stay.
+    /// As [`Self::check`], counting nothing: whether a flow that there is may stay.
     #[must_use]
-    pub fn permits(&self, to: &Destination<'_>, now: Instant) -> bool {
+    pub fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
         self.ground(to, now).is_ok()
     }
 
     /// The guest asks the forwarder over TCP, whose answers are not looked at. Whether it may; counts it if not.
-    pub fn judge_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> bool {
+    pub fn check_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> bool {
         let may = !self.names_domains();
         if !may {
             self.refuse(Ground::Resolver, to, now);

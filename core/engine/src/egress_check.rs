@@ -34,7 +34,10 @@ impl Packet<'_, '_> {
             Transport::Tcp(tcp) => (Protocol::Tcp, tcp.destination_port),
             Transport::Icmp(_) | Transport::Fragment | Transport::Other => (Protocol::Icmp, 0),
         };
-        let verdict = ctx.net.policy.judge(protocol, self.ip.destination, port, ctx.now);
+        let verdict = ctx
+            .net
+            .policy
+            .check_egress(protocol, self.ip.destination, port, ctx.now);
         let refusal = match verdict {
             Ok(remote) => return Ok(remote),
             Err(refusal) => refusal,

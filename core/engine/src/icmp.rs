@@ -447,9 +447,9 @@ impl<S> Echo<S> {
         match self.rewritten {
             Some((rewritten, written)) if rewritten == remote => Some(written),
             // Which the host may have got since.
-            Some(_) | None => {
-                (net.policy.shown(remote) == remote && net.policy.decide(remote).is_ok()).then_some(remote)
-            }
+            Some(_) | None => (net.policy.visible_client_addr(remote) == remote
+                && net.policy.translate_destination(remote).is_ok())
+            .then_some(remote),
         }
     }
 }

@@ -113,7 +113,9 @@ fn is_error(family: IpAddr, kind: u8) -> bool {
 fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr) -> Option<IpAddr> {
     match offender {
         Some(offender) if offender == remote => Some(written),
-        Some(offender) if !net.policy.owned.contains(offender) => Some(net.policy.shown(offender)),
+        Some(offender) if !net.policy.owned.contains(offender) => {
+            Some(net.policy.visible_client_addr(offender))
+        }
         Some(_) | None => net.config.addresses.gateway(written),
     }
 }

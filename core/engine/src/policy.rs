@@ -34,7 +34,7 @@ pub enum Refusal {
     Rule,
 }
 
-/// The table. `judge` is the one place where a destination is judged, for TCP, UDP and ICMP alike.
+/// The table. `check_egress` is the one place where a destination is checked, for TCP, UDP and ICMP alike.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Addresses on the guest's side.
@@ -57,14 +57,14 @@ impl Policy {
     ///
     /// # Errors
     /// It may not; nothing is opened for it.
-    pub fn judge(
+    pub fn check_egress(
         &mut self,
         protocol: Protocol,
         written: IpAddr,
         port: u16,
         now: Instant,
     ) -> Result<IpAddr, Refusal> {
-        let remote = self.decide(written)?;
+        let remote = self.translate_destination(written)?;
         if self.egress.is_open() {
             return Ok(remote);
         }
@@ -75,7 +75,7 @@ impl Policy {
             embedded: &embedded(written).unwrap_or_default(),
             port: (protocol != Protocol::Icmp).then_some(port),
         };
-        match self.egress.judge(&to, now) {
+        match self.egress.check(&to, now) {
             true => Ok(remote),
             false => Err(Refusal::Rule),
         }
@@ -83,22 +83,22 @@ impl Policy {
 
     /// Returns true if the user's rules let a flow to `written` stay; without a port, whether they do for some port.
     #[must_use]
-    pub fn permits(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
+    pub fn allows(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
         let to = Destination {
             protocol,
             written,
-            remote: self.decide(written).unwrap_or(written),
+            remote: self.translate_destination(written).unwrap_or(written),
             embedded: &embedded(written).unwrap_or_default(),
             port,
         };
-        self.egress.permits(&to, now)
+        self.egress.allows(&to, now)
     }
 
-    /// As [`Self::judge`], before the user's rules.
+    /// As [`Self::check_egress`], before the user's rules.
     ///
     /// # Errors
     /// It may not be reached, whatever the rules.
-    pub fn decide(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
+    pub fn translate_destination(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
         let is_metadata = METADATA.contains(&written);
         match written {
             _ if is_metadata && self.metadata => {}
@@ -130,7 +130,7 @@ impl Policy {
     /// shown (loopback, an address of the guest's subnets, unspecified, link-local, or of a family that the guest
     /// lacks). The caller picks a fresh port for the gateway.
     #[must_use]
-    pub fn shown(&self, peer: IpAddr) -> IpAddr {
+    pub fn visible_client_addr(&self, peer: IpAddr) -> IpAddr {
         let peer = peer.to_canonical();
         let class = match peer {
             IpAddr::V4(v4) => self.class_v4(v4),
@@ -189,7 +189,7 @@ impl Policy {
         if METADATA.contains(&written.into()) {
             return Err(Refusal::Class);
         }
-        match self.decide(written.into())? {
+        match self.translate_destination(written.into())? {
             to if to.is_loopback() => Err(Refusal::HostLoopback),
             _ => Ok(()),
         }

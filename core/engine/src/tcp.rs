@@ -537,7 +537,7 @@ impl<S> Connection<S> {
                 self.flush_to_host(parts, ctx)?;
                 self.discard(ctx.host)?;
                 self.update_window(id, ctx.host, ctx.net);
-                self.down.judge();
+                self.down.detect_loss();
                 self.resend(id, ctx)?;
                 self.fill(id, ctx)?;
                 self.account();

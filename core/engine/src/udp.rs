@@ -141,14 +141,14 @@ impl<S> Udp<S> {
         }
     }
 
-    /// The rules have changed: peers that they forbid are heard no more. What is sent to them is judged anyway.
+    /// The rules have changed: peers that they forbid are received from no more. Datagrams to them are checked anyway.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (policy, now) = (&ctx.net.policy, ctx.now);
         let is_forbidden = |peer: &Peer| {
             let written = peer.written;
             // A peer that stands for every port may stay while there is one that it may have.
             let port = Some(written.port()).filter(|port| *port > 0);
-            !peer.came_in && !policy.permits(Protocol::Udp, written.ip(), port, now)
+            !peer.came_in && !policy.allows(Protocol::Udp, written.ip(), port, now)
         };
         self.forget(is_forbidden);
     }
@@ -156,7 +156,8 @@ impl<S> Udp<S> {
     /// Removes peers that may not be reached any more, after the host's own addresses have changed.
     pub(crate) fn disown(&mut self, policy: &Policy) {
         let is_forbidden = |peer: &Peer| {
-            !peer.came_in && policy.decide(peer.written.ip()) != Ok(peer.remote_for(peer.written).ip())
+            !peer.came_in
+                && policy.translate_destination(peer.written.ip()) != Ok(peer.remote_for(peer.written).ip())
         };
         self.forget(is_forbidden);
     }

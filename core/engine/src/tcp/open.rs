@@ -309,7 +309,7 @@ impl<S> Tcp<S> {
     /// Returns the addresses by which a client appears to the guest: as itself, or as the gateway with a fresh port.
     /// Nothing but a connection of ours in TIME_WAIT has that key, which is claimed.
     fn appear<H, T>(&self, guest: SocketAddr, peer: SocketAddr, ctx: &mut Ctx<'_, H, T>) -> Option<Key> {
-        let shown = ctx.net.policy.shown(peer.ip());
+        let shown = ctx.net.policy.visible_client_addr(peer.ip());
         if shown == peer.ip() {
             let key = Key { guest, remote: peer };
             // Otherwise it is the same client's port, by way of another address of the host.
@@ -400,12 +400,12 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
             embedded: &[],
             port: Some(port),
         };
-        match net.policy.egress.judge_stream_to_forwarder(&to, now) {
+        match net.policy.egress.check_stream_to_forwarder(&to, now) {
             true => return dns,
             false => None,
         }
     } else {
-        let remote = net.policy.judge(Protocol::Tcp, written, port, now);
+        let remote = net.policy.check_egress(Protocol::Tcp, written, port, now);
         remote.ok().map(|remote| SocketAddr::new(remote, port))
     };
     net.counters.policy_refused += u64::from(target.is_none());
@@ -430,14 +430,18 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
     if is_to_forwarder(&connection.key, net) {
         return !net.policy.egress.names_domains();
     }
-    net.policy.decide(to.ip()).is_ok() && net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)
+    net.policy.translate_destination(to.ip()).is_ok()
+        && net.policy.allows(Protocol::Tcp, to.ip(), Some(to.port()), now)
 }
 
 /// As [`is_permitted`], without the user's rules: after a change of the host's addresses alone.
 pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
     !is_judged(connection)
         || is_to_forwarder(&connection.key, net)
-        || net.policy.decide(connection.key.remote.ip()).is_ok()
+        || net
+            .policy
+            .translate_destination(connection.key.remote.ip())
+            .is_ok()
 }
 
 /// Returns true if policy decides about a connection: one that the guest opened and that has not ended.
@@ -454,7 +458,7 @@ fn reaches_host<H: Host, T>(
 ) -> bool {
     let to = connection.key.remote.ip();
     // Elsewhere the host itself is where it is to go: its loopback by another address, or its resolver.
-    if ctx.net.policy.host_addresses || ctx.net.policy.decide(to) != Ok(to) {
+    if ctx.net.policy.host_addresses || ctx.net.policy.translate_destination(to) != Ok(to) {
         return false;
     }
     let reaches = |socket| ctx.host.tcp_reaches_host(socket, to, took);

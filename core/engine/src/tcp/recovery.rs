@@ -149,7 +149,7 @@ impl Down {
     }
 
     /// Enters recovery when the signs say that something is lost, and looks again at what was sent again.
-    pub(super) fn judge(&mut self) {
+    pub(super) fn detect_loss(&mut self) {
         let threshold = REORDERING * self.mss;
         let recovery = &mut self.recovery;
         let highest = recovery.highest();

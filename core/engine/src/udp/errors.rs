@@ -43,7 +43,7 @@ impl<S> Udp<S> {
             .find(&self.pool, self.owner(home), Side::Remote, remote);
         let written = match place {
             Some(place) => endpoint.peers.at(&self.pool, place).written_for(remote),
-            None if ctx.net.policy.shown(remote.ip()) == remote.ip() => remote,
+            None if ctx.net.policy.visible_client_addr(remote.ip()) == remote.ip() => remote,
             None => return,
         };
         let sent = Sent {

@@ -141,7 +141,7 @@ impl<S> Udp<S> {
         let remote = received.from;
         let owner = self.owner(home);
         let group = Group::of_strangers(self.endpoints.at(home).published);
-        let written = match net.policy.shown(remote.ip()) {
+        let written = match net.policy.visible_client_addr(remote.ip()) {
             shown if shown == remote.ip() => remote,
             gateway => self.fresh_port(home, gateway, net, now)?,
         };
