@@ -11,8 +11,8 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 
+use super::super::accept_backoff::AcceptBackoff;
 use super::super::ear::{Ear, is_now};
-use super::super::rest::Resting;
 use crate::host::event::{Edge, Epoll};
 
 /// Where guests come from.
@@ -57,11 +57,11 @@ const SEND_BUFFER: usize = 1 << 20;
 
 /// A place for one guest.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct GuestSlot {
     guest: Option<Guest>,
     /// Where the next one comes from, if another may come.
     listener: Option<OwnedFd>,
-    resting: Resting,
+    accept_backoff: AcceptBackoff,
     one_off: bool,
 }
 
@@ -95,7 +95,7 @@ impl Guest {
     }
 }
 
-impl Seat {
+impl GuestSlot {
     pub(super) fn new(source: Source) -> io::Result<Self> {
         Ok(match source {
             Source::Connected(socket) => {
@@ -103,7 +103,7 @@ impl Seat {
                 Self {
                     guest: Some(Guest::new(socket)?),
                     listener: None,
-                    resting: Resting::default(),
+                    accept_backoff: AcceptBackoff::default(),
                     one_off: true,
                 }
             }
@@ -112,7 +112,7 @@ impl Seat {
                 Self {
                     guest: None,
                     listener: Some(listener),
-                    resting: Resting::default(),
+                    accept_backoff: AcceptBackoff::default(),
                     one_off,
                 }
             }
@@ -156,12 +156,12 @@ impl Seat {
             let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => {
-                    self.resting.end();
+                    self.accept_backoff.end();
                     return new;
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
-                    self.resting.begin(error);
+                    self.accept_backoff.begin(error);
                     return new;
                 }
             };
@@ -194,7 +194,7 @@ impl Seat {
     pub(super) fn sleep(&mut self, epoll: &Epoll, frames: bool) -> Option<Duration> {
         let guest = self.guest.as_mut();
         let guest = guest.and_then(|guest| guest.ear.sleep(&guest.socket, epoll, frames));
-        let rest = self.resting.sleep(self.listener.as_ref(), epoll);
+        let rest = self.accept_backoff.sleep(self.listener.as_ref(), epoll);
         guest.into_iter().chain(rest).min()
     }
 
