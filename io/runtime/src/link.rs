@@ -17,7 +17,7 @@ mod accept_backoff;
 pub(crate) mod captured;
 #[cfg(test)]
 mod conformance;
-mod ear;
+mod rx_interest;
 pub mod socket;
 pub mod tap;
 pub mod vhost_net;

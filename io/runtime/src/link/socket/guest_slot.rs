@@ -12,7 +12,7 @@ use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 
 use super::super::accept_backoff::AcceptBackoff;
-use super::super::ear::{Ear, is_now};
+use super::super::rx_interest::{RxInterest, is_now};
 use crate::host::event::{Edge, Epoll};
 
 /// Where guests come from.
@@ -68,7 +68,7 @@ pub(super) struct GuestSlot {
 #[derive(Debug)]
 struct Guest {
     socket: Arc<OwnedFd>,
-    ear: Ear,
+    rx_interest: RxInterest,
     /// The same socket: epoll has one registration for each descriptor, and this one's is for room.
     room: OwnedFd,
 }
@@ -78,7 +78,7 @@ impl Guest {
     fn new(socket: OwnedFd) -> io::Result<Self> {
         set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
         Ok(Self {
-            ear: Ear::default(),
+            rx_interest: RxInterest::default(),
             room: socket.try_clone()?,
             socket: Arc::new(socket),
         })
@@ -187,13 +187,13 @@ impl GuestSlot {
     /// Whether the guest has frames that nothing tells of.
     pub(super) fn has_frames(&self) -> bool {
         let guest = self.guest.as_ref();
-        guest.is_some_and(|guest| guest.ear.misses(&guest.socket))
+        guest.is_some_and(|guest| guest.rx_interest.misses(&guest.socket))
     }
 
     /// How long whoever is about to sleep may, at most; `frames`: it waits for those.
     pub(super) fn sleep(&mut self, epoll: &Epoll, frames: bool) -> Option<Duration> {
         let guest = self.guest.as_mut();
-        let guest = guest.and_then(|guest| guest.ear.sleep(&guest.socket, epoll, frames));
+        let guest = guest.and_then(|guest| guest.rx_interest.sleep(&guest.socket, epoll, frames));
         let rest = self.accept_backoff.sleep(self.listener.as_ref(), epoll);
         guest.into_iter().chain(rest).min()
     }
