@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use crate::host::event::Epoll;
 use socket::Source;
 
+mod accept_backoff;
 pub(crate) mod captured;
 #[cfg(test)]
 mod conformance;
-mod ear;
-mod rest;
+mod rx_interest;
 pub mod socket;
 pub mod tap;
 pub mod vhost_net;

@@ -16,20 +16,20 @@ use rustix::io::Errno;
 use super::{For, Gone, Link, RETRY, Receive};
 use crate::host::event::Epoll;
 
-mod heads;
+mod guest_slot;
+mod header_buffers;
 mod packet;
-mod seat;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod transmit;
 
+pub use guest_slot::Source;
 pub use packet::Packet;
-pub use seat::Source;
 pub use stream::Stream;
 pub use transmit::{Reservation, Transmitter};
 
-use seat::Seat;
+use guest_slot::GuestSlot;
 
 /// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
 pub(crate) const MAX_FRAME: usize = 18 + 65_535;
@@ -59,7 +59,7 @@ pub trait Attach {
 /// A link over a socket.
 #[derive(Debug)]
 pub struct Socket<F: Framing> {
-    seat: Seat,
+    seat: GuestSlot,
     receiver: F::Receiver,
     transmitter: Transmitter<F>,
 }
@@ -78,7 +78,7 @@ impl<F: Framing> Socket<F> {
             uso: false,
         };
         let mut socket = Self {
-            seat: Seat::new(source)?,
+            seat: GuestSlot::new(source)?,
             receiver: F::Receiver::default(),
             transmitter: Transmitter::new(limits),
         };

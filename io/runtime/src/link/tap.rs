@@ -12,7 +12,7 @@ use std::time::Duration;
 use pontoon_engine::{Limits, Transmit as _};
 use pontoon_sys::tun::TapOffload;
 
-use super::ear::Ear;
+use super::rx_interest::RxInterest;
 use super::{For, Gone, Link, RETRY};
 use crate::host::event::{Edge, Epoll};
 
@@ -30,7 +30,7 @@ const MAX_PACKET: usize = 65_535;
 pub struct Tap {
     receiver: Receiver,
     transmitter: Transmitter,
-    ear: Ear,
+    rx_interest: RxInterest,
 }
 
 impl Tap {
@@ -51,7 +51,7 @@ impl Tap {
         Ok(Self {
             receiver: Receiver::new(queue.clone(), offload.vnet_hdr),
             transmitter: Transmitter::new(queue, offload.vnet_hdr, limits),
-            ear: Ear::default(),
+            rx_interest: RxInterest::default(),
         })
     }
 }
@@ -86,7 +86,7 @@ impl Link for Tap {
     }
 
     fn has_frames(&mut self) -> bool {
-        self.ear.misses(&self.receiver)
+        self.rx_interest.misses(&self.receiver)
     }
 
     fn take_full(&mut self) -> Result<bool, Gone> {
@@ -94,7 +94,7 @@ impl Link for Tap {
     }
 
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
-        let frames = self.ear.sleep(&self.receiver, epoll, wait.frames);
+        let frames = self.rx_interest.sleep(&self.receiver, epoll, wait.frames);
         frames.or(wait.room.then_some(RETRY))
     }
 }

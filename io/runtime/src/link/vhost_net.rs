@@ -21,13 +21,13 @@ use rustix::io::Errno;
 use tracing::info;
 use vm_memory::VolatileSlice;
 
-use super::ear::Ear;
+use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
 use super::{Burst, For, Gone, Link, RETRY, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
 use queue::{Alarm, Bell, Failure};
 
-mod circle;
+mod frame_ring;
 mod queue;
 mod receive;
 mod transmit;
@@ -57,7 +57,7 @@ pub struct VhostNet {
     /// Present as long as vhost-net is.
     alarm: Option<Arc<Alarm>>,
     /// Of the tap's, when vhost-net is gone.
-    ear: Ear,
+    rx_interest: RxInterest,
     /// Bytes, both ways, since the kernel would have liked to be woken.
     gathered: Option<usize>,
     /// Times that the worker went to sleep since a frame came.
@@ -116,7 +116,7 @@ impl VhostNet {
             },
             bell: pair.bell,
             alarm: Some(pair.alarm),
-            ear: Ear::default(),
+            rx_interest: RxInterest::default(),
             gathered: None,
             silence: 0,
             gone: None,
@@ -213,7 +213,7 @@ impl Link for VhostNet {
         if has_frames {
             self.silence = 0;
         }
-        has_frames || self.ear.misses(&self.receiver.tap)
+        has_frames || self.rx_interest.misses(&self.receiver.tap)
     }
 
     fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
@@ -239,7 +239,7 @@ impl Link for VhostNet {
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
         self.wake(false);
         let Some(ring) = &mut self.transmitter.ring else {
-            let frames = self.ear.sleep(&self.receiver.tap, epoll, wait.frames);
+            let frames = self.rx_interest.sleep(&self.receiver.tap, epoll, wait.frames);
             return frames.or(wait.room.then_some(RETRY));
         };
         let room = wait.room && {

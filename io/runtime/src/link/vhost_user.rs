@@ -17,7 +17,7 @@ use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 use vm_memory::GuestMemoryMmap;
 
-use super::rest::Resting;
+use super::accept_backoff::AcceptBackoff;
 use super::socket::Source;
 use super::{Burst, For, Gone, Link, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
@@ -164,7 +164,7 @@ impl Link for VhostUser {
             self.transmitter.rearm();
         }
         let door = self.door.as_mut()?;
-        door.resting.sleep(door.listener.as_ref(), epoll)
+        door.accept_backoff.sleep(door.listener.as_ref(), epoll)
     }
 
     fn queue_faults(&self) -> u64 {
@@ -224,7 +224,7 @@ impl Departures {
 struct Door {
     backend: Backend,
     listener: Option<OwnedFd>,
-    resting: Resting,
+    accept_backoff: AcceptBackoff,
     one_off: bool,
 }
 
@@ -237,7 +237,7 @@ impl Door {
                 Self {
                     backend,
                     listener: None,
-                    resting: Resting::default(),
+                    accept_backoff: AcceptBackoff::default(),
                     one_off: true,
                 }
             }
@@ -246,7 +246,7 @@ impl Door {
                 Self {
                     backend,
                     listener: Some(listener),
-                    resting: Resting::default(),
+                    accept_backoff: AcceptBackoff::default(),
                     one_off,
                 }
             }
@@ -286,9 +286,9 @@ impl Door {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
-                Err(Errno::AGAIN) => return self.resting.end(),
+                Err(Errno::AGAIN) => return self.accept_backoff.end(),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => return self.resting.begin(error),
+                Err(error) => return self.accept_backoff.begin(error),
             };
             if self.backend.is_connected() {
                 info!("a second guest was turned away: there is one already");

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 use vm_memory::VolatileSlice;
 
-use super::heads::{Heads, Places};
+use super::header_buffers::{HeaderBuffers, Places};
 use super::{Attach, Framing, MAX_FRAME};
 use crate::link::{BURST, Burst, Gone, Receive, Rest, Until};
 
@@ -41,7 +41,7 @@ pub struct Receiver {
     /// A message of no bytes is the end of the connection.
     has_end: bool,
     buffer: Box<[u8]>,
-    heads: Heads,
+    heads: HeaderBuffers,
 }
 
 impl Default for Receiver {
@@ -50,7 +50,7 @@ impl Default for Receiver {
             socket: None,
             has_end: false,
             buffer: vec![0; BURST * STRIDE].into(),
-            heads: Heads::default(),
+            heads: HeaderBuffers::default(),
         }
     }
 }

@@ -11,7 +11,7 @@ use pontoon_engine::Frame;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
-use super::heads::{Heads, Places};
+use super::header_buffers::{HeaderBuffers, Places};
 use super::{Attach, Framing, MAX_FRAME};
 use crate::link::{BURST, Burst, Gone, Receive, Rest, Until};
 
@@ -45,7 +45,7 @@ pub struct Receiver {
     unread: Range<usize>,
     /// The last read took all that was there.
     drained: bool,
-    heads: Heads,
+    heads: HeaderBuffers,
 }
 
 impl Default for Receiver {
@@ -55,7 +55,7 @@ impl Default for Receiver {
             buffer: vec![0; BUFFER].into(),
             unread: 0..0,
             drained: false,
-            heads: Heads::default(),
+            heads: HeaderBuffers::default(),
         }
     }
 }

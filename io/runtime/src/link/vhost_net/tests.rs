@@ -205,7 +205,7 @@ fn withdrawn() -> VhostNet {
         },
         bell: Bell::new().unwrap(),
         alarm: None,
-        ear: Ear::default(),
+        rx_interest: RxInterest::default(),
         gathered: None,
         silence: 0,
         gone: None,

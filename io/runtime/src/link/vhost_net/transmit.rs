@@ -12,7 +12,7 @@ use pontoon_sys::vhost::{Device, Which};
 use pontoon_wire::vnet::{self, Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-use super::circle::{Circle, Run};
+use super::frame_ring::{FrameRing, Run};
 use super::places;
 use super::queue::{Alarm, Bell, Failure, Queue};
 
@@ -39,7 +39,7 @@ const MAX_FRAME: usize = 18 + MAX_PACKET;
 pub(super) struct Transmitter {
     device: Arc<Device>,
     queue: Queue,
-    circle: Circle,
+    circle: FrameRing,
     limits: Limits,
     /// A frame was refused for want of room.
     full: bool,
@@ -58,7 +58,7 @@ impl Transmitter {
         Ok(Self {
             device: device.clone(),
             queue: Queue::new(device, which, FRAMES, at, bell, alarm)?,
-            circle: Circle::new(BYTES, FRAMES),
+            circle: FrameRing::new(BYTES, FRAMES),
             limits,
             full: false,
             bytes: 0,
@@ -186,7 +186,7 @@ impl Transmitter {
 #[derive(Debug)]
 pub struct Reservation<'a> {
     device: &'a Device,
-    circle: &'a mut Circle,
+    circle: &'a mut FrameRing,
     limits: &'a Limits,
     /// Frames side by side, each [`HEADROOM`] and then its payload.
     run: Run,

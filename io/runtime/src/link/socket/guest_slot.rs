@@ -11,8 +11,8 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 
-use super::super::ear::{Ear, is_now};
-use super::super::rest::Resting;
+use super::super::accept_backoff::AcceptBackoff;
+use super::super::rx_interest::{RxInterest, is_now};
 use crate::host::event::{Edge, Epoll};
 
 /// Where guests come from.
@@ -57,18 +57,18 @@ const SEND_BUFFER: usize = 1 << 20;
 
 /// A place for one guest.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct GuestSlot {
     guest: Option<Guest>,
     /// Where the next one comes from, if another may come.
     listener: Option<OwnedFd>,
-    resting: Resting,
+    accept_backoff: AcceptBackoff,
     one_off: bool,
 }
 
 #[derive(Debug)]
 struct Guest {
     socket: Arc<OwnedFd>,
-    ear: Ear,
+    rx_interest: RxInterest,
     /// The same socket: epoll has one registration for each descriptor, and this one's is for room.
     room: OwnedFd,
 }
@@ -78,7 +78,7 @@ impl Guest {
     fn new(socket: OwnedFd) -> io::Result<Self> {
         set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
         Ok(Self {
-            ear: Ear::default(),
+            rx_interest: RxInterest::default(),
             room: socket.try_clone()?,
             socket: Arc::new(socket),
         })
@@ -95,7 +95,7 @@ impl Guest {
     }
 }
 
-impl Seat {
+impl GuestSlot {
     pub(super) fn new(source: Source) -> io::Result<Self> {
         Ok(match source {
             Source::Connected(socket) => {
@@ -103,7 +103,7 @@ impl Seat {
                 Self {
                     guest: Some(Guest::new(socket)?),
                     listener: None,
-                    resting: Resting::default(),
+                    accept_backoff: AcceptBackoff::default(),
                     one_off: true,
                 }
             }
@@ -112,7 +112,7 @@ impl Seat {
                 Self {
                     guest: None,
                     listener: Some(listener),
-                    resting: Resting::default(),
+                    accept_backoff: AcceptBackoff::default(),
                     one_off,
                 }
             }
@@ -156,12 +156,12 @@ impl Seat {
             let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => {
-                    self.resting.end();
+                    self.accept_backoff.end();
                     return new;
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
-                    self.resting.begin(error);
+                    self.accept_backoff.begin(error);
                     return new;
                 }
             };
@@ -187,14 +187,14 @@ impl Seat {
     /// Whether the guest has frames that nothing tells of.
     pub(super) fn has_frames(&self) -> bool {
         let guest = self.guest.as_ref();
-        guest.is_some_and(|guest| guest.ear.misses(&guest.socket))
+        guest.is_some_and(|guest| guest.rx_interest.misses(&guest.socket))
     }
 
     /// How long whoever is about to sleep may, at most; `frames`: it waits for those.
     pub(super) fn sleep(&mut self, epoll: &Epoll, frames: bool) -> Option<Duration> {
         let guest = self.guest.as_mut();
-        let guest = guest.and_then(|guest| guest.ear.sleep(&guest.socket, epoll, frames));
-        let rest = self.resting.sleep(self.listener.as_ref(), epoll);
+        let guest = guest.and_then(|guest| guest.rx_interest.sleep(&guest.socket, epoll, frames));
+        let rest = self.accept_backoff.sleep(self.listener.as_ref(), epoll);
         guest.into_iter().chain(rest).min()
     }
 

@@ -1,4 +1,4 @@
-//! Whether a source of frames is heard.
+//! Registration of a source of frames with the worker's epoll instance.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,14 +8,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::RETRY;
 use crate::host::event::{Edge, Epoll};
 
-/// What hears a descriptor that is level triggered: frames that may not be taken yet would end each sleep as it begins.
+/// A level-triggered registration that can be suspended: while rate limiting forbids reading, pending frames would wake the
+/// worker at once.
 #[derive(Debug, Default)]
-pub(super) struct Ear {
+pub(super) struct RxInterest {
     shut: bool,
 }
 
-impl Ear {
-    /// Hears `source` while its worker sleeps, if that waits for `frames`. How long it may sleep, at most.
+impl RxInterest {
+    /// Registers `source` for the time for which the worker sleeps if it waits for `frames`, and suspends the registration
+    /// otherwise. Returns the longest time for which the worker may sleep.
     pub(super) fn sleep(&mut self, source: impl AsFd, epoll: &Epoll, frames: bool) -> Option<Duration> {
         match (frames, self.shut) {
             (false, false) => {
@@ -32,13 +34,14 @@ impl Ear {
         }
     }
 
-    /// Whether there are frames, or no more to come, that nothing tells of: a worker may have too much to do to sleep.
+    /// Returns true if the registration is suspended and `source` is readable or at its end: a worker that is too busy to
+    /// sleep gets no event for it.
     pub(super) fn misses(&self, source: impl AsFd) -> bool {
         self.shut && is_now(source, PollFlags::IN)
     }
 }
 
-/// Whether a descriptor is in such a state, or has no more to tell.
+/// Polls a descriptor without waiting. Returns true if it is in `state`, has an error or has been hung up.
 pub(super) fn is_now(source: impl AsFd, state: PollFlags) -> bool {
     let at_once = Timespec {
         tv_sec: 0,

@@ -10,7 +10,7 @@ const ALIGN: usize = 64;
 
 /// The places of one buffer.
 #[derive(Debug)]
-pub(super) struct Circle {
+pub(super) struct FrameRing {
     bytes: usize,
     /// From the oldest that is not reclaimed to the newest.
     frames: VecDeque<Frame>,
@@ -56,7 +56,7 @@ struct Frame {
     given_back: bool,
 }
 
-impl Circle {
+impl FrameRing {
     /// A buffer of `bytes`, a multiple of [`ALIGN`], for `most` frames at one time.
     pub(super) fn new(bytes: usize, most: u16) -> Self {
         debug_assert!(bytes.is_multiple_of(ALIGN));
@@ -150,7 +150,7 @@ impl Circle {
 mod tests {
     use super::*;
 
-    fn produce(circle: &mut Circle, len: usize) -> Option<usize> {
+    fn produce(circle: &mut FrameRing, len: usize) -> Option<usize> {
         let run = (circle.vacancies() > 0).then(|| circle.room(len)).flatten()?;
         circle.produce(run, 0, len);
         Some(run.at)
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn frames_lie_behind_each_other_and_never_across_the_end() {
-        let mut circle = Circle::new(640, 8);
+        let mut circle = FrameRing::new(640, 8);
         assert_eq!(produce(&mut circle, 200), Some(0));
         assert_eq!(produce(&mut circle, 200), Some(256));
         assert_eq!(produce(&mut circle, 129), None, "128 bytes are left at the end");
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_out_of_order_waits_for_the_older() {
-        let mut circle = Circle::new(192, 3);
+        let mut circle = FrameRing::new(192, 3);
         let names: Vec<u32> = (0..3)
             .map(|_| {
                 produce(&mut circle, 64).unwrap();
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn an_empty_buffer_begins_anew() {
-        let mut circle = Circle::new(256, 4);
+        let mut circle = FrameRing::new(256, 4);
         for _ in 0..10 {
             assert_eq!(produce(&mut circle, 100), Some(0));
             let name = circle.submit().unwrap().name;
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn only_what_was_submitted_can_come_back() {
-        let mut circle = Circle::new(256, 4);
+        let mut circle = FrameRing::new(256, 4);
         produce(&mut circle, 64).unwrap();
         circle.give_back(0);
         circle.give_back(7);
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn no_two_frames_overlap() {
         const BYTES: usize = 4096;
-        let mut circle = Circle::new(BYTES, 16);
+        let mut circle = FrameRing::new(BYTES, 16);
         circle.first = u32::MAX - 100;
         let mut out: Vec<Submitted> = Vec::new();
         let mut state = 1_u64;

@@ -15,15 +15,15 @@ pub(super) type Places = ArrayVec<Range<usize>, BURST>;
 
 /// Room for the heads of a burst.
 #[derive(Debug)]
-pub(super) struct Heads(Box<[[u8; HEAD]; BURST]>);
+pub(super) struct HeaderBuffers(Box<[[u8; HEAD]; BURST]>);
 
-impl Default for Heads {
+impl Default for HeaderBuffers {
     fn default() -> Self {
         Self(Box::new([[0; HEAD]; BURST]))
     }
 }
 
-impl Heads {
+impl HeaderBuffers {
     /// Hands the frames at `places` in `bytes` to `sink` together, unless there is none. Says how many there were.
     pub(super) fn hand_on(
         &mut self,

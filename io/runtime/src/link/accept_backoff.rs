@@ -13,13 +13,13 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Whether guests may wait at a listener that nothing will tell of: it is edge triggered, and they are no news.
 #[derive(Debug, Default)]
-pub(super) struct Resting {
+pub(super) struct AcceptBackoff {
     until: Option<Instant>,
     /// That it cannot be accepted from has been said.
     said: bool,
 }
 
-impl Resting {
+impl AcceptBackoff {
     /// Nobody could be accepted: looks again after a rest.
     pub(super) fn begin(&mut self, error: Errno) {
         self.until = Some(Instant::now() + REST);
