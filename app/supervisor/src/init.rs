@@ -97,7 +97,8 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<Started, Error> {
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     }
     open_ping_sockets();
-    let resolv_conf = mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref())?;
+    let covered = mounts::interfaces();
+    let resolv_conf = mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref(), covered)?;
     let signals = Signals::block(&[libc::SIGCHLD, HOST_RESOLVES_ANEW]).context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go

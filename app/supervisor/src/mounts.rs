@@ -1,4 +1,5 @@
-//! The guest's view of files: its own `/proc` and its own resolv.conf; everything else is the host's.
+//! The guest's view of files: its own `/proc`, its own network interfaces in `/sys` and its own resolv.conf; everything else
+//! is the host's.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -27,8 +28,36 @@ pub(crate) fn keep_private() -> io::Result<()> {
     )?)
 }
 
+/// Directories of `/sys` that list network interfaces: the links by name, and the virtual interfaces that they lead to.
+const INTERFACES: [&str; 2] = ["class/net", "devices/virtual/net"];
+
+/// Shows the interfaces of this network namespace in `/sys`, instead of the host's. The rest of `/sys` stays the host's:
+/// programs inside need its cgroups and CPUs.
+///
+/// A sysfs shows the interfaces of the network namespace in which it was mounted. It is mounted over `/proc`, which exists
+/// everywhere, and stays there, covered by the mount of `/proc` that follows: its directories are bound from there.
+///
+/// Returns true if `/proc` is covered now. A kernel refuses the mount where parts of the host's `/sys` are covered (in a
+/// container): the guest then sees the host's interfaces there, and can do nothing with them.
+pub(crate) fn interfaces() -> bool {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    if let Err(error) = mount("sysfs", "/proc", "sysfs", flags, None) {
+        tracing::debug!("cannot mount a sysfs, so /sys shows the host's interfaces: {error}");
+        return false;
+    }
+    for directory in INTERFACES {
+        let (from, onto) = (format!("/proc/{directory}"), format!("/sys/{directory}"));
+        if let Err(error) = mount_bind(from, &onto) {
+            tracing::debug!("cannot mount over {onto}: {error}");
+        }
+    }
+    true
+}
+
 /// Puts `text` in the place of `/etc/resolv.conf`, or of the file that it links to, where there is one; and mounts the
 /// `/proc` of this pid namespace.
+///
+/// `covered` states that `/proc` is covered already, by [`interfaces`].
 ///
 /// The text lives in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount
 /// keeps it alive, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
@@ -37,7 +66,7 @@ pub(crate) fn keep_private() -> io::Result<()> {
 ///
 /// # Errors
 /// A mount was refused.
-pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<Option<ResolvConf>, Error> {
+pub(crate) fn resolv_conf_and_proc(text: Option<&str>, covered: bool) -> Result<Option<ResolvConf>, Error> {
     let mut kept = None;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if let Some(text) = text {
@@ -56,10 +85,12 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>) -> Result<Option<ResolvCo
     if let Err(error) = mount("proc", "/proc", "proc", flags, None) {
         let reason = reason(&error.into());
         tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
-        if text.is_some() {
+        // A file that is mounted nowhere cannot be mounted elsewhere, so it is not kept.
+        if kept.take().is_some() {
             unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
-            // What is mounted nowhere cannot be mounted elsewhere.
-            kept = None;
+        }
+        if covered {
+            unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the sysfs")?;
         }
     }
     Ok(kept)

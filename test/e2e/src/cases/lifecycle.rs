@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 
 use super::{expect, icmp, talk, tcp_server, wanted};
@@ -20,6 +20,7 @@ use crate::sys;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("lifecycle.ip-addr", 20, ip_addr).on_machine(),
+        Case::new("lifecycle.sysfs-shows-the-namespace", 20, sysfs).on_machine(),
         Case::may_skip("lifecycle.whole-id-range", 20, id_range)
             .on_machine()
             .caller(Caller::User("root needs no user namespace")),
@@ -63,6 +64,25 @@ fn ip_addr(context: &Context) -> Result<()> {
             >= 2,
         "no address:\n{text}"
     );
+    Ok(())
+}
+
+/// The interfaces in `/sys` are those of the command's network namespace; the rest of `/sys` is the host's.
+fn sysfs(context: &Context) -> Result<()> {
+    let script = "for name in /sys/class/net/*; do test -e $name/address && echo ${name##*/}; done | sort; echo; \
+                  ip -o link | cut -d: -f2 | tr -d ' ' | sort; echo; ls /sys/devices/virtual/net | sort; echo; \
+                  test -e /sys/devices/system/cpu/online && echo cpus";
+    let mut command = context.program.command()?;
+    let text = process::output(command.args(["run", "--", "sh", "-c", script]))?;
+    let lists: Vec<&str> = text.trim_end().split("\n\n").collect();
+    let [by_name, by_netlink, by_device, rest] = lists[..] else {
+        bail!("four lists are expected:\n{text}");
+    };
+    ensure!(
+        by_netlink.lines().count() >= 2 && by_name == by_netlink && by_device == by_netlink,
+        "/sys and netlink differ:\n{text}"
+    );
+    ensure!(rest == "cpus", "the rest of /sys is missing:\n{text}");
     Ok(())
 }
 
