@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::args::{Capturing, Ctl, Order, Publishing};
-use client::Client;
+use client::{Client, ConnectError};
 
 pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
     let mut output = Output {
@@ -26,7 +26,10 @@ pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
     };
     match answer(arguments, &mut output) {
         Err(_) if output.is_closed => Ok(()),
-        result => result,
+        result => result.map_err(|error| match error.downcast_ref::<ConnectError>() {
+            Some(refused) => anyhow!(refused.advice()),
+            None => error,
+        }),
     }
 }
 

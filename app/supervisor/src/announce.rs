@@ -6,6 +6,8 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use pontoon_sys::timed_write::TimedWrite;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::descriptor;
 use crate::error::{Context as _, Error};
@@ -55,12 +57,31 @@ impl Announcement {
             self.written = true;
         }
         if let Some(ready) = self.ready.take()
-            && let Err(error) = TimedWrite::new().and_then(|write| Ok(write.write(&ready, b"1\n")?))
+            && let Err(error) = write_ready(&ready, TimedWrite::new())
         {
-            tracing::debug!(%error, "nobody reads the ready descriptor");
+            tracing::debug!(%error, "cannot write to the ready descriptor");
         }
         Ok(())
     }
+}
+
+/// Writes to the ready descriptor. Without a timer (`timer_create` fails with EAGAIN at `RLIMIT_SIGPENDING`) the write could
+/// block only if another process filled the descriptor after poll(2).
+fn write_ready(ready: &OwnedFd, timer: io::Result<TimedWrite>) -> Result<(), Errno> {
+    const READY: &[u8] = b"1\n";
+    if let Ok(timer) = timer {
+        timer.write(ready, READY)?;
+        return Ok(());
+    }
+    if poll(
+        &mut [PollFd::new(ready, PollFlags::OUT)],
+        Some(&Timespec::default()),
+    )? == 0
+    {
+        return Err(Errno::AGAIN);
+    }
+    rustix::io::write(ready, READY)?;
+    Ok(())
 }
 
 /// The file lives as long as the process that it names: one that names another instance by now is that one's.
@@ -99,6 +120,20 @@ mod tests {
     use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
+
+    #[test]
+    fn ready_is_written_without_a_timer_unless_there_is_no_room() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let no_timer = || Err(io::Error::from(Errno::AGAIN));
+        assert_eq!(write_ready(&write, no_timer()), Ok(()));
+        let mut buffer = [0; 8];
+        assert_eq!(rustix::io::read(&read, &mut buffer), Ok(2));
+        assert_eq!(&buffer[..2], b"1\n");
+        rustix::io::ioctl_fionbio(&write, true).unwrap();
+        while rustix::io::write(&write, &[0; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&write, false).unwrap();
+        assert_eq!(write_ready(&write, no_timer()), Err(Errno::AGAIN));
+    }
 
     #[test]
     fn the_pid_file_goes_unless_it_is_of_another_instance() {

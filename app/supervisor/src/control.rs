@@ -8,13 +8,13 @@
 //! its resource. Metrics alone may be had over TCP, too.
 
 mod connection;
-mod exposition;
 mod guest;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 pub(crate) mod hosts;
 pub(crate) mod http;
 pub(crate) mod listener;
+pub(crate) mod metrics_text;
 pub mod reply;
 pub(crate) mod server;
 #[cfg(test)]

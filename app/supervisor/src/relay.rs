@@ -116,7 +116,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         stdout: Output::new(PRINTED),
     };
     events.read_kernel_routes()?;
-    events.relay.update_derived_rules();
+    events.relay.update_derived_rules(Instant::now());
     announcement.announce()?;
     events.run()
 }
@@ -175,7 +175,7 @@ impl Loop<'_> {
                 self.read_kernel_routes()?;
             }
             self.relay.manage_workers();
-            self.relay.update_derived_rules();
+            self.relay.update_derived_rules(Instant::now());
             for server in &mut self.servers {
                 server.serve(&mut self.relay, Instant::now());
             }

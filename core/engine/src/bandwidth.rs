@@ -1,8 +1,9 @@
-//! How fast a guest may be: so many bits a second each way, whatever the number of workers.
+//! The guest's bandwidth limit: bits a second each way, for all workers together.
 //!
-//! Each way is a token bucket, kept as the time at which everything that passed is paid for (virtual scheduling, ITU-T I.371).
-//! What passes is counted afterwards and may be more than there were tokens for: the next one waits for longer. So no
-//! frame is too large, and nothing is dropped: the guest's frames wait in the link, and the host's data in its sockets.
+//! Each way is a token bucket, kept as the time at which everything that passed is paid for (virtual scheduling, ITU-T
+//! I.371). Traffic is counted after it has passed and may be more than there were tokens for: the next one waits for
+//! longer. So no frame is too large, and nothing is dropped: the guest's frames wait in the link, and the host's data
+//! in its sockets.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -66,8 +67,9 @@ impl Throttle {
         }
     }
 
-    /// The MTU to send segments by on a link of this one: on a slow one, large segments would come too seldom for the guest to
-    /// acknowledge them at once (RFC 9293 section 3.8.6.3: every second one), and until then they fill the host's socket.
+    /// The MTU to send segments by on a link of this one: on a slow one, large segments would come too seldom for the
+    /// guest to acknowledge them at once (RFC 9293 section 3.8.6.3: every second one), and until then they fill the
+    /// host's socket.
     pub(crate) fn mtu(&self, mtu: usize) -> usize {
         match &self.bandwidth {
             Some(Bandwidth(ways)) => mtu.min(ways.down.worth(SEGMENT).max(ETHERNET_MTU)),
@@ -150,17 +152,18 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a byte costs at one bit a second, in nanoseconds.
+/// The time of a byte at one bit a second, in nanoseconds.
 const BIT_NANOS: u128 = 8_000_000_000;
 
-/// What may pass at once after a rest: as much as in this time.
+/// The largest burst: as much as passes in this time.
 const DEPTH: Duration = Duration::from_millis(20);
 
-/// How long a segment may take at most, where it is larger than Ethernet's.
+/// The longest time of one segment, where it is larger than Ethernet's.
 const SEGMENT: Duration = Duration::from_millis(4);
 const ETHERNET_MTU: usize = 1500;
 
-/// How long to gather before any passes again: at 1 Gbit/s and an MTU of 1,500 a wake-up is worth 170 segments.
+/// The time for which tokens are gathered before any traffic passes again: at 1 Gbit/s and an MTU of 1,500 a wake-up is
+/// worth 170 segments.
 const PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the engine is told at the start.
+//! The engine's configuration.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -39,13 +39,13 @@ pub struct Config {
     pub host_addresses: bool,
     /// Metadata services of clouds may be reached (`--metadata`).
     pub metadata: bool,
-    /// What the user allows and denies (`--allow`, `--deny`).
+    /// The user's rules (`--allow`, `--deny`).
     pub egress: Egress,
     /// Ports that are published from the start, in the order of the host's listeners and UDP sockets.
     pub published: Vec<Published>,
-    /// How long a connect may take before the guest is told; `None` leaves it to the host.
+    /// The time after which a connect fails; `None` leaves it to the host.
     pub connect_timeout: Option<Duration>,
-    /// Who may answer a guest's UDP endpoint.
+    /// The filter of a guest's UDP endpoint.
     pub udp_filter: UdpFilter,
     /// Flows at one time.
     pub max_flows: u32,
@@ -53,7 +53,7 @@ pub struct Config {
     pub max_udp_ports: u32,
     /// New flows a second, if limited.
     pub max_flow_rate: Option<u32>,
-    /// How fast the guest may be, if limited.
+    /// The bandwidth limit, if any.
     pub bandwidth: Option<Bandwidth>,
 }
 
@@ -140,7 +140,7 @@ impl Published {
     }
 }
 
-/// Who may send to a guest's UDP endpoint (RFC 4787 section 5).
+/// The senders that may reach a guest's UDP endpoint (RFC 4787 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpFilter {
     /// Anybody.
@@ -206,7 +206,7 @@ impl Addresses {
         }
     }
 
-    /// Whether `address` is the DNS forwarder's.
+    /// Returns true if `address` is the DNS forwarder's.
     #[must_use]
     pub fn is_dns(&self, address: IpAddr) -> bool {
         match address {
@@ -215,7 +215,7 @@ impl Addresses {
         }
     }
 
-    /// Whether `address` lies in a subnet of the guest's side, or is link-local there.
+    /// Returns true if `address` lies in a subnet of the guest's side, or is link-local there.
     #[must_use]
     pub fn is_local(&self, address: IpAddr) -> bool {
         match address {

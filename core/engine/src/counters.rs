@@ -1,4 +1,4 @@
-//! What happened: plain counts, the tests' oracle and the source of every statistic.
+//! Event counters: the tests' oracle and the source of every statistic.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
@@ -30,27 +30,27 @@ macro_rules! counters {
 counters! {
     /// Frames received from the guest.
     frames_up,
-    /// Frames that another worker was given, as their flows are its.
+    /// Frames handed to the worker that owns their flow.
     handed_over,
-    /// Frames lost on the way to their flow's worker: it had no room, or the flow had moved.
+    /// Frames dropped on the way to the worker that owns their flow: its inbox was full, or the flow had moved.
     hand_overs_lost,
-    /// Frames handed to the guest's link.
+    /// Frames sent to the guest.
     frames_down,
-    /// Frames that the link did not take.
+    /// Frames that the link refused.
     link_refused,
     /// Frames whose headers contradict themselves or are cut short, and reassembled datagrams with a wrong checksum.
     malformed,
     /// Frames of a protocol that is not carried.
     unknown_protocol,
-    /// Packets from an address that nobody can have.
+    /// Packets from an address that is no valid source.
     bad_source,
     /// Packets to a destination that policy refuses.
     policy_refused,
     /// Flows refused because `--max-flows` or `--max-flow-rate` is reached.
     flows_refused,
-    /// Times that data for the guest had to wait, as it was faster than `--max-bandwidth`.
+    /// Times that data for the guest was delayed by `--max-bandwidth`.
     held_back,
-    /// Flows refused or dropped because the host is out of descriptors or memory.
+    /// Flows refused or dropped because the host was out of descriptors or memory.
     host_exhausted,
     /// TCP connections opened by the guest.
     tcp_opened,
@@ -60,7 +60,7 @@ counters! {
     tcp_share_refused,
     /// Connects that the host refused or that timed out.
     tcp_connect_failed,
-    /// TCP segments to no flow, answered by a reset.
+    /// TCP segments of no known connection, answered by a reset.
     tcp_unknown,
     /// Flows ended by the guest's reset.
     tcp_reset_by_guest,
@@ -72,9 +72,9 @@ counters! {
     tcp_guest_silent,
     /// Half-closed connections reset to make room for a new flow.
     tcp_half_closed_evicted,
-    /// Connections reset because their guest did not take what it was sent, and too much memory of the host was held for it.
+    /// Connections reset because the guest did not read its data and stalled connections held too much host memory.
     tcp_stalled_evicted,
-    /// Segments sent to the guest again.
+    /// Segments retransmitted to the guest.
     tcp_retransmits,
     /// Retransmission timeouts.
     tcp_timeouts,
@@ -82,17 +82,17 @@ counters! {
     tcp_too_big,
     /// Segments outside the window or not acceptable, answered by an acknowledgement (RFC 5961).
     tcp_challenges,
-    /// Segments that would have been answered so, had not another of the connection's been a moment before.
+    /// Challenge acknowledgements not sent, as the connection had sent one shortly before (RFC 5961 section 7).
     tcp_challenges_withheld,
     /// Segments kept out of order.
     tcp_out_of_order,
-    /// Segments not accepted for want of pool memory.
+    /// Segments dropped because the buffer pool was full.
     tcp_pool_empty,
-    /// Bytes of the guest's that the socket refused and the pool took.
+    /// Bytes from the guest that the host socket had no room for, kept in the buffer pool.
     tcp_spilled_bytes,
-    /// UDP datagrams from the guest that went out.
+    /// UDP datagrams from the guest sent by the host.
     udp_up,
-    /// UDP datagrams handed to the guest.
+    /// UDP datagrams sent to the guest.
     udp_down,
     /// Sends of several datagrams at once.
     udp_batches_up,
@@ -102,11 +102,11 @@ counters! {
     udp_unsolicited,
     /// UDP endpoints evicted for a newer flow, as `--max-flows` or `--max-udp-ports` was reached.
     udp_evicted,
-    /// ICMP errors told to the guest.
+    /// ICMP errors sent to the guest.
     icmp_errors_down,
-    /// Echo requests that went out.
+    /// Echo requests sent by the host.
     ping_up,
-    /// Echo replies handed to the guest.
+    /// Echo replies sent to the guest.
     ping_down,
     /// Echo requests for which the host gave no socket: neither a ping socket nor a raw one.
     ping_prohibited,
@@ -116,11 +116,11 @@ counters! {
     ping_failed,
     /// Fragments received from the guest.
     fragments_up,
-    /// Datagrams put together from fragments.
+    /// Datagrams reassembled from fragments.
     reassembled,
     /// Fragments dropped: overlap, timeout, or no room.
     fragments_dropped,
-    /// DNS queries taken by the forwarder.
+    /// DNS queries accepted by the forwarder.
     dns_queries,
     /// DNS messages of an operation other than QUERY: over UDP answered NOTIMP, over TCP the connection is reset.
     dns_unsupported,
@@ -130,7 +130,7 @@ counters! {
     dns_failovers,
     /// DNS queries dropped because too many are waiting.
     dns_dropped,
-    /// Datagrams to the forwarder that answer nothing that it asked.
+    /// Datagrams to the forwarder that match no pending query.
     dns_mismatched,
     /// Frames and events whose handling panicked; the flow that they concerned was reset.
     panics,

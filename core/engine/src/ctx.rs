@@ -1,4 +1,4 @@
-//! What every protocol's handler is given: the world, the shared state, the time.
+//! The context of every protocol's handler: the host, the link, the shared state, the time.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -15,22 +15,22 @@ use crate::counters::Counters;
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
-use crate::peers::{FlowKey, Origin, Peers};
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
+use crate::siblings::{FlowKey, Origin, Siblings};
 use crate::timer::Wheel;
 use crate::{FlowId, Frame, Instant, Kind, WorkerId, flow_rate};
 
 /// State shared by the protocols of one worker.
 #[derive(Debug)]
 pub struct Net {
-    /// What was decided at the start.
+    /// The configuration.
     pub config: Config,
-    /// Who may be reached.
+    /// The egress policy.
     pub policy: Policy,
-    /// What happened.
+    /// The counters.
     pub counters: Counters,
-    /// How long connects took that came to something, in nanoseconds.
+    /// The durations of successful connects, in nanoseconds.
     pub connect_times: Histogram<{ CONNECT_TIMES.len() }>,
     /// Memory for what the host does not take yet.
     pub pool: Pool,
@@ -48,9 +48,9 @@ pub struct Net {
     pub(crate) reclaimed: u32,
     /// When the last flow would have begun, had all come evenly: [`flow_rate`].
     pub flow_due: Instant,
-    /// What holds data back that is too fast.
+    /// The bandwidth limiter.
     pub(crate) throttle: Throttle,
-    /// Where datagrams were too big for the host's interface.
+    /// Destinations for which datagrams were too big for the host's interface.
     pub(crate) narrow: NarrowPaths,
     /// Every timer.
     pub timers: Wheel,
@@ -59,12 +59,12 @@ pub struct Net {
     /// Whose engine this is.
     pub worker: WorkerId,
     /// The other workers, where there are any.
-    pub(crate) peers: Option<Box<dyn Peers>>,
-    /// Where connections are written down.
+    pub(crate) siblings: Option<Box<dyn Siblings>>,
+    /// The record of connections.
     pub(crate) ledger: Option<Box<dyn Ledger>>,
     /// Connections that an engine before this one had, and that the guest was not asked about yet.
     pub(crate) orphans: Vec<Ends>,
-    /// Where the packet at hand comes from.
+    /// The origin of the current packet.
     pub(crate) origin: Origin,
     /// The guest's Ethernet address, learned from its frames.
     pub guest_mac: Mac,
@@ -75,16 +75,26 @@ pub struct Net {
     /// Flows that wait for room on the link.
     pub parked: Vec<FlowId>,
     /// Flows that owe the guest an acknowledgement, which may go with an answer.
-    pub owing: Vec<FlowId>,
+    pub delayed_acks: Vec<FlowId>,
     /// When these acknowledgements must leave.
-    pub owed: Option<Instant>,
+    pub delayed_ack_at: Option<Instant>,
     /// The flow that is being handled: the one to be reset if that panics.
-    pub at_hand: Option<FlowId>,
+    pub current_flow: Option<FlowId>,
 }
 
-/// How long an acknowledgement waits for an answer to go with, unless the worker sleeps earlier: as long as a worker looks
-/// around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a guest's Nagle algorithm stalls.
-const PATIENCE: Duration = Duration::from_micros(50);
+/// The worker that handles a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Routed {
+    /// This worker.
+    Here,
+    /// Another worker; this one has nothing more to do with the frame.
+    HandedOver,
+}
+
+/// The longest delay of an acknowledgement that waits for an answer to carry it, unless the worker sleeps earlier: as
+/// long as a worker looks around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a
+/// guest's Nagle algorithm stalls.
+const DELAYED_ACK: Duration = Duration::from_micros(50);
 
 impl Net {
     /// The state of a worker with no flows.
@@ -116,7 +126,7 @@ impl Net {
             timers: Wheel::default(),
             random,
             worker,
-            peers: None,
+            siblings: None,
             ledger: None,
             orphans: Vec::new(),
             origin: Origin::Link,
@@ -124,44 +134,47 @@ impl Net {
             mtu: usize::from(config.mtu),
             ready: VecDeque::new(),
             parked: Vec::new(),
-            owing: Vec::new(),
-            owed: None,
-            at_hand: None,
+            delayed_acks: Vec::new(),
+            delayed_ack_at: None,
+            current_flow: None,
             config,
         }
     }
 
-    /// Whether one more flow may be opened under `--max-flows` and `--max-flow-rate`. Counts the refusal if not, the new
-    /// flow against the rate if so; the flow itself is counted by whoever gives it a slot.
+    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate. Returns false,
+    /// and counts a refusal, if either does not allow it. [`Self::opened`] counts the flow itself.
     pub fn admit(&mut self, now: Instant) -> bool {
-        if self.is_full() || !self.is_within_rate(now) {
+        if self.is_full() || !self.count_against_rate(now) {
             self.counters.flows_refused += 1;
             return false;
         }
         true
     }
 
-    /// Whether one more flow may be opened under `--max-flow-rate`; counts it against the rate if so.
-    pub(crate) fn is_within_rate(&mut self, now: Instant) -> bool {
+    /// Counts one more flow against `--max-flow-rate`. Returns false, and counts nothing, if the rate does not allow it.
+    pub(crate) fn count_against_rate(&mut self, now: Instant) -> bool {
         let Some(rate) = self.config.max_flow_rate else {
             return true;
         };
-        if let Some(peers) = &self.peers {
-            return peers.within_rate(rate, now);
+        if let Some(siblings) = &self.siblings {
+            return siblings.count_against_rate(rate, now);
         }
         flow_rate::admit(&mut self.flow_due, rate, now)
     }
 
-    /// Whether there are as many flows as `--max-flows` allows, those of other workers among them: clients of a published
-    /// port may all come to one worker, so that a share for each would refuse some where there is room. Workers that open
-    /// flows at the same moment may each go one beyond.
+    /// Returns true if there are as many flows as `--max-flows` allows, those of other workers among them: clients of a
+    /// published port may all come to one worker, so that a share for each would refuse some where there is room.
+    /// Workers that open flows at the same moment may each go one beyond.
     pub(crate) fn is_full(&self) -> bool {
-        let flows = self.peers.as_ref().map_or(self.flows, |peers| peers.flows());
+        let flows = self
+            .siblings
+            .as_ref()
+            .map_or(self.flows, |siblings| siblings.flows());
         flows.saturating_sub(self.reclaimed) >= self.config.max_flows
     }
 
-    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted when the handler of the
-    /// frame or event at hand has returned, as that handler has no access to it. False: no such flow is left.
+    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted when the handler of
+    /// the frame or event at hand has returned, as that handler has no access to it. False: no such flow is left.
     pub(crate) fn reclaim(&mut self) -> bool {
         let is_left = self.reclaimed < self.evictable;
         self.reclaimed += u32::from(is_left);
@@ -180,65 +193,76 @@ impl Net {
 
     fn set_evictable(&mut self, flows: u32) {
         self.evictable = flows;
-        if let Some(peers) = &self.peers {
-            peers.set_evictable(flows);
+        if let Some(siblings) = &self.siblings {
+            siblings.set_evictable(flows);
         }
     }
 
-    /// Hands a frame that opens a flow to the worker that can evict one for it, where there are as many flows as there may
-    /// be and this worker has none to evict. False: the flow is this worker's, or to be refused.
-    pub(crate) fn hand_to_evict(&mut self, frame: &Frame<'_>) -> bool {
+    /// Hands a frame that opens a flow over to the worker that can evict a flow for it, where there are as many flows
+    /// as `--max-flows` allows and this worker has none to evict. `Here`: the flow is this worker's to open or to
+    /// refuse.
+    pub(crate) fn hand_over_to_evict(&mut self, frame: &Frame<'_>) -> Routed {
         if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
-            return false;
+            return Routed::Here;
         }
-        let other = self.peers.as_ref().and_then(|peers| peers.most_evictable());
-        other.is_some_and(|other| self.is_of(other, frame))
+        match self
+            .siblings
+            .as_ref()
+            .and_then(|siblings| siblings.most_evictable())
+        {
+            Some(other) => self.hand_over(other, frame),
+            None => Routed::Here,
+        }
     }
 
-    /// Whether the UDP endpoints of all workers hold as many ports of the host in this family as `--max-udp-ports` allows.
+    /// Returns true if the UDP endpoints of all workers hold as many ports of the host in this family as
+    /// `--max-udp-ports` allows.
     pub(crate) fn is_out_of_ports(&self, family_of: IpAddr) -> bool {
         let own = self.ports[usize::from(family_of.is_ipv6())];
-        let ports = self.peers.as_ref().map_or(own, |peers| peers.ports(family_of));
+        let ports = self
+            .siblings
+            .as_ref()
+            .map_or(own, |siblings| siblings.ports(family_of));
         ports >= self.config.max_udp_ports
     }
 
     /// A UDP endpoint holds a port of the host.
     pub(crate) fn port_taken(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] += 1;
-        if let Some(peers) = &self.peers {
-            peers.port_taken(family_of);
+        if let Some(siblings) = &self.siblings {
+            siblings.port_taken(family_of);
         }
     }
 
     /// A UDP endpoint has given its port back.
     pub(crate) fn port_freed(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] -= 1;
-        if let Some(peers) = &self.peers {
-            peers.port_freed(family_of);
+        if let Some(siblings) = &self.siblings {
+            siblings.port_freed(family_of);
         }
     }
 
     /// A slot has been given to a flow.
     pub(crate) fn opened(&mut self) {
         self.flows += 1;
-        if let Some(peers) = &self.peers {
-            peers.opened();
+        if let Some(siblings) = &self.siblings {
+            siblings.opened();
         }
     }
 
     /// A slot is free again.
     pub(crate) fn closed(&mut self) {
         self.flows -= 1;
-        if let Some(peers) = &self.peers {
-            peers.closed();
+        if let Some(siblings) = &self.siblings {
+            siblings.closed();
         }
     }
 
-    /// Whether clients of the published TCP port with this `Published::share_key` have three fourths of `--max-flows`, which is all that one
-    /// port's clients may have: the rest is for the guest's own connections and for other ports.
+    /// Returns true if clients of the published TCP port with this `Published::share_key` have three fourths of
+    /// `--max-flows`, which is all that one port's clients may have: the rest is for the guest's own connections and for other ports.
     pub(crate) fn has_share(&self, port: u32) -> bool {
-        let clients = match &self.peers {
-            Some(peers) => peers.clients(port),
+        let clients = match &self.siblings {
+            Some(siblings) => siblings.clients(port),
             None => self.clients.get(&port).copied().unwrap_or(0),
         };
         clients >= self.config.max_flows - self.config.max_flows / 4
@@ -247,8 +271,8 @@ impl Net {
     /// Counts a slot that a client of the published TCP port with this key has got.
     pub(crate) fn client_opened(&mut self, port: u32) {
         *self.clients.entry(port).or_default() += 1;
-        if let Some(peers) = &self.peers {
-            peers.client_opened(port);
+        if let Some(siblings) = &self.siblings {
+            siblings.client_opened(port);
         }
     }
 
@@ -260,8 +284,8 @@ impl Net {
                 clients.remove();
             }
         }
-        if let Some(peers) = &self.peers {
-            peers.client_closed(port);
+        if let Some(siblings) = &self.siblings {
+            siblings.client_closed(port);
         }
     }
 
@@ -270,51 +294,56 @@ impl Net {
     /// # Errors
     /// It is the named worker's.
     pub(crate) fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
-        self.peers.as_ref().map_or(Ok(()), |peers| peers.claim(key))
+        self.siblings
+            .as_ref()
+            .map_or(Ok(()), |siblings| siblings.claim(key))
     }
 
-    /// Makes a flow this worker's, whoever has it.
+    /// Makes a flow this worker's, also if another has it.
     pub(crate) fn seize(&self, key: &FlowKey) {
-        if let Some(peers) = &self.peers {
-            peers.seize(key);
+        if let Some(siblings) = &self.siblings {
+            siblings.seize(key);
         }
     }
 
     /// A flow of this worker's has ended, or will not be.
     pub(crate) fn release(&self, key: &FlowKey) {
-        if let Some(peers) = &self.peers {
-            peers.release(key);
+        if let Some(siblings) = &self.siblings {
+            siblings.release(key);
         }
     }
 
-    /// Whether a frame of a flow that this worker does not know is another's: then it has been handed over.
-    pub(crate) fn is_elsewhere(&mut self, key: &FlowKey, frame: &Frame<'_>) -> bool {
-        let owner = self.peers.as_ref().and_then(|peers| peers.owner(key));
-        owner.is_some_and(|owner| self.is_of(owner, frame))
+    /// Hands a frame of a flow that this worker does not know over to the worker that owns the flow, if another does.
+    pub(crate) fn hand_over_to_owner(&mut self, key: &FlowKey, frame: &Frame<'_>) -> Routed {
+        match self.siblings.as_ref().and_then(|siblings| siblings.owner(key)) {
+            Some(owner) => self.hand_over(owner, frame),
+            None => Routed::Here,
+        }
     }
 
-    /// Whether `owner` is another worker: then the frame has been handed over.
-    pub(crate) fn is_of(&mut self, owner: WorkerId, frame: &Frame<'_>) -> bool {
-        let Some(peers) = self.peers.as_ref().filter(|_| owner != self.worker) else {
-            return false;
+    /// Hands a frame over to `owner`, unless that is this worker. A frame that cannot be handed over is dropped, and
+    /// counted.
+    pub(crate) fn hand_over(&mut self, owner: WorkerId, frame: &Frame<'_>) -> Routed {
+        let Some(siblings) = self.siblings.as_ref().filter(|_| owner != self.worker) else {
+            return Routed::Here;
         };
         let handed = match self.origin {
-            Origin::Link => peers.hand_over(owner, frame, false),
-            Origin::Fragments => peers.hand_over(owner, frame, true),
+            Origin::Link => siblings.hand_over(owner, frame, false),
+            Origin::Fragments => siblings.hand_over(owner, frame, true),
             // Its flow ended here and began elsewhere meanwhile.
             Origin::Peer => false,
         };
         self.counters.handed_over += u64::from(handed);
         self.counters.hand_overs_lost += u64::from(!handed);
-        true
+        Routed::HandedOver
     }
 
     /// The guest's Ethernet address, as its last frame says.
-    pub(crate) fn hear_from(&mut self, mac: Mac) {
+    pub(crate) fn learn_guest_mac(&mut self, mac: Mac) {
         if self.guest_mac != mac {
             self.guest_mac = mac;
-            if let Some(peers) = &self.peers {
-                peers.guest_moved(mac);
+            if let Some(siblings) = &self.siblings {
+                siblings.guest_moved(mac);
             }
             if let Some(ledger) = &self.ledger {
                 ledger.guest_moved(mac);
@@ -333,9 +362,9 @@ impl Net {
     }
 
     /// Remembers that `flow` owes an acknowledgement.
-    pub fn owe(&mut self, flow: FlowId, now: Instant) {
-        self.owing.push(flow);
-        self.owed.get_or_insert(now + PATIENCE);
+    pub fn delay_ack(&mut self, flow: FlowId, now: Instant) {
+        self.delayed_acks.push(flow);
+        self.delayed_ack_at.get_or_insert(now + DELAYED_ACK);
     }
 
     /// Ethernet addresses of a frame to the guest.
@@ -348,7 +377,7 @@ impl Net {
     }
 }
 
-/// What a handler works with.
+/// The context of a handler.
 pub struct Ctx<'a, H, T> {
     /// Host sockets.
     pub host: &'a mut H,
@@ -363,7 +392,7 @@ pub struct Ctx<'a, H, T> {
 impl<H, T> Ctx<'_, H, T> {
     /// Runs a handler of one flow, frame or event. False: it panicked, which is counted. What it left half done is the
     /// flow's own, and goes with it: the caller closes the flow.
-    pub(crate) fn survives(&mut self, handle: impl FnOnce(&mut Self)) -> bool {
+    pub(crate) fn catch_panic(&mut self, handle: impl FnOnce(&mut Self)) -> bool {
         let sound = catch_unwind(AssertUnwindSafe(|| handle(self))).is_ok();
         self.net.counters.panics += u64::from(!sound);
         sound

@@ -1,6 +1,7 @@
 //! The DNS forwarder over UDP: queries to our DNS address go to the host's resolvers.
 //!
-//! Operations other than QUERY are not forwarded: a resolver might grant to the host what it would not grant to the guest.
+//! Operations other than QUERY are not forwarded: a resolver might grant to the host what it would not grant to the
+//! guest.
 //!
 //! Each query has a socket of its own, connected to the resolver that it asks, so port and id are fresh per query and
 //! the host's stack already drops what comes from anybody else; an answer counts if it also has our id and the
@@ -8,11 +9,12 @@
 //! flight would make a forged answer likelier to match one of them (section 5). A resolver that is silent for a second
 //! loses the query to the next one and is not asked first again for half a minute.
 //!
-//! A resolver that answers that it failed or will not serve us (SERVFAIL, NOTIMP, REFUSED) loses this query alone: each of
-//! the others is asked once, as a stub resolver would with all of them in its list, before the guest gets that answer.
+//! A resolver that answers that it failed or will not serve us (SERVFAIL, NOTIMP, REFUSED) loses this query alone: each
+//! of the others is asked once, as a stub resolver would with all of them in its list, before the guest gets that
+//! answer.
 //!
-//! What waits is bounded. Beyond that the newest query is dropped: those that wait have work behind them and are
-//! closest to their answer, and the guest repeats what got none.
+//! The number of pending queries is bounded. Beyond that the newest query is dropped: those that wait have work behind
+//! them and are closest to their answer, and the guest repeats what got none.
 //!
 //! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which ends at the first message that is no query.
 
@@ -62,9 +64,9 @@ struct Pending<S> {
     clients: Clients,
     /// As the first client wrote it.
     query: Query,
-    /// Who was asked last.
+    /// The resolver that was asked last.
     resolver: Option<SocketAddr>,
-    /// Who was asked before.
+    /// The resolvers that were asked before.
     before: Vec<SocketAddr>,
     /// The first answer that was none, for want of a better one.
     declined: Option<Vec<u8>>,
@@ -173,7 +175,7 @@ impl<S> Forwarder<S> {
             }
             return;
         }
-        // Somebody floods this port; the others' turn comes first.
+        // This port is flooded; queries to the others come first.
         ctx.net.ready.push_back(flow);
     }
 
@@ -297,14 +299,14 @@ impl<S> Forwarder<S> {
         self.pursue(index, self.resolvers.first(ctx.now), ctx);
     }
 
-    /// Asks `resolver`, or whoever follows it and can be asked; with nobody left the query has failed.
+    /// Asks `resolver`, or the next one that can be asked; with none left the query has failed.
     fn pursue<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         resolver: Option<SocketAddr>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        ctx.net.at_hand = Some(self.pending.at(index).flow);
+        ctx.net.current_flow = Some(self.pending.at(index).flow);
         let Some(resolver) = resolver else {
             self.fail(index, ctx);
             return;
@@ -411,8 +413,8 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Asks the next resolver; where somebody has declined, one that was not asked yet. With nobody left, that answer is
-    /// what the guest gets.
+    /// Asks the next resolver; where somebody has declined, one that was not asked yet. With nobody left, that answer
+    /// is what the guest gets.
     fn ask_another<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at(index);
         let another = match pending.declined {
@@ -474,7 +476,7 @@ fn emit<H, T: Transmit>(ctx: &mut Ctx<'_, H, T>, asked: SocketAddr, guest: Socke
     udp_emit::datagram(ctx.net, ctx.link, asked, guest, META, message);
 }
 
-/// How long a resolver may be silent before the next one is asked.
+/// The time without an answer after which the next resolver is asked.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// After this the guest is told that there is no answer: as long as a stub resolver waits by default.
@@ -483,8 +485,8 @@ const GIVE_UP: Duration = Duration::from_secs(5);
 /// Clients that wait at one time, and so the most queries. Each query holds a descriptor.
 const LIMIT: usize = 4_096;
 
-/// Queries of one question at one time: with other flags, EDNS options or records, each needs an answer of its own, and each
-/// doubles as a chance for a forged one.
+/// Queries of one question at one time: with other flags, EDNS options or records, each needs an answer of its own, and
+/// each doubles as a chance for a forged one.
 const FORMS: usize = 32;
 
 /// The largest datagram, whatever the guest's EDNS size (RFC 6891 section 6.2.3) allows.

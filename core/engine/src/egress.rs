@@ -40,7 +40,7 @@ pub struct Egress {
 #[derive(Clone, Debug)]
 struct Entry {
     rule: Rule,
-    /// What is known of the domain that the rule names.
+    /// The known addresses of the domain that the rule names.
     name: Option<Arc<Name>>,
     tally: Tally,
 }
@@ -53,14 +53,14 @@ struct Tally {
     untold: u64,
 }
 
-/// Where a packet of the guest's would go.
+/// The destination of a packet of the guest's.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
     /// By which protocol.
     pub protocol: Protocol,
     /// The address that the guest wrote.
     pub written: IpAddr,
-    /// Where that is on the host's side.
+    /// The address on the host's side.
     pub remote: IpAddr,
     /// IPv4 addresses inside the written one.
     pub embedded: &'a [Ipv4Addr],
@@ -79,7 +79,7 @@ enum Ground {
     Resolver,
 }
 
-/// A refusal that somebody should hear of: a line of text.
+/// A refusal to be logged: a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News(String);
 
@@ -109,20 +109,20 @@ impl Egress {
         self.entries = rules.iter().map(entry).collect();
     }
 
-    /// Whether nothing is refused.
+    /// Returns true if nothing is refused.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether rules name domains, so that the forwarder is the only resolver.
+    /// Returns true if rules name domains, so that the forwarder is the only resolver.
     #[must_use]
     pub fn names_domains(&self) -> bool {
         self.entries.iter().any(|entry| entry.name.is_some())
     }
 
-    /// Whether `to` may be reached. Counts the rule that says so.
-    pub fn judge(&mut self, to: &Destination<'_>, now: Instant) -> bool {
+    /// Returns true if `to` may be reached. Counts the rule that says so.
+    pub fn check(&mut self, to: &Destination<'_>, now: Instant) -> bool {
         let ground = match self.ground(to, now) {
             Ok(None) => return true,
             Ok(Some(place)) => {
@@ -139,14 +139,14 @@ impl Egress {
         false
     }
 
-    /// As [`Self::judge`], counting nothing: whether a flow that there is may stay.
+    /// As [`Self::check`], counting nothing: whether a flow that there is may stay.
     #[must_use]
-    pub fn permits(&self, to: &Destination<'_>, now: Instant) -> bool {
+    pub fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
         self.ground(to, now).is_ok()
     }
 
     /// The guest asks the forwarder over TCP, whose answers are not looked at. Whether it may; counts it if not.
-    pub fn judge_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> bool {
+    pub fn check_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> bool {
         let may = !self.names_domains();
         if !may {
             self.refuse(Ground::Resolver, to, now);
@@ -189,7 +189,8 @@ impl Egress {
         core::mem::take(&mut self.news)
     }
 
-    /// How often each rule was met, by its text; then what no allow rule names, and resolvers.
+    /// Returns the number of times that each rule matched, by its text; then of destinations that no allow rule names,
+    /// and of resolvers.
     pub fn counts(&self) -> impl Iterator<Item = (String, u64)> {
         let rules = self
             .entries
@@ -299,7 +300,7 @@ impl fmt::Display for News {
     }
 }
 
-/// What stands in a rule's place where there is none.
+/// The text in place of a rule's where there is none.
 const UNLISTED: &str = "no rule allows it";
 const RESOLVER: &str = "rules name domains, so only our resolver may be asked, and over UDP";
 
@@ -307,7 +308,7 @@ const RESOLVER: &str = "rules name domains, so only our resolver may be asked, a
 const DNS: u16 = 53;
 const DNS_OVER_TLS: u16 = 853;
 
-/// How often one rule's refusals are told of.
+/// The interval between reports of one rule's refusals.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Twice before [`HOLD`] is over, flows are asked where they lead.

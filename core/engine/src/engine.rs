@@ -14,12 +14,12 @@ use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
 use crate::dns::Forwarder;
 use crate::egress::{Egress, News, Rule};
+use crate::flow_dump::{self, Flow, Page};
 use crate::fragment::Reassembly;
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::icmp::Icmp;
-use crate::inspect::{self, Flow, Page};
 use crate::ledger::{Ends, Ledger};
-use crate::peers::{Handed, Origin, Peers};
+use crate::siblings::{Handed, Origin, Siblings};
 use crate::tcp::{Burst, Tcp};
 use crate::udp::{Gather, Udp};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
@@ -79,9 +79,9 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// From now on this is one worker of several, whom it knows by `peers`.
-    pub fn join(&mut self, peers: Box<dyn Peers>) {
-        self.net.peers = Some(peers);
+    /// Makes this engine one worker of several, which it reaches by `siblings`.
+    pub fn join(&mut self, siblings: Box<dyn Siblings>) {
+        self.net.siblings = Some(siblings);
     }
 
     /// From now on TCP connections are written down in `ledger`.
@@ -89,14 +89,14 @@ impl<H: Host> Engine<H> {
         self.net.ledger = Some(ledger);
     }
 
-    /// `orphans` are the connections of an engine whose place this one takes: the guest is asked about them, some in each
-    /// turn of [`Self::handle_ready`].
+    /// `orphans` are the connections of an engine whose place this one takes: the guest is asked about them, some in
+    /// each turn of [`Self::handle_ready`].
     pub fn ask_about(&mut self, orphans: Vec<Ends>) {
         self.net.orphans = orphans;
     }
 
-    /// Takes over the ports that are published from the start, before the first packet. With several workers, the UDP ports
-    /// among them are [`FIRST`](crate::peers::FIRST)'s.
+    /// Takes over the ports that are published from the start, before the first packet. With several workers, the UDP
+    /// ports among them are [`FIRST`](crate::siblings::FIRST)'s.
     ///
     /// # Errors
     /// A socket of the configuration is not there.
@@ -112,8 +112,8 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
-    /// From now on the host's socket at `place` is that of `published`: a new one, or one that led to another port of the
-    /// guest's.
+    /// From now on the host's socket at `place` is that of `published`: a new one, or one that led to another port of
+    /// the guest's.
     ///
     /// # Errors
     /// There is no such socket.
@@ -162,13 +162,19 @@ impl<H: Host> Engine<H> {
     }
 
     /// Another worker has, or had, the UDP port `published`, and with it the guest's endpoint behind it.
-    pub fn cede<T: Transmit>(&mut self, published: Published, link: &mut T, host: &mut H, now: Instant) {
+    pub fn yield_port<T: Transmit>(
+        &mut self,
+        published: Published,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
         let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.udp.cede(published, ctx);
+        protocols.udp.yield_port(published, ctx);
     }
 
-    /// How many frames may be taken from the link now: as many as the guest's bandwidth leaves room for if they are of the
-    /// largest, and at least one. 0: they have to wait there, until [`Self::handle_timeout`].
+    /// Returns the number of frames that may be taken from the link now: as many as the guest's bandwidth leaves room
+    /// for if they are of the largest, and at least one. 0: they have to wait there, until [`Self::handle_timeout`].
     pub fn frames_allowed(&mut self, now: Instant) -> usize {
         match self.net.throttle.up(now) {
             0 => 0,
@@ -190,7 +196,7 @@ impl<H: Host> Engine<H> {
             .sent_up(frames.iter().map(|frame| frame.len), now);
         let mut gathered = Gathered::default();
         for frame in frames {
-            let lost = self.isolated(None, link, host, now, |reassembly, protocols, ctx| {
+            let lost = self.guarded(None, link, host, now, |reassembly, protocols, ctx| {
                 take_frame(reassembly, protocols, frame, &mut gathered, ctx);
             });
             gathered.forget(lost);
@@ -210,7 +216,7 @@ impl<H: Host> Engine<H> {
         self.net.mtu = link.limits().mtu;
         self.net.origin = Origin::Peer;
         for handed in frames {
-            let lost = self.isolated(None, link, host, now, |reassembly, protocols, ctx| {
+            let lost = self.guarded(None, link, host, now, |reassembly, protocols, ctx| {
                 take_handed(reassembly, protocols, handed, &mut gathered, ctx);
             });
             gathered.forget(lost);
@@ -235,7 +241,7 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        self.isolated(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
+        self.guarded(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
             Kind::Tcp => protocols.tcp.handle_socket(flow, ready, ctx),
             Kind::Udp => protocols.udp.handle_socket(flow, ready, ctx),
             Kind::Icmp => protocols.icmp.handle_socket(flow, ready, ctx),
@@ -249,7 +255,7 @@ impl<H: Host> Engine<H> {
     /// Serves the timers that are due.
     pub fn handle_timeout<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly.handle_timeout(&mut self.net.counters, now);
-        if self.net.owed.is_some_and(|at| at <= now) {
+        if self.net.delayed_ack_at.is_some_and(|at| at <= now) {
             self.handle_idle(link, host, now);
         }
         if self.net.policy.egress.next_sweep().is_some_and(|at| at <= now) {
@@ -258,12 +264,12 @@ impl<H: Host> Engine<H> {
         if self.net.throttle.open(now) {
             self.handle_link_ready(link, host, now);
         }
-        if self.protocols.tcp.next_feed().is_some_and(|at| at <= now) {
+        if self.protocols.tcp.next_accept_retry().is_some_and(|at| at <= now) {
             let (protocols, ctx) = &mut self.split(link, host, now);
-            protocols.tcp.feed(ctx);
+            protocols.tcp.retry_accept(ctx);
         }
         while let Some(flow) = self.net.timers.expired(now) {
-            self.isolated(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
+            self.guarded(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
                 Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
                 Kind::Icmp => protocols.icmp.handle_timeout(flow, ctx),
@@ -276,10 +282,10 @@ impl<H: Host> Engine<H> {
 
     /// The worker is about to sleep: acknowledgements that waited for an answer to go with leave now.
     pub fn handle_idle<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        self.net.owed = None;
-        while let Some(flow) = self.net.owing.pop() {
-            self.isolated(Some(flow), link, host, now, |_, protocols, ctx| {
-                protocols.tcp.handle_owed(flow, ctx);
+        self.net.delayed_ack_at = None;
+        while let Some(flow) = self.net.delayed_acks.pop() {
+            self.guarded(Some(flow), link, host, now, |_, protocols, ctx| {
+                protocols.tcp.handle_delayed_ack(flow, ctx);
             });
         }
         link.flush();
@@ -322,7 +328,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
-        self.isolated(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
+        self.guarded(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
             Kind::Tcp => protocols.tcp.handle_ready(flow, ctx),
             Kind::Udp => protocols.udp.handle_ready(flow, ctx),
             Kind::Icmp => protocols.icmp.handle_ready(flow, ctx),
@@ -332,11 +338,11 @@ impl<H: Host> Engine<H> {
         });
     }
 
-    /// Has one frame or event handled, which concerns the flow `about`, or one that its handler finds. A panic there costs
-    /// that flow, which is returned, and nothing else; without one, it costs the frame.
+    /// Has one frame or event handled, which concerns the flow `about`, or one that its handler finds. A panic there
+    /// costs that flow, which is returned, and nothing else; without one, it costs the frame.
     ///
     /// A panic in closing the flow is passed on: then more is broken than one flow, and the process has to go.
-    fn isolated<T: Transmit>(
+    fn guarded<T: Transmit>(
         &mut self,
         about: Option<FlowId>,
         link: &mut T,
@@ -350,9 +356,9 @@ impl<H: Host> Engine<H> {
             protocols,
         } = self;
         let origin = net.origin;
-        net.at_hand = about;
+        net.current_flow = about;
         let ctx = &mut Ctx { host, link, net, now };
-        let survived = ctx.survives(|ctx| handle(reassembly, protocols, ctx));
+        let survived = ctx.catch_panic(|ctx| handle(reassembly, protocols, ctx));
         if ctx.net.reclaimed > 0 {
             protocols.evict_reclaimed(ctx);
         }
@@ -366,7 +372,7 @@ impl<H: Host> Engine<H> {
             // Clients may still wait, of whom no event will tell again.
             ctx.net.ready.push_back(flow);
         }
-        let lost = ctx.net.at_hand?;
+        let lost = ctx.net.current_flow?;
         protocols.close(lost, ctx);
         Some(lost)
     }
@@ -387,13 +393,13 @@ impl<H: Host> Engine<H> {
         (&mut self.protocols, ctx)
     }
 
-    /// Whether [`Self::handle_ready`] has something to do.
+    /// Returns true if [`Self::handle_ready`] has something to do.
     #[must_use]
     pub fn has_ready(&self) -> bool {
         !self.net.ready.is_empty()
     }
 
-    /// Whether some flow waits for room on the link.
+    /// Returns true if some flow waits for room on the link.
     #[must_use]
     pub fn has_parked(&self) -> bool {
         !self.net.parked.is_empty()
@@ -405,10 +411,10 @@ impl<H: Host> Engine<H> {
         [
             self.net.timers.next(),
             self.reassembly.next_timeout(),
-            self.net.owed,
+            self.net.delayed_ack_at,
             self.net.throttle.next(),
             self.net.policy.egress.next_sweep(),
-            self.protocols.tcp.next_feed(),
+            self.protocols.tcp.next_accept_retry(),
         ]
         .into_iter()
         .flatten()
@@ -421,7 +427,7 @@ impl<H: Host> Engine<H> {
         self.net.config.resolvers = resolvers;
     }
 
-    /// What the host owns has changed: addresses, and ranges of which it takes every address for its own. Flows to them
+    /// Sets the host's own addresses, and ranges of which it takes every address for its own. Flows to them
     /// end, unless they are permitted.
     pub fn set_owned_addresses<T: Transmit>(
         &mut self,
@@ -482,7 +488,7 @@ impl<H: Host> Engine<H> {
     /// published stays.
     pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly = Reassembly::default();
-        self.net.hear_from(self.net.config.guest_mac);
+        self.net.learn_guest_mac(self.net.config.guest_mac);
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.abort_all(ctx);
         protocols.udp.close_all(ctx);
@@ -493,27 +499,27 @@ impl<H: Host> Engine<H> {
     /// The flows in one part of the tables; `at` is 0, or what the page before says. Not those of the DNS forwarder.
     #[must_use]
     pub fn flows_from(&self, at: u64, now: Instant) -> Page {
-        let place = inspect::place(at);
+        let place = flow_dump::place(at);
         let Protocols { tcp, udp, icmp, .. } = &self.protocols;
         let (flows, slots): (Vec<Flow>, u32) = match place.0 {
-            0 => tcp.inspect(place.1, &self.net, now),
-            1 => udp.inspect(place.1, &self.net, now),
-            2 => icmp.inspect(place.1, &self.net, now),
+            0 => tcp.flow_page(place.1, &self.net, now),
+            1 => udp.flow_page(place.1, &self.net, now),
+            2 => icmp.flow_page(place.1, &self.net, now),
             _ => (Vec::new(), 0),
         };
         Page {
             flows,
-            next: inspect::next(place, slots, 3),
+            next: flow_dump::next(place, slots, 3),
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.net.counters
     }
 
-    /// How long connects took that came to something, in nanoseconds, to the turn of the worker's loop.
+    /// Returns the durations of successful connects, in nanoseconds, to the turn of the worker's loop.
     #[must_use]
     pub fn connect_times(&self) -> &Histogram<{ CONNECT_TIMES.len() }> {
         &self.net.connect_times
@@ -564,9 +570,14 @@ impl<S> Protocols<S> {
 
     /// Evicts the idlest datagram flows, as many as have been promised to other flows.
     fn evict_reclaimed<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        // Of two that were last used at the same time, one may be the flow that the promise was made to: an endpoint gets
+        // the slot of an echo id only where there was no other endpoint to evict.
+        let for_endpoint = ctx.net.current_flow.is_some_and(|flow| flow.kind == Kind::Udp);
         for _ in 0..core::mem::take(&mut ctx.net.reclaimed) {
             match (self.udp.idle_since(), self.icmp.idle_since()) {
-                (Some(endpoint), Some(id)) if id < endpoint => self.icmp.evict(ctx),
+                (Some(endpoint), Some(id)) if id < endpoint || id == endpoint && for_endpoint => {
+                    self.icmp.evict(ctx)
+                }
                 (Some(_), _) => self.udp.evict(ctx),
                 (None, _) => self.icmp.evict(ctx),
             };

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u8);
 
-/// What a token names.
+/// The kind of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -25,9 +25,9 @@ pub enum Kind {
 /// A flow, and the one life of its slot that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId {
-    /// What kind of flow.
+    /// The kind of flow.
     pub kind: Kind,
-    /// Who owns it.
+    /// The owner.
     pub worker: WorkerId,
     /// The slot.
     pub index: u32,

@@ -7,11 +7,11 @@ use crate::Instant;
 /// As many as a limit allows in this time may begin at once: programs open many connections together.
 const BURST: Duration = Duration::from_secs(1);
 
-/// Whether one more flow may begin under a limit of `rate` a second; counts it if so. `due` is when the last one would have
-/// begun, had all come evenly.
+/// Returns true if one more flow may begin under a limit of `rate` a second; counts it if so. `due` is when the last
+/// one would have begun, had all come evenly.
 ///
-/// Who keeps beyond the limit is let in evenly. With as many a second as come first, a flood of connects took the worker's
-/// whole time for a fifth of each second.
+/// A sender above the limit is admitted evenly. With as many a second as come first, a flood of connects took the
+/// worker's whole time for a fifth of each second.
 #[must_use]
 pub fn admit(due: &mut Instant, rate: u32, now: Instant) -> bool {
     let Some(one) = Duration::from_secs(1).checked_div(rate) else {
@@ -31,7 +31,7 @@ mod tests {
 
     const NOW: Instant = Instant(7_000_000_000);
 
-    /// How many of `wishes` come through, at one time.
+    /// Returns the number of `wishes` that are admitted at one time.
     fn at_once(due: &mut Instant, rate: u32, now: Instant, wishes: usize) -> usize {
         (0..wishes).filter(|_| admit(due, rate, now)).count()
     }

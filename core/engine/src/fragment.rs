@@ -7,8 +7,8 @@
 //! A datagram with overlapping fragments, or fragments that disagree about its length, is refused as a whole, with
 //! what arrives of it later (RFC 5722). A fragment that was there before, exactly, is ignored: networks duplicate.
 //!
-//! Fragments that fit may still be of two datagrams, as ids come round (RFC 4963). The transport's checksum tells, and is
-//! verified here: whoever sends the data on gives it a new one.
+//! Fragments that fit may still be of two datagrams, as ids come round (RFC 4963). The transport's checksum tells, and
+//! is verified here: the host's kernel gives the data a new one.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -124,7 +124,7 @@ impl Reassembly {
 #[derive(Debug)]
 pub struct Whole {
     bytes: Vec<u8>,
-    /// Where the Ethernet header begins.
+    /// The offset of the Ethernet header.
     start: usize,
     /// The transport's checksum is complete.
     checksum: bool,
@@ -163,7 +163,7 @@ impl Whole {
     }
 }
 
-/// Whether a packet's checksum is right, as far as there is one.
+/// Returns true if a packet's checksum is right, as far as there is one.
 fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
     let bytes = &frame[ip.payload_offset..][..ip.payload_len];
     let bytes = match transport {
@@ -179,7 +179,7 @@ fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
     sum.add(bytes).finish() == 0
 }
 
-/// What fragments of one datagram have in common.
+/// The fields that all fragments of one datagram share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     source: IpAddr,
@@ -224,7 +224,7 @@ enum State {
     Refused,
 }
 
-/// What has come of a datagram.
+/// The fragments of a datagram that have been received.
 #[derive(Debug, Default)]
 struct Pieces {
     /// Room for headers, and data up to the furthest byte that came.
@@ -235,7 +235,7 @@ struct Pieces {
     sum: usize,
     /// Length of the whole, once the last fragment came.
     total: Option<usize>,
-    /// What the first fragment's headers said.
+    /// The headers of the first fragment.
     first: Option<(Ether, Ip)>,
     /// One came whose checksum the guest left to us. A sender completes it before it cuts, so what is to be summed is
     /// anybody's guess.
@@ -288,7 +288,7 @@ impl Pieces {
         self.finish().map_or(Added::More, Added::Complete)
     }
 
-    /// Whether a fragment agrees with what is known of the whole's length.
+    /// Returns true if a fragment agrees with what is known of the whole's length.
     fn fits(&self, span: Span, largest: usize, more: bool) -> bool {
         let furthest = self.spans.last().map_or(0, |last| last.end);
         let agrees = match self.total {

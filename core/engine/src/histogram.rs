@@ -1,4 +1,4 @@
-//! How values are distributed: plain counts between bounds that are fixed.
+//! A histogram: counts of values between fixed bounds.
 
 /// Values up to each of `N` bounds, and beyond the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl<const N: usize> Histogram<N> {
         self.sum
     }
 
-    /// How many values are above one bound and not above the next; at last, those beyond all of them.
+    /// Counts of values above one bound and not above the next; the last count is of those above all bounds.
     pub fn counts(&self) -> impl Iterator<Item = u64> {
         self.counts.iter().copied().chain([self.beyond])
     }

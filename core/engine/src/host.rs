@@ -1,4 +1,4 @@
-//! What the engine asks of the host: sockets.
+//! The engine's interface to the host: sockets.
 //!
 //! Every call is non-blocking and answers in place. A socket is registered for events once, when it is opened, edge
 //! triggered, under the flow's [`Token`](crate::Token); the worker hands events on as
@@ -51,7 +51,7 @@ pub enum Failure {
     Other(i32),
 }
 
-/// How far an outgoing connection got in the call that opened it.
+/// The progress of an outgoing connection in the call that opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connect {
     /// It stands.
@@ -60,7 +60,7 @@ pub enum Connect {
     Pending,
 }
 
-/// What an event said about a socket.
+/// An event on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Readiness {
     /// Data, a connection or the end of the stream to read.
@@ -80,7 +80,7 @@ pub struct Readiness {
 pub struct Accepted<S> {
     /// The connection.
     pub socket: S,
-    /// Who connected.
+    /// The client's address.
     pub peer: SocketAddr,
 }
 
@@ -102,7 +102,7 @@ pub struct Received {
     pub len: usize,
     /// Bytes of each datagram but the last (`UDP_GRO`); `len` for one datagram.
     pub stride: usize,
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
     /// The host address that it was sent to, where the socket is bound to a wildcard.
     pub to: Option<IpAddr>,
@@ -113,9 +113,9 @@ pub struct Received {
 /// An entry of a socket's error queue: an ICMP error that some router or host sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where the datagram had been sent.
+    /// The destination of the datagram.
     pub destination: SocketAddr,
-    /// Who complains; `None` for the host's own stack.
+    /// The sender of the error; `None` for the host's own stack.
     pub offender: Option<IpAddr>,
     /// ICMP or ICMPv6 type of the complaint.
     pub kind: u8,
@@ -123,7 +123,7 @@ pub struct Problem {
     pub code: u8,
     /// Next-hop MTU, for "too big".
     pub mtu: Option<u32>,
-    /// What was sent, as far as the queue holds it: payload bytes copied to the caller's buffer.
+    /// The part of the datagram that the queue holds: payload bytes copied to the caller's buffer.
     pub payload_len: usize,
 }
 
@@ -132,8 +132,8 @@ pub trait Host {
     /// An open socket.
     type Socket;
 
-    /// Opens a TCP connection: nothing that is sent waits for more (TCP_NODELAY), registered for events, and looked at once more before answering, as
-    /// on loopback and LANs it often stands already.
+    /// Opens a TCP connection: nothing that is sent waits for more (TCP_NODELAY), registered for events, and looked at
+    /// once more before answering, as on loopback and LANs it often stands already.
     ///
     /// # Errors
     /// The connection will not be: `Refused`, `NetUnreachable`, `Exhausted`, ...
@@ -145,9 +145,9 @@ pub trait Host {
     /// As [`Self::tcp_connect`].
     fn tcp_connected(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
-    /// Whether a connection to `to` that stands leads to the host itself, whatever addresses the engine was given as the
-    /// host's: its own address is its peer's or, where more than one SYN may have been sent in the time `took`, the host
-    /// has the peer's address now.
+    /// Returns true if a connection to `to` that stands leads to the host itself, whatever addresses the engine was
+    /// given as the host's: its own address is its peer's or, where more than one SYN may have been sent in the time
+    /// `took`, the host has the peer's address now.
     fn tcp_reaches_host(&mut self, socket: &mut Self::Socket, to: IpAddr, took: Duration) -> bool;
 
     /// Takes a connection from the listener at `index` of the configuration. `flow` is what it is registered as.
@@ -156,8 +156,8 @@ pub trait Host {
     /// `WouldBlock` when there is none, `Exhausted` when there is no descriptor for it.
     fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<Self::Socket>, Failure>;
 
-    /// Whether [`Self::tcp_peek`] can begin anywhere at no cost (`SO_PEEK_OFF` on TCP: about Linux 6.10 for IPv4, 6.12
-    /// for IPv6). Otherwise keep what is in flight small.
+    /// Returns true if [`Self::tcp_peek`] can begin anywhere at no cost (`SO_PEEK_OFF` on TCP: about Linux 6.10 for
+    /// IPv4, 6.12 for IPv6). Otherwise keep what is in flight small.
     fn peeks_at_offset(&self, remote: IpAddr) -> bool;
 
     /// Copies stream data from `at` bytes after the head of the receive queue into `into`, in order, leaving it queued.
@@ -191,7 +191,7 @@ pub trait Host {
     fn tcp_send_room(&mut self, socket: &mut Self::Socket) -> u32;
 
     /// Asks for one more event when the socket is writable, even though no send was refused. Without this the kernel
-    /// says nothing of room that nobody was denied (`SOCK_NOSPACE`).
+    /// says nothing of room that no send was denied (`SOCK_NOSPACE`).
     fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Self::Socket);
 
     /// Ends our direction of the stream.
@@ -290,7 +290,7 @@ pub trait Host {
 /// An echo reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PingReply {
-    /// Who answered.
+    /// The sender of the reply.
     pub from: IpAddr,
     /// Sequence number.
     pub seq: u16,

@@ -19,11 +19,11 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::ctx::{Ctx, Net};
 use crate::egress::Protocol;
-use crate::gate::{self, Packet};
+use crate::egress_check::{self, Packet};
+use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::host::{DatagramMeta, PingReply, Problem};
-use crate::inspect::{Flow, Phase, SLOTS, Traffic};
+use crate::icmp_errors::{self, Reported, Unsent};
 use crate::local::icmp_error::{self, Reason, Sent};
-use crate::problems::{self, Reported, Unsent};
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
@@ -44,9 +44,9 @@ struct Echo<S> {
     opened: Instant,
     used: Instant,
     traffic: Traffic,
-    /// Where the last request went, as the guest wrote it.
+    /// The destination of the last request, as the guest wrote it.
     asked: IpAddr,
-    /// Somebody has answered.
+    /// A host has answered.
     answered: bool,
     /// The last destination that is another on the host's side than the guest wrote: both.
     rewritten: Option<(IpAddr, IpAddr)>,
@@ -74,7 +74,7 @@ impl<S> Icmp<S> {
         self.echoes.len()
     }
 
-    /// Whether no id holds a slot.
+    /// Returns true if no id holds a slot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -101,12 +101,12 @@ impl<S> Icmp<S> {
             ip,
             transport: Transport::Icmp(*icmp),
         };
-        let Some(remote) = packet.judge(ctx) else {
+        let Ok(remote) = packet.check_egress(ctx) else {
             return;
         };
-        if !packet.lives_on(remote, ctx) {
+        let Ok(()) = packet.check_hop_limit(remote, ctx) else {
             return;
-        }
+        };
         let data = self.scratch.get_mut(..icmp.payload_len);
         let whole = data.map(|data| frame.copy(icmp.payload_offset, data));
         if whole != Some(icmp.payload_len) {
@@ -126,7 +126,7 @@ impl<S> Icmp<S> {
                 }
             },
         };
-        ctx.net.at_hand = Some(ctx.net.flow(Kind::Icmp, index, self.echoes.generation(index)));
+        ctx.net.current_flow = Some(ctx.net.flow(Kind::Icmp, index, self.echoes.generation(index)));
         self.echoes.touch(index);
         let echo = self.echoes.at_mut(index);
         echo.used = ctx.now;
@@ -135,7 +135,7 @@ impl<S> Icmp<S> {
         if remote != ip.destination {
             echo.rewritten = Some((remote, ip.destination));
         }
-        let sent = problems::send(
+        let sent = icmp_errors::send(
             &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
             |(own, ctx)| own.report_problems(index, ctx),
@@ -173,7 +173,7 @@ impl<S> Icmp<S> {
             dont_fragment: false,
             ..*ip
         };
-        problems::send(
+        icmp_errors::send(
             &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, &ip, icmp, ctx),
             |(own, ctx)| own.report_problems(index, ctx),
@@ -183,7 +183,7 @@ impl<S> Icmp<S> {
     }
 
     /// A page of ids, and how many slots there are.
-    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+    pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let echoes = self.echoes.part(first, SLOTS);
         let flows = echoes.map(|(index, generation, (guest, ident), echo)| Flow {
             id: net.flow(Kind::Icmp, index, generation),
@@ -330,7 +330,7 @@ impl<S> Icmp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
         let meta = DatagramMeta {
-            hop_limit: gate::next_hop_limit(ip.hop_limit),
+            hop_limit: egress_check::next_hop_limit(ip.hop_limit),
             traffic_class: ip.traffic_class,
             dont_fragment: ip.dont_fragment,
         };
@@ -401,7 +401,7 @@ impl<S> Icmp<S> {
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Reported {
-        let reported = problems::report(
+        let reported = icmp_errors::report(
             &mut (&mut *self, ctx),
             |(own, ctx), quote| ctx.host.problem(&mut own.echoes.at_mut(index).socket, quote),
             |(own, ctx), problem, message| own.pass_on(index, problem, message, ctx),
@@ -437,19 +437,19 @@ impl<S> Icmp<S> {
             destination: SocketAddr::new(written, seq),
             payload_len: problem.payload_len.saturating_sub(HEADER),
         };
-        problems::tell(problem, sent, data, ctx);
+        icmp_errors::tell(problem, sent, data, ctx);
     }
 }
 
 impl<S> Echo<S> {
-    /// What the guest knows `remote` by; `None` for one that it could not have written to.
+    /// Returns the guest's address for `remote`; `None` for one that it could not have sent to.
     fn written(&self, remote: IpAddr, net: &Net) -> Option<IpAddr> {
         match self.rewritten {
             Some((rewritten, written)) if rewritten == remote => Some(written),
             // Which the host may have got since.
-            Some(_) | None => {
-                (net.policy.shown(remote) == remote && net.policy.decide(remote).is_ok()).then_some(remote)
-            }
+            Some(_) | None => (net.policy.visible_client_addr(remote) == remote
+                && net.policy.translate_destination(remote).is_ok())
+            .then_some(remote),
         }
     }
 }
@@ -513,8 +513,8 @@ fn emit_reply<T: Transmit>(
 /// RFC 5508 REQ-2: not below 60 s.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Ids at one time: a fourth of those that the host's kernel has for the ping sockets of all programs and both families.
-/// One worker has all ids of the guest.
+/// Ids at one time: a fourth of those that the host's kernel has for the ping sockets of all programs and both
+/// families. One worker has all ids of the guest.
 const MOST_IDS: usize = 1 << 14;
 
 /// Bytes that one flow may receive before others have their turn, and what a receive costs at least, or when it

@@ -1,7 +1,7 @@
-//! What TCP connections there are, and where the guest is, written down where it outlives the engine.
+//! A record of TCP connections and of the guest's Ethernet address, in memory that outlives the engine.
 //!
-//! An engine that takes a dead one's place has none of its flows. A guest that sends on one of them hears so, by a reset;
-//! one that only listens never would. So it is asked where each of them stands ([`Engine::ask_about`]), and its
+//! An engine that takes a dead one's place has none of its flows. A guest that sends on one of them hears so, by a
+//! reset; one that only listens never would. So it is asked where each of them stands ([`Engine::ask_about`]), and its
 //! answer, which belongs to nothing, is answered by a reset as any such segment is.
 //!
 //! [`Engine::ask_about`]: crate::Engine::ask_about
@@ -20,7 +20,7 @@ pub struct Ends {
     pub remote: SocketAddr,
 }
 
-/// Where connections are written down, by the slot that they have.
+/// The record of connections, by slot.
 pub trait Ledger: Debug + Send {
     /// A slot has been given to a connection.
     fn enter(&self, slot: u32, ends: Ends);

@@ -4,6 +4,7 @@
 //! comes in as `now`; what it needs from the world it asks of two traits, [`Host`] and [`Transmit`], and gets the
 //! answer in place.
 #![forbid(unsafe_code)]
+#![deny(clippy::iter_over_hash_type)]
 #![warn(missing_docs)]
 
 pub mod bandwidth;
@@ -12,23 +13,23 @@ pub mod counters;
 pub mod ctx;
 pub mod dns;
 pub mod egress;
+mod egress_check;
 pub mod engine;
 pub mod flow;
+pub mod flow_dump;
 pub mod flow_rate;
 pub mod fragment;
-mod gate;
 pub mod histogram;
 pub mod host;
 pub mod icmp;
-pub mod inspect;
+mod icmp_errors;
 pub mod ledger;
 pub mod link;
 pub mod local;
 mod path_mtu;
-pub mod peers;
 pub mod policy;
 pub mod pool;
-mod problems;
+pub mod siblings;
 pub mod slab;
 mod table;
 pub mod tcp;
@@ -49,5 +50,5 @@ pub use histogram::Histogram;
 pub use host::{Failure, Host, Readiness};
 pub use ledger::Ledger;
 pub use link::{Frame, Limits, Transmit};
-pub use peers::Peers;
+pub use siblings::Siblings;
 pub use time::Instant;

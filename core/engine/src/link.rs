@@ -1,4 +1,4 @@
-//! What the engine asks of a link.
+//! The engine's interface to a link.
 //!
 //! Receiving: the link calls its worker with a burst of [`Frame`]s, all valid until the call returns. Headers are
 //! already in private memory; payload is named by [`VolatileSlice`]s of link memory that a hostile guest may be
@@ -49,7 +49,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What a link can carry towards the guest. Data, not behaviour: read it again after a renegotiation.
+/// The limits of a link towards the guest. Data, not behaviour: read it again after a renegotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The guest interface's MTU: bytes of an IP packet.
@@ -82,7 +82,7 @@ pub trait Transmit {
     where
         Self: 'a;
 
-    /// What this link can carry now.
+    /// Returns the current limits of the link.
     fn limits(&self) -> Limits;
 
     /// Sends one frame, copied from private memory.
@@ -101,8 +101,8 @@ pub trait Transmit {
 
 /// Reserved frames. Dropping it gives back what was not committed.
 pub trait Room {
-    /// Payload room of the frames not yet committed, in order: as many bytes for each as were asked for, in one slice or
-    /// in several.
+    /// Payload room of the frames not yet committed, in order: as many bytes for each as were asked for, in one slice
+    /// or in several.
     fn payloads(&self) -> &[VolatileSlice<'_>];
 
     /// Sends the next frame: `head`, of the length that was asked for, then the first `len` bytes of its payload room.

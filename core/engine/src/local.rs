@@ -1,5 +1,4 @@
-//! What the guest thinks is on its LAN: address resolution, router and address configuration, and somebody who
-//! answers a ping.
+//! Services that the guest finds on its LAN: address resolution, router and address configuration, and echo replies.
 //!
 //! Each service is one file and answers in place from what the configuration says; none keeps state. This comes
 //! before policy: a packet that is a local service's own goes no further, whatever may be reached beyond.
@@ -20,12 +19,12 @@ use pontoon_wire::frame::{self, Body, Transport};
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Whether a frame was a local service's.
+/// The result of offering a frame to the local services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// It was: answered, or swallowed where there is nothing to say.
     Yes,
-    /// Somebody else's.
+    /// Another handler's.
     No,
 }
 

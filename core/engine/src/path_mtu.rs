@@ -1,11 +1,11 @@
 //! Datagrams with DF that the host may fragment.
 //!
-//! Linux sets DF on what fits the interface's MTU, whether the program asked for that or not: a large datagram with DF comes
-//! from a program that knows nothing of MTUs (`IP_PMTUDISC_WANT`, the default), or from one that looks for the path's
-//! (`IP_PMTUDISC_DO`, `IP_PMTUDISC_PROBE`). Where the host's interface takes less than the guest's, the host's kernel would
-//! have fragmented the first one's. So the first datagrams to a destination are fragmented, and the guest's kernel learns the
-//! path's MTU by an ICMP error that concerns none of its sockets: from then on it fragments, or refuses, by itself. What is too
-//! big and has DF even so is refused, as by any router.
+//! Linux sets DF on what fits the interface's MTU, whether the program asked for that or not: a large datagram with DF
+//! comes from a program that knows nothing of MTUs (`IP_PMTUDISC_WANT`, the default), or from one that looks for the
+//! path's (`IP_PMTUDISC_DO`, `IP_PMTUDISC_PROBE`). Where the host's interface takes less than the guest's, the host's
+//! kernel would have fragmented the first one's. So the first datagrams to a destination are fragmented, and the
+//! guest's kernel learns the path's MTU by an ICMP error that concerns none of its sockets: from then on it fragments,
+//! or refuses, by itself. What is too big and has DF even so is refused, as by any router.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -19,8 +19,8 @@ use crate::Instant;
 pub(crate) struct NarrowPaths(ArrayVec<(IpAddr, Instant), MOST>);
 
 impl NarrowPaths {
-    /// Whether a datagram of the guest's with DF that is too big for the path may be fragmented. If so, the guest's kernel
-    /// is to learn the path's MTU.
+    /// Returns true if a datagram of the guest's with DF that is too big for the path may be fragmented. If so, the
+    /// guest's kernel is to learn the path's MTU.
     pub(crate) fn admit(&mut self, destination: IpAddr, hop_limit: u8, now: Instant) -> bool {
         if hop_limit < LEAST_HOPS {
             return false;
@@ -41,14 +41,16 @@ impl NarrowPaths {
 /// Destinations that are remembered; the one that was learned first is forgotten for another.
 const MOST: usize = 64;
 
-/// How long datagrams to a destination are fragmented: those that the guest sends before its kernel has learned the MTU.
+/// The time for which datagrams to a destination are fragmented: those that the guest sends before its kernel has
+/// learned the MTU.
 const LEARNING: Duration = Duration::from_secs(1);
 
-/// How long a destination is remembered: shorter than Linux keeps an MTU (`net.ipv4.route.mtu_expires`, 600 s), so that the
-/// guest's kernel never forgets first.
+/// The time for which a destination is remembered: shorter than Linux keeps an MTU (`net.ipv4.route.mtu_expires`, 600
+/// s), so that the guest's kernel never forgets first.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// Programs that measure a path count its routers up from 1 (`traceroute --mtu`, `tracepath`); others send with 64 and more.
+/// Programs that measure a path count its routers up from 1 (`traceroute --mtu`, `tracepath`); others send with 64 and
+/// more.
 const LEAST_HOPS: u8 = 32;
 
 #[cfg(test)]

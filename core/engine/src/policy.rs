@@ -1,6 +1,6 @@
-//! Who may send, and who may be reached: decided once, before a socket exists.
+//! The policy on senders and destinations, applied once, before a socket exists.
 //!
-//! A sender is somebody to whom an answer could go ([`may_send`]). About the destination there are three questions.
+//! A sender is an address to which an answer could go ([`may_send`]). About the destination there are three questions.
 //! First what the guest wrote: some classes of addresses are refused whatever flags were given, as
 //! `connect` to several of them (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then where it
 //! would go: to the host's loopback or to an address that the host owns only if that was opened. At last what the
@@ -21,9 +21,10 @@ pub use owned::Owned;
 /// Why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not given.
+    /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not
+    /// given.
     Class,
-    /// An address of the guest's subnet behind which there is nobody.
+    /// An address of the guest's subnet that no host has.
     Nobody,
     /// The host's loopback, which is not open.
     HostLoopback,
@@ -33,7 +34,7 @@ pub enum Refusal {
     Rule,
 }
 
-/// The table. `judge` is the one place where a destination is judged, for TCP, UDP and ICMP alike.
+/// The table. `check_egress` is the one place where a destination is checked, for TCP, UDP and ICMP alike.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Addresses on the guest's side.
@@ -44,25 +45,26 @@ pub struct Policy {
     pub host_addresses: bool,
     /// Metadata services may be reached.
     pub metadata: bool,
-    /// What the host owns, followed while running.
+    /// The host's own addresses, updated while running.
     pub owned: Owned,
     /// The user's rules.
     pub egress: Egress,
 }
 
 impl Policy {
-    /// Where a packet that the guest wrote to `written` may go on the host's side. An echo request's port means nothing.
+    /// Returns the host-side destination of a packet that the guest sent to `written`. An echo request's port means
+    /// nothing.
     ///
     /// # Errors
     /// It may not; nothing is opened for it.
-    pub fn judge(
+    pub fn check_egress(
         &mut self,
         protocol: Protocol,
         written: IpAddr,
         port: u16,
         now: Instant,
     ) -> Result<IpAddr, Refusal> {
-        let remote = self.decide(written)?;
+        let remote = self.translate_destination(written)?;
         if self.egress.is_open() {
             return Ok(remote);
         }
@@ -73,30 +75,30 @@ impl Policy {
             embedded: &embedded(written).unwrap_or_default(),
             port: (protocol != Protocol::Icmp).then_some(port),
         };
-        match self.egress.judge(&to, now) {
+        match self.egress.check(&to, now) {
             true => Ok(remote),
             false => Err(Refusal::Rule),
         }
     }
 
-    /// Whether the user's rules let a flow to `written` stay; without a port, whether they do for some port.
+    /// Returns true if the user's rules let a flow to `written` stay; without a port, whether they do for some port.
     #[must_use]
-    pub fn permits(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
+    pub fn allows(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
         let to = Destination {
             protocol,
             written,
-            remote: self.decide(written).unwrap_or(written),
+            remote: self.translate_destination(written).unwrap_or(written),
             embedded: &embedded(written).unwrap_or_default(),
             port,
         };
-        self.egress.permits(&to, now)
+        self.egress.allows(&to, now)
     }
 
-    /// As [`Self::judge`], before the user's rules.
+    /// As [`Self::check_egress`], before the user's rules.
     ///
     /// # Errors
     /// It may not be reached, whatever the rules.
-    pub fn decide(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
+    pub fn translate_destination(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
         let is_metadata = METADATA.contains(&written);
         match written {
             _ if is_metadata && self.metadata => {}
@@ -124,11 +126,11 @@ impl Policy {
         Ok(written)
     }
 
-    /// How a client at `peer` appears to the guest: itself, or the gateway where it cannot be shown (loopback, an
-    /// address of the guest's subnets, unspecified, link-local, or of a family that the guest lacks). The caller picks
-    /// a fresh port for the gateway.
+    /// Returns the address by which a client at `peer` appears to the guest: itself, or the gateway where it cannot be
+    /// shown (loopback, an address of the guest's subnets, unspecified, link-local, or of a family that the guest
+    /// lacks). The caller picks a fresh port for the gateway.
     #[must_use]
-    pub fn shown(&self, peer: IpAddr) -> IpAddr {
+    pub fn visible_client_addr(&self, peer: IpAddr) -> IpAddr {
         let peer = peer.to_canonical();
         let class = match peer {
             IpAddr::V4(v4) => self.class_v4(v4),
@@ -187,15 +189,15 @@ impl Policy {
         if METADATA.contains(&written.into()) {
             return Err(Refusal::Class);
         }
-        match self.decide(written.into())? {
+        match self.translate_destination(written.into())? {
             to if to.is_loopback() => Err(Refusal::HostLoopback),
             _ => Ok(()),
         }
     }
 }
 
-/// Where clouds and their container platforms offer a machine its metadata, credentials among them, to whatever asks from
-/// it. Those outside of 169.254.0.0/16 would be open like any other address.
+/// Addresses at which clouds and their container platforms offer a machine its metadata, credentials among them, to
+/// anything that asks from it. Those outside of 169.254.0.0/16 would be open like any other address.
 const METADATA: [IpAddr; 10] = [
     // EC2, Google Cloud, Azure and most others.
     v4(169, 254, 169, 254),
@@ -242,7 +244,7 @@ fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
 
 /// An operator puts a NAT64 prefix of any of RFC 6052's lengths into this block, and which one is not known here,
 /// so every reading counts. A reading that begins with 0 or ends in .0.0 names no host: it is a piece of
-/// another reading's prefix or suffix, and is passed over. With no reading left there is nobody to reach.
+/// another reading's prefix or suffix, and is passed over. With no reading left there is no host to reach.
 fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
     [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]]
         .map(|places| places.map(|place: usize| octets[place]))
@@ -252,8 +254,8 @@ fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
         .collect()
 }
 
-/// Whether a packet may come from this address: it names one host other than its own loopback, so that an answer could
-/// go there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7).
+/// Returns true if a packet may come from this address: it names one host other than its own loopback, so that an
+/// answer could go there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7).
 #[must_use]
 pub fn may_send(source: IpAddr) -> bool {
     match source {

@@ -87,7 +87,7 @@ impl Pool {
         (LIMIT - self.free.len()) * BLOCK
     }
 
-    /// Whether less than half of the pool is in use or promised: flows may be generous.
+    /// Returns true if less than half of the pool is in use or promised: flows may be generous.
     #[must_use]
     pub fn is_roomy(&self) -> bool {
         LIMIT - self.free.len() + self.promised < LIMIT / 2

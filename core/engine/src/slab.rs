@@ -62,7 +62,7 @@ impl<T> Slab<T> {
         (index, self.generation(index))
     }
 
-    /// What lives in the slot, if it is still the life that `generation` means.
+    /// Returns the entry of the slot, if it is of this generation.
     #[must_use]
     pub fn get(&self, index: u32, generation: u16) -> Option<&T> {
         match self.slot(index)? {
@@ -86,7 +86,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// What lives in a slot that is known to be in use (a table or list of the owner's names it).
+    /// Returns the entry of a slot that is known to be in use (a table or list of the owner's names it).
     ///
     /// # Panics
     /// When the slot is free.
@@ -110,7 +110,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Whether the slot is in use.
+    /// Returns true if the slot is in use.
     #[must_use]
     pub fn contains(&self, index: u32) -> bool {
         matches!(
@@ -160,7 +160,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Whether no slot is in use.
+    /// Returns true if no slot is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,11 +1,11 @@
 //! TCP: the guest's connections and the host's, joined without a stack in between.
 //!
 //! Sequence numbers map onto the host socket's queues. Down: the head of the receive queue is the oldest byte that the
-//! guest has not acknowledged; a peek sends, an acknowledgement discards, a retransmission is another peek. Up: what the
-//! socket took is acknowledged, the rest waits in a bounded pool and closes the window.
+//! guest has not acknowledged; a peek sends, an acknowledgement discards, a retransmission is another peek. Up: what
+//! the socket took is acknowledged, the rest waits in a bounded pool and closes the window.
 //!
-//! Inputs (segments, socket events, timers) only record facts; [`Tcp::settle`] then acts on all of them, once a flow
-//! and burst, in an order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
+//! Inputs (segments, socket events, timers) only record what is pending; [`Tcp::flush`] then acts on all of it, once a
+//! flow and burst, in an order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
 mod down;
@@ -38,21 +38,21 @@ use vm_memory::VolatileSlice;
 use self::connection::{Connection, Key, State};
 use self::segment::Verdict;
 use self::table::Table;
-use crate::ctx::{Ctx, Net};
+use crate::ctx::{Ctx, Net, Routed};
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
 
 /// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
-/// How long a closed connection is remembered when we closed first (RFC 9293 section 3.4.1, with Linux's segment lifetime of
-/// 30 s): a guest whose FIN had to wait for the host repeats it every 16 s by then. After it such a FIN gets a reset, which
-/// a program that still reads would be told of.
+/// The duration of TIME_WAIT, for a connection that we closed first (RFC 9293 section 3.4.1, with Linux's segment
+/// lifetime of 30 s): a guest whose FIN had to wait for the host repeats it every 16 s by then. After it such a FIN
+/// gets a reset, which a program that still reads would be told of.
 const TIME_WAIT: Duration = Duration::from_secs(60);
 /// So many are remembered for so long; with more, the oldest are forgotten before.
 const MOST_WAITING: usize = 8192;
-/// How long a listener waits for a descriptor before it tries again: others than our connections have some, too.
-const HUNGER: Duration = Duration::from_millis(200);
+/// The time after which a listener that found no descriptor tries again: other processes may have freed one.
+const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 
@@ -83,22 +83,22 @@ enum Ended {
 pub struct Tcp<S> {
     connections: Slab<Connection<S>>,
     table: Table,
-    /// Connections with facts that were not acted on.
+    /// Connections with pending work.
     dirty: Vec<u32>,
     /// Connections in TIME_WAIT, oldest first; some may be gone already.
     waiting: VecDeque<FlowId>,
     /// Half-closed connections that have been silent for a while, the first to be so first; some may be gone, or in use
     /// again.
     half_closed: VecDeque<FlowId>,
-    /// Connections whose guest takes less than the host holds for it, in the order in which they were found; some may be
-    /// gone, or in use again.
+    /// Connections whose guest takes less than the host holds for it, in the order in which they were found; some may
+    /// be gone, or in use again.
     stalled: VecDeque<FlowId>,
     /// The slot to look at next for a connection to probe.
     next_look: u32,
     /// Listeners that found no descriptor for a client.
-    starved: Vec<FlowId>,
+    waiting_for_descriptor: Vec<FlowId>,
     /// When they look again at the latest.
-    fed_at: Option<Instant>,
+    accept_retry_at: Option<Instant>,
 }
 
 /// The IP header of a segment that we make.
@@ -125,8 +125,8 @@ impl<S> Tcp<S> {
             half_closed: VecDeque::new(),
             stalled: VecDeque::new(),
             next_look: 0,
-            starved: Vec::new(),
-            fed_at: None,
+            waiting_for_descriptor: Vec::new(),
+            accept_retry_at: None,
         }
     }
 
@@ -151,7 +151,8 @@ impl<S> Tcp<S> {
             self.handle_burst(burst, ctx);
         }
         let Some(index) = self.find(&key) else {
-            if ctx.net.is_elsewhere(&key.into(), frame) {
+            let routed = ctx.net.hand_over_to_owner(&key.into(), frame);
+            if routed == Routed::HandedOver {
                 return;
             }
             if opens {
@@ -162,14 +163,14 @@ impl<S> Tcp<S> {
             }
             return;
         };
-        ctx.net.at_hand = Some(self.id(index, ctx.net));
+        ctx.net.current_flow = Some(self.id(index, ctx.net));
         match self
             .connections
             .at_mut(index)
             .receive(index, segment, frame, burst, ctx)
         {
             Verdict::Ignored => {}
-            Verdict::Changed => self.mark(index),
+            Verdict::Changed => self.mark_dirty(index),
             Verdict::Unacceptable => open::reply_reset(ip, segment, ctx),
             Verdict::Reset => {
                 ctx.net.counters.tcp_reset_by_guest += 1;
@@ -201,7 +202,7 @@ impl<S> Tcp<S> {
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
             // A connection that ended within the burst left its place in the list.
-            if !self.connections.contains(index) || !self.connections.at(index).facts.dirty {
+            if !self.connections.contains(index) || !self.connections.at(index).pending.dirty {
                 continue;
             }
             let parts: ArrayVec<_, BURST> = burst
@@ -212,7 +213,7 @@ impl<S> Tcp<S> {
                 .collect();
             let id = self.id(index, ctx.net);
             // One flow's panic is not to keep the others' data back.
-            if !ctx.survives(|ctx| self.settle(index, &parts, ctx)) {
+            if !ctx.catch_panic(|ctx| self.flush(index, &parts, ctx)) {
                 self.close(id, ctx);
             }
         }
@@ -230,14 +231,14 @@ impl<S> Tcp<S> {
         let Some(connection) = self.connections.get_mut(flow.index, flow.generation) else {
             return;
         };
-        let facts = &mut connection.facts;
-        facts.readable |= ready.readable || ready.end || ready.error;
-        facts.writable |= ready.writable;
-        facts.watching &= !ready.writable;
+        let pending = &mut connection.pending;
+        pending.readable |= ready.readable || ready.end || ready.error;
+        pending.writable |= ready.writable;
+        pending.watching &= !ready.writable;
         // A reset ends both directions too, but it is no FIN: a peek behind the data says so.
-        facts.error |= ready.error;
-        facts.urgent |= ready.urgent;
-        facts.end = (facts.end || ready.end) && !facts.error;
+        pending.error |= ready.error;
+        pending.urgent |= ready.urgent;
+        pending.end = (pending.end || ready.end) && !pending.error;
         if let State::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);
         }
@@ -251,7 +252,7 @@ impl<S> Tcp<S> {
         {
             return self.end(flow.index, Ended::Failed(failure), ctx);
         }
-        self.settle(flow.index, &[], ctx);
+        self.flush(flow.index, &[], ctx);
     }
 
     /// A connection's timer.
@@ -294,29 +295,33 @@ impl<S> Tcp<S> {
             }
             State::Failed => {}
         }
-        self.settle(flow.index, &[], ctx);
+        self.flush(flow.index, &[], ctx);
     }
 
     /// A connection that was stopped by its quantum or by the link goes on.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
-            connection.facts.queued = false;
-            connection.facts.parked = false;
+            connection.pending.queued = false;
+            connection.pending.parked = false;
             if connection.state == State::Failed {
                 self.reset(flow.index, ctx);
             } else {
-                self.settle(flow.index, &[], ctx);
+                self.flush(flow.index, &[], ctx);
             }
         }
     }
 
     /// An acknowledgement has waited long enough for an answer to go with.
-    pub fn handle_owed<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+    pub fn handle_delayed_ack<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
-            connection.facts.owing = false;
-            if connection.facts.ack_later {
-                connection.facts.ack = true;
-                self.settle(flow.index, &[], ctx);
+            connection.pending.ack_is_delayed = false;
+            if connection.pending.ack_later {
+                connection.pending.ack = true;
+                self.flush(flow.index, &[], ctx);
             }
         }
     }
@@ -333,24 +338,24 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Where the guest's connections lead.
+    /// Returns the remote addresses of the guest's connections.
     pub(crate) fn remotes(&self) -> impl Iterator<Item = IpAddr> {
         self.connections
             .iter()
             .map(|(_, _, connection)| connection.key.remote.ip())
     }
 
-    /// Acts on a connection's facts.
-    fn settle<H: Host<Socket = S>, T: Transmit>(
+    /// Acts on what is pending on a connection.
+    fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let id = self.id(index, ctx.net);
-        ctx.net.at_hand = Some(id);
+        ctx.net.current_flow = Some(id);
         let connection = self.connections.at_mut(index);
-        match connection.settle(id, parts, ctx) {
+        match connection.flush(id, parts, ctx) {
             Ok(()) => {
                 connection.arm(id, ctx);
                 self.watch_queue(id, ctx);
@@ -378,7 +383,7 @@ impl<S> Tcp<S> {
                     if self.waiting.len() > MOST_WAITING {
                         self.forget_oldest(ctx);
                     }
-                    self.feed(ctx);
+                    self.retry_accept(ctx);
                     return;
                 }
             }
@@ -399,20 +404,12 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Tells the guest that the host connection has failed, and forgets the connection once the link took that.
+    /// Resets the guest's connection, as the host's has failed, and removes it once the link has taken the reset.
     ///
-    /// A guest that only listens would never hear of it otherwise. Other resets answer something, and are lost where the
-    /// link is full: whoever hears nothing asks again.
+    /// A guest that only receives would never notice otherwise. Other resets answer something, and are lost where
+    /// the link is full: a guest without an answer asks again.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
-        let connection = self.connections.at_mut(index);
-        // Within the guest's window: elsewhere a reset counts for nothing (RFC 9293 section 3.10.7.4). After a timeout
-        // `nxt` is behind what was sent.
-        let seq = match connection.state {
-            State::Open => connection.down.acceptable(),
-            _ => connection.down.nxt.latest(connection.down.max),
-        };
-        let (key, ack) = (connection.key, connection.up.next);
-        if open::send_reset(&key, seq.0, ack.0, Flags::RST.and(Flags::ACK), ctx) {
+        if self.connections.at(index).send_reset(ctx) {
             return self.remove(index, ctx);
         }
         let id = self.id(index, ctx.net);
@@ -421,7 +418,7 @@ impl<S> Tcp<S> {
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.park(id, ctx.net);
-        self.feed(ctx);
+        self.retry_accept(ctx);
     }
 
     /// The name of a connection.
@@ -429,10 +426,10 @@ impl<S> Tcp<S> {
         net.flow(Kind::Tcp, index, self.connections.generation(index))
     }
 
-    fn mark(&mut self, index: u32) {
-        let facts = &mut self.connections.at_mut(index).facts;
-        if !facts.dirty {
-            facts.dirty = true;
+    fn mark_dirty(&mut self, index: u32) {
+        let pending = &mut self.connections.at_mut(index).pending;
+        if !pending.dirty {
+            pending.dirty = true;
             self.dirty.push(index);
         }
     }
@@ -442,17 +439,10 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// With no room for one more connection, the oldest ones in TIME_WAIT give way, then the idlest datagram flow, then a
-    /// half-closed connection. Without any, guests that have been silent are probed.
-    fn give_way<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+    /// Ends connections in TIME_WAIT, the oldest first, then reclaims the idlest datagram flow, until there is room for
+    /// one more connection or none of either is left.
+    fn make_room<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while ctx.net.is_full() && (self.forget_oldest(ctx) || ctx.net.reclaim()) {}
-        // One alone: where the link has no room for its reset, it keeps its place until then.
-        if ctx.net.is_full() {
-            match self.idlest_half_closed(None, ctx) {
-                Some(victim) => self.end_half_closed(victim, ctx),
-                None => self.probe_some(ctx),
-            }
-        }
     }
 
     fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {
@@ -500,57 +490,69 @@ impl<S> Tcp<S> {
             }
             self.waiting.pop_front();
         }
-        self.feed(ctx);
+        self.retry_accept(ctx);
     }
 
     /// A descriptor may be free: listeners that lacked one look again.
-    pub fn feed<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        self.fed_at = None;
-        ctx.net.ready.extend(self.starved.drain(..));
+    pub fn retry_accept<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        self.accept_retry_at = None;
+        ctx.net.ready.extend(self.waiting_for_descriptor.drain(..));
     }
 
     /// When listeners are to be fed, whether a connection has ended or not.
-    pub fn next_feed(&self) -> Option<Instant> {
-        self.fed_at
+    pub fn next_accept_retry(&self) -> Option<Instant> {
+        self.accept_retry_at
     }
 }
 
 impl<S> Connection<S> {
-    fn settle<H: Host<Socket = S>, T: Transmit>(
+    /// Sends a reset to the guest. Returns false if the link has no room; the connection is unchanged either way.
+    fn send_reset<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> bool {
+        // Within the guest's window: elsewhere a reset counts for nothing (RFC 9293 section 3.10.7.4). After a timeout
+        // `nxt` is behind what was sent.
+        let seq = match self.state {
+            State::Open => self.down.acceptable(),
+            _ => self.down.nxt.latest(self.down.max),
+        };
+        let flags = Flags::RST.and(Flags::ACK);
+        open::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
+    }
+
+    fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Ended> {
-        self.facts.dirty = false;
+        self.pending.dirty = false;
         match self.state {
             State::Connecting { .. } | State::Failed => return Ok(()),
             State::SynReceived | State::SynSent => {
-                if self.facts.handshake {
+                if self.pending.handshake {
                     self.send_handshake(id, ctx);
                     return Ok(());
                 }
             }
             State::Open => {
-                self.deliver(parts, ctx)?;
+                self.flush_to_host(parts, ctx)?;
                 self.discard(ctx.host)?;
-                self.widen(id, ctx.host, ctx.net);
-                self.down.judge();
+                self.update_window(id, ctx.host, ctx.net);
+                self.down.detect_loss();
                 self.resend(id, ctx)?;
                 self.fill(id, ctx)?;
-                self.meter();
+                self.account();
             }
             State::TimeWait { .. } => {}
         }
-        if self.facts.ack {
+        if self.pending.ack {
             let seq = match self.state {
                 State::Open => self.down.acceptable(),
                 _ => self.down.max,
             };
             self.send_bare(id, seq, Flags::ACK, None, ctx);
-        } else if self.facts.ack_later && !self.facts.owing {
-            self.facts.owing = true;
-            ctx.net.owe(id, ctx.now);
+        } else if self.pending.ack_later && !self.pending.ack_is_delayed {
+            self.pending.ack_is_delayed = true;
+            ctx.net.delay_ack(id, ctx.now);
         }
         if self.state == State::Open && self.up.closed && self.down.closed {
             return Err(Ended::Closed);
@@ -569,7 +571,7 @@ impl<S> Connection<S> {
                 // Behind the end there is nothing to read, whatever events say.
                 let unsent = match self.down.eof {
                     true => self.down.fin.is_none(),
-                    false => self.facts.readable,
+                    false => self.pending.readable,
                 };
                 self.down.arm_retry(unsent, ctx.now);
                 match self.down.recovery.retry {

@@ -1,7 +1,7 @@
 //! A scripted host, a recording link and a virtual clock, for transcripts of the datagram protocols.
 //!
-//! What the engine asks of the host, and the frames that it hands to the guest, are kept as lines of text: one test
-//! line says what happened, and nothing else did.
+//! Calls of the host, and frames sent to the guest, are kept as lines of text: one line of a test is one event, and there
+//! are no other events.
 
 mod describe;
 mod guest;
@@ -54,12 +54,12 @@ impl World {
         self.now += Duration::from_secs(seconds);
     }
 
-    /// What the host was asked since the last look.
+    /// Returns the calls of the host since the last call.
     pub(crate) fn calls(&mut self) -> Vec<String> {
         self.host.take_calls()
     }
 
-    /// What the guest was sent since the last look.
+    /// Returns the frames sent to the guest since the last call.
     pub(crate) fn down(&mut self) -> Vec<String> {
         self.link.describe()
     }

@@ -109,7 +109,7 @@ impl Wheel {
         {
             self.elapsed = start;
             self.occupied[level_of(ring)] &= !(1 << (ring % SLOTS));
-            // The ring's nodes become a chain that nobody else has.
+            // The ring's nodes become a chain that is owned here alone.
             let mut node = mem::replace(&mut self.nodes[place(ring)].next, ring);
             self.nodes[place(ring)].prev = ring;
             while node != ring {

@@ -2,8 +2,8 @@
 //!
 //! The mapping does not depend on the peer (RFC 4787 REQ-1): whatever a guest sends from one address and port leaves
 //! from one socket, and whatever arrives there from a permitted sender goes back. A published port is its endpoint's
-//! mapping; where it has several sockets, a peer is answered from the one that it wrote to. Whom none of them can reach, as
-//! anybody outside by one that is bound to loopback, the guest talks with by an endpoint beside it.
+//! mapping; where it has several sockets, a peer is answered from the one that it wrote to. Whom none of them can
+//! reach, as anybody outside by one that is bound to loopback, the guest talks with by an endpoint beside it.
 //!
 //! Up, consecutive datagrams alike are gathered and leave in one send ([`Gather`], `up.rs`,
 //! `send.rs`). Down, several datagrams
@@ -25,9 +25,9 @@ use core::time::Duration;
 
 use crate::ctx::{Ctx, Net};
 use crate::egress::Protocol;
-use crate::inspect::{Flow, Phase, SLOTS, Traffic};
-use crate::peers::FlowKey;
+use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::policy::Policy;
+use crate::siblings::FlowKey;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
@@ -42,7 +42,7 @@ pub struct Udp<S> {
     /// By the guest's address and port, and the place among a published port's sockets.
     endpoints: Table<(SocketAddr, u8), Endpoint<S>>,
     pool: Pool,
-    /// Where datagrams wait that cannot go straight from or to the link.
+    /// A buffer for datagrams that cannot be copied straight from or to the link.
     scratch: Box<[u8]>,
 }
 
@@ -63,7 +63,7 @@ struct Endpoint<S> {
     largest_segment: u16,
     /// The socket is connected to the only peer.
     connected: bool,
-    /// Somebody has answered.
+    /// A peer has answered.
     replied: bool,
     /// The guest has sent to port 53 and nowhere else.
     only_dns: bool,
@@ -90,14 +90,14 @@ impl<S> Udp<S> {
         self.endpoints.len()
     }
 
-    /// Whether no endpoint holds a slot.
+    /// Returns true if no endpoint holds a slot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Closes an endpoint at once, such as one whose handling panicked. A published port is opened again: it forgets its
-    /// clients.
+    /// Closes an endpoint at once, such as one whose handling panicked. A published port is opened again: it forgets
+    /// its clients.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         // A panic may have come while the scratch was lent out.
         if self.scratch.is_empty() {
@@ -141,22 +141,23 @@ impl<S> Udp<S> {
         }
     }
 
-    /// The rules have changed: peers that they forbid are heard no more. What is sent to them is judged anyway.
+    /// The rules have changed: peers that they forbid are received from no more. Datagrams to them are checked anyway.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (policy, now) = (&ctx.net.policy, ctx.now);
         let is_forbidden = |peer: &Peer| {
             let written = peer.written;
             // A peer that stands for every port may stay while there is one that it may have.
             let port = Some(written.port()).filter(|port| *port > 0);
-            !peer.came_in && !policy.permits(Protocol::Udp, written.ip(), port, now)
+            !peer.came_in && !policy.allows(Protocol::Udp, written.ip(), port, now)
         };
         self.forget(is_forbidden);
     }
 
-    /// What the host owns has changed: peers that may not be reached any more are heard no more, nor sent to.
+    /// Removes peers that may not be reached any more, after the host's own addresses have changed.
     pub(crate) fn disown(&mut self, policy: &Policy) {
         let is_forbidden = |peer: &Peer| {
-            !peer.came_in && policy.decide(peer.written.ip()) != Ok(peer.remote_for(peer.written).ip())
+            !peer.came_in
+                && policy.translate_destination(peer.written.ip()) != Ok(peer.remote_for(peer.written).ip())
         };
         self.forget(is_forbidden);
     }
@@ -170,7 +171,7 @@ impl<S> Udp<S> {
     }
 
     /// A page of endpoints, and how many slots there are.
-    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+    pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let endpoints = self.endpoints.part(first, SLOTS);
         let flows = endpoints.map(|(index, generation, (guest, _), endpoint)| Flow {
             id: net.flow(Kind::Udp, index, generation),
@@ -188,7 +189,7 @@ impl<S> Udp<S> {
         (flows.collect(), self.endpoints.slots())
     }
 
-    /// Where the guest's datagrams went lately.
+    /// Returns the destinations that the guest has sent datagrams to lately.
     pub(crate) fn remotes(&self, now: Instant) -> impl Iterator<Item = IpAddr> {
         let first = self
             .endpoints

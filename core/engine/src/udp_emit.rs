@@ -16,7 +16,7 @@ use crate::host::DatagramMeta;
 ///
 /// A datagram that does not fit the link's MTU goes out in fragments. For IPv6 that is the source's business, and the
 /// source is us (RFC 8200 section 4.5). An IPv4 datagram has been put together by the host before we saw it, so we
-/// cut it as its sender or a router did before, with DF clear: nobody else could make it fit.
+/// cut it as its sender or a router did before, with DF clear: no router could make it fit.
 ///
 /// Both addresses are of one family; a datagram between two families, or larger than its family can carry, is counted
 /// as refused.

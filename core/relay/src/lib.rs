@@ -8,6 +8,7 @@
 //! [`membership`] of hosts on a link a [`proxy`] derives rules.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::iter_over_hash_type)]
 #![deny(missing_docs)]
 
 pub mod config;

@@ -47,6 +47,11 @@ impl<T: Copy> Table<T> {
             };
             entries.entry(key).or_default().push((input.from, value));
         }
+        #[expect(
+            clippy::disallowed_methods,
+            clippy::iter_over_hash_type,
+            reason = "each list is sorted by itself"
+        )]
         for senders in entries.values_mut() {
             senders.sort_by_key(|(from, _)| std::cmp::Reverse(from.map(|net| net.prefix_len())));
         }

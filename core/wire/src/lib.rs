@@ -7,6 +7,7 @@
 //! A frame is parsed once, on arrival ([`frame::parse`]); later code does not read header bytes. Outgoing frames are a
 //! header block ([`emit`]) in front of payload that is not moved.
 #![forbid(unsafe_code)]
+#![deny(clippy::iter_over_hash_type)]
 #![warn(missing_docs)]
 
 pub mod checksum;

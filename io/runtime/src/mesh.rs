@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{io, iter};
 
-use pontoon_engine::peers::{FlowKey, Handed};
-use pontoon_engine::{Frame, Instant, Peers, WorkerId, flow_rate};
+use pontoon_engine::siblings::{FlowKey, Handed};
+use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 
 use crate::Update;
@@ -154,7 +154,7 @@ impl Drop for EndsAll {
     }
 }
 
-impl Peers for Member {
+impl Siblings for Member {
     fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
         self.mesh.directory.owner(key)
     }
@@ -171,7 +171,7 @@ impl Peers for Member {
         self.mesh.directory.release(key, self.me);
     }
 
-    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
+    fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
         self.mesh.directory.spread(&(source, destination, id))
     }
 
@@ -230,7 +230,7 @@ impl Peers for Member {
         self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn within_rate(&self, rate: u32, now: Instant) -> bool {
+    fn count_against_rate(&self, rate: u32, now: Instant) -> bool {
         let next = |due| {
             let mut due = Instant(due);
             flow_rate::admit(&mut due, rate, now).then_some(due.0)

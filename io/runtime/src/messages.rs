@@ -367,7 +367,7 @@ mod tests {
     use std::time::Duration;
 
     use pontoon_engine::config::{Protocol, Published};
-    use pontoon_engine::inspect::{Flow, Page, Phase, Traffic};
+    use pontoon_engine::flow_dump::{Flow, Page, Phase, Traffic};
     use pontoon_engine::{FlowId, Kind, WorkerId, egress};
 
     use super::*;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
-use pontoon_engine::{Counters, Engine, Failure, Histogram, Instant, Transmit as _, peers};
+use pontoon_engine::{Counters, Engine, Failure, Histogram, Instant, Transmit as _, siblings};
 use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::io::Errno;
@@ -390,9 +390,9 @@ impl<L: Link> Worker<L> {
         } = self;
         let link = &mut link.transmitter();
         let published = door.published();
-        if published.protocol == Protocol::Udp && engine.worker() != peers::FIRST {
+        if published.protocol == Protocol::Udp && engine.worker() != siblings::FIRST {
             // The first worker has it, and with it the guest's endpoint.
-            engine.cede(published, link, host, now);
+            engine.yield_port(published, link, host, now);
             return Ok(());
         }
         let (place, stays) = match door {
@@ -458,7 +458,7 @@ impl<L: Link> Worker<L> {
     fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let layers = self.sandbox.iter();
         let layers = layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]));
-        let first = self.engine.worker() == peers::FIRST;
+        let first = self.engine.worker() == siblings::FIRST;
         layers.chain(first.then(|| self.deck.counts()).into_iter().flatten())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
 use pontoon_engine::config::Protocol;
-use pontoon_engine::{Config, Engine, Histogram, WorkerId, peers};
+use pontoon_engine::{Config, Engine, Histogram, WorkerId, siblings};
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -58,7 +58,7 @@ pub(crate) fn build<L: Link>(
         // Every listener is shared, a UDP port is the first worker's.
         config.published.clear();
         for (published, socket) in setup.config.published.iter().zip(&published) {
-            if published.protocol == Protocol::Tcp || id == peers::FIRST {
+            if published.protocol == Protocol::Tcp || id == siblings::FIRST {
                 config.published.push(*published);
                 host.open_door(*published, Arc::clone(socket))
                     .map_err(take_over)?;

@@ -19,7 +19,7 @@ mod modules;
 
 use archive::Archive;
 
-/// What the machine needs: its disk, then what is tested.
+/// Modules for the machine's disk, then those for the tests.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9p",
@@ -33,7 +33,7 @@ const MODULES: &[&str] = &[
 /// Memory of the machine.
 const MEGABYTES: &str = "2048";
 
-/// What the console says around the command's output.
+/// Lines that enclose the command's output on the console.
 const BEGIN: &str = "=== BEGIN ===";
 const END: &str = "=== END ";
 
@@ -73,7 +73,7 @@ echo \"=== END $? ===\"
 /machine/busybox poweroff -f
 ";
 
-/// Whether the command succeeded in the machine.
+/// Runs the command in the machine; returns true if it succeeded.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let (clock, arguments) = match arguments.split_first() {
         Some((flag, rest)) if flag == "--icount" => (Clock::Instructions, rest),
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     Ok(status? == 0)
 }
 
-/// What the machine boots with.
+/// Returns the machine's initramfs.
 fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
     let mut archive = Archive::default();
     for directory in ["bin", "dev", "modules", "proc"] {
@@ -123,7 +123,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// What the machine's time goes by.
+/// Clock source of the machine.
 #[derive(Clone, Copy)]
 enum Clock {
     Host,

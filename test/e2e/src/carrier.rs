@@ -14,7 +14,7 @@ use pontoon_vm_peer::tap_bridge::{FaultInjector, Faults, Framing as Frames};
 use pontoon_vm_peer::vhost_user::{Machine, Options};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// How frames are told apart on the socket, or go without it.
+/// Framing on the socket, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// Each behind its length.
@@ -49,7 +49,7 @@ impl fmt::Display for Framing {
 /// Bytes of the tap's `virtio_net_hdr`.
 const HEADER: usize = 10;
 
-/// How long to wait for somebody to listen.
+/// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A tap that is being carried. Dropped, it lets go of the socket.

@@ -1,4 +1,4 @@
-//! What a case is.
+//! The description of a case.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl Family {
     }
 }
 
-/// Where a case runs.
+/// Namespaces that a case runs in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In namespaces of its own, which play the host. The program under test runs there as root, or (when the caller
@@ -57,7 +57,7 @@ pub(crate) enum Place {
     Machine,
 }
 
-/// How a case goes along with others.
+/// Concurrency of a case with others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     /// It measures or saturates: runs alone.
@@ -66,7 +66,7 @@ pub(crate) enum Load {
     Shared,
 }
 
-/// Who can run a case.
+/// Privileges that a case needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Anyone,
@@ -76,7 +76,7 @@ pub(crate) enum Caller {
     User(&'static str),
 }
 
-/// What a case does.
+/// The function of a case.
 type Body = Box<dyn Fn(&Context) -> Result<Outcome> + Send + Sync>;
 
 /// One line of the list.
@@ -95,7 +95,7 @@ pub(crate) struct Case {
     pub(crate) run: Body,
 }
 
-/// How a case ended, when it did not fail.
+/// Result of a case that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
@@ -103,7 +103,7 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-/// What a running case knows.
+/// The environment of a running case.
 pub(crate) struct Context {
     pub(crate) program: Program,
 }

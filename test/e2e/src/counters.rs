@@ -1,4 +1,4 @@
-//! What the program counted.
+//! Counters of the program.
 
 use std::collections::BTreeMap;
 use std::path::Path;

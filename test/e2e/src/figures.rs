@@ -1,4 +1,4 @@
-//! What vhost-net costs and brings, beside the tap and beside pasta.
+//! Costs and gains of vhost-net, beside the tap and beside pasta.
 //!
 //! `pontoon-e2e figures PONTOON [PASTA]`, as root in a machine of [`crate::boot`]: iperf3 up and down, interleaved. Times
 //! are distorted there, so each run also says how many system calls there were, and how long the machine's two CPUs were
@@ -18,14 +18,14 @@ use crate::process;
 /// Runs of each.
 const ROUNDS: usize = 7;
 
-/// What one of them carries.
+/// Bytes of one transfer.
 const BYTES: u64 = 128 << 20;
 const GIGABITS: f64 = BYTES as f64 * 8.0 / 1e9;
 
 /// The host's gateway, which stands for the host's loopback in pasta's guest.
 const GATEWAY: &str = "198.51.100.2";
 
-/// Where the kernel counts system calls.
+/// Directory of the kernel's tracing, which counts system calls.
 const TRACING: &str = "/sys/kernel/tracing";
 const COUNTER: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/trigger";
 
@@ -42,7 +42,7 @@ struct Stack {
     command: Vec<String>,
     /// The host's loopback, as its guest has it.
     server: &'static str,
-    /// What the process is called that moves its packets.
+    /// Name of the process that forwards its packets.
     process: &'static str,
 }
 
@@ -258,7 +258,7 @@ fn calls(histogram: &str, process: &str) -> (u64, u64) {
     sums
 }
 
-/// How long the machine's CPUs were idle, and when.
+/// Idle time of the machine's CPUs, with its time of measurement.
 struct Busy {
     at: Instant,
     idle: f64,

@@ -1,5 +1,5 @@
-//! System calls made by another process of the tests' choice (ptrace(2)): what a sandbox says to whoever has taken the
-//! process over. x86-64 only, as registers are.
+//! System calls that a test makes in another process by ptrace(2), as an attacker who controls the process would. x86-64
+//! only, as registers are.
 
 use std::io;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::process::{Process, wait_until};
 
-/// A process that is stopped, and makes the calls that it is told.
-pub(crate) struct Puppet {
+/// A process that is stopped and traced, and makes system calls on request.
+pub(crate) struct TracedProcess {
     pid: libc::pid_t,
     /// Its registers when it was stopped, for when it is let go.
     was: libc::user_regs_struct,
@@ -17,7 +17,7 @@ pub(crate) struct Puppet {
     instruction: u64,
 }
 
-/// What a call came to.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The kernel's result.
@@ -33,7 +33,7 @@ const BELOW_STACK: u64 = 4096;
 /// The `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-impl Puppet {
+impl TracedProcess {
     /// Stops `process` in whatever system call it sleeps in.
     pub(crate) fn take(process: Process) -> Result<Self> {
         wait_until("it sleeps", Duration::from_secs(5), || process.sleeps())?;
@@ -41,15 +41,15 @@ impl Puppet {
         ptrace(libc::PTRACE_SEIZE, pid, 0, 0).context("cannot attach")?;
         ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
         stopped(pid)?;
-        let mut puppet = Self {
+        let mut traced = Self {
             pid,
             was: registers(pid)?,
             instruction: 0,
         };
-        puppet.instruction = puppet.was.rip - SYSCALL.len() as u64;
-        let code = ptrace(libc::PTRACE_PEEKTEXT, pid, puppet.instruction, 0)?.to_ne_bytes();
+        traced.instruction = traced.was.rip - SYSCALL.len() as u64;
+        let code = ptrace(libc::PTRACE_PEEKTEXT, pid, traced.instruction, 0)?.to_ne_bytes();
         ensure!(code.starts_with(&SYSCALL), "it does not sleep in a system call");
-        Ok(puppet)
+        Ok(traced)
     }
 
     /// Has it call `number` with `arguments`. A `text` is put into its memory; [`Self::text`] is its address.
@@ -95,7 +95,7 @@ impl Puppet {
         bail!("it did not come back from call {number}")
     }
 
-    /// Where a call's text is.
+    /// Returns the address of a call's text.
     pub(crate) fn text(&self) -> u64 {
         (self.was.rsp - BELOW_STACK) & !7
     }

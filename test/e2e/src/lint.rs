@@ -1,4 +1,4 @@
-//! What `promtool check metrics` finds fault with, in Prometheus' text format.
+//! The checks of `promtool check metrics`, on Prometheus' text format.
 
 use std::collections::HashMap;
 

@@ -17,15 +17,15 @@ use crate::process::{self, Program};
 use crate::sys;
 use pontoon_vm_peer::tap_bridge::Faults;
 
-/// Where a case's files are, on a file system of its own.
+/// Directory of a case's files, on a file system of its own.
 pub(crate) const DIRECTORY: &str = "/mnt";
 
-/// Where `pontoon vm` talks to, if it is to log what it counts.
+/// Returns the path of the log of `pontoon vm`, which has its counters.
 pub(crate) fn talk() -> PathBuf {
     Path::new(DIRECTORY).join("talk")
 }
 
-/// What it said there.
+/// Returns the content of that log.
 pub(crate) fn talked() -> String {
     std::fs::read_to_string(talk()).unwrap_or_default()
 }

@@ -58,7 +58,7 @@ fn as_the_kernel_names(path: &str) -> Result<String> {
     Ok(path.to_str().context("a path that is not UTF-8")?.to_string())
 }
 
-/// What the list was asked to do.
+/// Options of the list.
 struct Options {
     /// The program under test; `None`: plain veth in its place, to test the tests.
     binary: Option<String>,

@@ -109,7 +109,7 @@ impl Process {
             .with_context(|| format!("{path} has no {key}"))
     }
 
-    /// Whether it waits for something (proc_pid_status(5)).
+    /// Returns true while it waits in a system call (proc_pid_status(5)).
     pub(crate) fn sleeps(self) -> Result<bool> {
         let path = self.path("status");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -167,6 +167,50 @@ pub(crate) fn wait_for_ends(processes: &[Process]) -> Result<()> {
     Ok(())
 }
 
+/// Time since a start, with and without the time for which tasks of this machine had to wait for a CPU.
+pub(crate) struct Stopwatch {
+    start: Instant,
+    stalled: Duration,
+}
+
+impl Stopwatch {
+    /// Starts now.
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            stalled: stalled(&pressure()),
+        }
+    }
+
+    /// Fails if more than `promise` has passed on a machine with idle CPUs, or more than `limit` on any. On a busy machine
+    /// the time for which some task was ready to run and had no CPU does not count for `promise`.
+    pub(crate) fn within(&self, promise: Duration, limit: Duration) -> Result<Duration> {
+        let took = self.start.elapsed();
+        let waited = stalled(&pressure()).saturating_sub(self.stalled);
+        ensure!(
+            is_within(took, waited, promise, limit),
+            "took {took:?}, for {waited:?} of which tasks waited for a CPU, instead of {promise:?}"
+        );
+        Ok(took)
+    }
+}
+
+fn is_within(took: Duration, waited: Duration, promise: Duration, limit: Duration) -> bool {
+    took.saturating_sub(waited) <= promise && took <= limit
+}
+
+fn pressure() -> String {
+    std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default()
+}
+
+/// The total of the line `some` (Linux `Documentation/accounting/psi.rst`); zero if the kernel has no such accounting.
+fn stalled(pressure: &str) -> Duration {
+    let total = pressure
+        .lines()
+        .find_map(|line| line.strip_prefix("some ")?.split_once("total=")?.1.parse().ok());
+    Duration::from_micros(total.unwrap_or(0))
+}
+
 /// Polls `done` until it holds; fails with `what` after `limit`.
 pub(crate) fn wait_until(
     what: &str,
@@ -197,7 +241,31 @@ pub(crate) fn checked(name: &str, status: ExitStatus, stdout: &[u8], stderr: &[u
     Ok(stdout.into_owned())
 }
 
-/// What a thread returned.
+/// Waits for a thread; returns its result.
 pub(crate) fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|_| bail!("a thread panicked"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_a_cpu_does_not_count_for_the_promise() {
+        let millis = Duration::from_millis;
+        let is_within = |took, waited| is_within(millis(took), millis(waited), millis(200), millis(2000));
+        assert!(is_within(200, 0));
+        assert!(!is_within(201, 0));
+        assert!(is_within(316, 116));
+        assert!(!is_within(316, 115));
+        assert!(!is_within(2001, 2001));
+    }
+
+    #[test]
+    fn the_total_of_the_line_some_is_read() {
+        let text = "some avg10=97.72 avg60=88.36 avg300=46.54 total=443043129\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(stalled(text), Duration::from_micros(443_043_129));
+        assert_eq!(stalled(""), Duration::ZERO);
+    }
 }

@@ -14,13 +14,13 @@ use crate::carrier::Framing;
 use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
 use crate::run::{self, Running};
 
-/// What the guest runs.
+/// The guest's script.
 const MAIN: &str = include_str!("qemu/main.sh");
 
-/// Where this program is in the guest.
+/// Path of this program in the guest.
 pub(crate) const OWN: &str = "/bin/pontoon-e2e";
 
-/// What guests of the tests boot. Needs [`DIRECTORY`] to be there.
+/// Returns the image that guests of the tests boot. [`DIRECTORY`] must exist.
 pub(crate) fn image() -> Result<Image> {
     image_of(MAIN)
 }
@@ -80,7 +80,7 @@ pub(crate) fn booted(guest: &mut Running) -> Result<()> {
     Ok(())
 }
 
-/// What the guest's kernel and programs had to say.
+/// Returns the console output of the guest's kernel and programs.
 pub(crate) fn console() -> String {
     fs::read(Path::new(DIRECTORY).join("console"))
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

@@ -9,13 +9,16 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{Process, wait_until};
 
-/// What the program under test needs in its environment where strace answers calls in the kernel's place: it does so by a
-/// call that is none, which the list of system calls answers before.
+/// Environment of a program whose calls strace fails: strace replaces the call's number by an invalid one, which the
+/// program's seccomp filter would refuse first.
 pub(crate) const OPEN: [(&str, &str); 1] = [("PONTOON_DISABLE", "seccomp")];
 
 /// An strace that is attached.
 pub(crate) struct Strace {
     child: Child,
+    process: Process,
+    /// The options have it fail system calls.
+    injects: bool,
     output: PathBuf,
 }
 
@@ -35,18 +38,43 @@ impl Strace {
             Ok(process.number("status", "TracerPid")? != 0)
         })?;
         let output = output.to_path_buf();
-        Ok(Self { child, output })
+        let injects = options.iter().any(|option| option.starts_with("inject="));
+        Ok(Self {
+            child,
+            process,
+            injects,
+            output,
+        })
     }
 
     /// Detaches; returns what was written.
     pub(crate) fn finish(mut self) -> Result<String> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
-        kill_process(pid, Signal::INT)?;
-        self.child.wait()?;
+        if !self.injects {
+            self.detach()?;
+            return self.written();
+        }
+        // strace injects an error by replacing the call's number as the call begins and its result as the call ends.
+        // Between these the process would see ENOSYS if strace detached. A process that SIGSTOP has stopped is outside of
+        // any call, as signals are delivered on return to user mode.
+        self.process.signal(Signal::STOP)?;
+        let detached = wait_until("strace reports the stop", Duration::from_secs(5), || {
+            Ok(self.written()?.contains("--- stopped by SIGSTOP ---"))
+        })
+        .and_then(|_| self.detach());
+        self.process.signal(Signal::CONT)?;
+        detached?;
         self.written()
     }
 
-    /// What was written so far.
+    /// Ends strace, which detaches from the process.
+    fn detach(&mut self) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        kill_process(pid, Signal::INT)?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Returns the output so far.
     pub(crate) fn written(&self) -> Result<String> {
         Ok(std::fs::read_to_string(&self.output)?)
     }

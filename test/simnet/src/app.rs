@@ -9,26 +9,26 @@ use pontoon_engine::Instant;
 use crate::clock::earlier;
 use crate::rng::Rng;
 
-/// What an application does with its connection.
+/// Actions of an application on its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// Bytes that it sends of its own.
     pub send: u64,
     /// It sends back as many bytes as it has read, too.
     pub echo: bool,
-    /// How it reads.
+    /// Pace of its reads.
     pub read: Pace,
-    /// How it writes.
+    /// Pace of its writes.
     pub write: Pace,
     /// It stops reading for a while.
     pub stall: Option<Stall>,
-    /// How it ends.
+    /// Its last action.
     pub end: End,
-    /// How long it stands still before it gives up and resets.
+    /// Time without progress after which it resets the connection.
     pub patience: Duration,
 }
 
-/// How fast an application reads or writes.
+/// Rate at which an application reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Bytes at one time, at most.
@@ -46,7 +46,7 @@ pub struct Stall {
     pub time: Duration,
 }
 
-/// How an application ends its connection.
+/// Last action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It closes its direction when all is sent, and reads on to the other's end.
@@ -57,7 +57,7 @@ pub enum End {
     Reset(u64),
 }
 
-/// How a connection ended, as an application sees it.
+/// End of a connection, as an application sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Both directions were closed in order.
@@ -72,7 +72,7 @@ pub enum Outcome {
     Refused,
 }
 
-/// What is to be done with the connection now.
+/// Next action on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Nothing.
@@ -167,7 +167,7 @@ impl App {
         }
     }
 
-    /// How much of `available` bytes it reads now.
+    /// Returns how much of `available` bytes it reads now.
     pub fn read(&mut self, available: u64, now: Instant) -> u64 {
         if let Some(stall) = self.script.stall
             && !self.stalled
@@ -191,7 +191,7 @@ impl App {
         len
     }
 
-    /// How many bytes it writes now into `room`.
+    /// Returns the number of bytes that it writes now into `room`.
     pub fn write(&mut self, room: u64, now: Instant) -> u64 {
         let left = self.to_send() - self.sent;
         if self.outcome.is_some() || self.closed || left == 0 || room == 0 || now < self.write_at {
@@ -218,7 +218,7 @@ impl App {
         self.outcome.get_or_insert(outcome);
     }
 
-    /// What is to be done with the connection. [`Act::Close`] and [`Act::Reset`] come once.
+    /// Returns the next action on the connection. [`Act::Close`] and [`Act::Reset`] are returned once.
     pub fn act(&mut self, now: Instant) -> Act {
         if self.outcome.is_some() {
             return Act::None;
@@ -257,7 +257,7 @@ impl App {
         earlier(earlier(read, write), Some(self.moved_at + self.script.patience))
     }
 
-    /// How it ended; `None` while it has not.
+    /// End of the connection; `None` while it is open.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
@@ -275,13 +275,13 @@ impl App {
         self.sent
     }
 
-    /// Whether this direction was closed by the script.
+    /// Returns true if the script has closed this direction.
     #[must_use]
     pub fn closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether the other side's end was read.
+    /// Returns true if the other side's end was read.
     #[must_use]
     pub fn saw_end(&self) -> bool {
         self.peer_ended

@@ -43,7 +43,7 @@ pub struct Icmp {
     pub rest: Vec<u8>,
 }
 
-/// What a frame carries.
+/// Content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// TCP.
@@ -128,7 +128,7 @@ impl Packet {
     /// Parses a frame; every length and checksum must be right, and a partial checksum must be the pseudo-header's sum.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the first error in the frame.
     pub fn parse(offload: Offload, frame: &[u8]) -> Result<(Ether, Self), String> {
         if frame.len() < ETHERNET {
             return Err(format!("frame of {} bytes", frame.len()));

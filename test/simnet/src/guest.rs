@@ -14,11 +14,11 @@ use crate::frames::Ether;
 /// A connection that the guest opens. The remote port names its streams.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Where to.
+    /// Destination.
     pub to: SocketAddr,
     /// From which port.
     pub from: u16,
-    /// What the guest's application does.
+    /// Script of the guest's application.
     pub script: Script,
     /// When.
     pub at: Instant,
@@ -29,7 +29,7 @@ pub struct Call {
 pub struct Door {
     /// The port.
     pub port: u16,
-    /// What the guest's application does.
+    /// Script of the guest's application.
     pub script: Script,
 }
 
@@ -44,14 +44,14 @@ pub struct Addressing {
     pub gateway: Mac,
 }
 
-/// What became of one connection, seen from the guest.
+/// Result of one connection, seen from the guest.
 #[derive(Clone, Debug)]
 pub struct GuestReport {
     /// The port that names it.
     pub port: u16,
     /// Its application; `None` while there was no connection.
     pub app: Option<App>,
-    /// How it ended; `None` while it has not.
+    /// End of the connection; `None` while it is open.
     pub outcome: Option<Outcome>,
     /// The guest's own stack has broken the rules in a way that may keep the connection from ever moving again.
     pub broken: bool,
@@ -74,10 +74,10 @@ pub trait Guest {
     /// When it has something to do.
     fn next(&mut self, now: Instant) -> Option<Instant>;
 
-    /// What became of its connections. A door that nobody came to is not among them.
+    /// Returns the results of its connections. A listener without a connection is not among them.
     fn reports(&self) -> Vec<GuestReport>;
 
-    /// What the engine did that TCP does not allow.
+    /// Returns the engine's violations of TCP.
     fn wrong(&self) -> &[String];
 }
 

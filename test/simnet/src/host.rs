@@ -1,7 +1,7 @@
 //! The simulated host: sockets with bounded queues, and peers that follow scripts behind them.
 //!
 //! Events are those of an edge-triggered epoll: one comes when something has changed, and says all that is true then.
-//! What no well-mannered user of sockets does is written down as wrong, and the world fails the run for it.
+//! Violations of the socket API are recorded, and the world fails the run for them.
 
 mod calls;
 mod conn;
@@ -19,7 +19,7 @@ use crate::rng::Rng;
 use conn::Conn;
 use datagram::Datagrams;
 
-/// How the host behaves. Chances are per mille.
+/// Behaviour of the host. Chances are per mille.
 #[derive(Clone, Debug)]
 pub struct HostPlan {
     /// Bytes that a TCP socket's send queue holds.
@@ -30,9 +30,9 @@ pub struct HostPlan {
     pub short_writes: u32,
     /// A send finds no room, whatever the queue says, for [`Self::block_time`].
     pub blocks: u32,
-    /// How long such a phase lasts.
+    /// Duration of such a phase.
     pub block_time: Duration,
-    /// Whether peeks may begin anywhere.
+    /// Peeks may begin at any offset, not only at the head.
     pub peeks_at_offset: bool,
     /// Time from a socket to the peer behind it.
     pub delay: Duration,
@@ -55,14 +55,14 @@ impl Default for HostPlan {
     }
 }
 
-/// Who is at a port of the world.
+/// The peer at a port of the world.
 #[derive(Clone, Debug)]
 struct Remote {
     answer: Answer,
     script: Script,
 }
 
-/// How a connect ends.
+/// Result of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It stands at once.
@@ -123,14 +123,14 @@ enum Woken {
     Datagram(usize),
 }
 
-/// What became of one connection, seen from its peer.
+/// Result of one connection, seen from its peer.
 #[derive(Clone, Debug)]
 pub struct PeerReport {
     /// The port that names the connection.
     pub port: u16,
     /// The peer's application; `None` where it was never reached.
     pub app: Option<App>,
-    /// Whether the engine still has the socket.
+    /// The engine has not closed the socket.
     pub held: bool,
     /// Keepalive was turned on.
     pub keepalive: bool,
@@ -178,7 +178,7 @@ impl SimHost {
         self.schedule(self.conns.len() - 1, at);
     }
 
-    /// What became of every connection.
+    /// Returns the result of every connection.
     pub fn reports(&self) -> impl Iterator<Item = PeerReport> {
         self.conns.iter().map(Conn::report)
     }
@@ -227,7 +227,7 @@ impl SimHost {
         }
     }
 
-    /// What the engine did that is not done.
+    /// Returns the engine's violations of the socket API.
     #[must_use]
     pub fn wrong(&self) -> &[String] {
         &self.wrong

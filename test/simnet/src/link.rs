@@ -10,10 +10,10 @@ use vm_memory::VolatileSlice;
 use crate::frames::ETHERNET;
 use crate::rng::Rng;
 
-/// How the link behaves.
+/// Behaviour of the link.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
-    /// What it can carry.
+    /// Limits of its frames.
     pub limits: Limits,
     /// Of 1,000 calls, so many are refused for want of room.
     pub refusals: u32,
@@ -21,7 +21,7 @@ pub struct LinkPlan {
     pub rejections: u32,
     /// Frames that it holds before a burst is on its way.
     pub depth: usize,
-    /// How long it stays without room.
+    /// Time that it stays without room.
     pub pause: Duration,
 }
 
@@ -76,7 +76,7 @@ impl SimLink {
         self.ready_at
     }
 
-    /// Whether the link has room again and has not said so before.
+    /// Takes the event that the link has room again; returns true once for each.
     pub fn became_ready(&mut self, now: Instant) -> bool {
         let ready = self.ready_at.is_some_and(|at| at <= now);
         if ready {
@@ -102,7 +102,7 @@ impl SimLink {
         self.rejected
     }
 
-    /// What the engine did that no link allows.
+    /// Returns the engine's violations of the link's rules.
     #[must_use]
     pub fn wrong(&self) -> &[String] {
         &self.wrong
@@ -222,7 +222,7 @@ pub struct SimRoom<'a> {
     head: usize,
     payload: usize,
     slices: Vec<VolatileSlice<'a>>,
-    /// Where each frame's slices begin, and where the last one's end.
+    /// Index of each frame's first slice, and the end of the last one's.
     starts: Vec<usize>,
     /// Frames committed.
     used: usize,

@@ -7,7 +7,7 @@ use pontoon_wire::frame::Flags;
 
 use crate::frames::{Packet, Segment};
 
-/// What has been seen of each connection.
+/// Segments seen so far, by connection.
 #[derive(Debug, Default)]
 pub struct Monitor {
     seen: BTreeMap<(SocketAddr, SocketAddr), Seen>,
@@ -17,7 +17,7 @@ pub struct Monitor {
 /// By (guest, remote).
 #[derive(Debug, Default)]
 struct Seen {
-    /// What the guest said in its SYN.
+    /// Options of the guest's SYN.
     guest_scale: Option<u8>,
     guest_sack: bool,
     guest_window: u16,
@@ -25,7 +25,7 @@ struct Seen {
     guest_max: Option<u32>,
     /// The furthest sequence number that the guest has allowed.
     guest_edge: Option<u32>,
-    /// What the engine said in its SYN.
+    /// Sequence number and options of the engine's SYN.
     iss: Option<u32>,
     scale: Option<u8>,
     /// The furthest sequence number that the engine has sent.
@@ -33,12 +33,12 @@ struct Seen {
     /// The engine's acknowledgement and right edge so far.
     ack: Option<u32>,
     edge: Option<u32>,
-    /// Where the engine's stream ends.
+    /// Sequence number of the engine's FIN.
     fin: Option<u32>,
 }
 
 impl Monitor {
-    /// What the engine has done wrong.
+    /// Returns the engine's violations of TCP.
     #[must_use]
     pub fn wrong(&self) -> &[String] {
         &self.wrong
@@ -111,7 +111,7 @@ impl Seen {
         }
     }
 
-    /// What the guest said, with an engine's side that begins anew.
+    /// Keeps the guest's options and resets the engine's side.
     fn answered(self) -> Self {
         Self {
             guest_scale: self.guest_scale,

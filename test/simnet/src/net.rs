@@ -12,7 +12,7 @@ use crate::rng::Rng;
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::Offload;
 
-/// What a pipe does to frames. Chances are per mille.
+/// Impairments of a pipe. Chances are per mille.
 #[derive(Clone, Debug, Default)]
 pub struct Impairment {
     /// A frame is lost.
@@ -33,7 +33,7 @@ pub struct Impairment {
     pub grain: Duration,
 }
 
-/// What a filter does to one frame.
+/// Decision of a filter on one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes the pipe's usual way.
@@ -49,7 +49,7 @@ pub type Filter = Box<dyn FnMut(&Packet) -> Verdict + Send>;
 
 /// One direction of the network.
 pub struct Pipe {
-    /// What it does to frames.
+    /// Impairments of its frames.
     pub impairment: Impairment,
     /// Decides over frames before chance does.
     pub filter: Option<Filter>,

@@ -22,7 +22,7 @@ pub fn bytes(stream: u64, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where `data` first differs from the bytes of `stream` from `at` on.
+/// The first offset at which `data` differs from the bytes of `stream` from `at` on.
 #[must_use]
 pub fn mismatch(stream: u64, at: u64, data: &[u8]) -> Option<u64> {
     let wanted = bytes(stream, at, data.len());

@@ -4,8 +4,8 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use pontoon_engine::peers::{FlowKey, Handed};
-use pontoon_engine::{Frame, Instant, Peers, WorkerId, flow_rate};
+use pontoon_engine::siblings::{FlowKey, Handed};
+use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
@@ -13,7 +13,7 @@ use vm_memory::VolatileSlice;
 
 use crate::rng::mix;
 
-/// What the workers of one world share.
+/// State that the workers of one world share.
 #[derive(Clone, Debug)]
 pub struct SimMesh(Arc<Mutex<Shared>>);
 
@@ -124,7 +124,7 @@ impl SimMesh {
         self.lock().guest_mac
     }
 
-    /// What the workers did that is not done.
+    /// Returns the workers' violations of the mesh's rules.
     pub(crate) fn wrong(&self) -> Vec<String> {
         self.lock().wrong.clone()
     }
@@ -134,7 +134,7 @@ impl SimMesh {
     }
 }
 
-impl Peers for SimMember {
+impl Siblings for SimMember {
     fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
         self.mesh.lock().owners.get(&name(key)).copied()
     }
@@ -163,7 +163,7 @@ impl Peers for SimMember {
         }
     }
 
-    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
+    fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId {
         let workers = self.mesh.lock().inboxes.len() as u64;
         let text = format!("{source} {destination} {id}");
         let hash = text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
@@ -242,7 +242,7 @@ impl Peers for SimMember {
         self.mesh.lock().ports[usize::from(family_of.is_ipv6())] -= 1;
     }
 
-    fn within_rate(&self, rate: u32, now: Instant) -> bool {
+    fn count_against_rate(&self, rate: u32, now: Instant) -> bool {
         flow_rate::admit(&mut self.mesh.lock().flow_due, rate, now)
     }
 

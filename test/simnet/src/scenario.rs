@@ -19,7 +19,7 @@ use crate::rng::Rng;
 use crate::settings::{SERVER_V4, SERVER_V6, addressing};
 use crate::world::{World, WorldPlan};
 
-/// Who opens a connection.
+/// The side that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// The guest; the host answers so.
@@ -37,11 +37,11 @@ pub struct Connection {
     pub port: u16,
     /// IPv6.
     pub v6: bool,
-    /// Who opens it.
+    /// The side that opens it.
     pub opening: Opening,
-    /// What the guest's application does.
+    /// Script of the guest's application.
     pub guest: Script,
-    /// What the peer on the host's side does.
+    /// Script of the peer on the host's side.
     pub host: Script,
     /// When it begins, from the beginning of the world.
     pub after: Duration,
@@ -59,7 +59,7 @@ pub enum GuestPlan {
 /// A world, and who is in it.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What chance is fed with.
+    /// Seed of the random number generator.
     pub seed: u64,
     /// The world.
     pub world: WorldPlan,
@@ -71,14 +71,14 @@ pub struct Scenario {
     pub limit: Duration,
 }
 
-/// What a run showed.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The engine's counters at the end.
     pub counters: Counters,
-    /// How long the host's connects took that came to something, all together.
+    /// Sum of the connect times that the workers have recorded.
     pub connecting: Duration,
-    /// What is wrong.
+    /// Description of the failure.
     pub failure: Option<String>,
     /// A line for each packet and event, where asked for.
     pub trace: String,
@@ -92,7 +92,7 @@ pub struct Run {
     pub keepalives: usize,
     /// Frames that the engine's link rejected.
     pub rejected: u64,
-    /// How much time passed in the world.
+    /// Virtual time that has passed.
     pub virtual_time: Duration,
 }
 

@@ -22,13 +22,13 @@ use crate::rng::Rng;
 /// Everything about a world that is not what its applications do.
 #[derive(Clone, Debug)]
 pub struct WorldPlan {
-    /// What the engine is told.
+    /// The engine's configuration.
     pub config: Config,
     /// The network from guest to engine.
     pub up: Impairment,
     /// The network from engine to guest.
     pub down: Impairment,
-    /// How the guest's segments are put together.
+    /// Merging of the guest's segments.
     pub merging: Merging,
     /// The engine's frames are cut at sizes of chance, not as they ask for.
     pub loose: bool,
@@ -43,7 +43,7 @@ pub struct WorldPlan {
 /// The workers of an engine.
 #[derive(Clone, Debug)]
 pub struct WorkersPlan {
-    /// How many there are.
+    /// Their number.
     pub count: u8,
     /// Of 1,000 frames, so many arrive at a worker of chance, and the others at one that their ports say.
     pub missteering: u32,
@@ -64,7 +64,7 @@ impl WorkersPlan {
 pub struct World<G> {
     /// The engine's workers.
     pub workers: Vec<Engine<SimHost>>,
-    /// What they share, where there are several.
+    /// State that they share, if there are several.
     pub mesh: Option<SimMesh>,
     /// The host.
     pub host: SimHost,
@@ -223,7 +223,7 @@ impl<G: Guest> World<G> {
         self.workers.iter().map(Engine::flows).sum()
     }
 
-    /// What happened so far in all workers.
+    /// Returns the sum of all workers' counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut all = Counters::default();
@@ -233,7 +233,7 @@ impl<G: Guest> World<G> {
         all
     }
 
-    /// How long the host's connects took that came to something, all together.
+    /// Sum of the connect times that the workers have recorded.
     #[must_use]
     pub fn connecting(&self) -> Duration {
         let sums = self.workers.iter().map(|engine| engine.connect_times().sum());
@@ -388,7 +388,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// What workers have handed over, now or some turns later.
+    /// Delivers frames that workers have forwarded, now or some turns later.
     fn inboxes(&mut self) {
         let Some(mesh) = &self.mesh else { return };
         for (worker, engine) in self.workers.iter_mut().enumerate() {
@@ -424,7 +424,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// What is going on, for a failure's message.
+    /// Returns a description of the world's state, for a failure's message.
     #[must_use]
     pub fn state(&self) -> String {
         let mut text = format!(

@@ -28,7 +28,7 @@ const EXERCISED: [&str; 13] = [
     "tcp_spilled_bytes",
 ];
 
-/// What the seeds have shown so far.
+/// Results of the seeds so far.
 #[derive(Default)]
 struct Tally {
     failures: Vec<(u64, String)>,

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::fuzz;
 use crate::rustup::nightly;
-use crate::{fuzz, step};
 
-/// What a sanitized program is built for has to be said, or build scripts and macros would be sanitized too.
+/// The explicit target: without `--target`, build scripts and macros would be sanitized too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Fuzz targets that read a guest's memory.
 const GUESTS: [&str; 2] = ["vhost_user_chains", "vhost_user_messages"];
 
-/// How long each is fuzzed.
+/// The duration for each of them.
 const FUZZED: Duration = Duration::from_secs(60);
 
-/// The steps, in order: name and command. Where cargo-fuzz is missing, it is installed first.
-pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Result<Vec<(String, Command)>> {
+/// The steps, in order: name and command.
+pub(crate) fn steps(workspace: &Path) -> Result<Vec<(String, Command)>> {
     let test = ["test", "--lib", "--tests", "--target", TARGET];
     let packages = [
         "-p",
@@ -32,14 +32,10 @@ pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Res
     let mut links = nightly(&[&test[..], &packages[..]].concat());
     links
         .env("RUSTFLAGS", "-Zsanitizer=address")
-        // What it knows of each byte is memory, too.
+        // AddressSanitizer's shadow memory exceeds the sandbox's limit.
         .env("PONTOON_DISABLE", "limits")
         .env("CARGO_TARGET_DIR", workspace.join("target/asan"));
     let mut steps = vec![("links: memory (AddressSanitizer)".to_owned(), links)];
-    if !fuzz::installed() {
-        let install = cargo(&["install", "--locked", "cargo-fuzz"]);
-        steps.push(("install cargo-fuzz".to_owned(), install));
-    }
     for target in GUESTS {
         steps.push((format!("fuzz: {target}"), fuzz::command(target, FUZZED)?));
     }

@@ -1,4 +1,4 @@
-//! Licences, duplicates, sources and known vulnerabilities of what is linked in (cargo-deny, `deny.toml`).
+//! Licences, duplicates, sources and known vulnerabilities of the dependencies (cargo-deny, `deny.toml`).
 
 use std::process::Command;
 
@@ -7,21 +7,26 @@ use crate::step;
 /// The version that `deny.toml` is written for.
 const VERSION: &str = "cargo-deny@0.20.2";
 
-/// Where known vulnerabilities are listed.
+/// The database of known vulnerabilities.
 const DATABASE: &str = "https://github.com/RustSec/advisory-db";
 
-/// The steps, in order: name and command. Where cargo-deny is missing, it is installed first. The second value says why
-/// vulnerabilities are not looked for, where they are not.
+/// Returns the command that installs cargo-deny, or `None` if it is installed.
+pub(crate) fn install(cargo: impl Fn(&[&str]) -> Command) -> Option<Command> {
+    if step::succeeds(&mut cargo(&["deny", "--version"])) {
+        return None;
+    }
+    Some(cargo(&["install", "--locked", VERSION]))
+}
+
+/// The steps, in order: name and command. The second value is the reason for which the check for vulnerabilities is
+/// skipped, if it is.
 pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command) -> (Vec<(&'static str, Command)>, Option<String>) {
     let mut steps = Vec::new();
-    if !step::answers(&mut cargo(&["deny", "--version"])) {
-        steps.push(("install cargo-deny", cargo(&["install", "--locked", VERSION])));
-    }
     let check = ["deny", "check", "bans", "licenses", "sources"];
     steps.push(("dependencies: licences, duplicates, sources", cargo(&check)));
     let mut reach = Command::new("git");
     reach.args(["ls-remote", "--exit-code", DATABASE, "HEAD"]);
-    if !step::answers(&mut reach) {
+    if !step::succeeds(&mut reach) {
         let why = format!("dependencies: known vulnerabilities: cannot reach {DATABASE}");
         return (steps, Some(why));
     }

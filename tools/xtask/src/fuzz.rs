@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: every target for its share of the time, and what that came to.
+//! `cargo xtask fuzz`: runs every target for its share of the time and prints the number of executions and the coverage.
 //!
-//! A target begins with the corpus that is committed and with what earlier runs left in `target/fuzz`, which is where it
-//! adds; afterwards what reaches new code goes into the committed corpus.
+//! A target starts with the committed corpus and with the inputs of earlier runs in `target/fuzz`. New inputs are written to
+//! `target/fuzz` only, so that the committed corpus stays small.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use crate::{step, workspace};
 
 pub(crate) const USAGE: &str = "cargo xtask fuzz --minutes N [TARGET...]";
 
-/// The first build is one of everything, with the sanitizer.
+/// The first build compiles all dependencies with the sanitizer.
 const BUILD: Duration = Duration::from_secs(20 * 60);
 
-/// What libFuzzer may take beyond its time: reading the corpus, and the unit at hand.
+/// The time that libFuzzer may take in addition: for reading the corpus, and for the current input.
 const GRACE: Duration = Duration::from_secs(120);
 
 /// Longest input, in bytes: scripts of a few hundred steps.
 const LONGEST: &str = "-max_len=4096";
 
-/// Seconds that one input may take: it is a hang otherwise.
-const PATIENCE: &str = "-timeout=60";
+/// Seconds after which an input counts as a hang.
+const INPUT_TIMEOUT: &str = "-timeout=60";
 
-/// Whether no target found anything.
+/// Runs the targets; returns true if none failed.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ["--minutes", minutes, wanted @ ..] = &words[..] else {
@@ -62,20 +62,20 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     Ok(sound)
 }
 
-/// A target with the committed corpus, for so long; what it finds goes to `target/fuzz`.
+/// Returns the command that runs a target for `time`. New inputs go to `target/fuzz`.
 pub(crate) fn command(target: &str, time: Duration) -> Result<Command> {
     let committed = committed(target);
     let gathered = gathered(target)?;
     let seconds = format!("-max_total_time={}", time.as_secs());
     let corpora = [path(&gathered)?, path(&committed)?];
-    let limits = ["--", &seconds, LONGEST, PATIENCE, "-print_final_stats=1"];
+    let limits = ["--", &seconds, LONGEST, INPUT_TIMEOUT, "-print_final_stats=1"];
     Ok(cargo_fuzz(
         "run",
         &[&[target], &corpora[..], &limits[..]].concat(),
     ))
 }
 
-/// Runs one target. Whether it found nothing, and a line that says how much it tried.
+/// Runs one target. Returns true if it found nothing, and a summary line.
 fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
     let mut seen = Seen::default();
     let survived = step::errors(
@@ -84,24 +84,14 @@ fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
         time + GRACE,
         |line| seen.note(line),
     )?;
-    let (committed, gathered) = (committed(target), gathered(target)?);
-    if survived {
-        let (committed, gathered) = (path(&committed)?, path(&gathered)?);
-        let merge = [target, committed, gathered, "--", "-merge=1", LONGEST];
-        step::run(
-            &format!("fuzz: keep the corpus of {target}"),
-            &mut cargo_fuzz("run", &merge),
-            BUILD,
-        )?;
-    }
-    let inputs = std::fs::read_dir(committed)?.count();
+    let inputs = std::fs::read_dir(gathered(target)?)?.count();
     let verdict = if survived {
         "sound"
     } else {
         "FAILED, see tools/fuzz/artifacts"
     };
     let line = format!(
-        "{target}: {verdict}, {} s, {} executions, {} edges, {} features, {inputs} inputs",
+        "{target}: {verdict}, {} s, {} executions, {} edges, {} features, {inputs} inputs in target/fuzz",
         time.as_secs(),
         seen.executions,
         seen.edges,
@@ -110,7 +100,7 @@ fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
     Ok((survived, line))
 }
 
-/// What libFuzzer said last.
+/// The last statistics that libFuzzer printed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     executions: u64,
@@ -136,7 +126,7 @@ impl Seen {
 }
 
 /// Names of the targets: a file each.
-fn targets() -> Result<Vec<String>> {
+pub(crate) fn targets() -> Result<Vec<String>> {
     let directory = workspace().join("tools/fuzz/fuzz_targets");
     let files =
         std::fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
@@ -147,23 +137,23 @@ fn targets() -> Result<Vec<String>> {
     Ok(names.into_iter().flatten().collect())
 }
 
-fn committed(target: &str) -> PathBuf {
+pub(crate) fn committed(target: &str) -> PathBuf {
     workspace().join("tools/fuzz/corpus").join(target)
 }
 
-fn gathered(target: &str) -> Result<PathBuf> {
+pub(crate) fn gathered(target: &str) -> Result<PathBuf> {
     let directory = workspace().join("target/fuzz").join(target);
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(directory)
 }
 
-fn path(path: &Path) -> Result<&str> {
+pub(crate) fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is not UTF-8")
 }
 
 /// Returns whether cargo-fuzz is installed.
 pub(crate) fn installed() -> bool {
-    step::answers(&mut nightly(&["fuzz", "--version"]))
+    step::succeeds(&mut nightly(&["fuzz", "--version"]))
 }
 
 /// A subcommand of cargo-fuzz on the targets in `tools/fuzz`.
@@ -176,7 +166,7 @@ mod tests {
     use super::Seen;
 
     #[test]
-    fn reads_what_libfuzzer_says() {
+    fn the_last_statistics_of_libfuzzer_are_kept() {
         let mut seen = Seen::default();
         seen.note("#2097152\tpulse  cov: 2011 ft: 9431 corp: 900/99Kb lim: 4096 exec/s: 34952 rss: 486Mb");
         seen.note("stat::number_of_executed_units: 3000000");

@@ -29,7 +29,7 @@ const RECENT: Package = Package {
 
 const FETCH: Duration = Duration::from_secs(300);
 
-/// Where the guests' kernel is, below the build's directory: `vmlinuz`, and its modules for virtio and BBR.
+/// The directory of the guests' kernel, below the build's directory: `vmlinuz`, and its modules for virtio and BBR.
 pub(crate) fn directory(target: &Path) -> PathBuf {
     target.join("kernel")
 }

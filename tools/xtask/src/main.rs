@@ -1,17 +1,23 @@
-//! Chores of the workspace: `cargo xtask test` is everything that CI does, `bench-ab` compares revisions, `kernel` fetches
-//! what the tests' virtual machines run, `fuzz` and `simulate` go on for as long as they are told to.
+//! Tasks of the workspace: `setup` installs what the tests need, `check` is the quick part of the tests (`rules` its
+//! checks of dependencies and words) and `test` all of them, `bench-ab` compares revisions, `kernel` fetches the kernel of the
+//! tests' virtual machines, `fuzz` and `simulate` run for as long as requested.
 
 mod asan;
 mod bench_ab;
+mod check;
+mod corpus;
 mod deny;
 mod fuzz;
 mod kernel;
-mod need;
+mod layers;
+mod packages;
 mod ring;
 mod rustup;
+mod setup;
 mod simulate;
 mod step;
 mod test;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -19,16 +25,21 @@ use std::process::{Command, ExitCode};
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
+        Some("setup") if arguments.len() == 1 => setup::run().map(|()| true),
+        Some("check") if arguments.len() == 1 => check::run(),
+        Some("rules") if arguments.len() == 1 => check::rules().map(|broken| broken == 0),
         Some("test") if arguments.len() == 1 => test::run(),
         Some("kernel") if arguments.len() == 1 => kernel::fetch(&target()).map(|()| true),
         Some("bench-ab") if arguments.len() > 1 => bench_ab::run(&arguments[1..]),
         Some("fuzz") => fuzz::run(&arguments[1..]),
+        Some("corpus") => corpus::run(&arguments[1..]),
         Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}",
+                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}\n       {}",
                 bench_ab::USAGE,
                 fuzz::USAGE,
+                corpus::USAGE,
                 simulate::USAGE
             );
             return ExitCode::from(2);
@@ -51,7 +62,7 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Where cargo builds.
+/// The directory into which cargo builds.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }

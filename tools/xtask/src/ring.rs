@@ -1,5 +1,5 @@
-//! The ring, and the guest library on it, under what another build of them can show: all interleavings (loom), undefined
-//! behaviour (Miri), no std.
+//! Checks of the ring and the guest library that need another build: all interleavings (loom), undefined behaviour (Miri),
+//! builds without std.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::rustup::{BARE, nightly};
 /// The steps, in order: name and command.
 pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec<(&'static str, Command)> {
     let mut loom = cargo(&["test", "-p", "pontoon-ring", "--test", "loom"]);
-    // Of its own, as the flag would have everything else compiled anew too.
+    // A directory of its own: the flag would cause a rebuild of everything else in the shared one.
     loom.env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.join("target/loom"));
     let mut steps = vec![("ring: all interleavings (loom)", loom)];

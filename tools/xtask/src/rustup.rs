@@ -1,13 +1,14 @@
-//! What some steps need beside the toolchain that runs them.
+//! Toolchains and targets beside the one that runs xtask.
 
 use std::process::Command;
 
 use crate::{step, workspace};
 
-/// A target that has no std.
+/// A target without std.
 pub(crate) const BARE: &str = "x86_64-unknown-none";
 
-/// Nightly's cargo: `rustup run`, as this process is some toolchain's cargo already.
+/// Returns a command for nightly's cargo. `rustup run` is necessary: `RUSTUP_TOOLCHAIN` already selects the toolchain of this
+/// process, and `rust-toolchain.toml` would select it again.
 pub(crate) fn nightly(arguments: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command
@@ -17,16 +18,16 @@ pub(crate) fn nightly(arguments: &[&str]) -> Command {
     command
 }
 
-/// Installs what programs without std are built by: the guest of `examples/microvm` is one.
+/// Returns the command that installs [`BARE`], for which the guest of `examples/microvm` is built.
 pub(crate) fn install_bare() -> Command {
     let mut target = Command::new("rustup");
     target.args(["target", "add", BARE]);
     target
 }
 
-/// Installs the nightly toolchain with Miri, where it is missing.
+/// Returns the command that installs nightly Rust with Miri, or `None` if it is installed.
 pub(crate) fn install_nightly() -> Option<Command> {
-    if step::answers(&mut nightly(&["miri", "--version"])) {
+    if step::succeeds(&mut nightly(&["miri", "--version"])) {
         return None;
     }
     let mut install = Command::new("rustup");

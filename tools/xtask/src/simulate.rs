@@ -1,6 +1,6 @@
-//! `cargo xtask simulate`: as many seeds of the simulated network as one has time for, optimised, in pieces.
+//! `cargo xtask simulate`: runs a range of seeds of the simulated network, optimised, in pieces.
 //!
-//! After each piece a line says from where to go on. Assertions and overflow checks stay on.
+//! After each piece a line has the command that continues. Assertions and overflow checks stay on.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const PIECE: u64 = 10_000;
 /// A piece takes some seconds, after a build.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Whether every seed was sound.
+/// Runs the seeds; returns true if none failed.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ["--from", from, "--count", count] = words[..] else {
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     };
     let number = |text: &str| {
         text.parse::<u64>()
-            .with_context(|| format!("'{text}' is no number"))
+            .with_context(|| format!("invalid number '{text}'"))
     };
     let from = number(from)?;
     let end = from.checked_add(number(count)?).context("seeds are 64 bits")?;

@@ -1,4 +1,4 @@
-//! Runs one program under a deadline and says how long it took.
+//! Runs one program with a deadline and prints its duration.
 
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Whether `command` ended well before `deadline`; its process group is killed when that has passed.
+/// Runs `command` and returns true if it succeeded before `deadline`, at which its process group is killed.
 pub(crate) fn run(name: &str, command: &mut Command, deadline: Duration) -> Result<bool> {
     let start = begin(name);
     let mut child = spawn(command)?;
@@ -21,7 +21,7 @@ pub(crate) fn run(name: &str, command: &mut Command, deadline: Duration) -> Resu
     finish(name, &mut child, start, deadline)
 }
 
-/// As [`run`], and hands each line of the program's standard output to `line` as it comes.
+/// As [`run`], with `line` called for each line of the program's standard output.
 pub(crate) fn lines(
     name: &str,
     command: &mut Command,
@@ -34,7 +34,7 @@ pub(crate) fn lines(
     follow(name, child, output, start, deadline, line)
 }
 
-/// As [`lines`], of its standard error, which is shown as well.
+/// As [`lines`], for standard error, which is printed as well.
 pub(crate) fn errors(
     name: &str,
     mut command: Command,
@@ -50,21 +50,21 @@ pub(crate) fn errors(
     })
 }
 
-/// As [`run`], and shows what the program says when it has ended: others run beside it.
+/// As [`run`], with the program's output printed when it has ended, because other steps run at the same time.
 pub(crate) fn aside(name: &str, command: &mut Command, deadline: Duration) -> Result<bool> {
-    let mut said = tempfile::tempfile().context("cannot make a temporary file")?;
-    command.stdout(said.try_clone()?).stderr(said.try_clone()?);
+    let mut output = tempfile::tempfile().context("cannot make a temporary file")?;
+    command.stdout(output.try_clone()?).stderr(output.try_clone()?);
     let passed = run(name, command, deadline)?;
-    said.seek(SeekFrom::Start(0))?;
-    // One write at a time, so that two steps' words do not mix.
+    output.seek(SeekFrom::Start(0))?;
+    // One write at a time, so that the output of two steps does not mix.
     let mut text = Vec::new();
-    said.read_to_end(&mut text)?;
+    output.read_to_end(&mut text)?;
     std::io::stderr().lock().write_all(&text)?;
     Ok(passed)
 }
 
-/// Whether a program can be run, and is content.
-pub(crate) fn answers(command: &mut Command) -> bool {
+/// Runs `command` without output; returns true if it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: format, lints, tests, the ring's checkers, and the end-to-end list as root and as an
-//! unprivileged user.
+//! `cargo xtask test`: format, rules of the tree, lints, tests, the ring's checkers, and the end-to-end tests as root and as
+//! an unprivileged user.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{asan, cargo, deny, kernel, need, ring, rustup, step, target, workspace};
-
-/// The unprivileged user of the end-to-end list, made when root finds none.
-const USER: &str = "pontoon-test";
+use crate::setup::{self, USER};
+use crate::{asan, cargo, check, deny, kernel, packages, ring, step, target, workspace};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const UNIT: Duration = Duration::from_secs(8 * 60);
@@ -20,7 +18,7 @@ const CHECKER: Duration = Duration::from_secs(15 * 60);
 const LIST: Duration = Duration::from_secs(18 * 60);
 const MACHINE: Duration = Duration::from_secs(4 * 60);
 
-/// Cases that run by vhost-net, in a machine that is some twenty times slower than this one: one of each kind.
+/// Cases that run with vhost-net, one of each kind: the virtual machine is about twenty times slower than the host.
 const BY_VHOST_NET: &[&str] = &[
     "vhost-net.auto",
     "vhost-net.on",
@@ -36,10 +34,10 @@ const BY_VHOST_NET: &[&str] = &[
     "vhost.udp.fragments-and-extension-headers.v6",
 ];
 
-/// Five minutes of everything at once, of which the list itself has some seconds.
+/// Five minutes of the soak cases, which run for some seconds by default.
 const SOAK: [&str; 2] = ["PONTOON_SOAK=300", "soak."];
 
-/// What the closing line says.
+/// The numbers of the closing line.
 #[derive(Default)]
 struct Tally {
     passed: u32,
@@ -48,50 +46,29 @@ struct Tally {
     skipped: u32,
 }
 
-/// Whether everything passed.
+/// Runs everything; returns true if everything passed.
 pub(crate) fn run() -> Result<bool> {
-    need::install()?;
-    kernel::fetch(&target())?;
+    setup::run()?;
     let mut tally = Tally::default();
-    check(&mut tally, "format", cargo(&["fmt", "--all", "--check"]), BUILD)?;
-    check(
-        &mut tally,
-        "install Rust without std",
-        rustup::install_bare(),
-        BUILD,
-    )?;
-    check(
-        &mut tally,
-        "lints",
-        cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        BUILD,
-    )?;
-    check(
-        &mut tally,
-        "build tests",
-        cargo(&["test", "--workspace", "--no-run"]),
-        BUILD,
-    )?;
-    check(
-        &mut tally,
-        "unit and simulation",
-        cargo(&["test", "--workspace", "--no-fail-fast"]),
-        UNIT,
-    )?;
+    tally.failed += check::rules()?;
+    for (name, mut command) in check::lints() {
+        step(&mut tally, name, &mut command, BUILD)?;
+    }
+    let build = &mut cargo(&["test", "--workspace", "--no-run"]);
+    step(&mut tally, "build tests", build, BUILD)?;
+    let unit = &mut cargo(&["test", "--workspace", "--no-fail-fast"]);
+    step(&mut tally, "unit and simulation", unit, UNIT)?;
     let (steps, skipped) = deny::steps(cargo);
-    for (name, command) in steps {
-        check(&mut tally, name, command, BUILD)?;
+    for (name, mut command) in steps {
+        step(&mut tally, name, &mut command, BUILD)?;
     }
     if let Some(why) = skipped {
         eprintln!("SKIPPED: {why}");
         tally.skipped += 1;
     }
-    if let Some(install) = rustup::install_nightly() {
-        check(&mut tally, "install nightly Rust with Miri", install, BUILD)?;
-    }
     checkers(&mut tally)?;
     let programs = ["build", "--release", "-p", "pontoon", "-p", "pontoon-e2e"];
-    if check(&mut tally, "build programs", cargo(&programs), BUILD)? {
+    if step(&mut tally, "build programs", &mut cargo(&programs), BUILD)? {
         let programs = publish()?;
         end_to_end(&mut tally, &programs)?;
         vhost_net(&mut tally, &programs)?;
@@ -110,18 +87,18 @@ pub(crate) fn run() -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Runs a step that must succeed. A failure is in the closing line too, so that it cannot be overlooked there.
-fn check(tally: &mut Tally, name: &str, mut command: Command, deadline: Duration) -> Result<bool> {
-    let passed = step::run(name, &mut command, deadline)?;
+/// Runs a step that must succeed. A failure is counted in the closing line.
+fn step(tally: &mut Tally, name: &str, command: &mut Command, deadline: Duration) -> Result<bool> {
+    let passed = step::run(name, command, deadline)?;
     tally.failed += u32::from(!passed);
     Ok(passed)
 }
 
-/// Steps that have one core busy at a time, in two rows beside each other.
+/// Runs steps that use one core each, in two sequences at the same time.
 fn checkers(tally: &mut Tally) -> Result<()> {
     let named = |(name, command): (&str, Command)| (name.to_owned(), command);
     let ring = ring::steps(cargo, workspace()).into_iter().map(named).collect();
-    let asan = asan::steps(cargo, workspace())?;
+    let asan = asan::steps(workspace())?;
     let row = |steps: Vec<(String, Command)>| -> Result<u32> {
         let mut failed = 0;
         for (name, mut command) in steps {
@@ -139,7 +116,7 @@ fn checkers(tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Copies the programs to where every user can run them.
+/// Copies the programs to a directory from which every user can execute them.
 fn publish() -> Result<PathBuf> {
     let directory = std::env::temp_dir().join(format!("pontoon-test.{}", std::process::id()));
     std::fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -152,7 +129,7 @@ fn publish() -> Result<PathBuf> {
         std::fs::set_permissions(&to, PermissionsExt::from_mode(0o755))?;
     }
     publish_directory(&kernel::directory(&target), &kernel::directory(&directory))?;
-    // Which nobody here builds: its case says so where it is missing.
+    // Not built by this workspace: its case is skipped where it is missing.
     let solo5 = target.join("solo5");
     if solo5.is_dir() {
         publish_directory(&solo5, &directory.join("solo5"))?;
@@ -160,7 +137,7 @@ fn publish() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Copies the files of a directory to where every user can read and run them.
+/// Copies the files of a directory so that every user can read and execute them.
 fn publish_directory(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir(to)?;
     std::fs::set_permissions(to, PermissionsExt::from_mode(0o755))?;
@@ -182,7 +159,7 @@ fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
     }
     let env = Command::new("env");
     list(tally, "end to end as root", env, programs, "/root", &[])?;
-    let home = home_of_user()?;
+    let home = setup::home_of_user()?;
     let as_user = || {
         let mut become_user = Command::new("setpriv");
         become_user.args([
@@ -206,7 +183,7 @@ fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
     )
 }
 
-/// What this machine's kernel may lack, in a machine with another one: the link's own tests, and the list.
+/// Runs the tests of vhost-net, which this host's kernel may lack, in a virtual machine with a recent kernel.
 fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
     let kernel = kernel::recent(&target())?;
     let end_to_end = programs.join("pontoon-e2e");
@@ -215,7 +192,7 @@ fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
         format!("{} boot {}", end_to_end.display(), kernel.display()),
     );
-    check(tally, "vhost-net, the link", link, MACHINE)?;
+    step(tally, "vhost-net, the link", &mut link, MACHINE)?;
     let mut machine = Command::new(&end_to_end);
     machine.arg("boot").arg(&kernel).arg(&end_to_end);
     machine
@@ -225,7 +202,7 @@ fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
     listed(tally, "vhost-net, end to end", &mut machine, MACHINE)
 }
 
-/// Runs the list through `env`, with a clean environment. `options` are variables of that, and filters of the list.
+/// Runs the end-to-end tests through `env`, with a clean environment. `options` are environment variables and filters.
 fn list(
     tally: &mut Tally,
     name: &str,
@@ -237,7 +214,7 @@ fn list(
     let (variables, filters): (Vec<&str>, Vec<&str>) = options.iter().partition(|word| word.contains('='));
     env.args([
         "-i",
-        &format!("PATH={}", need::PATH),
+        &format!("PATH={}", packages::PATH),
         &format!("HOME={home}"),
         "LC_ALL=C.UTF-8",
         "TERM=dumb",
@@ -251,7 +228,7 @@ fn list(
     listed(tally, name, &mut env, LIST)
 }
 
-/// Runs a command whose output is the list's.
+/// Runs a command whose output is that of the end-to-end tests, and adds its closing line to `tally`.
 fn listed(tally: &mut Tally, name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
     let mut closed = false;
     let passed = step::lines(name, command, deadline, |line| match closing_line(line) {
@@ -264,7 +241,7 @@ fn listed(tally: &mut Tally, name: &str, command: &mut Command, deadline: Durati
         }
         None => eprintln!("{line}"),
     })?;
-    // A list that was cut short or died has failed, whatever it had counted.
+    // Without a closing line the program was killed or panicked.
     if !closed {
         tally.failed += 1;
     } else if !passed && tally.failed == 0 {
@@ -281,38 +258,12 @@ fn closing_line(line: &str) -> Option<[u32; 4]> {
     parts.next().is_none().then_some(numbers)
 }
 
-/// The home of [`USER`], who is made if there is none.
-fn home_of_user() -> Result<String> {
-    if let Some(home) = passwd_home()? {
-        return Ok(home);
-    }
-    let mut useradd = Command::new("useradd");
-    useradd.args(["--create-home", "--shell", "/bin/sh", USER]);
-    if !step::run(
-        &format!("make user {USER}"),
-        &mut useradd,
-        Duration::from_secs(30),
-    )? {
-        bail!("cannot make user {USER}");
-    }
-    passwd_home()?.with_context(|| format!("useradd made no {USER}"))
-}
-
-fn passwd_home() -> Result<Option<String>> {
-    let users = std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
-    let user = users
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|user| user[0] == USER);
-    Ok(user.and_then(|user| user.get(5).map(|home| (*home).to_string())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::closing_line;
 
     #[test]
-    fn a_closing_line_is_four_numbers_and_nothing_else() {
+    fn a_closing_line_has_exactly_four_numbers() {
         let line = "12 passed, 0 failed, 1 flaky, 3 skipped";
         assert_eq!(closing_line(line), Some([12, 0, 1, 3]));
         assert_eq!(closing_line("12 passed, 0 failed, 1 flaky"), None);

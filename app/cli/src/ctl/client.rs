@@ -1,8 +1,9 @@
 //! One request over a Unix socket.
 
-use std::io::{ErrorKind, Read, Write};
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -14,6 +15,37 @@ use serde::de::DeserializeOwned;
 pub(crate) struct Client<'a> {
     path: &'a Path,
 }
+
+/// The control socket cannot be connected to.
+#[derive(Debug)]
+pub(crate) struct ConnectError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl ConnectError {
+    /// Returns the error with what to try, if nothing listens at the path.
+    pub(crate) fn advice(&self) -> String {
+        let path = self.path.display();
+        match self.error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                format!("{self} (try: pontoon run --control {path}, or another --control PATH)")
+            }
+            _ => self.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = self.error.to_string();
+        // Without the number, which the standard library appends.
+        let reason = error.split(" (os error").next().unwrap_or_default();
+        write!(f, "cannot connect to {}: {reason}", self.path.display())
+    }
+}
+
+impl std::error::Error for ConnectError {}
 
 /// How long an answer may take. The engine has a second for it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -41,9 +73,12 @@ impl<'a> Client<'a> {
 
     fn request<T: DeserializeOwned>(&self, method: &str, what: &str, body: &[u8]) -> Result<T> {
         let shown = self.path.display();
-        let answer = self
-            .exchange(method, what, body)
-            .with_context(|| format!("cannot ask {shown}"))?;
+        let stream = UnixStream::connect(self.path).map_err(|error| ConnectError {
+            path: self.path.to_owned(),
+            error,
+        })?;
+        let answer =
+            Self::exchange(stream, method, what, body).with_context(|| format!("cannot ask {shown}"))?;
         let (status, body) = split(&answer).with_context(|| format!("{shown} does not speak HTTP"))?;
         if status != 200 {
             match serde_json::from_slice::<Problem>(body) {
@@ -54,8 +89,7 @@ impl<'a> Client<'a> {
         serde_json::from_slice(body).with_context(|| format!("{shown} answers something else"))
     }
 
-    fn exchange(&self, method: &str, what: &str, body: &[u8]) -> Result<Vec<u8>> {
-        let mut stream = UnixStream::connect(self.path)?;
+    fn exchange(mut stream: UnixStream, method: &str, what: &str, body: &[u8]) -> Result<Vec<u8>> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let head = format!(
@@ -98,6 +132,24 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn missing_socket_is_reported_with_what_to_try() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        let shown = path.display();
+        let error = Client::new(&path).get::<()>("/v1/stats").unwrap_err();
+        let error: &ConnectError = error.downcast_ref().unwrap();
+        let message = format!("cannot connect to {shown}: No such file or directory");
+        assert_eq!(error.to_string(), message);
+        let advice = format!("{message} (try: pontoon run --control {shown}, or another --control PATH)");
+        assert_eq!(error.advice(), advice);
+        // A name that is too long cannot be listened at either.
+        let long = directory.path().join("x".repeat(200));
+        let error = Client::new(&long).get::<()>("/v1/stats").unwrap_err();
+        let error: &ConnectError = error.downcast_ref().unwrap();
+        assert_eq!(error.advice(), error.to_string());
+    }
 
     #[test]
     fn who_does_not_hear_all_is_heard() {

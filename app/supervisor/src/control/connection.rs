@@ -77,7 +77,11 @@ impl<S> Connection<S> {
             (false, _) => PollFlags::OUT,
             (true, None) if self.more => PollFlags::OUT,
             (true, None) => PollFlags::IN,
-            (true, Some(_)) if self.ended => return None,
+            // A hang-up is reported without interest, and again until the end of the stream is read, which is not while a
+            // pipelined request waits or the buffer is full.
+            (true, Some(_)) if self.ended || self.more || self.received.len() >= http::LONGEST => {
+                return None;
+            }
             (true, Some(_)) => PollFlags::empty(),
         };
         Some(PollFd::from_borrowed_fd(self.stream.as_fd(), interest))

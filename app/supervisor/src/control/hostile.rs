@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use httparse::Status;
 use pontoon_engine::egress::Action;
-use pontoon_engine::inspect::Page;
+use pontoon_engine::flow_dump::Page;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::{Flows, Report, Stats};
 use serde::de::DeserializeOwned;

@@ -1,13 +1,12 @@
 //! As much of HTTP/1.1 (RFC 9112) as a control socket needs: requests and answers that say their length.
 
 use std::collections::VecDeque;
-use std::fmt::{self, Display};
+use std::fmt::Display;
 
 use httparse::Status;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::exposition;
 use super::reply::Problem;
 use crate::error::one_line;
 
@@ -160,12 +159,9 @@ impl Response {
         Self::ok(JSON, json.to_owned())
     }
 
-    /// Metrics, rendered in OpenMetrics' text format.
-    pub(crate) fn metrics(rendered: Result<String, fmt::Error>) -> Self {
-        match rendered {
-            Ok(text) => Self::ok(METRICS, exposition::plain(&text)),
-            Err(error) => Self::problem(500, error),
-        }
+    /// Returns a response with metrics in Prometheus' text format.
+    pub(crate) fn metrics(text: String) -> Self {
+        Self::ok(METRICS, text)
     }
 
     fn ok(content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {

@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use pontoon_engine::inspect::{Flow, Page};
+use pontoon_engine::flow_dump::{Flow, Page};
 use pontoon_runtime::messages::{Flows, Refused, Stats, Turn};
 
 use super::*;

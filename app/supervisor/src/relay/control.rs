@@ -52,7 +52,7 @@ const ROUTES: &[Route<Relay>] = &[
     Route {
         method: "GET",
         path: "/metrics",
-        act: |relay, _, _| Answer::Now(metrics::response(relay.stats())),
+        act: |relay, _, _| Answer::Now(metrics::response(&relay.stats())),
     },
     Route {
         method: "GET",
@@ -65,7 +65,7 @@ const ROUTES: &[Route<Relay>] = &[
 const METRICS: &[Route<Relay>] = &[Route {
     method: "GET",
     path: "/metrics",
-    act: |relay, _, _| Answer::Now(metrics::response(relay.stats())),
+    act: |relay, _, _| Answer::Now(metrics::response(&relay.stats())),
 }];
 
 /// OpenAPI description of the control socket.

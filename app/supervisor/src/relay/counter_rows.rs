@@ -11,9 +11,12 @@ use pontoon_relay_worker::Counters;
 #[derive(Debug)]
 pub(super) struct FreeRows(VecDeque<u32>);
 
-/// Returns the most rows that rules take: one each, one for each output, and perhaps one for a new ingress.
+/// The most rows that a rule takes beside those of its outputs: its own, and perhaps one for a new ingress.
+pub(super) const OF_RULE: usize = 2;
+
+/// Returns the most rows that rules take: [`OF_RULE`] each, and one for each output.
 pub(super) fn needed<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> usize {
-    rules.into_iter().map(|rule| 2 + rule.outputs.len()).sum()
+    rules.into_iter().map(|rule| OF_RULE + rule.outputs.len()).sum()
 }
 
 /// Returns the first rules that fit into so many rows.

@@ -1,32 +1,43 @@
-//! Counters of a relay in the OpenMetrics text format, for Prometheus.
-
-use std::fmt;
+//! Counters of a relay for Prometheus.
 
 use pontoon_relay::counters::{DeviceStats, InterfaceStats, OutputStats, RuleStats, Stats, WorkerStats};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
 
 use crate::control::http::Response;
+use crate::control::metrics_text::{MetricType, MetricsText};
 
 /// Returns the response to a request for metrics.
-pub(super) fn response(stats: Stats) -> Response {
+pub(super) fn response(stats: &Stats) -> Response {
     Response::metrics(render(stats))
 }
 
-/// # Errors
-/// Only for an invalid metric name, which is a bug.
-fn render(stats: Stats) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("pontoon_relay");
-    registry.register_collector(Box::new(Snapshot(stats)));
-    let mut metrics = String::new();
-    text::encode(&mut metrics, &registry)?;
-    Ok(metrics)
+fn render(stats: &Stats) -> String {
+    let mut text = MetricsText::new("pontoon_relay");
+    for family in of_rules(&stats.rules) {
+        counter(&mut text, family);
+    }
+    for family in of_outputs(&stats.rules) {
+        counter(&mut text, family);
+    }
+    counter(&mut text, lost(&stats.rules));
+    for family in of_interfaces(&stats.interfaces) {
+        counter(&mut text, family);
+    }
+    counter(&mut text, outcomes(&stats.interfaces));
+    for family in of_workers(&stats.workers, stats.querier.as_ref()) {
+        counter(&mut text, family);
+    }
+    for family in of_devices(&stats.devices) {
+        counter(&mut text, family);
+    }
+    let help = "Packets of all devices that the kernel dropped before it processed them.";
+    text.family(MetricType::Counter, "softnet_dropped_packets", help)
+        .sample(&[], stats.softnet_dropped);
+    let help = "Derived rules that are not installed, as there are no counters left for them.";
+    text.family(MetricType::Gauge, "left_out_rules", help)
+        .sample(&[], stats.left_out);
+    outputs_up(&mut text, &stats.rules);
+    text.finish()
 }
-
-#[derive(Debug)]
-struct Snapshot(Stats);
 
 /// Name, help text and label names of a metric, and label values and count of each row.
 type Family<const N: usize> = (
@@ -35,38 +46,6 @@ type Family<const N: usize> = (
     [&'static str; N],
     Vec<([String; N], u64)>,
 );
-
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stats = &self.0;
-        for family in of_rules(&stats.rules) {
-            counter(&mut encoder, family)?;
-        }
-        for family in of_outputs(&stats.rules) {
-            counter(&mut encoder, family)?;
-        }
-        counter(&mut encoder, lost(&stats.rules))?;
-        for family in of_interfaces(&stats.interfaces) {
-            counter(&mut encoder, family)?;
-        }
-        counter(&mut encoder, outcomes(&stats.interfaces))?;
-        for family in of_workers(&stats.workers, stats.querier.as_ref()) {
-            counter(&mut encoder, family)?;
-        }
-        for family in of_devices(&stats.devices) {
-            counter(&mut encoder, family)?;
-        }
-        let help = "Packets of all devices that the kernel dropped before it processed them.";
-        encoder
-            .encode_descriptor("softnet_dropped_packets", help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, _, u64>(&stats.softnet_dropped, None)?;
-        let help = "Derived rules that are not installed, as there are no counters left for them.";
-        encoder
-            .encode_descriptor("left_out_rules", help, None, MetricType::Gauge)?
-            .encode_gauge(&i64::try_from(stats.left_out).unwrap_or(i64::MAX))?;
-        outputs_up(&mut encoder, &stats.rules)
-    }
-}
 
 fn of_rules(rules: &[RuleStats]) -> [Family<1>; 2] {
     let rows = |of: fn(&RuleStats) -> u64| rules.iter().map(|rule| ([rule.rule.clone()], of(rule))).collect();
@@ -278,40 +257,24 @@ fn of_devices(devices: &[DeviceStats]) -> [Family<1>; 5] {
     ]
 }
 
-fn counter<const N: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    (name, help, labels, rows): Family<N>,
-) -> fmt::Result {
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+fn counter<const N: usize>(text: &mut MetricsText, (name, help, labels, rows): Family<N>) {
+    let mut family = text.family(MetricType::Counter, name, help);
     for (values, count) in rows {
-        labelled(&mut metric, labels, &values, |mut metric| {
-            metric.encode_counter::<NoLabelSet, _, u64>(&count, None)
-        })?;
+        let labels: Vec<(&str, &str)> = labels
+            .into_iter()
+            .zip(values.iter().map(String::as_str))
+            .collect();
+        family.sample(&labels, count);
     }
-    Ok(())
 }
 
-fn outputs_up(encoder: &mut DescriptorEncoder<'_>, rules: &[RuleStats]) -> fmt::Result {
+fn outputs_up(text: &mut MetricsText, rules: &[RuleStats]) {
     let help = "1 if an output can send, else 0.";
-    let mut metric = encoder.encode_descriptor("output_up", help, None, MetricType::Gauge)?;
+    let mut family = text.family(MetricType::Gauge, "output_up", help);
     for (rule, output) in outputs(rules) {
-        let values = [rule.rule.clone(), output.output.clone()];
-        let up = u64::from(output.state == "up");
-        labelled(&mut metric, ["rule", "output"], &values, |mut metric| {
-            metric.encode_gauge(&up)
-        })?;
+        let labels = [("rule", rule.rule.as_str()), ("output", output.output.as_str())];
+        family.sample(&labels, u64::from(output.state == "up"));
     }
-    Ok(())
-}
-
-fn labelled<const N: usize>(
-    metric: &mut MetricEncoder<'_>,
-    names: [&'static str; N],
-    values: &[String; N],
-    encode: impl FnOnce(MetricEncoder<'_>) -> fmt::Result,
-) -> fmt::Result {
-    let labels: Vec<(&str, &str)> = names.into_iter().zip(values.iter().map(String::as_str)).collect();
-    encode(metric.encode_family(&labels)?)
 }
 
 #[cfg(test)]
@@ -344,7 +307,7 @@ mod tests {
             restarts: 1,
             ..WorkerStats::default()
         };
-        let text = render(Stats {
+        let text = render(&Stats {
             rules: vec![rule],
             interfaces: vec![interface],
             querier: Some(WorkerStats {
@@ -354,8 +317,7 @@ mod tests {
             workers: vec![worker],
             softnet_dropped: 4,
             ..Stats::default()
-        })
-        .unwrap();
+        });
         let of_rule = "rule=\"a 239.1.1.1:1 -> b 239.1.1.2:2\"";
         let of_output = format!("{of_rule},output=\"b 239.1.1.2:2\"");
         for line in [
@@ -375,6 +337,5 @@ mod tests {
                 "{line} is not in\n{text}"
             );
         }
-        assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pontoon_relay::Rule;
 use pontoon_relay::counters::WorkerStats;
@@ -18,6 +18,7 @@ use pontoon_relay_worker::messages::{self, Message};
 use pontoon_sys::{Family, filter, packet};
 use rustix::event::PollFd;
 
+use super::RETRY;
 use super::counter_rows;
 use super::links::{Link, Links};
 use super::worker_pool::{SpawnConfig, Task, WorkerPool};
@@ -30,6 +31,12 @@ pub(super) struct Proxies {
     /// One worker, or none without proxies.
     workers: WorkerPool,
     next_id: u32,
+    /// Memberships have changed since [`Proxies::take_changed`] was called.
+    changed: bool,
+    /// Time of the next attempt to open the queriers that could not be opened.
+    retry_at: Option<Instant>,
+    /// Delay before that attempt.
+    retry_delay: Duration,
 }
 
 #[derive(Debug)]
@@ -39,6 +46,8 @@ struct ProxyState {
     queriers: BTreeMap<(String, bool), Querier>,
     /// Interfaces that do not exist, for which a warning has been logged.
     missing: BTreeSet<String>,
+    /// Keys of queriers that could not be opened, for which a warning has been logged.
+    failed: BTreeSet<(String, bool)>,
 }
 
 /// A querier that the worker runs.
@@ -55,6 +64,9 @@ struct Querier {
     memberships: Memberships,
 }
 
+/// Longest delay between two attempts to open a querier.
+const MAX_RETRY: Duration = Duration::from_secs(60);
+
 /// Number of the only worker.
 const WORKER: usize = 0;
 
@@ -69,20 +81,48 @@ impl Proxies {
             proxy,
             queriers: BTreeMap::new(),
             missing: BTreeSet::new(),
+            failed: BTreeSet::new(),
         };
         let workers = u8::from(!proxies.is_empty());
         Ok(Self {
             proxies: Proxy::merge(proxies).into_iter().map(state).collect(),
             workers: WorkerPool::new(Task::Query, workers, spawn_config)?,
             next_id: 0,
+            changed: false,
+            retry_at: None,
+            retry_delay: Duration::ZERO,
         })
     }
 
-    /// Opens and closes queriers according to the state of the interfaces.
-    pub(super) fn update(&mut self, links: &Links) {
+    /// Opens and closes queriers according to the state of the interfaces. A querier that could not be opened is retried
+    /// with exponential back-off, as what is missing (memory, descriptors) is not announced.
+    pub(super) fn update(&mut self, links: &Links, now: Instant) {
         for state in &mut self.proxies {
-            state.update(links, &mut self.workers, &mut self.next_id);
+            self.changed |= state.update(links, &mut self.workers, &mut self.next_id);
         }
+        if self.proxies.iter().all(|state| state.failed.is_empty()) {
+            (self.retry_at, self.retry_delay) = (None, Duration::ZERO);
+        } else if self.retry_at.is_none_or(|retry_at| retry_at <= now) {
+            self.retry_delay = (2 * self.retry_delay).clamp(RETRY, MAX_RETRY);
+            self.retry_at = Some(now + self.retry_delay);
+        }
+    }
+
+    /// Retries to open queriers that could not be opened, if that is due.
+    pub(super) fn retry(&mut self, links: &Links, now: Instant) {
+        if self.retry_at.is_some_and(|retry_at| retry_at <= now) {
+            self.update(links, now);
+        }
+    }
+
+    /// Returns the time of the next [`Proxies::retry`], if a querier could not be opened.
+    pub(super) fn retry_deadline(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Returns true if memberships have changed since the last call.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// Returns the descriptors to poll.
@@ -100,6 +140,7 @@ impl Proxies {
         self.workers.flush();
         self.workers.reap();
         for member in self.workers.members() {
+            self.changed = true;
             // The querier may have been removed while the report was in the socket's buffer.
             let querier = self.queriers_mut().find(|querier| querier.id == member.querier);
             let result = querier.map(|querier| querier.memberships.set(member.group, member.filter));
@@ -123,26 +164,58 @@ impl Proxies {
     /// Returns the rules that follow from the memberships and need at most so many rows of counters, and the number of
     /// memberships that are left out for lack of rows.
     pub(super) fn rules(&self, rows: usize) -> (Vec<Rule>, usize) {
-        // The longest list of memberships is cut first, so that an interface with many does not take the rows of others.
-        let mut limit = usize::MAX;
-        loop {
-            let (rules, longest, left_out) = self.rules_within(limit);
-            if limit == 0 || counter_rows::needed(&rules) <= rows {
-                return (rules, left_out);
-            }
-            limit = longest.min(limit) / 2;
-        }
+        // One limit for all: an interface with many memberships does not take the rows of others.
+        self.rules_within(self.limit(rows))
     }
 
-    /// Returns the rules that follow from the first `limit` memberships of each querier, the length of the longest list of
-    /// memberships, and the number of memberships beyond the limit.
-    fn rules_within(&self, limit: usize) -> (Vec<Rule>, usize, usize) {
-        let (mut rules, mut longest, mut left_out) = (Vec::new(), 0, 0);
+    /// Returns the greatest number of memberships of each querier whose rules need at most so many rows of counters, by
+    /// counting the rules and outputs, so that the rules are built once. [`counter_rows::needed`] is the sum of the same.
+    fn limit(&self, rows: usize) -> usize {
+        // Rows that the memberships at each position of their lists add.
+        let mut added: BTreeMap<usize, usize> = BTreeMap::new();
+        for ProxyState { queriers, .. } in &self.proxies {
+            let mut positions: BTreeMap<(IpAddr, Option<IpAddr>), BTreeMap<&str, usize>> = BTreeMap::new();
+            for ((interface, _), querier) in queriers {
+                for (position, member) in querier.memberships.iter().enumerate() {
+                    let interfaces = positions.entry(member).or_default();
+                    interfaces.entry(interface).or_insert(position);
+                }
+            }
+            for ((group, _), interfaces) in &positions {
+                let first = interfaces.values().copied().min().unwrap_or_default();
+                *added.entry(first).or_default() += counter_rows::OF_RULE;
+                // The outputs of the rule for any sender are outputs of this rule, too (`Proxy::rules`).
+                let any_source = positions.get(&(*group, None)).into_iter().flatten();
+                let mut outputs = interfaces.clone();
+                for (interface, position) in any_source {
+                    let position = first.max(*position);
+                    let output = outputs.entry(interface).or_insert(position);
+                    *output = position.min(*output);
+                }
+                for position in outputs.into_values() {
+                    *added.entry(position).or_default() += 1;
+                }
+            }
+        }
+        let mut total = 0;
+        let exceeds = |(_, count): &(usize, usize)| {
+            total += count;
+            total > rows
+        };
+        added
+            .into_iter()
+            .find(exceeds)
+            .map_or(usize::MAX, |(position, _)| position)
+    }
+
+    /// Returns the rules that follow from the first `limit` memberships of each querier, and the number of memberships beyond
+    /// the limit.
+    fn rules_within(&self, limit: usize) -> (Vec<Rule>, usize) {
+        let (mut rules, mut left_out) = (Vec::new(), 0);
         for ProxyState { proxy, queriers, .. } in &self.proxies {
             let mut members = Vec::new();
             for ((interface, _), querier) in queriers {
                 let memberships: Vec<_> = querier.memberships.iter().collect();
-                longest = longest.max(memberships.len());
                 left_out += memberships.len().saturating_sub(limit);
                 let within = memberships.into_iter().take(limit);
                 members.extend(within.map(|(group, source)| Member {
@@ -153,7 +226,7 @@ impl Proxies {
             }
             rules.extend(proxy.rules(&members));
         }
-        (rules, longest, left_out)
+        (rules, left_out)
     }
 
     fn queriers_mut(&mut self) -> impl Iterator<Item = &mut Querier> {
@@ -164,7 +237,9 @@ impl Proxies {
 }
 
 impl ProxyState {
-    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32) {
+    /// Opens and closes queriers. Returns true if memberships were removed with a querier.
+    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32) -> bool {
+        let mut removed = false;
         for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
             if links.get(name).is_some() {
                 self.missing.remove(name);
@@ -184,21 +259,29 @@ impl ProxyState {
                     continue;
                 }
                 if let Some(querier) = self.queriers.remove(&key) {
+                    removed = true;
                     workers.send(WORKER, &Message::RemoveQuerier(querier.id), None);
                 }
                 let (Some(link), Some(address)) = (link, address) else {
+                    self.failed.remove(&key);
                     continue;
                 };
                 *next_id += 1;
                 match Querier::open(*next_id, link.index, address) {
                     Ok(querier) => {
                         querier.start(WORKER, workers);
+                        self.failed.remove(&key);
                         self.queriers.insert(key, querier);
                     }
-                    Err(error) => tracing::warn!(%error, "{name}: cannot receive membership reports"),
+                    Err(error) => {
+                        if self.failed.insert(key) {
+                            tracing::warn!(%error, "{name}: cannot receive membership reports; retrying");
+                        }
+                    }
                 }
             }
         }
+        removed
     }
 }
 

@@ -1,7 +1,7 @@
 //! State of a relay: rules, sockets, workers, counters.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
@@ -49,6 +49,10 @@ pub(super) struct Relay {
     proxies: Proxies,
     /// Rules that follow from the kernel's multicast routes.
     kernel_rules: Vec<Rule>,
+    /// Something that derived rules depend on has changed since they were built.
+    derived_outdated: bool,
+    /// The earliest time at which derived rules are built again.
+    derive_at: Instant,
     started: Instant,
     /// The earliest time of the next attempt to open what could not be opened.
     retry_at: Instant,
@@ -66,7 +70,8 @@ impl Relay {
         spawn_config: SpawnConfig,
     ) -> Result<Self, Error> {
         let mut proxies = Proxies::new(proxies, spawn_config)?;
-        proxies.update(&links);
+        let now = Instant::now();
+        proxies.update(&links, now);
         Ok(Self {
             configured: Rules::default(),
             derived: Vec::new(),
@@ -82,8 +87,10 @@ impl Relay {
             workers: WorkerPool::new(Task::Forward, workers, spawn_config)?,
             proxies,
             kernel_rules: Vec::new(),
-            started: Instant::now(),
-            retry_at: Instant::now() + RETRY,
+            derived_outdated: true,
+            derive_at: now,
+            started: now,
+            retry_at: now + RETRY,
         })
     }
 
@@ -124,6 +131,8 @@ impl Relay {
         self.set_rules(configured.union(&derived))?;
         self.derived = derived;
         self.configured = configured;
+        // The number of rows that are left for derived rules has changed.
+        self.derived_outdated = true;
         Ok(())
     }
 
@@ -154,11 +163,19 @@ impl Relay {
     /// Sets the rules that follow from the kernel's multicast routes, for the next [`Relay::update_derived_rules`].
     pub(super) fn set_kernel_rules(&mut self, rules: Vec<Rule>) {
         self.kernel_rules = rules;
+        self.derived_outdated = true;
     }
 
     /// Derives rules from the kernel's multicast routes and from the memberships that queriers have reported, as many as
-    /// there are rows of counters for.
-    pub(super) fn update_derived_rules(&mut self) {
+    /// there are rows of counters for. Does nothing if neither has changed, or within [`MIN_DERIVE_INTERVAL`] of the last time:
+    /// thousands of rules may be compared, and hosts behind a proxy decide how often memberships change.
+    pub(super) fn update_derived_rules(&mut self, now: Instant) {
+        self.derived_outdated |= self.proxies.take_changed();
+        if !self.derived_outdated || now < self.derive_at {
+            return;
+        }
+        self.derived_outdated = false;
+        self.derive_at = now + MIN_DERIVE_INTERVAL;
         let capacity = capacity_beside(&self.configured);
         let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
         let rows = capacity - counter_rows::needed(kernel_rules);
@@ -254,17 +271,19 @@ impl Relay {
     /// Adapts to changed interfaces.
     pub(super) fn set_links(&mut self, links: Links) {
         self.links = links;
-        self.proxies.update(&self.links);
+        self.proxies.update(&self.links, Instant::now());
         self.update();
     }
 
     /// Returns the time of the next [`Relay::retry`], if there is something to retry.
     pub(super) fn retry_deadline(&self) -> Option<Instant> {
-        self.incomplete().then_some(self.retry_at)
+        let incomplete = self.incomplete().then_some(self.retry_at);
+        incomplete.into_iter().chain(self.proxies.retry_deadline()).min()
     }
 
     /// Retries what could not be opened, at most once in [`RETRY`].
     pub(super) fn retry(&mut self, now: Instant) {
+        self.proxies.retry(&self.links, now);
         if self.incomplete() && now >= self.retry_at {
             self.retry_at = now + RETRY;
             self.update();
@@ -304,6 +323,7 @@ impl Relay {
             self.workers.next_deadline(),
             self.proxies.next_deadline(),
             self.inputs.next_deadline(),
+            self.derived_outdated.then_some(self.derive_at),
         ]
         .into_iter()
         .flatten()
@@ -486,6 +506,9 @@ impl Relay {
             .update(ingress, of_ingress.into_iter(), &self.links, &mut self.workers);
     }
 }
+
+/// Time between two derivations of rules.
+const MIN_DERIVE_INTERVAL: Duration = Duration::from_millis(100);
 
 fn capacity_beside(configured: &Rules) -> usize {
     FreeRows::ALL.saturating_sub(counter_rows::needed(configured.iter()))

@@ -9,14 +9,15 @@ use arrayvec::ArrayVec;
 #[derive(Debug)]
 pub(super) struct Query {
     bytes: ArrayVec<u8, LONGEST>,
-    /// Where the question section ends.
+    /// The end of the question section.
     question_end: usize,
     /// There was more of it than is kept.
     cut: bool,
 }
 
-/// The answer to a message of an operation other than QUERY, such as UPDATE (RFC 2136), which a resolver might grant to the
-/// host's address; `None` for queries and answers. Such messages have sections of other kinds, so the answer has none.
+/// The answer to a message of an operation other than QUERY, such as UPDATE (RFC 2136), which a resolver might grant to
+/// the host's address; `None` for queries and answers. Such messages have sections of other kinds, so the answer has
+/// none.
 pub(super) fn not_implemented(datagram: &[u8]) -> Option<[u8; HEADER]> {
     let header = datagram.first_chunk::<HEADER>()?;
     if !is_other_operation(header[2]) {
@@ -29,12 +30,12 @@ pub(super) fn not_implemented(datagram: &[u8]) -> Option<[u8; HEADER]> {
     Some(answer)
 }
 
-/// Whether the third octet of a message is that of a request for an operation other than QUERY.
+/// Returns true if the third octet of a message is that of a request for an operation other than QUERY.
 const fn is_other_operation(flags: u8) -> bool {
     flags & RESPONSE == 0 && flags & OPCODE != 0
 }
 
-/// Whether the third octet of a message is that of a query.
+/// Returns true if the third octet of a message is that of a query.
 pub(super) const fn is_query(flags: u8) -> bool {
     flags & (RESPONSE | OPCODE) == 0
 }
@@ -71,12 +72,12 @@ impl Query {
         &mut self.bytes[2..]
     }
 
-    /// Whether it is longer than what is forwarded over UDP.
+    /// Returns true if it is longer than what is forwarded over UDP.
     pub(super) fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// Where the name of the question is, in the query and in its answers.
+    /// Returns the range of the question's name, in the query and in its answers.
     pub(super) fn name_range(&self) -> Range<usize> {
         HEADER..HEADER.max(self.question_end - TYPE_AND_CLASS)
     }
@@ -86,7 +87,7 @@ impl Query {
         &self.bytes[self.name_range()]
     }
 
-    /// Whether `other` is about the same name, type and class.
+    /// Returns true if `other` is about the same name, type and class.
     pub(super) fn has_question_of(&self, other: &Self) -> bool {
         let type_and_class = |query: &Self| -> [u8; TYPE_AND_CLASS] {
             *query.question().last_chunk().unwrap_or(&[0; TYPE_AND_CLASS])
@@ -96,16 +97,16 @@ impl Query {
             && type_and_class(self) == type_and_class(other)
     }
 
-    /// Whether the answer to this query is one to `other`, too: they differ in id and letter case alone, not in flags, EDNS
-    /// or anything else that an answer depends on.
+    /// Returns true if the answer to this query is one to `other`, too: they differ in id and letter case alone, not in
+    /// flags, EDNS or anything else that an answer depends on.
     pub(super) fn shares_answers_with(&self, other: &Self) -> bool {
         self.bytes[2..HEADER] == other.bytes[2..HEADER]
             && self.has_question_of(other)
             && self.bytes[self.question_end..] == other.bytes[other.question_end..]
     }
 
-    /// Whether `message` is an answer to this question, under this id. Names compare byte by byte: a guest may have
-    /// mixed the case of its letters to tell forged answers.
+    /// Returns true if `message` is an answer to this question, under this id. Names compare byte by byte: a guest may
+    /// have mixed the case of its letters to tell forged answers.
     pub(super) fn is_answered_by(&self, message: &[u8], id: u16) -> bool {
         let Some(header) = message.first_chunk::<HEADER>() else {
             return false;
@@ -117,7 +118,7 @@ impl Query {
             && message.get(HEADER..self.question_end) == Some(self.question())
     }
 
-    /// Whether an answer says only that this server has none: another one's may differ.
+    /// Returns true if an answer says only that this server has none: another one's may differ.
     pub(super) fn is_declined_by(answer: &[u8]) -> bool {
         answer.len() <= LONGEST_DECLINE
             && answer

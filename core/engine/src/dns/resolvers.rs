@@ -52,7 +52,7 @@ impl Resolvers {
             .map(|resolver| resolver.address)
     }
 
-    /// Whom to ask when `asked` did not answer: the next one that is alive, going round; if none is, the next one. It
+    /// Returns the resolver to ask when `asked` did not answer: the next one that is alive, going round; if none is, the next one. It
     /// is `asked` itself where there is no other.
     pub(super) fn after(&self, asked: Option<SocketAddr>, now: Instant) -> Option<SocketAddr> {
         match self.place(asked) {
@@ -61,8 +61,8 @@ impl Resolvers {
         }
     }
 
-    /// Whom to ask when `asked` would not answer, nor any of those `before` it: the next one that is none of them, sooner
-    /// one that is alive.
+    /// Returns the resolver to ask when `asked` would not answer, nor any of those `before` it: the next one that is none of them,
+    /// sooner one that is alive.
     pub(super) fn untried(
         &self,
         asked: Option<SocketAddr>,
@@ -124,5 +124,5 @@ fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant)
         .map(|resolver| resolver.address)
 }
 
-/// How long a dead resolver is passed over.
+/// The time for which a resolver that does not answer is not asked first.
 const DEAD: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use vm_memory::VolatileSlice;
 use super::message;
 use crate::{Counters, Failure, Host};
 
-/// How far a client's stream of queries has come.
+/// The parser's position in a client's stream of queries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Queries {
     /// Octets of the message at hand that have passed, with those of its length.
@@ -21,8 +21,8 @@ pub(crate) struct Queries {
 struct NoQuery;
 
 impl Queries {
-    /// Sends as much of `parts` as the socket takes and is queries. What is sent is a copy, which the guest cannot change
-    /// any more.
+    /// Sends as much of `parts` as the socket takes and is queries. What is sent is a copy, which the guest cannot
+    /// change any more.
     ///
     /// # Errors
     /// The socket's, and [`Failure::Prohibited`] where there is a message that is no query.
@@ -91,7 +91,7 @@ impl Queries {
         Ok(())
     }
 
-    /// Where the message at hand ends.
+    /// The end of the current message.
     fn end(&self) -> usize {
         LENGTH + usize::from(self.length)
     }

@@ -50,7 +50,7 @@ fn answer(query: &[u8], extra: usize) -> Vec<u8> {
     message
 }
 
-/// What the guest is told when nobody answers.
+/// The answer to the guest when no resolver answers.
 fn server_failure(query: &[u8]) -> Vec<u8> {
     let mut message = query.to_vec();
     message[2..4].copy_from_slice(&[0x81, 0x82]);
@@ -73,7 +73,7 @@ fn asking(resolvers: &[&str]) -> (Bench, Vec<u8>, (usize, SocketAddr, Vec<u8>)) 
     (bench, question, asked)
 }
 
-/// What one step did: counters that moved, datagrams to the guest.
+/// The result of one step: counters that changed, datagrams to the guest.
 type Step = (Vec<(&'static str, u64)>, Vec<Vec<u8>>);
 
 impl Bench {

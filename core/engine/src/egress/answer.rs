@@ -76,10 +76,10 @@ pub(super) fn parse(message: &[u8]) -> Option<Answer> {
     })
 }
 
-/// What a record of either type says of a service.
+/// The contents of a service record of either type.
 type Service<'a, V> = SvcbRdata<V, &'a [u8], ParsedName<&'a [u8]>>;
 
-/// What was read so far.
+/// The records read so far.
 #[derive(Debug, Default)]
 struct Reader {
     names: Vec<String>,
@@ -150,7 +150,7 @@ impl Reader {
         Some(())
     }
 
-    /// Where a name stands; none, where there are too many.
+    /// Returns the place of a name; `None` where there are too many.
     fn place(&mut self, name: String) -> Option<usize> {
         if let Some(place) = self.names.iter().position(|known| *known == name) {
             return Some(place);
@@ -212,8 +212,8 @@ fn text(name: &ParsedName<&[u8]>) -> String {
 /// The bit of the name that was asked for.
 const ASKED: u64 = 1;
 
-/// Names of one answer: as many as there are bits. A resolver follows fewer aliases (BIND 16), and the servers beside an
-/// answer are some ten.
+/// Names of one answer: as many as there are bits. A resolver follows fewer aliases (BIND 16), and the servers beside
+/// an answer are some ten.
 const MOST_NAMES: usize = 64;
 
 /// Addresses of one answer: as many as are remembered of a name.

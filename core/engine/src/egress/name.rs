@@ -9,7 +9,7 @@ use super::answer::Answer;
 use super::rule::{Action, Pattern};
 use super::{Destination, Instant};
 
-/// What one rule names, and where that is. All workers share it.
+/// The domain of one rule and its known addresses. All workers share it.
 #[derive(Debug)]
 pub(super) struct Name {
     action: Action,
@@ -92,7 +92,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long an address stays known after it was seen in use: longer than an echo id is kept without being used.
+/// The time for which an address stays known after its last use: longer than an echo id is kept without being used.
 pub const HOLD: Duration = Duration::from_secs(64);
 
 /// However short-lived a record, its address is known for as long as a client may take to connect.

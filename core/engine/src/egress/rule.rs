@@ -9,13 +9,13 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// One rule: `allow` or `deny`, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it says.
+    /// The content.
     pub action: Action,
     /// About which destinations.
     pub to: Match,
 }
 
-/// What a rule says.
+/// The content of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// They may be reached.
@@ -39,7 +39,7 @@ pub enum Protocol {
 /// IPv6 with ports goes in brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Where to.
+    /// The destination.
     pub target: Target,
     /// First and last port.
     pub ports: Option<(u16, u16)>,
@@ -47,7 +47,7 @@ pub struct Match {
     pub protocol: Option<Protocol>,
 }
 
-/// Where to.
+/// The destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Everywhere.
@@ -68,7 +68,7 @@ pub enum Pattern {
 }
 
 impl Match {
-    /// Whether the rule is about this protocol and port, whatever the address.
+    /// Returns true if the rule is about this protocol and port, whatever the address.
     #[must_use]
     pub fn is_for(&self, protocol: Protocol, port: Option<u16>) -> bool {
         let of_protocol = match (self.protocol, self.ports) {
@@ -85,7 +85,7 @@ impl Match {
 }
 
 impl Pattern {
-    /// Whether a name in lower case, without a dot at the end, is meant.
+    /// Returns true if a name in lower case, without a dot at the end, is meant.
     pub(super) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exactly(own) => own == name,
@@ -170,7 +170,7 @@ fn plain(net: IpNet) -> IpNet {
 /// Bits of `::ffff:0:0/96` before those of an IPv4 address.
 const MAPPED: u8 = 96;
 
-/// What is before the ports, and the ports.
+/// Splits off the ports.
 fn split_ports(text: &str) -> Result<(&str, Option<&str>), String> {
     if let Some(rest) = text.strip_prefix('[') {
         let (inner, after) = rest.split_once(']').ok_or("a bracket is not closed")?;

@@ -4,10 +4,10 @@ use pontoon_wire::frame::{self, Body, Malformed, Transport};
 use pontoon_wire::{Mac, emit};
 
 use super::{Gathered, Protocols};
-use crate::ctx::{Ctx, Net};
+use crate::ctx::{Ctx, Net, Routed};
 use crate::fragment::Reassembly;
 use crate::local::{self, Handled};
-use crate::peers::{self, Handed, Origin};
+use crate::siblings::{self, Handed, Origin};
 use crate::tcp::path_mtu::TooBig;
 use crate::{Frame, Host, Transmit, policy};
 
@@ -23,7 +23,7 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     match frame::parse(frame.head, frame.len) {
         Ok(parsed) => {
             if is_unicast(parsed.source) {
-                ctx.net.hear_from(parsed.source);
+                ctx.net.learn_guest_mac(parsed.source);
             }
             if let Body::Ip(ip, Transport::Fragment) = &parsed.body {
                 take_fragment(reassembly, protocols, &parsed, ip, frame, gathered, ctx);
@@ -78,24 +78,33 @@ impl<S> Protocols<S> {
             return;
         }
         match transport {
-            // The first worker's forwarder is the one that learns which resolvers are dead.
-            Transport::Tcp(segment)
-                if is_dns(ctx.net, ip, segment.destination_port) && ctx.net.is_of(peers::FIRST, frame) => {}
             Transport::Tcp(segment) => {
+                if is_dns(ctx.net, ip, segment.destination_port) {
+                    // The first worker's forwarder is the one that learns which resolvers do not answer.
+                    let routed = ctx.net.hand_over(siblings::FIRST, frame);
+                    if routed == Routed::HandedOver {
+                        return;
+                    }
+                }
                 let dns = self.dns.current_resolver(ctx.now);
                 self.tcp
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
             }
             Transport::Udp(udp) if is_dns(ctx.net, ip, udp.destination_port) => {
-                if !ctx.net.is_of(peers::FIRST, frame) {
+                let routed = ctx.net.hand_over(siblings::FIRST, frame);
+                if routed == Routed::Here {
                     self.dns.handle_query(frame, ip, udp, ctx);
                 }
             }
             Transport::Udp(udp) => self.udp.handle_datagram(frame, ip, udp, &mut gathered.udp, ctx),
             Transport::Icmp(icmp) => match TooBig::read(frame, ip, icmp) {
                 Some(too_big) => self.tcp.handle_too_big(&too_big, frame, ctx),
-                None if ctx.net.is_of(peers::FIRST, frame) => {}
-                None => self.icmp.handle_message(frame, ip, icmp, ctx),
+                None => {
+                    let routed = ctx.net.hand_over(siblings::FIRST, frame);
+                    if routed == Routed::Here {
+                        self.icmp.handle_message(frame, ip, icmp, ctx);
+                    }
+                }
             },
             Transport::Fragment | Transport::Other => ctx.net.counters.unknown_protocol += 1,
         }
@@ -134,9 +143,10 @@ fn take_fragment<H: Host, T: Transmit>(
     gathered: &mut Gathered<'_>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
-    if let (Some(peers), Some(fragment)) = (&ctx.net.peers, ip.fragment) {
-        let keeper = peers.keeper(ip.source, ip.destination, fragment.id);
-        if ctx.net.is_of(keeper, frame) {
+    if let (Some(siblings), Some(fragment)) = (&ctx.net.siblings, ip.fragment) {
+        let reassembler = siblings.reassembler(ip.source, ip.destination, fragment.id);
+        let routed = ctx.net.hand_over(reassembler, frame);
+        if routed == Routed::HandedOver {
             return;
         }
     }
@@ -155,7 +165,7 @@ fn take_fragment<H: Host, T: Transmit>(
     ctx.net.counters.malformed += u64::from(taken.is_err());
 }
 
-/// Whether a packet is for the DNS forwarder.
+/// Returns true if a packet is for the DNS forwarder.
 fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
     port == 53 && net.config.addresses.is_dns(ip.destination)
 }

@@ -11,7 +11,7 @@ use super::reply::Reply;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Whether a DHCP message to `to` is for us: the only server on this link.
+/// Returns true if a DHCP message to `to` is for us: the only server on this link.
 pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
     let ours = net.config.addresses.v4;
     to.is_broadcast() || to == ours.gateway || to == ours.subnet.broadcast()
@@ -43,7 +43,7 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
     reply(&request, answer, net, link);
 }
 
-/// What a client says.
+/// A client's message.
 struct Request<'a> {
     kind: DhcpMessageType,
     transaction: u32,
@@ -209,7 +209,7 @@ const PROMISED: usize = 548;
 /// All but client id and search list: the fixed part and the ends of the list, message type (3), server, mask, router,
 /// lease and DNS (6 each), MTU (4), host name, and the two others' own headers.
 const WITHOUT_LISTS: usize = OPTIONS_AT + 1 + 3 + 5 * 6 + 4 + 2 + LONGEST_HOSTNAME + 2 + 2;
-/// What the search list may take where the client id is empty.
+/// The room for the search list where the client id is empty.
 const SEARCH_ROOM: usize = PROMISED - WITHOUT_LISTS;
 /// A client with an id too long for [`PROMISED`] gets its id back all the same.
 const LONGEST_REPLY: usize = WITHOUT_LISTS + 255;

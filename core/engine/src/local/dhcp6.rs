@@ -12,7 +12,7 @@ use crate::config::V6;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Whether a DHCP message to `to` is for us.
+/// Returns true if a DHCP message to `to` is for us.
 pub(super) fn is_server(net: &Net, to: Ipv6Addr) -> bool {
     to == ALL_SERVERS
         || net
@@ -75,7 +75,7 @@ pub(super) fn handle<T: Transmit>(
     reply.udp(net, link, 547, 546, &mut datagram);
 }
 
-/// What is said to a client besides its ids and the DNS configuration.
+/// The part of an answer besides the ids and the DNS configuration.
 enum Content {
     /// The guest's address, for the identity association of this id.
     Address([u8; 4]),
@@ -115,7 +115,7 @@ fn answer(request: &Request<'_>, our_id: ServerId, ours: V6) -> Option<(u8, Cont
     }
 }
 
-/// What a client says. Of several identity associations or addresses the first counts: there is one address to give.
+/// A client's message. Of several identity associations or addresses the first counts: there is one address to give.
 struct Request<'a> {
     kind: u8,
     transaction: [u8; 3],

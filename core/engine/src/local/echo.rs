@@ -15,7 +15,7 @@ pub(super) fn is_request(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
     }
 }
 
-/// Whether `to` is one of our own addresses.
+/// Returns true if `to` is one of our own addresses.
 pub(super) fn answers(net: &Net, to: IpAddr) -> bool {
     let ours = &net.config.addresses;
     match to {

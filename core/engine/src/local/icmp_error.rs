@@ -10,16 +10,16 @@ use super::reply::Reply;
 use crate::ctx::Net;
 use crate::{Frame, Transmit, policy, udp_emit};
 
-/// What went wrong with a packet of the guest's.
+/// The reason why a packet of the guest's was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// No route.
     NetUnreachable,
     /// The host is not there.
     HostUnreachable,
-    /// Nobody speaks this protocol there.
+    /// The destination does not support this protocol.
     ProtocolUnreachable,
-    /// Nobody listens on this port.
+    /// The port is closed.
     PortUnreachable,
     /// Policy forbids it.
     Prohibited,
@@ -48,7 +48,7 @@ pub struct Sent {
     pub protocol: u8,
     /// The guest's address and port. For an echo request the port is its id.
     pub source: SocketAddr,
-    /// Where the guest had sent it, as written. For an echo request the port is its sequence number.
+    /// The destination as the guest wrote it. For an echo request the port is its sequence number.
     pub destination: SocketAddr,
     /// Bytes of data after the upper-layer header.
     pub payload_len: usize,
@@ -93,9 +93,9 @@ pub fn refuse_sent<T: Transmit>(
     refuse_upper(net, link, speaker, reason, sent, upper_header(sent), payload);
 }
 
-/// Has the guest's kernel learn what the path to `destination` takes, without an error to any of its sockets: the packet
-/// that the error quotes is an echo reply, which no socket has sent. Linux looks at nothing but the addresses there
-/// (`icmp_err`, `icmpv6_err`).
+/// Has the guest's kernel learn what the path to `destination` takes, without an error to any of its sockets: the
+/// packet that the error quotes is an echo reply, which no socket has sent. Linux looks at nothing but the addresses
+/// there (`icmp_err`, `icmpv6_err`).
 pub(crate) fn advise_mtu<T: Transmit>(
     net: &mut Net,
     link: &mut T,

@@ -11,7 +11,8 @@ use crate::config::V6;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Whether a message never leaves the link: neighbour discovery, or multicast listener reports (RFC 2710, RFC 3810).
+/// Returns true if a message never leaves the link: neighbour discovery, or multicast listener reports (RFC 2710, RFC
+/// 3810).
 pub(super) fn is_link_scoped(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
     ip.protocol == protocol::ICMPV6
         && ip.source.is_ipv6()
@@ -157,7 +158,7 @@ const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// What the guest is to put into its packets: as routers do.
+/// The hop limit for the guest's packets, as routers announce it.
 const HOP_LIMIT: u8 = 64;
 /// The O flag alone: addresses come from the prefix, the rest also from DHCPv6.
 const OTHER_CONFIGURATION: u8 = 0x40;

@@ -10,7 +10,7 @@ use crate::Transmit;
 use crate::ctx::Net;
 use crate::udp_emit;
 
-/// Where an answer goes, and from whom.
+/// The addresses of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
     /// The receiver's Ethernet address.

@@ -18,7 +18,7 @@ use super::{Handled, handle};
 use crate::ctx::Net;
 use crate::test_world::{FakeLink, GUEST_MAC, OUR_MAC, ether, ip, moved, net, with_frame};
 
-/// What came of one frame.
+/// The result of one frame.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     handled: Handled,

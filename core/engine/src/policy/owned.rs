@@ -1,4 +1,4 @@
-//! What the host owns: what is sent there arrives at the host itself.
+//! The host's own addresses: packets to them arrive at the host itself.
 
 use core::net::IpAddr;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Whether `address` is one of them.
+    /// Returns true if `address` is one of them.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || self.ranges.iter().any(|range| range.contains(&address))

@@ -153,7 +153,11 @@ fn no_flag_opens_a_class() {
     ] {
         let policy = policy(loopback, addresses);
         for written in NEVER {
-            assert_eq!(policy.decide(ip(written)), Err(Refusal::Class), "{written}");
+            assert_eq!(
+                policy.translate_destination(ip(written)),
+                Err(Refusal::Class),
+                "{written}"
+            );
         }
     }
 }
@@ -179,7 +183,11 @@ fn metadata_services_are_closed_in_every_spelling() {
         "2002:a83f:8110::1",
         "2002:6464:64c8::1",
     ] {
-        assert_eq!(policy.decide(ip(written)), Err(Refusal::Class), "{written}");
+        assert_eq!(
+            policy.translate_destination(ip(written)),
+            Err(Refusal::Class),
+            "{written}"
+        );
     }
 }
 
@@ -190,10 +198,14 @@ fn metadata_opens_its_list_and_nothing_else() {
         ..policy(&[], false)
     };
     for written in METADATA {
-        assert_eq!(open.decide(written), Ok(written));
+        assert_eq!(open.translate_destination(written), Ok(written));
     }
     for written in NEVER.iter().filter(|written| !METADATA.contains(&ip(written))) {
-        assert_eq!(open.decide(ip(written)), Err(Refusal::Class), "{written}");
+        assert_eq!(
+            open.translate_destination(ip(written)),
+            Err(Refusal::Class),
+            "{written}"
+        );
     }
     for written in [
         "169.254.170.3",
@@ -202,13 +214,17 @@ fn metadata_opens_its_list_and_nothing_else() {
         "::ffff:169.254.169.254",
         "2002:a9fe:a9fe::1",
     ] {
-        assert_eq!(open.decide(ip(written)), Err(Refusal::Class), "{written}");
+        assert_eq!(
+            open.translate_destination(ip(written)),
+            Err(Refusal::Class),
+            "{written}"
+        );
     }
     for (written, refusal) in [
         ("192.168.7.1", Refusal::HostAddress),
         ("10.0.2.2", Refusal::HostLoopback),
     ] {
-        assert_eq!(open.decide(ip(written)), Err(refusal), "{written}");
+        assert_eq!(open.translate_destination(ip(written)), Err(refusal), "{written}");
     }
 }
 
@@ -219,10 +235,16 @@ fn the_host_may_have_a_metadata_address_of_its_own() {
         ..policy(&[], false)
     };
     open.owned = ["169.254.169.254/32".parse().unwrap()].into_iter().collect();
-    assert_eq!(open.decide(ip("169.254.169.254")), Err(Refusal::HostAddress));
+    assert_eq!(
+        open.translate_destination(ip("169.254.169.254")),
+        Err(Refusal::HostAddress)
+    );
     // An address that is named as the host's loopback leads there.
     let loopback = policy(&["168.63.129.16"], false);
-    assert_eq!(loopback.decide(ip("168.63.129.16")), Ok(ip("127.0.0.1")));
+    assert_eq!(
+        loopback.translate_destination(ip("168.63.129.16")),
+        Ok(ip("127.0.0.1"))
+    );
 }
 
 #[test]
@@ -235,7 +257,11 @@ fn each_flag_opens_what_it_names() {
     ];
     for (written, answers) in TABLE {
         for (policy, answer) in flags.iter().zip(answers) {
-            assert_eq!(policy.decide(ip(written)), answer.map(ip), "{written}");
+            assert_eq!(
+                policy.translate_destination(ip(written)),
+                answer.map(ip),
+                "{written}"
+            );
         }
     }
 }
@@ -244,8 +270,8 @@ fn each_flag_opens_what_it_names() {
 fn a_subnet_of_two_has_no_broadcast_address() {
     let mut policy = policy(&["10.0.2.2"], false);
     policy.addresses.v4.subnet = "10.0.2.2/31".parse().unwrap();
-    assert_eq!(policy.decide(ip("10.0.2.2")), Ok(ip("127.0.0.1")));
-    assert_eq!(policy.decide(ip("10.0.2.3")), Err(Refusal::Nobody));
+    assert_eq!(policy.translate_destination(ip("10.0.2.2")), Ok(ip("127.0.0.1")));
+    assert_eq!(policy.translate_destination(ip("10.0.2.3")), Err(Refusal::Nobody));
 }
 
 #[test]
@@ -272,12 +298,12 @@ fn who_cannot_be_shown_appears_as_the_gateway() {
         ("fd70:6f6e:746f::77", "fd70:6f6e:746f::2"),
         ("2001:db8::7", "2001:db8::7"),
     ] {
-        assert_eq!(policy.shown(ip(peer)), ip(shown), "{peer}");
+        assert_eq!(policy.visible_client_addr(ip(peer)), ip(shown), "{peer}");
     }
     let mut without = policy.clone();
     without.addresses.v6 = None;
-    assert_eq!(without.shown(ip("2001:db8::7")), ip("10.0.2.2"));
-    assert_eq!(without.shown(ip("::1")), ip("10.0.2.2"));
+    assert_eq!(without.visible_client_addr(ip("2001:db8::7")), ip("10.0.2.2"));
+    assert_eq!(without.visible_client_addr(ip("::1")), ip("10.0.2.2"));
 }
 
 #[test]
@@ -345,7 +371,7 @@ proptest! {
     #[test]
     fn loopback_is_reached_by_its_address_alone(written in written(), addresses: bool, which in 0..3_usize) {
         let policy = policy([&[][..], &GATEWAYS, &CHOSEN][which], addresses);
-        if let Ok(to) = policy.decide(written) {
+        if let Ok(to) = policy.translate_destination(written) {
             prop_assert!(!to.is_unspecified());
             prop_assert_eq!(to.is_loopback(), policy.host_loopback.contains(&written));
             prop_assert!(to == written || to.is_loopback());
@@ -356,7 +382,7 @@ proptest! {
     #[test]
     fn nobody_is_shown_as_an_address_that_the_guest_takes_for_its_own(peer in written()) {
         let policy = policy(&[], false);
-        let shown = policy.shown(peer);
+        let shown = policy.visible_client_addr(peer);
         prop_assert_ne!(Some(shown), policy.addresses.guest(shown));
         prop_assert!(!shown.is_loopback() && !shown.is_unspecified());
     }

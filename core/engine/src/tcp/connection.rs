@@ -15,7 +15,7 @@ use crate::dns::stream::Queries;
 use crate::pool::{Promise, Queue};
 use crate::timer::Timer;
 
-/// What a connection is found by: both ends as the guest sees them.
+/// The key of a connection: both ends as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) guest: SocketAddr,
@@ -24,13 +24,13 @@ pub(super) struct Key {
 
 /// Our window scale (RFC 7323): windows up to 16 MiB in steps of 256 bytes.
 pub(super) const SCALE: u8 = 8;
-/// What the guest may send before anybody has looked at the host's send buffer: that of a fresh connection takes
+/// The guest's window before the host's send buffer has been read: that of a fresh connection takes
 /// 39 KB (Linux 6.18, MTU 1500, the default `tcp_wmem`).
 pub(super) const BLIND_WINDOW: u32 = 32 << 10;
-/// What a flow's window may be at first.
+/// The initial window of a flow.
 pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The guest's SYN is here, the host connection pending.
@@ -69,13 +69,13 @@ pub(super) struct Up {
     pub(super) since_growth: u32,
     /// Bytes of the present burst, not yet sent.
     pub(super) gathered: u32,
-    /// What the socket refused.
+    /// Bytes that the socket had no room for.
     pub(super) spill: Queue,
     /// Memory for the part of the window that the socket may refuse.
     pub(super) promise: Option<Promise>,
-    /// What came ahead of its turn.
+    /// Segments received out of order.
     pub(super) reorder: Reorder,
-    /// Where the guest's stream ends, once it said so.
+    /// The sequence number of the guest's FIN, once received.
     pub(super) fin: Option<Seq>,
     /// The host socket is shut down for writing, the guest's FIN acknowledged.
     pub(super) closed: bool,
@@ -122,7 +122,7 @@ impl Down {
     }
 
     /// `bytes` in whole segments: a part of one would be a frame more for the guest to take.
-    pub(super) const fn portion(&self, bytes: u32) -> u32 {
+    pub(super) const fn whole_segments(&self, bytes: u32) -> u32 {
         bytes / self.mss * self.mss
     }
 
@@ -134,8 +134,9 @@ impl Down {
         }
     }
 
-    /// Where a segment without data is in the guest's window: as far as was sent, or, where the guest has taken back what it
-    /// had offered, as far as it takes now (Linux `tcp_acceptable_seq`: to within a step of the window field).
+    /// The sequence number of a segment without data that is in the guest's window: as far as was sent, or, where the
+    /// guest has taken back what it had offered, as far as it takes now (Linux `tcp_acceptable_seq`: to within a step
+    /// of the window field).
     pub(super) fn acceptable(&self) -> Seq {
         let edge = self.una + self.wnd;
         match self.max.after(edge) && self.max.past(edge) >= 1 << self.scale {
@@ -145,9 +146,9 @@ impl Down {
     }
 }
 
-/// Facts about a connection that [`settle`](super::settle) has not acted on.
+/// State of a connection that [`flush`](super::Tcp::flush) has not acted on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct Pending {
     /// The receive queue may have bytes that were not sent yet.
     pub(super) readable: bool,
     /// The socket may have room for what is spilled.
@@ -167,8 +168,8 @@ pub(super) struct Facts {
     /// or one that may wait for an answer to go with,
     pub(super) ack_later: bool,
     /// and the flow is in the list of those that are.
-    pub(super) owing: bool,
-    /// In the list of flows to settle.
+    pub(super) ack_is_delayed: bool,
+    /// In the list of flows to flush.
     pub(super) dirty: bool,
     /// In the list of flows that wait for the link.
     pub(super) parked: bool,
@@ -190,7 +191,7 @@ pub(super) struct Connection<S> {
     /// The host connection; none once it is over.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
-    pub(super) facts: Facts,
+    pub(super) pending: Pending,
     /// A keepalive probe came, and the host connection does the same.
     pub(super) keepalive: bool,
     /// We sent our FIN before the guest's came: TIME_WAIT is ours.
@@ -200,9 +201,9 @@ pub(super) struct Connection<S> {
     pub(super) listener: Option<u32>,
     /// When the first segment came or went.
     pub(super) opened: Instant,
-    /// What waits in the host socket's receive queue.
+    /// The host socket's receive queue.
     pub(super) held: Held,
-    /// What it has carried.
+    /// Bytes carried.
     pub(super) meter: Meter,
     /// When the guest last sent a segment that was accepted.
     pub(super) heard: Instant,
@@ -220,7 +221,7 @@ impl<S> Connection<S> {
             state,
             socket: None,
             timer: Timer::default(),
-            facts: Facts::default(),
+            pending: Pending::default(),
             keepalive: false,
             active_close: false,
             listener: None,

@@ -16,7 +16,7 @@ use crate::ctx::{Ctx, Net};
 use crate::link::{Limits, Refused, Room};
 use crate::{Failure, FlowId, Host, Transmit};
 
-/// What one flow may send in a turn before the others have theirs (deficit round robin).
+/// The bytes that one flow may send in a turn before the others have theirs (deficit round robin).
 pub(super) const QUANTUM: u32 = 64 << 10;
 /// Frames filled by one peek.
 const FRAMES: usize = 64;
@@ -25,7 +25,7 @@ const SLICES: usize = 512;
 /// In flight at most where the host cannot peek at an offset: each peek copies what is in flight once more.
 const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
-/// How a transmission ended.
+/// The result of a transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     /// This many bytes left; `drained`: the queue had no more.
@@ -73,8 +73,8 @@ impl<S> Connection<S> {
             len,
         );
         if acks && (len == 0 || self.up.reorder.is_empty()) {
-            self.facts.ack = false;
-            self.facts.ack_later = false;
+            self.pending.ack = false;
+            self.pending.ack_later = false;
         }
         head
     }
@@ -88,7 +88,7 @@ impl<S> Connection<S> {
         syn: Option<emit::Syn>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> bool {
-        let owed = self.facts.ack;
+        let had_ack = self.pending.ack;
         let head = self.head(ctx.net, seq, flags, syn, 0);
         let offload = Offload {
             checksum: head.checksum,
@@ -99,7 +99,7 @@ impl<S> Connection<S> {
             Err(refused) => {
                 ctx.net.counters.link_refused += 1;
                 if refused == Refused::Full {
-                    self.facts.ack = owed;
+                    self.pending.ack = had_ack;
                     self.park(id, ctx.net);
                     return false;
                 }
@@ -129,7 +129,7 @@ impl<S> Connection<S> {
                 self.continue_later(id, ctx.net);
                 break;
             }
-            match self.transmit(id, from, len.min(self.down.portion(quantum)), ctx)? {
+            match self.transmit(id, from, len.min(self.down.whole_segments(quantum)), ctx)? {
                 Sent::Bytes { len, .. } => {
                     self.down.sent_again(from, len);
                     ctx.net.counters.tcp_retransmits += 1;
@@ -177,7 +177,7 @@ impl<S> Connection<S> {
                 }
                 break;
             }
-            if fresh && !self.facts.readable {
+            if fresh && !self.pending.readable {
                 break;
             }
             let flight = down.flight();
@@ -195,13 +195,13 @@ impl<S> Connection<S> {
                 break;
             }
             let from = down.nxt;
-            match self.transmit(id, from, room.min(self.down.portion(quantum)), ctx)? {
+            match self.transmit(id, from, room.min(self.down.whole_segments(quantum)), ctx)? {
                 Sent::Bytes { len, drained } => {
                     quantum = quantum.saturating_sub(len);
                     let down = &mut self.down;
                     if fresh {
                         down.rtt.sent(down.nxt + len, ctx.now);
-                        self.facts.readable &= !drained || self.facts.error || self.facts.urgent;
+                        self.pending.readable &= !drained || self.pending.error || self.pending.urgent;
                     } else {
                         ctx.net.counters.tcp_retransmits += 1;
                     }
@@ -216,17 +216,22 @@ impl<S> Connection<S> {
                 }
                 Sent::Nothing => {
                     // What is in flight may hide what is behind the urgent mark, where a peek begins at the head.
-                    self.facts.urgent &= self.down.flight() > 0;
-                    self.facts.readable = self.facts.urgent;
+                    self.pending.urgent &= self.down.flight() > 0;
+                    self.pending.readable = self.pending.urgent;
                     break;
                 }
                 Sent::End => {
                     // A reset behind the end is told by no peek, and by no other event.
                     let error = |socket| ctx.host.tcp_error(socket);
-                    if let Some(failure) = self.socket.as_mut().filter(|_| self.facts.error).and_then(error) {
+                    if let Some(failure) = self
+                        .socket
+                        .as_mut()
+                        .filter(|_| self.pending.error)
+                        .and_then(error)
+                    {
                         return Err(Ended::Failed(failure));
                     }
-                    self.facts.readable = false;
+                    self.pending.readable = false;
                     self.down.eof = true;
                 }
                 Sent::Full | Sent::Rejected => break,
@@ -237,16 +242,16 @@ impl<S> Connection<S> {
 
     /// Another turn for this flow without waiting for the world.
     fn continue_later(&mut self, id: FlowId, net: &mut Net) {
-        if !self.facts.queued {
-            self.facts.queued = true;
+        if !self.pending.queued {
+            self.pending.queued = true;
             net.ready.push_back(id);
         }
     }
 
     /// Another turn when the link has room.
     pub(super) fn park(&mut self, id: FlowId, net: &mut Net) {
-        if !self.facts.parked {
-            self.facts.parked = true;
+        if !self.pending.parked {
+            self.pending.parked = true;
             net.parked.push(id);
         }
     }
@@ -283,7 +288,7 @@ impl<S> Connection<S> {
             }
             bytes => len.min(
                 self.down
-                    .portion(u32::try_from(bytes).unwrap_or(u32::MAX))
+                    .whole_segments(u32::try_from(bytes).unwrap_or(u32::MAX))
                     .max(mss),
             ),
         };
@@ -315,9 +320,9 @@ impl<S> Connection<S> {
         };
         drop(slices);
         let drained = got < asked;
-        let last = self.facts.end
+        let last = self.pending.end
             && drained
-            && !self.facts.urgent
+            && !self.pending.urgent
             && self.down.fin.is_none()
             && !from.before(self.down.max);
         let mut sent = 0;
@@ -331,7 +336,7 @@ impl<S> Connection<S> {
                 }
             }
             let seq = from + u32::try_from(sent).expect("within the window");
-            let owed = self.facts.ack;
+            let had_ack = self.pending.ack;
             let head = self.head(ctx.net, seq, flags, None, take);
             let offload = Offload {
                 checksum: head.checksum,
@@ -344,7 +349,7 @@ impl<S> Connection<S> {
                 }
                 Err(refused) => {
                     ctx.net.counters.link_refused += 1;
-                    self.facts.ack = owed;
+                    self.pending.ack = had_ack;
                     if refused == Refused::Full {
                         self.park(id, ctx.net);
                     }
@@ -406,7 +411,7 @@ impl<S> Connection<S> {
                 self.down.go_back();
             }
             Retry::Persist => {
-                // A shut window may stay shut for ever, as long as somebody says so (RFC 9293 section 3.8.6.1).
+                // A shut window may stay shut for ever, as long as the guest answers probes (RFC 9293 section 3.8.6.1).
                 self.down.recovery.unanswered += 1;
                 if self.down.recovery.unanswered > MOST_TIMEOUTS {
                     return Err(Ended::Failed(Failure::TimedOut));

@@ -1,10 +1,11 @@
 //! Connections on which nothing happens: the guest is asked whether it still has them, and those that are half closed
 //! or in TIME_WAIT give way to new ones.
 //!
-//! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest that has the connection acknowledges
-//! it, one that has forgotten it answers by a reset. So a guest that has closed its socket, and whose kernel keeps
-//! FIN_WAIT_2 for a minute only (Linux `tcp_fin_timeout`), ends the connection here soon after; one whose program has
-//! shut down its direction only, and waits for an answer, keeps it for as long as that takes, as with any other TCP.
+//! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest that has the connection
+//! acknowledges it, one that has forgotten it answers by a reset. So a guest that has closed its socket, and whose
+//! kernel keeps FIN_WAIT_2 for a minute only (Linux `tcp_fin_timeout`), ends the connection here soon after; one whose
+//! program has shut down its direction only, and waits for an answer, keeps it for as long as that takes, as with any
+//! other TCP.
 
 use core::time::Duration;
 
@@ -34,14 +35,14 @@ const YIELDS: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 64;
 
 impl<S> Connection<S> {
-    /// Whether the guest's direction is closed, and delivered, and the peer's open.
+    /// Returns true if the guest's direction is closed, and delivered, and the peer's open.
     const fn is_half_closed(&self) -> bool {
         self.up.closed && !self.down.eof
     }
 
     /// The silence before the first probe, and before each other one.
     const fn probe_times(&self) -> (Duration, Duration) {
-        if self.facts.shortage {
+        if self.pending.shortage {
             (SHORTAGE, SHORT_INTERVAL)
         } else if self.up.fin.is_some() && !self.down.eof {
             (FIN_TIMEOUT, SHORT_INTERVAL)
@@ -52,7 +53,7 @@ impl<S> Connection<S> {
 
     /// When [`Tcp::handle_idle`] has something to do, unless something happens before.
     pub(super) fn idle_deadline(&self) -> Instant {
-        if self.is_half_closed() && !self.facts.yields {
+        if self.is_half_closed() && !self.pending.yields {
             return self.heard + YIELDS;
         }
         let (first, every) = self.probe_times();
@@ -89,13 +90,13 @@ impl<S> Tcp<S> {
     ) -> Result<(), Ended> {
         let connection = self.connections.at_mut(id.index);
         if connection.down.recovery.unanswered == 0 && ctx.now.since(connection.heard) < SHORTAGE {
-            connection.facts.shortage = false;
+            connection.pending.shortage = false;
         }
         if ctx.now < connection.idle_deadline() {
             return Ok(());
         }
-        if connection.is_half_closed() && !connection.facts.yields {
-            connection.facts.yields = true;
+        if connection.is_half_closed() && !connection.pending.yields {
+            connection.pending.yields = true;
             self.yields(id);
             return Ok(());
         }
@@ -110,20 +111,21 @@ impl<S> Tcp<S> {
             self.half_closed.retain(|old| {
                 connections
                     .get(old.index, old.generation)
-                    .is_some_and(|connection| connection.facts.yields)
+                    .is_some_and(|connection| connection.pending.yields)
             });
         }
         self.half_closed.push_back(id);
     }
 
-    /// The half-closed connection that has been silent for longest, of all or of the published port `of` (there, of the
-    /// first few).
+    /// The half-closed connection that has been silent for longest, of all or of the published port `of`; one whose
+    /// receive queue has data, which would have its peer reset, only where the first few all have.
     pub(super) fn idlest_half_closed<H, T>(
         &mut self,
         of: Option<u32>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<FlowId> {
         let mut at = 0;
+        let mut with_data = None;
         while let Some(&old) = self.half_closed.get(at)
             && at < LOOKS as usize
         {
@@ -133,32 +135,36 @@ impl<S> Tcp<S> {
                 continue;
             };
             if !connection.is_half_closed() || ctx.now.since(connection.heard) < YIELDS {
-                connection.facts.yields = false;
+                connection.pending.yields = false;
                 connection.arm(old, ctx);
                 self.half_closed.remove(at);
-            } else if of.is_none() || connection.listener == of {
-                return Some(old);
             } else {
+                if of.is_none() || connection.listener == of {
+                    if !connection.holds_data() {
+                        return Some(old);
+                    }
+                    with_data = with_data.or(Some(old));
+                }
                 at += 1;
             }
         }
-        None
+        with_data
     }
 
-    /// Ends a half-closed connection for another flow.
+    /// Removes a half-closed connection, whose guest has been sent a reset, for another flow.
     ///
-    /// The host's side is closed, not aborted: its kernel sends what the guest has sent, and keeps FIN_WAIT_2 for as long
-    /// as it does for its own programs.
+    /// The host's side is closed, not aborted: its kernel sends what the guest has sent, and keeps FIN_WAIT_2 for as
+    /// long as it does for its own programs. Where the receive queue has data, though, the kernel resets the peer (RFC
+    /// 2525 section 2.17, Linux `tcp_close`), which is why [`Self::idlest_half_closed`] prefers connections without
+    /// any.
     pub(super) fn end_half_closed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         ctx.net.counters.tcp_half_closed_evicted += 1;
-        if let Some(socket) = self.connections.at_mut(id.index).socket.take() {
-            ctx.host.close(socket);
-        }
-        self.reset(id.index, ctx);
+        // Removal closes the socket.
+        self.remove(id.index, ctx);
     }
 
     /// Ends the oldest TIME_WAIT; false without any.
@@ -196,8 +202,8 @@ impl<S> Tcp<S> {
         oldest.is_some()
     }
 
-    /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest has
-    /// forgotten, or a machine that is gone, does not hold a place for two hours. Each call looks at the next few.
+    /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest
+    /// has forgotten, or a machine that is gone, does not hold a place for two hours. Each call looks at the next few.
     pub(super) fn probe_some<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let slots = self.connections.slots();
         for _ in 0..LOOKS.min(slots) {
@@ -209,7 +215,7 @@ impl<S> Tcp<S> {
             let id = self.id(index, ctx.net);
             let connection = self.connections.at_mut(index);
             if connection.state == State::Open && ctx.now.since(connection.heard) >= SHORTAGE {
-                connection.facts.shortage = true;
+                connection.pending.shortage = true;
                 connection.arm(id, ctx);
             }
         }

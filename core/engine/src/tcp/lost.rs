@@ -21,8 +21,8 @@ impl<S> Tcp<S> {
 
     /// Asks the guest where a connection stands that an engine before this one had.
     ///
-    /// Whatever a segment says, one that is not in the window is answered by an acknowledgement (RFC 9293 section 3.10.7.4),
-    /// and of two that are half the sequence space apart no window holds both.
+    /// Whatever a segment says, one that is not in the window is answered by an acknowledgement (RFC 9293 section
+    /// 3.10.7.4), and of two that are half the sequence space apart no window holds both.
     pub fn handle_orphan<H, T: Transmit>(&mut self, ends: Ends, ctx: &mut Ctx<'_, H, T>) {
         let key = Key {
             guest: ends.guest,

@@ -1,4 +1,4 @@
-//! How connections begin: the guest's SYN becomes a connect, a client on a published port becomes a SYN.
+//! Opening of connections: the guest's SYN becomes a connect, a client on a published port becomes a SYN.
 //!
 //! The guest sees a SYN-ACK only when the host connection stands, so what it sees of a destination is the truth.
 
@@ -13,8 +13,8 @@ use rand_chacha::rand_core::RngCore;
 use super::connection::{Connection, Key, SCALE, State, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
-use super::{HUNGER, Tcp};
-use crate::ctx::{Ctx, Net};
+use super::{ACCEPT_RETRY, Tcp};
+use crate::ctx::{Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Destination, Protocol};
 use crate::host::{Accepted, Connect};
@@ -23,7 +23,7 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// Connections taken from one listener before others have their turn.
 const ACCEPTS: usize = 64;
-/// More clients than can wait at one listener: whoever opened it asked for 4,096 at most.
+/// More clients than can wait at one listener, whose backlog is 4,096 at most.
 const BACKLOG: usize = 4_097;
 /// Fresh ports tried for a client that appears as the gateway.
 const PORT_TRIES: usize = 16;
@@ -44,18 +44,28 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let target = destination(&key, dns, ctx.now, ctx.net);
+        let mut victim = None;
         if target.is_some() {
-            self.give_way(ctx);
+            self.make_room(ctx);
             // Streams to the forwarder are the first worker's, which other workers would hand them back to.
-            if !is_to_forwarder(&key, ctx.net) && ctx.net.hand_to_evict(frame) {
-                return;
+            if !is_to_forwarder(&key, ctx.net) {
+                let routed = ctx.net.hand_over_to_evict(frame);
+                if routed == Routed::HandedOver {
+                    return;
+                }
+            }
+            if ctx.net.is_full() {
+                victim = self.idlest_half_closed(None, ctx);
+                if victim.is_none() {
+                    self.probe_some(ctx);
+                }
             }
         }
-        let Some(target) = target.filter(|_| ctx.net.admit(ctx.now)) else {
+        let Some(target) = target.filter(|_| admit(victim, ctx)) else {
             return reply_reset(ip, segment, ctx);
         };
         if let Err(winner) = ctx.net.claim(&key.into()) {
-            ctx.net.is_of(winner, frame);
+            ctx.net.hand_over(winner, frame);
             return;
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
@@ -72,11 +82,17 @@ impl<S> Tcp<S> {
                 self.report_failure(&key, segment.seq, failure, ctx);
             }
             Ok((socket, progress)) => {
+                // The guest repeats its SYN: there is no room on the link for an answer either.
+                if !self.send_reset_to_victim(victim, ctx) {
+                    ctx.net.release(&key.into());
+                    return ctx.host.abort(socket);
+                }
                 connection.socket = Some(socket);
                 self.add(connection, ctx);
+                self.end_victim(victim, ctx);
                 match progress {
                     Connect::Done => self.established(index, ctx),
-                    Connect::Pending => self.settle(index, &[], ctx),
+                    Connect::Pending => self.flush(index, &[], ctx),
                 }
             }
         }
@@ -93,8 +109,8 @@ impl<S> Tcp<S> {
             .connect_times
             .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         connection.state = State::SynReceived;
-        connection.facts.handshake = true;
-        self.settle(index, &[], ctx);
+        connection.pending.handshake = true;
+        self.flush(index, &[], ctx);
     }
 
     /// Resets a connection, on both sides, that policy refuses by now.
@@ -136,7 +152,7 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Tells the guest why its SYN is refused: ICMP where the host said more than "no", then a reset.
+    /// Reports to the guest why its SYN is refused: by ICMP where the host gave a reason, then by a reset.
     fn report_failure<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: &Key,
@@ -193,13 +209,13 @@ impl<S> Tcp<S> {
                 Err(Failure::Exhausted) => {
                     // Looked at again when a connection ends: its descriptor is then free.
                     ctx.net.counters.host_exhausted += 1;
-                    if !self.starved.contains(&listener) {
-                        self.starved.push(listener);
+                    if !self.waiting_for_descriptor.contains(&listener) {
+                        self.waiting_for_descriptor.push(listener);
                     }
-                    self.fed_at.get_or_insert(ctx.now + HUNGER);
+                    self.accept_retry_at.get_or_insert(ctx.now + ACCEPT_RETRY);
                     return false;
                 }
-                // Nobody else waits, or the port is published no more.
+                // No other client waits, or the port is published no more.
                 Err(Failure::WouldBlock | Failure::Invalid) => return false,
                 // A client that is gone already (accept(2), "Error handling"): the next one.
                 Err(_gone) => {}
@@ -223,27 +239,31 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         };
         let Some(key) = Some(())
-            .filter(|()| victim.is_some() && ctx.net.is_within_rate(ctx.now) || ctx.net.admit(ctx.now))
+            .filter(|()| admit(victim, ctx))
             .and_then(|()| self.appear(guest, accepted.peer, ctx))
         else {
             return ctx.host.abort(accepted.socket);
         };
         let reused = self.find(&key);
+        if !self.send_reset_to_victim(victim, ctx) {
+            // A key that is reused still belongs to the connection in TIME_WAIT.
+            if reused.is_none() {
+                ctx.net.release(&key.into());
+            }
+            return ctx.host.abort(accepted.socket);
+        }
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
         connection.listener = Some(published.share_key());
-        connection.facts.handshake = true;
+        connection.pending.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
         let index = self.add(connection, ctx);
         if let Some(old) = reused {
             self.replace(old, ctx);
         }
-        // Not before: the client's socket is registered under the slot that was vacant.
-        if let Some(victim) = victim {
-            self.end_half_closed(victim, ctx);
-        }
-        self.settle(index, &[], ctx);
+        self.end_victim(victim, ctx);
+        self.flush(index, &[], ctx);
     }
 
     /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
@@ -265,10 +285,34 @@ impl<S> Tcp<S> {
         victim.map(Some)
     }
 
-    /// How a client appears to the guest: as itself, or as the gateway with a fresh port. Nothing but a connection of ours
-    /// in TIME_WAIT has that key, which is claimed.
+    /// Sends the reset of the half-closed connection that a new flow replaces. Returns false if the link has no room
+    /// for it: the victim would keep its slot until there is, so the new flow is refused, which is counted, and the
+    /// victim stays.
+    fn send_reset_to_victim<H, T: Transmit>(&self, victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let Some(victim) = victim else {
+            return true;
+        };
+        let sent = self.connections.at(victim.index).send_reset(ctx);
+        ctx.net.counters.flows_refused += u64::from(!sent);
+        sent
+    }
+
+    /// Removes the half-closed connection that a new flow replaces, after [`Self::send_reset_to_victim`]. The new flow
+    /// has its slot by then: its socket is registered under the slot that was vacant before.
+    fn end_victim<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        victim: Option<FlowId>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if let Some(victim) = victim {
+            self.end_half_closed(victim, ctx);
+        }
+    }
+
+    /// Returns the addresses by which a client appears to the guest: as itself, or as the gateway with a fresh port.
+    /// Nothing but a connection of ours in TIME_WAIT has that key, which is claimed.
     fn appear<H, T>(&self, guest: SocketAddr, peer: SocketAddr, ctx: &mut Ctx<'_, H, T>) -> Option<Key> {
-        let shown = ctx.net.policy.shown(peer.ip());
+        let shown = ctx.net.policy.visible_client_addr(peer.ip());
         if shown == peer.ip() {
             let key = Key { guest, remote: peer };
             // Otherwise it is the same client's port, by way of another address of the host.
@@ -319,7 +363,7 @@ impl<S> Connection<S> {
         if !self.send_bare(id, iss, flags, Some(syn), ctx) {
             return;
         }
-        self.facts.handshake = false;
+        self.pending.handshake = false;
         let down = &mut self.down;
         if down.nxt == iss {
             down.rtt.sent(iss + 1, ctx.now);
@@ -331,18 +375,24 @@ impl<S> Connection<S> {
         down.recovery.retry = Some((ctx.now + down.rtt.timeout(), Retry::Timeout));
     }
 
-    /// The timer of a handshake segment. False: nobody answers.
+    /// Handles the timer of a handshake segment. Returns false if the last one got no answer.
     pub(super) fn retry_handshake(&mut self, now: Instant) -> bool {
         if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
             self.down.rtt.backoff += 1;
-            self.facts.handshake = true;
+            self.pending.handshake = true;
             self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
         }
         self.down.rtt.backoff < MOST_SYNS
     }
 }
 
-/// Where a connection that the guest opens goes on the host's side, if it may; counts it if not.
+/// Counts a new flow against `--max-flow-rate`, and returns true if that and `--max-flows` allow it. A flow that
+/// replaces `victim` needs no room of its own.
+fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
+    victim.is_some() && ctx.net.count_against_rate(ctx.now) || ctx.net.admit(ctx.now)
+}
+
+/// Returns the host-side destination of a connection that the guest opens, or counts a refusal by policy.
 fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
     let target = if is_to_forwarder(key, net) {
@@ -353,24 +403,24 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
             embedded: &[],
             port: Some(port),
         };
-        match net.policy.egress.judge_stream_to_forwarder(&to, now) {
+        match net.policy.egress.check_stream_to_forwarder(&to, now) {
             true => return dns,
             false => None,
         }
     } else {
-        let remote = net.policy.judge(Protocol::Tcp, written, port, now);
+        let remote = net.policy.check_egress(Protocol::Tcp, written, port, now);
         remote.ok().map(|remote| SocketAddr::new(remote, port))
     };
     net.counters.policy_refused += u64::from(target.is_none());
     target
 }
 
-/// Whether a connection that the guest opens leads to the DNS forwarder.
+/// Returns true if a connection that the guest opens leads to the DNS forwarder.
 fn is_to_forwarder(key: &Key, net: &Net) -> bool {
     net.config.addresses.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
-/// Whether policy lets a connection be: the host's addresses and the rules may have changed since it was opened.
+/// Returns true if policy lets a connection be: the host's addresses and the rules may have changed since it was opened.
 ///
 /// A client's connection stays when the client's address becomes the host's: a published port lets clients of the host
 /// in, too, and what the guest sends on it still finds nothing but that client. So do connections to the forwarder: its
@@ -383,23 +433,27 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
     if is_to_forwarder(&connection.key, net) {
         return !net.policy.egress.names_domains();
     }
-    net.policy.decide(to.ip()).is_ok() && net.policy.permits(Protocol::Tcp, to.ip(), Some(to.port()), now)
+    net.policy.translate_destination(to.ip()).is_ok()
+        && net.policy.allows(Protocol::Tcp, to.ip(), Some(to.port()), now)
 }
 
 /// As [`is_permitted`], without the user's rules: after a change of the host's addresses alone.
 pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
     !is_judged(connection)
         || is_to_forwarder(&connection.key, net)
-        || net.policy.decide(connection.key.remote.ip()).is_ok()
+        || net
+            .policy
+            .translate_destination(connection.key.remote.ip())
+            .is_ok()
 }
 
-/// Whether policy decides about a connection: one that the guest opened and that has not ended.
+/// Returns true if policy decides about a connection: one that the guest opened and that has not ended.
 const fn is_judged<S>(connection: &Connection<S>) -> bool {
     connection.listener.is_none() && !matches!(connection.state, State::TimeWait { .. } | State::Failed)
 }
 
-/// Whether a connect that succeeded after `took` has reached the host itself, which policy does not let it do. The host's
-/// addresses come by message, later than the kernel acts on them.
+/// Returns true if a connect that succeeded after `took` has reached the host itself, which policy does not let it do.
+/// The host's addresses come by message, later than the kernel acts on them.
 fn reaches_host<H: Host, T>(
     connection: &mut Connection<H::Socket>,
     took: Duration,
@@ -407,7 +461,7 @@ fn reaches_host<H: Host, T>(
 ) -> bool {
     let to = connection.key.remote.ip();
     // Elsewhere the host itself is where it is to go: its loopback by another address, or its resolver.
-    if ctx.net.policy.host_addresses || ctx.net.policy.decide(to) != Ok(to) {
+    if ctx.net.policy.host_addresses || ctx.net.policy.translate_destination(to) != Ok(to) {
         return false;
     }
     let reaches = |socket| ctx.host.tcp_reaches_host(socket, to, took);

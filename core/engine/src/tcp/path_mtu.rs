@@ -1,7 +1,7 @@
-//! The way behind the guest's first interface is narrower than the guest's segment size says: a router there, which may be
-//! the guest itself, drops what is too large and says what would pass (RFC 1191, RFC 8201).
+//! The way behind the guest's first interface is narrower than the guest's segment size says: a router there, which may
+//! be the guest itself, drops what is too large and says what would pass (RFC 1191, RFC 8201).
 //!
-//! It never widens again: nobody tells, and connections end.
+//! The path MTU never grows again: no message reports that, and connections end.
 
 use pontoon_wire::frame::{Icmp, Ip};
 use pontoon_wire::{protocol, quote};
@@ -22,7 +22,7 @@ pub(crate) struct TooBig {
 }
 
 impl TooBig {
-    /// What the message says, if this is one.
+    /// Parses the message; `None` if it is not one.
     pub(crate) fn read(frame: &Frame<'_>, ip: &Ip, icmp: &Icmp) -> Option<Self> {
         let mtu = match (ip.protocol, icmp.kind, icmp.code) {
             // Routers older than RFC 1191 say 0.
@@ -56,19 +56,19 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let Some(index) = self.find(&too_big.key) else {
-            ctx.net.is_elsewhere(&too_big.key.into(), frame);
+            ctx.net.hand_over_to_owner(&too_big.key.into(), frame);
             return;
         };
-        ctx.net.at_hand = Some(self.id(index, ctx.net));
+        ctx.net.current_flow = Some(self.id(index, ctx.net));
         if self.connections.at_mut(index).narrow(too_big) {
             ctx.net.counters.tcp_too_big += 1;
-            self.mark(index);
+            self.mark_dirty(index);
         }
     }
 }
 
 impl<S> Connection<S> {
-    /// Whether the connection sends smaller segments from now on.
+    /// Returns true if the connection sends smaller segments from now on.
     ///
     /// Only what quotes a segment in flight is believed (RFC 5927 section 4.1).
     fn narrow(&mut self, too_big: &TooBig) -> bool {
@@ -84,7 +84,7 @@ impl<S> Connection<S> {
     }
 }
 
-/// Linux's `ip_rt_min_pmtu`: a smaller MTU is somebody's who wants us to send many headers.
+/// Linux's `ip_rt_min_pmtu`: a smaller MTU may be forged to make us send many headers.
 const LEAST_V4: usize = 552;
 /// RFC 8200 section 5.
 const LEAST_V6: usize = 1280;

@@ -1,4 +1,4 @@
-//! What the guest is missing, and when to send again.
+//! Loss recovery: the ranges that the guest lacks, and the time of the next retransmission.
 //!
 //! Every byte not acknowledged is still in the host socket's receive queue, so sending again is another peek. A hole
 //! below enough selectively acknowledged data is lost (RFC 6675); without SACK, three duplicate acknowledgements say so
@@ -20,7 +20,7 @@ const REORDERING: u32 = 3;
 /// A tail-loss probe waits at least this (RFC 8985 section 7.2).
 const PROBE_FLOOR: Duration = Duration::from_millis(10);
 
-/// What the next retry is.
+/// The kind of the next retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
     /// Send the tail again, so that a loss there is seen without waiting for the timeout.
@@ -149,7 +149,7 @@ impl Down {
     }
 
     /// Enters recovery when the signs say that something is lost, and looks again at what was sent again.
-    pub(super) fn judge(&mut self) {
+    pub(super) fn detect_loss(&mut self) {
         let threshold = REORDERING * self.mss;
         let recovery = &mut self.recovery;
         let highest = recovery.highest();

@@ -1,5 +1,5 @@
-//! Data that arrived ahead of its turn, anywhere in the window that the guest was told: a guest that loses one segment in
-//! a hundred has dozens of holes in flight.
+//! Data that arrived ahead of its turn, anywhere in the window that the guest was told: a guest that loses one segment
+//! in a hundred has dozens of holes in flight.
 //!
 //! The bytes lie in pool blocks, each at its distance from a fixed base, so nothing ever moves.
 
@@ -22,14 +22,14 @@ pub(super) struct Reorder(Option<Box<Ahead>>);
 
 #[derive(Debug)]
 struct Ahead {
-    /// Where the first block begins.
+    /// The sequence number of the first block.
     base: Seq,
     blocks: VecDeque<Option<BlockId>>,
     /// Disjoint, never touching; the run that grew last comes first (RFC 2018 section 4).
     runs: ArrayVec<(Seq, Seq), RUNS>,
 }
 
-/// What became of a segment that is ahead of its turn.
+/// The result of a segment received out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// All of it is kept.

@@ -16,7 +16,7 @@ pub(super) struct Rtt {
     /// Smoothed time and its variation, once there is a sample.
     smoothed: Option<(Duration, Duration)>,
     timing: Option<(Seq, Instant)>,
-    /// How often the timeout has been doubled since the guest last acknowledged something new.
+    /// The number of times that the timeout has been doubled since the guest last acknowledged something new.
     pub(super) backoff: u8,
 }
 

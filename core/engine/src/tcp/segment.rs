@@ -10,7 +10,7 @@ use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::{Frame, Host, Instant};
 
-/// What a segment means for its connection.
+/// The result of a segment for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing.
@@ -26,7 +26,7 @@ pub(super) enum Verdict {
 }
 
 impl<S> Connection<S> {
-    /// Takes a segment's facts over. Bytes join the burst; nothing is sent yet.
+    /// Records what a segment changes. Bytes join the burst; nothing is sent yet.
     pub(super) fn receive<'a, H: Host<Socket = S>, T>(
         &mut self,
         slot: u32,
@@ -45,7 +45,7 @@ impl<S> Connection<S> {
             State::SynSent => return self.receive_syn_ack(segment, ctx),
             State::SynReceived => {
                 if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq + 1 == self.up.next {
-                    self.facts.handshake = true;
+                    self.pending.handshake = true;
                     return Verdict::Changed;
                 }
                 if !flags.has(Flags::RST) && !self.is_acceptable(segment) {
@@ -55,7 +55,7 @@ impl<S> Connection<S> {
                     return Verdict::Unacceptable;
                 }
                 if flags.has(Flags::ACK) && !flags.has(Flags::RST) && !flags.has(Flags::SYN) {
-                    self.stand(ctx.now);
+                    self.establish(ctx.now);
                     // The host may have had something to say for a while.
                     changed = true;
                 }
@@ -82,7 +82,7 @@ impl<S> Connection<S> {
             return Verdict::Ignored;
         }
         if seq + 1 == self.up.next && segment.payload_len <= 1 && !flags.has(Flags::FIN) && !self.up.closed {
-            self.facts.ack = true;
+            self.pending.ack = true;
             if let Some(socket) = self.socket.as_mut().filter(|_| !self.keepalive) {
                 ctx.host.tcp_keepalive(socket);
                 self.keepalive = true;
@@ -93,7 +93,7 @@ impl<S> Connection<S> {
         } else if !self.is_acceptable(segment) {
             // What carries data takes no part in a loop of acknowledgements, and may be a repetition that waits for one.
             return match segment.payload_len > 0 || flags.has(Flags::FIN) {
-                true => self.put_right(ctx),
+                true => self.challenge_ack(ctx),
                 false => self.challenge(ctx),
             };
         }
@@ -111,9 +111,9 @@ impl<S> Connection<S> {
             if self.up.fin.is_none() && !fin.after(self.up.edge) {
                 self.up.fin = Some(fin);
             }
-            self.facts.ack = true;
+            self.pending.ack = true;
         }
-        changed |= self.facts.ack || self.facts.ack_later;
+        changed |= self.pending.ack || self.pending.ack_later;
         if changed {
             Verdict::Changed
         } else {
@@ -141,28 +141,28 @@ impl<S> Connection<S> {
         }
     }
 
-    /// RFC 5961: whoever sent this may not be our guest's connection; if it is, our answer puts it right.
+    /// RFC 5961: the sender of this may not be the guest's connection; if it is, our answer resynchronises it.
     ///
-    /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the others
-    /// (CVE-2016-5696).
+    /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the
+    /// others (CVE-2016-5696).
     fn challenge<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         if ctx.now < self.next_challenge {
             ctx.net.counters.tcp_challenges_withheld += 1;
             return Verdict::Ignored;
         }
         self.next_challenge = ctx.now + CHALLENGE_INTERVAL;
-        self.put_right(ctx)
+        self.challenge_ack(ctx)
     }
 
     /// Tells the guest how far we are, whatever it sent.
-    fn put_right<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
+    fn challenge_ack<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         ctx.net.counters.tcp_challenges += 1;
-        self.facts.ack = true;
+        self.pending.ack = true;
         Verdict::Changed
     }
 
     /// The handshake is complete.
-    fn stand(&mut self, now: Instant) {
+    fn establish(&mut self, now: Instant) {
         let down = &mut self.down;
         down.una = down.nxt;
         down.rtt.acknowledged(down.nxt, now);
@@ -189,8 +189,8 @@ impl<S> Connection<S> {
             (true, _, true) => Verdict::Reset,
             (false, true, true) => {
                 self.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
-                self.stand(ctx.now);
-                self.facts.ack = true;
+                self.establish(ctx.now);
+                self.pending.ack = true;
                 Verdict::Changed
             }
             _ => Verdict::Ignored,
@@ -212,13 +212,13 @@ impl<S> Connection<S> {
             return Verdict::Reopened;
         }
         if segment.payload_len > 0 || flags.has(Flags::FIN) || flags.has(Flags::SYN) {
-            self.facts.ack = true;
+            self.pending.ack = true;
             return Verdict::Changed;
         }
         Verdict::Ignored
     }
 
-    /// What the segment acknowledges and how far the window reaches. Says whether that gives us something to do.
+    /// Takes over the acknowledgement and the window of a segment. Returns true if there is something to flush.
     fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> bool {
         let (seq, ack) = (Seq(segment.seq), Seq(segment.ack));
         let down = &mut self.down;

@@ -1,9 +1,9 @@
 //! Connections whose guest does not take what the host has received for it.
 //!
-//! Data stays in the host socket's receive queue until the guest acknowledges it, and a window may stay shut for any time
-//! (RFC 9293 section 3.8.6.1). The kernel grows the receive buffer of a connection that is read quickly, to 6 MiB and more
-//! (`tcp_rmem`), so that a guest that reads quickly and then stops holds that much of the host's memory with each
-//! connection. The receive queues of such connections have a budget in all; beyond it, the largest is reset.
+//! Data stays in the host socket's receive queue until the guest acknowledges it, and a window may stay shut for any
+//! time (RFC 9293 section 3.8.6.1). The kernel grows the receive buffer of a connection that is read quickly, to 6 MiB
+//! and more (`tcp_rmem`), so that a guest that reads quickly and then stops holds that much of the host's memory with
+//! each connection. The receive queues of such connections have a budget in all; beyond it, the largest is reset.
 
 use core::time::Duration;
 
@@ -26,8 +26,8 @@ const COMPARED: usize = 64;
 pub(super) struct Held {
     /// The begin of the period; [`EMPTY`] while the queue is empty.
     since: Instant,
-    /// The bytes sent to the guest until then, modulo 2^32: a connection that sends 4 GiB in a period is not stalled, but may
-    /// be taken for one until the next look, which only matters beyond the budget.
+    /// The bytes sent to the guest until then, modulo 2^32: a connection that sends 4 GiB in a period is not stalled,
+    /// but may be taken for one until the next look, which only matters beyond the budget.
     sent: u32,
     /// Memory that counts against the budget.
     counted: u32,
@@ -47,9 +47,9 @@ impl Default for Held {
 }
 
 impl<S> Connection<S> {
-    /// Whether the receive queue may have data that the guest has not acknowledged.
-    fn holds_data(&self) -> bool {
-        self.state == State::Open && (self.facts.readable || self.down.max.after(self.down.una))
+    /// Returns true if the receive queue may have data that the guest has not acknowledged.
+    pub(super) fn holds_data(&self) -> bool {
+        self.state == State::Open && (self.pending.readable || self.down.max.after(self.down.una))
     }
 
     /// Counts so much of the budget as held by this connection.
@@ -90,8 +90,8 @@ impl<S> Tcp<S> {
         let queued = socket.map_or(0, |socket| ctx.host.tcp_receive_memory(socket));
         let is_stalled = taken < queued;
         connection.count_held(if is_stalled { queued } else { 0 }, ctx.net);
-        if is_stalled && !connection.facts.listed_as_stalled {
-            connection.facts.listed_as_stalled = true;
+        if is_stalled && !connection.pending.listed_as_stalled {
+            connection.pending.listed_as_stalled = true;
             self.list_stalled(id);
         }
         while ctx.net.stalled_bytes > BUDGET
@@ -129,7 +129,7 @@ impl<S> Tcp<S> {
                 }
                 resumed => {
                     if let Some(connection) = resumed {
-                        connection.facts.listed_as_stalled = false;
+                        connection.pending.listed_as_stalled = false;
                     }
                     self.stalled.remove(at);
                 }

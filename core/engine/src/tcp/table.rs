@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 
 use super::connection::Key;
 use crate::ledger::Ends;
-use crate::peers::FlowKey;
+use crate::siblings::FlowKey;
 use crate::table::Secret;
 
 /// Slots by key. The hash is keyed, as the guest chooses the keys.

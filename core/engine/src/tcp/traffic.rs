@@ -1,17 +1,17 @@
-//! What a connection has carried.
+//! Bytes that a connection has carried.
 
 use super::connection::{Connection, State};
 use super::seq::Seq;
 use crate::ctx::Net;
 use crate::egress::Protocol;
-use crate::inspect::{Flow, Phase, SLOTS, Traffic};
+use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::{Instant, Kind};
 
 /// Counts each byte once, by the sequence numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meter {
     traffic: Traffic,
-    /// Where the counted bytes end, from the guest and to it.
+    /// The ends of the counted bytes: from the guest, and to it.
     up: Seq,
     down: Seq,
 }
@@ -37,7 +37,7 @@ impl Meter {
 
 impl<S> Connection<S> {
     /// Counts what has come and gone.
-    pub(super) fn meter(&mut self) {
+    pub(super) fn account(&mut self) {
         let fin = u32::from(self.up.closed);
         self.meter.note(self.up.next - fin, self.down.data_end());
     }
@@ -45,7 +45,7 @@ impl<S> Connection<S> {
 
 impl<S> super::Tcp<S> {
     /// A page of connections, and how many slots there are.
-    pub(crate) fn inspect(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
+    pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let flows = self
             .connections
             .part(first, SLOTS)

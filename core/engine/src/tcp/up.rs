@@ -3,8 +3,8 @@
 //! A burst's segments leave in one gathered send. What the socket refuses is spilled to the pool and sent when the
 //! socket is writable again. The window is what the send buffer has room for, or [`FIRST_WINDOW`] where the pool can
 //! promise memory for the difference: small buffers would starve a guest of large segments, and only a refused send
-//! makes the kernel grow the buffer and announce new room (`SOCK_NOSPACE`). Without a promise the window closes, and the
-//! kernel is asked to say when there is room. While anything is spilled the right edge stands still.
+//! makes the kernel grow the buffer and announce new room (`SOCK_NOSPACE`). Without a promise the window closes, and
+//! the kernel is asked to say when there is room. While anything is spilled the right edge stands still.
 
 use vm_memory::VolatileSlice;
 
@@ -39,7 +39,7 @@ impl<S> Connection<S> {
         let end = up.fin.map_or(up.edge, |fin| fin.earliest(up.edge)).earliest(end);
         let begin = seq.latest(up.next);
         if !begin.before(end) {
-            self.facts.ack = true;
+            self.pending.ack = true;
             return;
         }
         let (offset, len) = (
@@ -55,14 +55,14 @@ impl<S> Connection<S> {
             up.gathered += end.past(begin);
             up.since_growth = up.since_growth.saturating_add(end.past(begin));
             // RFC 9293 section 3.8.6.3: for every second segment at the latest.
-            if self.facts.ack_later || len > QUESTION {
-                self.facts.ack = true;
+            if self.pending.ack_later || len > QUESTION {
+                self.pending.ack = true;
             } else {
-                self.facts.ack_later = true;
+                self.pending.ack_later = true;
             }
             return;
         }
-        self.facts.ack = true;
+        self.pending.ack = true;
         match up.reorder.keep(up.next, begin, parts, &mut net.pool) {
             Kept::Yes => net.counters.tcp_out_of_order += 1,
             Kept::PoolEmpty => net.counters.tcp_pool_empty += 1,
@@ -72,7 +72,7 @@ impl<S> Connection<S> {
 
     /// Hands what has arrived to the host: spilled bytes first, then the burst, then what was ahead of its turn, then
     /// the end of the stream.
-    pub(super) fn deliver<H: Host<Socket = S>, T: Transmit>(
+    pub(super) fn flush_to_host<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
@@ -82,19 +82,19 @@ impl<S> Connection<S> {
         };
         let up = &mut self.up;
         let pool = &mut ctx.net.pool;
-        while self.facts.writable
+        while self.pending.writable
             && let Some(front) = up.spill.front(pool)
         {
             match send(&mut up.queries, ctx.host, &mut ctx.net.counters, socket, &[front]) {
                 Ok(sent) => up.spill.pop(sent, pool),
-                Err(Failure::WouldBlock) => self.facts.writable = false,
+                Err(Failure::WouldBlock) => self.pending.writable = false,
                 Err(failure) => return Err(Ended::Failed(failure)),
             }
         }
         let gathered = core::mem::take(&mut up.gathered);
         if gathered > 0 {
             // What an event said of the room before is no longer so.
-            self.facts.writable = false;
+            self.pending.writable = false;
             let mut sent = 0;
             if up.spill.is_empty() {
                 sent = match send(&mut up.queries, ctx.host, &mut ctx.net.counters, socket, parts) {
@@ -135,7 +135,7 @@ impl<S> Connection<S> {
                 Ok(sent) => {
                     up.next += u32::try_from(sent).expect("at most a block");
                     up.reorder.advance(up.next, pool);
-                    self.facts.ack = true;
+                    self.pending.ack = true;
                 }
                 Err(Failure::WouldBlock) => break,
                 Err(failure) => return Err(Ended::Failed(failure)),
@@ -148,14 +148,14 @@ impl<S> Connection<S> {
             }
             up.next += 1;
             up.closed = true;
-            self.facts.ack = true;
+            self.pending.ack = true;
             self.active_close = self.down.fin.is_some();
         }
         Ok(())
     }
 
     /// Moves the window's right edge, and sees to it that a guest that waits for it is told.
-    pub(super) fn widen<H: Host<Socket = S>>(&mut self, id: FlowId, host: &mut H, net: &mut Net) {
+    pub(super) fn update_window<H: Host<Socket = S>>(&mut self, id: FlowId, host: &mut H, net: &mut Net) {
         let Some(socket) = &mut self.socket else { return };
         let up = &mut self.up;
         if up.closed || !up.spill.is_empty() {
@@ -182,10 +182,10 @@ impl<S> Connection<S> {
             up.promise = net.pool.promise();
             if up.promise.is_some() {
                 target = FIRST_WINDOW;
-            } else if target < HARDLY_ANY && !self.facts.writable {
+            } else if target < HARDLY_ANY && !self.pending.writable {
                 target = 0;
                 // Asking makes the host say once more all that is so.
-                if !core::mem::replace(&mut self.facts.watching, true) {
+                if !core::mem::replace(&mut self.pending.watching, true) {
                     host.tcp_watch_room(id, socket);
                 }
             }
@@ -193,7 +193,7 @@ impl<S> Connection<S> {
         up.want = up.want.latest(up.next + target);
         // RFC 9293 section 3.8.6.2.2: an update is worth a segment when it opens a good part of the window.
         if up.edge.past(up.next) < target / 2 {
-            self.facts.ack = true;
+            self.pending.ack = true;
         }
     }
 

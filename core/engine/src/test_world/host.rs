@@ -17,7 +17,7 @@ pub(crate) struct FakeHost {
     opened: usize,
     /// Sockets, receivers and contents of the datagrams that were sent.
     pub(crate) sent: Vec<(usize, SocketAddr, Vec<u8>)>,
-    /// Whether the host was kept from fragmenting, for each send.
+    /// True if the host was kept from fragmenting, one entry for each send.
     pub(crate) dont_fragment: Vec<bool>,
     /// Nobody can be connected to there.
     pub(crate) unreachable: Vec<SocketAddr>,
@@ -91,7 +91,7 @@ impl FakeHost {
         queues.problems.push_back((problem, payload.to_vec()));
     }
 
-    /// What was asked since the last look.
+    /// Returns the calls since the last call.
     pub(crate) fn take_calls(&mut self) -> Vec<String> {
         core::mem::take(&mut self.calls)
     }
@@ -147,7 +147,7 @@ pub(crate) const TROUBLE: Readiness = Readiness {
     ..READABLE
 };
 
-/// What received datagrams say.
+/// The IP header fields of received datagrams.
 const META: DatagramMeta = DatagramMeta {
     hop_limit: 57,
     traffic_class: 0,

@@ -41,7 +41,7 @@ impl FakeLink {
             .collect()
     }
 
-    /// What was sent since the last call, with checksums completed.
+    /// Returns the frames sent since the last call, with checksums completed.
     pub(crate) fn take(&mut self) -> Vec<Vec<u8>> {
         let frames = core::mem::take(&mut self.frames);
         let complete = |(offload, mut frame): (Offload, Vec<u8>)| {

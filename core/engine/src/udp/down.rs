@@ -14,7 +14,7 @@ use crate::host::Received;
 use crate::link::Room;
 use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
 
-/// What one receive came to.
+/// The result of one receive.
 enum Step {
     /// It cost so much of the quantum.
     Took(usize),
@@ -210,10 +210,10 @@ const QUANTUM: usize = 64 << 10;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// What a receive costs at least: a call takes its time however little it brings.
+/// The least cost of a receive: a call takes time even for few bytes.
 const LEAST_COST: usize = 512;
 
-/// What a receive costs that brought an error.
+/// The cost of a receive that returned an error.
 const ERROR_COST: usize = QUANTUM / 16;
 
 /// The longest datagram: IPv6's payload length is 16 bits and counts the UDP header.

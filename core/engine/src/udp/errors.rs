@@ -8,8 +8,8 @@ use super::gather::Run;
 use super::peers::Side;
 use crate::ctx::Ctx;
 use crate::host::Problem;
+use crate::icmp_errors::{self, QUOTED, Reported, Unsent};
 use crate::local::icmp_error::{self, Reason, Sent};
-use crate::problems::{self, QUOTED, Reported, Unsent};
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
@@ -19,7 +19,7 @@ impl<S> Udp<S> {
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Reported {
-        let reported = problems::report(
+        let reported = icmp_errors::report(
             &mut (&mut *self, ctx),
             |(udp, ctx), quote| ctx.host.problem(&mut udp.endpoints.at_mut(index).socket, quote),
             |(udp, ctx), problem, data| udp.pass_on(index, problem, data, ctx),
@@ -43,7 +43,7 @@ impl<S> Udp<S> {
             .find(&self.pool, self.owner(home), Side::Remote, remote);
         let written = match place {
             Some(place) => endpoint.peers.at(&self.pool, place).written_for(remote),
-            None if ctx.net.policy.shown(remote.ip()) == remote.ip() => remote,
+            None if ctx.net.policy.visible_client_addr(remote.ip()) == remote.ip() => remote,
             None => return,
         };
         let sent = Sent {
@@ -52,7 +52,7 @@ impl<S> Udp<S> {
             destination: written,
             payload_len: problem.payload_len,
         };
-        problems::tell(problem, sent, data, ctx);
+        icmp_errors::tell(problem, sent, data, ctx);
     }
 
     /// Tells the guest of a datagram that the host would not send. `parts` begin with it.
@@ -103,6 +103,6 @@ impl<S> Udp<S> {
     }
 }
 
-/// What every IPv4 host accepts (RFC 791), and every IPv6 path (RFC 8200 section 5).
+/// The packet that every IPv4 host accepts (RFC 791), and every IPv6 path (RFC 8200 section 5).
 const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;

@@ -28,11 +28,11 @@ pub struct Gather<'a> {
     pub(super) parts: ArrayVec<VolatileSlice<'a>, MAX_PARTS>,
 }
 
-/// What the gathered datagrams have in common.
+/// The fields that all gathered datagrams share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) heading: Heading,
-    /// Where they go.
+    /// The route.
     pub(super) route: Route,
     /// Bytes of each datagram but the last.
     pub(super) segment: usize,
@@ -56,7 +56,7 @@ pub(super) struct Route {
     /// Slot of the socket, and its life.
     pub(super) index: u32,
     pub(super) generation: u16,
-    /// Where to, unless the socket is connected.
+    /// The destination, unless the socket is connected.
     pub(super) to: Option<SocketAddr>,
     /// Our address to send from, where it matters.
     pub(super) from: Option<IpAddr>,
@@ -121,7 +121,7 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// How many datagrams `len` bytes are; an empty one is one too.
+/// Returns the number of datagrams in `len` bytes; an empty one counts.
 pub(super) fn datagrams(len: usize, segment: usize) -> usize {
     match segment {
         0 => 1,

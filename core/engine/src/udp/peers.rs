@@ -1,4 +1,4 @@
-//! Whom a guest's endpoint talks with, and under which address the guest knows them.
+//! Peers of a guest's endpoint, and the addresses by which the guest knows them.
 
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};
@@ -9,15 +9,15 @@ use hashbrown::HashTable;
 use crate::Instant;
 use crate::table::{Secret, Table};
 
-/// How long an address may answer after the guest sent to it (RFC 4787 REQ-5).
+/// The time for which an address may answer after the guest sent to it (RFC 4787 REQ-5).
 pub(super) const MEMORY: Duration = Duration::from_secs(120);
 
-/// Peers in the pool of one worker that the guest has sent to first, beyond the first peer of each endpoint; and as many
-/// strangers, which have sent to the guest first.
+/// Peers in the pool of one worker that the guest has sent to first, beyond the first peer of each endpoint; and as
+/// many strangers, which have sent to the guest first.
 pub(super) const POOL: usize = 65_536;
 
-/// Peers of one kind, which are evicted for others of their kind only: a flood of strangers costs the guest no peer that it
-/// has chosen itself, and one at a published port costs the clients of other ports nothing.
+/// Peers of one kind, which are evicted for others of their kind only: a flood of strangers costs the guest no peer
+/// that it has chosen itself, and one at a published port costs the clients of other ports nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     /// The guest has sent to them first.
@@ -68,12 +68,12 @@ impl Peer {
         now.since(self.used) <= MEMORY
     }
 
-    /// What the guest knows `remote` by, which is this peer or a port of it.
+    /// Returns the guest's address for `remote`, which is this peer or a port of it.
     pub(super) fn written_for(&self, remote: SocketAddr) -> SocketAddr {
         at_port(self.written, remote)
     }
 
-    /// Where a datagram goes that the guest wrote to `written`, which is this peer or a port of it.
+    /// Returns the destination of a datagram that the guest sent to `written`, which is this peer or a port of it.
     pub(super) fn remote_for(&self, written: SocketAddr) -> SocketAddr {
         at_port(self.remote, written)
     }
@@ -117,7 +117,7 @@ pub(super) struct Peers {
     pooled: bool,
 }
 
-/// Where a peer's record is.
+/// The place of a peer's record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     First,
@@ -208,8 +208,8 @@ impl Peers {
     }
 }
 
-/// The peers of all endpoints, beyond each one's first. When a group's share is full, the peer of that group that was not
-/// used for longest is evicted.
+/// The peers of all endpoints, beyond each one's first. When a group's share is full, the peer of that group that was
+/// not used for longest is evicted.
 #[derive(Debug)]
 pub(super) struct Pool {
     /// Sockets of published ports.

@@ -9,12 +9,12 @@ use super::{BESIDE, Endpoint, Udp};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
-use crate::peers::FlowKey;
+use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// Takes over the socket of a published port. Its endpoint never expires and is never given up; one that the guest has
-    /// made itself gives way to it.
+    /// Takes over the socket of a published port. Its endpoint never expires and is never given up; one that the guest
+    /// has made itself gives way to it.
     ///
     /// # Errors
     /// The host did not hand the socket over, or the guest's port has as many as there can be.
@@ -24,7 +24,7 @@ impl<S> Udp<S> {
         published: Published,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
-        self.cede(published, ctx);
+        self.yield_port(published, ctx);
         let Some(guest) = guest(published, ctx.net) else {
             return Ok(());
         };
@@ -33,7 +33,11 @@ impl<S> Udp<S> {
     }
 
     /// The endpoint behind a published port goes, unless it is a published port's.
-    pub fn cede<H: Host<Socket = S>, T: Transmit>(&mut self, published: Published, ctx: &mut Ctx<'_, H, T>) {
+    pub fn yield_port<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        published: Published,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         let guest = guest(published, ctx.net);
         if let Some(index) = guest.and_then(|guest| self.endpoints.find(&(guest, 0)))
             && self.endpoints.at(index).published.is_none()
@@ -42,8 +46,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Gives the socket of a published port back. Others that lead to the same port of the guest's move up: what is known of
-    /// the clients that came in by them is forgotten, as it was kept in the first one's place.
+    /// Gives the socket of a published port back. Others that lead to the same port of the guest's move up: what is
+    /// known of the clients that came in by them is forgotten, as it was kept in the first one's place.
     pub fn unpublish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -107,7 +111,7 @@ impl<S> Udp<S> {
         Ok(())
     }
 
-    /// The socket by which the endpoint at `home` sends to somebody new: the first one that can reach there, for a
+    /// The socket by which the endpoint at `home` sends to a new peer: the first one that can reach there, for a
     /// socket that is bound to a loopback address cannot leave the host, nor any other reach loopback.
     pub(super) fn way_out(&self, home: u32, remote: SocketAddr, net: &Net) -> Option<u32> {
         let reaches = |index: u32| {
@@ -137,7 +141,7 @@ impl<S> Udp<S> {
         let remote = received.from;
         let owner = self.owner(home);
         let group = Group::of_strangers(self.endpoints.at(home).published);
-        let written = match net.policy.shown(remote.ip()) {
+        let written = match net.policy.visible_client_addr(remote.ip()) {
             shown if shown == remote.ip() => remote,
             gateway => self.fresh_port(home, gateway, net, now)?,
         };
@@ -156,7 +160,7 @@ impl<S> Udp<S> {
         Some(written)
     }
 
-    /// A port of the gateway that stands for nobody else towards the guest's port, or for somebody whose time is over.
+    /// A port of the gateway that stands for no other client towards the guest's port, or for one that has expired.
     fn fresh_port(&self, home: u32, gateway: IpAddr, net: &mut Net, now: Instant) -> Option<SocketAddr> {
         // What is beside has peers of its own, under the same names.
         let (guest, _) = *self.endpoints.key(home);
@@ -183,6 +187,6 @@ fn guest(published: Published, net: &Net) -> Option<SocketAddr> {
 const EPHEMERAL: u16 = 0xc000;
 const EPHEMERAL_MASK: u32 = 0x3fff;
 
-/// Ports tried for a client that appears as the gateway: with nine of ten taken one in a thousand is refused, and a flood
-/// of clients costs the others little.
+/// Ports tried for a client that appears as the gateway: with nine of ten taken one in a thousand is refused, and a
+/// flood of clients costs the others little.
 const PORT_TRIES: u32 = 64;

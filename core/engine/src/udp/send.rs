@@ -5,10 +5,10 @@ use vm_memory::VolatileSlice;
 use super::Udp;
 use super::gather::{Heading, Run, range};
 use crate::ctx::Ctx;
-use crate::gate;
+use crate::egress_check;
 use crate::host::DatagramMeta;
+use crate::icmp_errors::{self, Unsent};
 use crate::local::icmp_error;
-use crate::problems::{self, Unsent};
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
@@ -80,8 +80,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Sends what is too big for the host's interface as the host itself would have, where [`NarrowPaths`] admits that, and
-    /// has the guest's kernel learn what the path takes.
+    /// Sends what is too big for the host's interface as the host itself would have, where [`NarrowPaths`] admits that,
+    /// and has the guest's kernel learn what the path takes.
     ///
     /// [`NarrowPaths`]: crate::path_mtu::NarrowPaths
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
@@ -110,7 +110,7 @@ impl<S> Udp<S> {
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Unsent> {
-        problems::send(
+        icmp_errors::send(
             &mut (self, ctx),
             |(udp, ctx)| udp.send_once(run, segment, parts, ctx),
             |(udp, ctx)| udp.report_problems(run.route.index, ctx),
@@ -125,7 +125,7 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
         let meta = DatagramMeta {
-            hop_limit: gate::next_hop_limit(run.heading.meta.hop_limit),
+            hop_limit: egress_check::next_hop_limit(run.heading.meta.hop_limit),
             ..run.heading.meta
         };
         let socket = &mut self.endpoints.at_mut(run.route.index).socket;

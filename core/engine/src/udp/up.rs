@@ -10,10 +10,10 @@ use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
 use super::peers::{Group, Peer, Place, Side};
 use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
-use crate::ctx::Ctx;
-use crate::gate::Packet;
+use crate::ctx::{Ctx, Routed};
+use crate::egress_check::Packet;
 use crate::host::DatagramMeta;
-use crate::peers::FlowKey;
+use crate::siblings::FlowKey;
 use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
@@ -70,7 +70,7 @@ impl<S> Udp<S> {
             return;
         };
         // They may be another flow's than the one at hand.
-        if !ctx.survives(|ctx| self.send(&run, &gather.parts, ctx)) {
+        if !ctx.catch_panic(|ctx| self.send(&run, &gather.parts, ctx)) {
             let Route {
                 index, generation, ..
             } = run.route;
@@ -121,18 +121,19 @@ impl<S> Udp<S> {
     ) -> Option<Route> {
         let Heading { guest, written, .. } = *heading;
         let known = self.endpoints.find(&(guest, 0));
-        if known.is_none() && ctx.net.is_elsewhere(&FlowKey::Udp(guest), packet.frame) {
-            return None;
+        if known.is_none() {
+            let routed = ctx.net.hand_over_to_owner(&FlowKey::Udp(guest), packet.frame);
+            if routed == Routed::HandedOver {
+                return None;
+            }
         }
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let remote = match peer {
             // A peer may stand for every port, of which rules may forbid some.
             Some((.., peer)) if peer.came_in || ctx.net.policy.egress.is_open() => peer.remote_for(written),
-            Some(_) | None => SocketAddr::new(packet.judge(ctx)?, written.port()),
+            Some(_) | None => SocketAddr::new(packet.check_egress(ctx).ok()?, written.port()),
         };
-        if !packet.lives_on(remote.ip(), ctx) {
-            return None;
-        }
+        packet.check_hop_limit(remote.ip(), ctx).ok()?;
         if written.port() == 0 {
             ctx.net.counters.malformed += 1;
             return None;
@@ -156,7 +157,7 @@ impl<S> Udp<S> {
                 (index, index)
             }
         };
-        ctx.net.at_hand = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
+        ctx.net.current_flow = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
         let owner = self.owner(index);
         let endpoint = self.endpoints.at_mut(index);
         let from = match peer {
@@ -197,8 +198,8 @@ impl<S> Udp<S> {
         })
     }
 
-    /// A peer that the guest wrote to lately: its endpoint, which is the one at `home` or the one beside it, and where its
-    /// record is.
+    /// A peer that the guest wrote to lately: its endpoint, which is the one at `home` or the one beside it, and where
+    /// its record is.
     pub(super) fn fresh_peer(
         &self,
         home: u32,
@@ -229,13 +230,14 @@ impl<S> Udp<S> {
             // A worker without an endpoint of this family goes one beyond rather than have none.
             self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
         }
-        if ctx.net.is_full()
-            && !self.evict(ctx)
-            && !ctx.net.reclaim()
-            && nth == 0
-            && ctx.net.hand_to_evict(frame)
-        {
-            return None;
+        if ctx.net.is_full() {
+            let has_slot = self.evict(ctx) || ctx.net.reclaim();
+            if !has_slot && nth == 0 {
+                let routed = ctx.net.hand_over_to_evict(frame);
+                if routed == Routed::HandedOver {
+                    return None;
+                }
+            }
         }
         if !ctx.net.admit(ctx.now) {
             return None;
@@ -243,7 +245,7 @@ impl<S> Udp<S> {
         // What is beside a published port's endpoint is on its worker, and the flow is that one's already.
         let is_home = nth == 0;
         if is_home && let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
-            ctx.net.is_of(winner, frame);
+            ctx.net.hand_over(winner, frame);
             return None;
         }
         let mut opened = self.open_socket(guest.ip(), ctx);
@@ -284,7 +286,7 @@ impl<S> Udp<S> {
 /// Connects the socket while there is one peer only, and disconnects it for a second one. Says whether the socket leads
 /// to `remote` by itself.
 ///
-/// A connected socket hears its peer's one address and port and nobody else, which is right only where the filter says
+/// A connected socket receives from its peer's one address and port only, which is right only where the filter says
 /// the same: elsewhere it would keep out senders that the filter admits, and hide from the counters those that it does
 /// not.
 fn connect<H: Host, T: Transmit>(

@@ -10,7 +10,7 @@ const META: DatagramMeta = DatagramMeta {
     dont_fragment: false,
 };
 
-/// What the guest puts together from the frames: the IP header's meaning and the UDP datagram.
+/// The datagram that the guest reassembles from the frames: the IP header's meaning and the UDP datagram.
 fn whole(frames: &[Vec<u8>]) -> (frame::Ip, Vec<u8>) {
     let mut first = None;
     let mut content: Vec<u8> = vec![];

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pontoon_engine::WorkerId;
-use pontoon_engine::peers::FlowKey;
+use pontoon_engine::siblings::FlowKey;
 
 /// Locks that the keys are spread over: many times as many as workers, so that two seldom meet.
 const SHARDS: usize = 64;

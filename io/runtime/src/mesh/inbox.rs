@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 use pontoon_engine::Frame;
-use pontoon_engine::peers::Handed;
+use pontoon_engine::siblings::Handed;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
 use rustix::event::{EventfdFlags, eventfd};

@@ -188,10 +188,10 @@ fn limits_are_of_all_together() {
     assert_eq!((one.flows(), two.flows()), (1, 1));
 
     let at = |seconds: u64| Instant(seconds * 1_000_000_000 + 5);
-    let taken = [one, two, one].map(|member| member.within_rate(2, at(7)));
+    let taken = [one, two, one].map(|member| member.count_against_rate(2, at(7)));
     assert_eq!(taken, [true, true, false]);
     assert_eq!(
-        [one, two, two].map(|member| member.within_rate(2, at(8))),
+        [one, two, two].map(|member| member.count_against_rate(2, at(8))),
         [true, true, false]
     );
 }
@@ -212,14 +212,14 @@ fn the_guests_address_and_the_end_are_seen_by_all() {
 }
 
 #[test]
-fn fragments_of_one_datagram_have_one_keeper_and_datagrams_many() {
+fn fragments_of_one_datagram_have_one_reassembler_and_datagrams_many() {
     let members = members(4, MAC).unwrap();
     let ip = |last: u8| IpAddr::from([192, 0, 2, last]);
     let mut seen = [0; 4];
     for id in 0..400 {
-        let keeper = members[0].keeper(ip(1), ip(2), id);
-        assert_eq!(members[3].keeper(ip(1), ip(2), id), keeper);
-        seen[usize::from(keeper.0)] += 1;
+        let reassembler = members[0].reassembler(ip(1), ip(2), id);
+        assert_eq!(members[3].reassembler(ip(1), ip(2), id), reassembler);
+        seen[usize::from(reassembler.0)] += 1;
     }
     assert!(seen.iter().all(|count| *count > 40), "{seen:?}");
 }

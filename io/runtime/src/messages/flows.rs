@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pontoon_engine::Token;
 use pontoon_engine::egress::Protocol;
-use pontoon_engine::inspect::{Flow, Page, Traffic};
+use pontoon_engine::flow_dump::{Flow, Page, Traffic};
 
 /// Which page of whose flows is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a kernel boots with (Linux `Documentation/driver-api/early-userspace/buffer-format.rst`, "newc").
+//! An initramfs (Linux `Documentation/driver-api/early-userspace/buffer-format.rst`, "newc").
 
 /// An archive in the making.
 #[derive(Default)]

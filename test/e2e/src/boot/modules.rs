@@ -81,7 +81,7 @@ fn load(
     Ok(())
 }
 
-/// What a module says that it needs, in its section `.modinfo`.
+/// Returns a module's dependencies, from its section `.modinfo`.
 fn needs(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|bytes| bytes == KEY) else {

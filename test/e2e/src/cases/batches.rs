@@ -105,7 +105,7 @@ fn send(guest: &mut Running, port: u16, to: SocketAddr, size: u16, count: usize,
     expect(&guest.ask(&line)?, "ok")
 }
 
-/// How many datagrams of a flow arrive together.
+/// Returns the mean number of a flow's datagrams that arrive together.
 fn mean_batch(guest: &mut Running, port: u16, receiver: &UdpSocket) -> Result<f64> {
     let to = receiver.local_addr()?;
     std::thread::scope(|scope| {

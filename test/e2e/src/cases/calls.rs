@@ -1,4 +1,4 @@
-//! What the engine asks of the host's kernel, call by call.
+//! The engine's system calls, counted.
 
 use std::net::SocketAddr;
 use std::path::Path;

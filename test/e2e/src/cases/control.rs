@@ -70,13 +70,13 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// What `pontoon ctl` prints.
+    /// Returns the output of `pontoon ctl`.
     fn ctl(&self, words: &[&str]) -> Result<String> {
         let mut command = self.context.program.command()?;
         process::output(command.args(["ctl", "--control", SOCKET]).args(words))
     }
 
-    /// Whether the guest reaches the server.
+    /// Returns true if the guest reaches the server.
     fn reaches(&mut self) -> Result<bool> {
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
@@ -103,7 +103,7 @@ fn stats(context: &Context) -> Result<()> {
         ("metrics", "pontoon_sandbox_layer{layer=\"seccomp\"} 1\n"),
         ("metrics", "pontoon_sandbox_refused_total{worker=\"0\"} 0\n"),
         ("metrics", "pontoon_tcp_connect_seconds_count{worker=\"0\"} 1\n"),
-        ("metrics", "pontoon_batch_frames_bucket{le=\"+Inf\",worker=\"0\"}"),
+        ("metrics", "pontoon_batch_frames_bucket{worker=\"0\",le=\"+Inf\"}"),
     ] {
         let url = format!("http://pontoon/{path}");
         let text =
@@ -296,6 +296,6 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What curl ends with whose connection is closed: CURLE_COULDNT_CONNECT where it is at once, CURLE_GOT_NOTHING,
+/// Exit statuses of a curl whose connection is closed: CURLE_COULDNT_CONNECT where it is at once, CURLE_GOT_NOTHING,
 /// CURLE_SEND_ERROR and CURLE_RECV_ERROR.
 const CUT_OFF: [&str; 4] = ["7", "52", "55", "56"];

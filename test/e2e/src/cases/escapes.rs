@@ -1,4 +1,4 @@
-//! What whoever takes the engine over can do with it: system calls from inside, one by one.
+//! Limits of an attacker who controls the engine: system calls from inside, one by one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::sandbox::idle;
 use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::counters::Counters;
-use crate::inject::{Answer, Puppet};
+use crate::inject::{Answer, TracedProcess};
 use crate::network::Network;
 use crate::process;
 
@@ -73,8 +73,8 @@ fn escapes(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
     let (mut running, engine) = idle(&network, context, &talk)?;
-    let mut puppet = Puppet::take(engine)?;
-    let text = puppet.text();
+    let mut traced = TracedProcess::take(engine)?;
+    let text = traced.text();
     let here = i64::from(libc::AT_FDCWD).cast_unsigned();
     let socket = |family: libc::c_int| vec![family.unsigned_abs().into(), libc::SOCK_DGRAM as u64, 0];
     let signal = libc::SIGTERM as u64;
@@ -196,11 +196,11 @@ fn escapes(context: &Context) -> Result<()> {
     .chain(OPTIONS.map(|(name, level, option)| (name, libc::SYS_setsockopt, option_of(level, option), "")))
     .collect();
     for (name, number, arguments, text) in &attempts {
-        let answer = puppet.call(*number, arguments, text)?;
+        let answer = traced.call(*number, arguments, text)?;
         eprintln!("{name}: {answer:?}");
         ensure!(answer == EPERM, "{name}: {answer:?}");
     }
-    let answer = puppet.call(
+    let answer = traced.call(
         libc::SYS_setsockopt,
         &option_of(libc::SOL_SOCKET, libc::SO_OOBINLINE),
         "",
@@ -209,12 +209,12 @@ fn escapes(context: &Context) -> Result<()> {
         answer == Answer::Result(-i64::from(libc::EBADF)),
         "an option that flows need: {answer:?}"
     );
-    let answer = puppet.call(libc::SYS_clone3, &[text, 64], "")?;
+    let answer = traced.call(libc::SYS_clone3, &[text, 64], "")?;
     ensure!(
         answer == Answer::Result(-i64::from(libc::ENOSYS)),
         "clone3: {answer:?}"
     );
-    puppet.release()?;
+    traced.release()?;
     // It went on as if nothing had happened, and has counted.
     let server = tcp_server(&network, Family::V4)?;
     let round = format!("{} guest tcp {server} connects 1", crate::run::own_path());
@@ -240,8 +240,8 @@ fn deadly(context: &Context) -> Result<()> {
     ];
     for (name, number, arguments, text) in attempts {
         let (mut running, engine) = idle(&network, context, &talk()?)?;
-        let mut puppet = Puppet::take(engine)?;
-        let answer = puppet.call(number, &arguments, text)?;
+        let mut traced = TracedProcess::take(engine)?;
+        let answer = traced.call(number, &arguments, text)?;
         eprintln!("{name}: {answer:?}");
         ensure!(answer == Answer::Killed(libc::SIGSYS), "{name}: {answer:?}");
         process::wait_until("another engine is there", Duration::from_secs(1), || {

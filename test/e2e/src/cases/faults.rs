@@ -15,7 +15,7 @@ use crate::process::{self, Process};
 use crate::run::{Running, own_path};
 use crate::strace::{self, Strace};
 
-/// What goes on while calls fail.
+/// Traffic while calls fail.
 #[derive(Clone, Copy)]
 enum Traffic {
     /// Connections of the guest's.

@@ -13,7 +13,7 @@ use crate::guest::tcp;
 use crate::network::Network;
 use crate::{process, server};
 
-/// What the guest sends, over what, and a counter that says that it was taken note of.
+/// Kinds of floods, each with its address family and a counter that shows that it was received.
 const FLOODS: [(&str, Family, &str); 8] = [
     ("refused", Family::V4, "tcp_connect_failed"),
     ("pending", Family::V6, "frames_up"),

@@ -12,7 +12,7 @@ use crate::process;
 use crate::run::Running;
 use crate::server;
 
-/// What the servers listen on.
+/// Port of the servers.
 const PORT: u16 = 7000;
 
 pub(super) fn cases() -> Vec<Case> {

@@ -1,4 +1,4 @@
-//! What it costs to do nothing, and to begin.
+//! Costs of an idle program, and of its start.
 
 use std::time::{Duration, Instant};
 

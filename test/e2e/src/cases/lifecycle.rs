@@ -13,7 +13,7 @@ use super::{expect, icmp, talk, tcp_server, wanted};
 use crate::case::{Caller, Case, Context, Family, Outcome};
 use crate::guest::tcp;
 use crate::network::Network;
-use crate::process::{self, Process};
+use crate::process::{self, Process, Stopwatch};
 use crate::run::Running;
 use crate::sys;
 
@@ -159,19 +159,22 @@ fn init_killed(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// How often the engine is killed: `PONTOON_KILLS`, or twice.
+/// Returns the number of times that the engine is killed: `PONTOON_KILLS`, or 2.
 fn kills() -> u32 {
     wanted("PONTOON_KILLS", 2)
 }
 
-/// From one death to the next, so that no three come in ten seconds.
+/// Time from one kill to the next, so that no three exits are within ten seconds.
 const BETWEEN_KILLS: Duration = Duration::from_millis(5_100);
 
-/// How long nobody may have to wait for another engine.
+/// Longest time from the engine's exit until the next one serves a client, on a machine with idle CPUs.
 const REPLACED: Duration = Duration::from_millis(200);
 
-/// Another engine takes its place, for new flows and for the clients of published ports, which nobody refuses meanwhile.
-/// The flows that it had end. All the while the guest keeps it busy.
+/// The same on any machine.
+const REPLACED_UNDER_LOAD: Duration = Duration::from_secs(2);
+
+/// Another engine serves new flows and the clients of published ports, none of which is refused meanwhile. The flows of
+/// the killed engine end. The guest sends bulk data throughout.
 fn engine_killed(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -192,14 +195,16 @@ fn engine_killed(context: &Context) -> Result<()> {
         held.read_exact(&mut [0; 5])?;
         let engine = context.program.engine()?;
         let killed = Instant::now();
+        let restart = Stopwatch::start();
         engine.signal(Signal::KILL)?;
         network
             .server()
             .enter(|| tcp::command(published, &["connects", "1"]))?;
-        slowest[0] = slowest[0].max(killed.elapsed());
-        let asked = Instant::now();
+        let published_took = restart.within(REPLACED, REPLACED_UNDER_LOAD)?;
+        slowest[0] = slowest[0].max(published_took);
+        let connection = Stopwatch::start();
         expect(&running.ask(&connect)?, "ok")?;
-        slowest[1] = slowest[1].max(asked.elapsed());
+        slowest[1] = slowest[1].max(connection.within(REPLACED, REPLACED_UNDER_LOAD)?);
         held.set_read_timeout(Some(Duration::from_secs(2)))?;
         let end = sys::uninterrupted(|| held.read(&mut [0]));
         ensure!(
@@ -215,7 +220,6 @@ fn engine_killed(context: &Context) -> Result<()> {
         slowest[0],
         slowest[1]
     );
-    ensure!(slowest.iter().all(|took| *took <= REPLACED), "{slowest:?}");
     drop(running);
     nothing_left()
 }

@@ -181,7 +181,7 @@ fn reserved_ports(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// What is too fast waits, up and down, and none of it is lost.
+/// Traffic beyond the rate is delayed, up and down, and none of it is lost.
 fn bandwidth(context: &Context, family: Family) -> Result<()> {
     const LEN: u64 = 5_000_000;
     let network = Network::new(context)?;

@@ -106,7 +106,7 @@ fn provoke(lines: usize) -> Result<()> {
     Ok(())
 }
 
-/// What is too much is dropped, and counted once the log is read again.
+/// Excess lines are dropped, and counted once the log is read again.
 fn reader_stalls(context: &Context) -> Result<()> {
     let (read, write) = rustix::pipe::pipe()?;
     rustix::pipe::fcntl_setpipe_size(&write, 4096)?;

@@ -1,4 +1,4 @@
-//! Whether waiting takes from others what they need.
+//! Effects of waiting workers on other processes.
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use crate::case::{Case, Context, Family};
 use crate::network::{self, Network};
 use crate::server;
 
-/// What the servers at the far end listen on.
+/// Port of the servers at the far end.
 const PORT: u16 = 7000;
 
 pub(super) fn cases() -> Vec<Case> {

@@ -45,7 +45,7 @@ fn guest(network: &Network<'_>, protocol: &str, family: Family, publish: &str) -
         .listening()
 }
 
-/// What the guest answers to a client in the second namespace.
+/// Returns the guest's response to a client in the second namespace.
 fn ask(network: &Network<'_>, to: SocketAddr, words: &[&str]) -> Result<String> {
     network.server().enter(|| tcp::command(to, words))
 }

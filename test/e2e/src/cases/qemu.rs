@@ -60,15 +60,15 @@ const SLAAC: &str = "turns=0; until ip -6 route show default | grep -q via || [ 
 const DHCLIENT: &str = "dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /dhclient -e SAID=/tmp/dhcp6 eth0 \
     </dev/null >/dev/console 2>&1; cat /tmp/dhcp6 || echo failed";
 
-/// How many of four offloads the guest has: checksums both ways, and segmentation of TCP over IPv4 and IPv6.
+/// Counts the guest's offloads, of four: checksums both ways, and segmentation of TCP over IPv4 and IPv6.
 const OFFLOADS: &str = "ethtool -k eth0 | tee /dev/console | grep -c -e '^rx-checksumming: on' \
     -e '^tx-checksumming: on' -e 'tx-tcp-segmentation: on' -e 'tx-tcp6-segmentation: on'";
 
-/// How many of four queues have carried some frames.
+/// Counts the queues, of four, that have carried some frames.
 const QUEUES: &str = "ethtool -S eth0 | tee /dev/console \
     | awk '/[rt]x_queue_[01]_packets/ { used += $2 > 100 } END { print used }'";
 
-/// What people read, with the command lines that they copy.
+/// The manual, with the command lines that users copy.
 const MANUAL: &str = include_str!("../../../../docs/vm.md");
 
 /// A client in the guest, and its answer.

@@ -1,4 +1,4 @@
-//! Who may be reached: every class of address, by TCP, UDP and ICMP, from a guest that builds its frames itself.
+//! Reachability of every class of address, by TCP, UDP and ICMP, from a guest that builds its frames itself.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::case::{Case, Context, Family};
 use crate::network::{self, Network};
 use crate::server;
 
-/// What the servers of host and far end listen on.
+/// Port of the servers of host and far end.
 const PORT: u16 = 7000;
 
 /// Refused with every flag.
@@ -97,7 +97,7 @@ pub(super) fn cases() -> Vec<Case> {
     flags.into_iter().flat_map(case).chain(metadata).collect()
 }
 
-/// What flags open, besides the world.
+/// Destinations that flags open, besides the world.
 #[derive(Clone, Copy)]
 struct Opens {
     /// The host's loopback, as the gateway.

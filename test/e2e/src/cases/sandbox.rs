@@ -1,4 +1,4 @@
-//! What the engine has given up.
+//! Privileges that the engine has dropped.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -185,7 +185,7 @@ fn refusals(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What the sandbox may add to the time that a command takes.
+/// Limit on the time that the sandbox adds to a command's.
 const START_COST: Duration = Duration::from_millis(10);
 
 /// A command that does nothing, with the sandbox and without, in turn.

@@ -27,7 +27,7 @@ const RULES: [(&str, &str); 2] = [
 /// A UDP endpoint is there for 120 s after its last datagram, and one a second comes up.
 const ENDPOINTS: u64 = 150;
 
-/// What pools and the allocator may have taken later than in the first third, in KiB.
+/// Growth of pools and the allocator that is accepted after the first third, in KiB.
 const SETTLING_KIB: u64 = 8 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -112,7 +112,7 @@ fn clients(network: &Network<'_>, end: Instant) -> Result<()> {
     Ok(())
 }
 
-/// What all processes of the program have.
+/// Resources of all processes of the program.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     resident_kib: u64,

@@ -85,7 +85,7 @@ fn answers(tender: &str, requests: u32) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Where the tender and the unikernel are: beside this program, or beside the directory that it was built in.
+/// Returns the directory of the tender and the unikernel: this program's, or the one beside its build directory.
 fn directory(tender: &str) -> Option<PathBuf> {
     let own = PathBuf::from(run::own_path());
     let mut directories = own.ancestors().skip(1).take(2).map(|above| above.join("solo5"));
@@ -232,7 +232,7 @@ fn is_arp(frame: &Frame<'_>) -> bool {
     frame.head.get(12..ETHERNET) == Some(&[8, 6])
 }
 
-/// Whether it is the whole answer to the request with this number.
+/// Checks that it is the whole response to the request with this number.
 fn check(frame: &Frame<'_>, content: &Pattern, number: u32) -> Result<()> {
     let mut bytes = vec![0; frame.len];
     frame.copy(0, &mut bytes);

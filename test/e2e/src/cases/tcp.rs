@@ -1,4 +1,4 @@
-//! What TCP means, end to end.
+//! TCP's semantics, end to end.
 
 use anyhow::{Result, ensure};
 

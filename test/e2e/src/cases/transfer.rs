@@ -35,7 +35,7 @@ fn http(network: &Network<'_>, family: Family, repositories: Option<PathBuf>) ->
     Ok(format!("http://{}", host(address.ip())))
 }
 
-/// What arrives has the hash of what the server was told to send.
+/// Received content has the hash of the content that the server sends.
 fn fetch(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let url = http(&network, family, None)?;
@@ -48,7 +48,7 @@ fn fetch(context: &Context, family: Family) -> Result<()> {
     expect(&got, process::join(wanted)?.trim_end())
 }
 
-/// What the server takes has the hash of the file.
+/// Content that the server receives has the hash of the file.
 fn upload(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let url = http(&network, family, None)?;

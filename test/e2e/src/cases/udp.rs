@@ -50,7 +50,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// What is behind the host.
+/// The path behind the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Path {
     /// A link that takes what any IP packet can be.

@@ -12,13 +12,13 @@ use crate::case::{Caller, Case, Context, Family};
 use crate::network::Network;
 use crate::run::own_path;
 
-/// Where the kernel's side is.
+/// Device file of vhost-net.
 const DEVICE: &str = "/dev/vhost-net";
 
 /// Options of `pontoon run`.
 pub(super) const OPTIONS: [&str; 2] = ["--vhost-net", "on"];
 
-/// Whether this caller can have it.
+/// Returns true if this caller may open it.
 pub(super) fn is_there() -> bool {
     File::options().read(true).write(true).open(DEVICE).is_ok()
 }

@@ -26,13 +26,13 @@ use pontoon_vm_peer::tap_bridge::Faults;
 
 const GIB: u64 = 1 << 30;
 
-/// Where a guest asks for names.
+/// Address of a guest's resolver.
 pub(super) const DNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 
-/// What a guest's DHCPv4 client is given.
+/// The lease of a guest's DHCPv4 client.
 pub(super) const DHCP4: &str = "dhcp4 10.0.2.15/24 10.0.2.2 10.0.2.3 1500";
 
-/// What a guest's DHCPv6 client is given.
+/// The lease of a guest's DHCPv6 client.
 pub(super) const DHCP6: &str = "dhcp6 fd70:6f6e:746f::15 fd70:6f6e:746f::3";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -432,8 +432,8 @@ fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
     }
 }
 
-/// Who waits for the machine to say something, and the machine itself, have a network again from another engine; the
-/// connection on which the machine only listens is reset.
+/// After the engine is killed, clients of published ports and the machine have a network again from another engine; a
+/// connection on which the machine only receives is reset.
 fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
     let (network, vm) = start(context, framing, &["--require-sandbox", "-p", "8080:80"])?;
     let server = tcp_server(&network, Family::V4)?;

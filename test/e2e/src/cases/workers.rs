@@ -72,8 +72,8 @@ fn accepted(context: &Context, family: Family) -> Result<()> {
     counters.expect("tcp_unknown", 0)
 }
 
-/// Where the hash says, these flows began, so that nothing needs to be handed over: the simulated network has frames of
-/// such flows arrive anywhere.
+/// These flows began at the worker that the hash selects, so that no frame is forwarded between workers. In the simulated
+/// network frames of such flows arrive at any worker.
 fn opened(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;

@@ -15,7 +15,7 @@ use super::raw::packet::{Packet, Transport};
 use super::{say, tcp};
 use crate::case::Family;
 
-/// How long a flood lasts.
+/// Duration of a flood.
 const TIME: Duration = Duration::from_secs(3);
 
 /// When round trips must be as they were, after the flood's end.
@@ -30,7 +30,7 @@ const NOISE: u128 = 1000;
 /// Measurements at most. What else the machine does disturbs one now and then; what a flood does to a flow shows in each.
 const TRIES: u32 = 3;
 
-/// What floods: the frames' makers, from a running number.
+/// Kinds of frames of a flood, built from a running number.
 #[derive(Clone, Copy)]
 enum Kind {
     /// SYNs to ports where nobody listens.

@@ -109,7 +109,7 @@ impl Wire {
         Ok(())
     }
 
-    /// What comes in within `time`.
+    /// Receives frames for `time`.
     fn collect(&self, time: Duration, mut take: impl FnMut(&[u8])) {
         let start = Instant::now();
         let mut buffer = vec![0; 1 << 17];

@@ -1,4 +1,4 @@
-//! What the guest's network looks like, asked of the kernel.
+//! The guest's network configuration, as the kernel reports it.
 
 use std::net::IpAddr;
 use std::process::Command;

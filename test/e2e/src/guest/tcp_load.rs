@@ -247,7 +247,7 @@ fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
     say("ok")
 }
 
-/// Who closes its half first.
+/// The side that closes its half first.
 #[derive(PartialEq, Eq)]
 enum First {
     Guest,

@@ -14,7 +14,7 @@ use crate::server::stun;
 use crate::server::udp::{MAX_BYTES, SEED};
 use crate::sys;
 
-/// How long an answer may take.
+/// Limit on the time until a response arrives.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Datagrams of one send of `segments`: a frame holds so many of 1500 bytes.

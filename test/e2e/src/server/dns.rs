@@ -12,7 +12,7 @@ pub(crate) const AAAA: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x
 /// Strings of 250 bytes that `big.test` answers with.
 const BIG_STRINGS: usize = 15;
 
-/// What a client without EDNS takes over UDP.
+/// Limit of UDP responses to clients without EDNS (RFC 1035 section 4.2.1).
 const PLAIN_BYTES: usize = 512;
 
 pub(crate) fn start(address: SocketAddr) -> Result<()> {
@@ -86,7 +86,7 @@ fn answer(query: &[u8]) -> Option<(Vec<u8>, usize)> {
     Some((response, limit))
 }
 
-/// Where the first question ends.
+/// Returns the offset behind the first question.
 fn question_end(message: &[u8]) -> Option<usize> {
     let mut at = 12;
     while *message.get(at)? != 0 {

@@ -14,7 +14,7 @@ pub(crate) const SEED: u64 = 53;
 /// Largest payload of a datagram over IPv4.
 pub(crate) const MAX_BYTES: usize = 65_507;
 
-/// How often [`echo_all`] looks whether it is done.
+/// Interval at which [`echo_all`] checks for its end.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,

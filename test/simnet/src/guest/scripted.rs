@@ -19,7 +19,7 @@ use peer::Peer;
 
 pub use peer::Mischief;
 
-/// How the guest's TCP is set up.
+/// Configuration of the guest's TCP.
 #[derive(Clone, Debug)]
 pub struct ScriptedPlan {
     /// Its maximum segment size.
@@ -36,7 +36,7 @@ pub struct ScriptedPlan {
     pub iss: u32,
     /// It acknowledges at once, not after a second segment or 40 ms.
     pub quick_ack: bool,
-    /// What else it does.
+    /// Its deviations from a well-behaved stack.
     pub mischief: Mischief,
 }
 
@@ -64,7 +64,7 @@ pub struct Scripted {
     doors: Vec<Door>,
     peers: Vec<Peer>,
     output: Vec<Segment>,
-    /// What was put in by hand.
+    /// Packets that a test has queued.
     extra: Vec<Packet>,
     /// ICMP messages and datagrams that came.
     icmp: Vec<Icmp>,

@@ -38,10 +38,10 @@ pub struct Smol {
     wrong: Vec<String>,
 }
 
-/// What the engine said, and how often its last bare acknowledgement came.
+/// State of the engine's segments, with the number of copies of its last bare acknowledgement.
 #[derive(Default)]
 struct Heard {
-    /// What the guest has acknowledged, and where its window ends.
+    /// The guest's last acknowledgement, and the right edge of its window.
     acknowledged: u32,
     allowed: u32,
     /// The guest's window scale.
@@ -145,7 +145,7 @@ impl Smol {
         self.sockets.add(tcp::Socket::new(receive, send))
     }
 
-    /// What makes smoltcp 0.14 stand still for ever, which is no matter of the engine's.
+    /// Detects frames that make smoltcp 0.14 stall for ever, which is not a defect of the engine.
     fn is_fatal(&mut self, frame: &[u8]) -> bool {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return false;
@@ -233,7 +233,7 @@ impl Heard {
     }
 }
 
-/// Where the window that a segment announces ends: those of SYNs are not scaled (RFC 7323 section 2.2).
+/// Returns the right edge of a segment's window: that of a SYN is not scaled (RFC 7323 section 2.2).
 fn edge(segment: &Segment, scale: u8) -> u32 {
     let shift = if segment.flags.has(Flags::SYN) { 0 } else { scale };
     segment.ack.wrapping_add(u32::from(segment.window) << shift)

@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::streams;
 use core::time::Duration;
 
-/// How far a connection has come.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// From outside, not yet in the listener's queue.
@@ -61,7 +61,7 @@ pub(super) struct Conn {
     dead: bool,
     /// The reset comes from the engine: the peer has yet to see it.
     reset_peer: bool,
-    /// What the next call on the socket fails with, once.
+    /// Error of the next call on the socket, returned once.
     error: Option<Failure>,
     /// The engine was told that there is no room (SOCK_NOSPACE): room will be an event.
     no_space: bool,
@@ -170,7 +170,7 @@ impl Conn {
         self.held = true;
     }
 
-    /// Whether this tick is the one that the connection waits for.
+    /// Takes the tick that the connection waits for; returns true if it is due.
     pub(super) fn due(&mut self, now: Instant) -> bool {
         let due = self.tick_at.is_some_and(|at| at <= now);
         if due {
@@ -179,7 +179,7 @@ impl Conn {
         due
     }
 
-    /// Whether a tick at `at` is to be put in: none earlier is.
+    /// Schedules a tick at `at` unless an earlier one is scheduled; returns true if it did.
     pub(super) fn wants(&mut self, at: Instant) -> bool {
         let wants = self.tick_at.is_none_or(|have| at < have);
         if wants {
@@ -294,7 +294,7 @@ impl Conn {
         next.map(|at| at.max(now + Duration::from_nanos(1)))
     }
 
-    /// What an edge-triggered poll says now.
+    /// Returns the events of an edge-triggered poll.
     pub(super) fn poll(&mut self, _now: Instant) -> Option<(FlowId, Readiness)> {
         let flow = self.flow.filter(|_| self.held)?;
         let ready = match self.phase {
@@ -473,7 +473,7 @@ impl Conn {
         }
     }
 
-    /// Whether nothing more will happen here.
+    /// Returns true if the connection has no further event.
     pub(super) fn done(&self) -> bool {
         match self.phase {
             Phase::Failed(_) => true,

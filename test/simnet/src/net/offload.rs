@@ -1,4 +1,4 @@
-//! What network cards do on either side: segments that follow each other become one frame, frames are cut again.
+//! Offloads of network cards: consecutive segments are merged into one frame (GRO), frames are segmented (GSO).
 
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
@@ -6,7 +6,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use crate::frames::{Datagram, Ether, Packet, Segment};
 use crate::rng::Rng;
 
-/// How the guest's side hands frames to the engine.
+/// Merging of the guest's segments before the engine receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merging {
     /// Segments are put together to at most this much data; 0: never.
@@ -125,8 +125,8 @@ impl Run {
         }
     }
 
-    /// Whether the segment became part of the run: the rules of GSO, where only the last part may be shorter or carry
-    /// FIN or PSH.
+    /// Merges the segment into the run; returns true if it did. By the rules of GSO only the last part may be shorter or
+    /// carry FIN or PSH.
     fn append(&mut self, next: &Segment) -> bool {
         let Packet::Tcp(run) = &mut self.packet else {
             return false;

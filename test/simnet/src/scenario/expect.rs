@@ -1,4 +1,4 @@
-//! How connections must end, given what both sides do.
+//! Expected end of connections, given the scripts of both sides.
 
 use super::{Connection, Opening, Scenario};
 use crate::app::{App, End, Outcome};
@@ -7,7 +7,7 @@ use crate::host::Answer;
 use crate::world::World;
 
 impl Scenario {
-    /// Whether every connection ended as its scripts say.
+    /// Checks that every connection ended as its scripts require.
     pub(super) fn judge<G: Guest>(&self, world: &World<G>) -> Result<(), String> {
         let guests = world.guest.reports();
         for connection in &self.connections {

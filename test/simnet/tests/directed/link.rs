@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the link rejects is offered again, by the timer if nothing else happens.
+/// Frames that the link rejects are offered again, by the timer if nothing else happens.
 #[test]
 fn a_link_that_rejects_frames() {
     let script = Script {

@@ -88,7 +88,7 @@ fn many_flows_to_hosts_that_do_not_read_exhaust_the_pool_and_lose_nothing() {
     assert!(run.counters.tcp_pool_empty > 0, "{:?}", run.counters);
 }
 
-/// What little room a socket has is offered once the kernel says that it counts as writable. What the host has to say lies
+/// Little room of a socket is used once the kernel reports the socket writable. Data of the host waits
 /// there meanwhile where the guest does not read either: that is no reason to look again.
 #[test]
 fn small_buffers_that_drain_slowly_while_the_pool_is_exhausted() {

@@ -1,4 +1,4 @@
-//! How connections end: FIN from either side, TIME_WAIT, resets.
+//! Ends of connections: FIN from either side, TIME_WAIT, resets.
 
 use super::*;
 
@@ -141,7 +141,7 @@ fn a_host_that_closes_and_then_resets() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
-/// What it closed with is no end then.
+/// The FIN before the reset does not end the stream.
 #[test]
 fn a_host_that_closes_and_resets_before_anybody_looks() {
     let patience = Duration::from_secs(2);

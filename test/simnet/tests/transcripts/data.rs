@@ -108,7 +108,7 @@ fn a_connection_may_end_in_the_midst_of_a_burst() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
-/// What fragments come to is handled there and then; data that the burst has gathered before is delivered by then.
+/// A reassembled datagram is handled at its last fragment; data that the burst has gathered before is delivered first.
 #[test]
 fn a_datagram_is_put_together_in_the_midst_of_a_burst() {
     let mut given = Given::open(Script::SINK);

@@ -1,4 +1,4 @@
-//! How the guest's connections begin, and segments that nobody sane sends meanwhile.
+//! Handshakes of the guest's connections, and invalid segments during them.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn a_handshake_may_end_with_data_and_fin() {
     given.quiet();
 }
 
-/// Where nothing scales the window, the last acknowledgement says nothing new but that the handshake is over.
+/// Without window scaling, the last acknowledgement of the handshake carries no other news.
 #[test]
 fn a_greeting_follows_the_handshake_at_once() {
     let mut given = Given::serving(Script::sending(100));

@@ -188,10 +188,14 @@ fn a_fin_that_cannot_be_delivered_does_not_hold_the_connection() {
 
 /// A world with room for `room` connections, full of half-closed ones.
 fn full(room: u16) -> Given {
+    full_under(room, any())
+}
+
+fn full_under(room: u16, config: Config) -> Given {
     let mut given = Given::new(
         Config {
             max_flows: room.into(),
-            ..any()
+            ..config
         },
         PLAIN,
         HostPlan::default(),
@@ -274,6 +278,126 @@ fn a_client_of_a_published_port_gets_a_half_closed_connections_place() {
         panic!("a reset and a SYN, which is repeated");
     };
     assert!(reset.flags.has(RST) && syn.flags.has(SYN));
+}
+
+#[test]
+fn half_closed_connections_stay_while_the_link_has_no_room_for_a_reset() {
+    let mut given = full(3);
+    given.pass(seconds(6));
+    given.forget_counters();
+    given.link.fill(seconds(1));
+    for port in [4, 5] {
+        given.up(dial(port, port));
+        given.quiet();
+    }
+    given.counted(|counters| {
+        counters.frames_up += 2;
+        counters.tcp_opened += 2;
+        counters.link_refused += 2;
+        counters.flows_refused += 2;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
+    given.pass(seconds(2));
+    given.quiet();
+    given.up(dial(6, 6));
+    assert_eq!(given.take().len(), 2, "a reset and an answer");
+    assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
+}
+
+/// The victim would keep its place until the link takes its reset, so that there would be more flows than are allowed.
+#[test]
+fn a_client_is_refused_while_the_link_has_no_room_for_a_reset() {
+    let mut given = full(2);
+    given.pass(seconds(6));
+    given.forget_counters();
+    given.link.fill(seconds(5));
+    let at = START + seconds(7);
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, at);
+    given.pass(seconds(2));
+    given.quiet();
+    given.counted(|counters| {
+        counters.link_refused += 1;
+        counters.flows_refused += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (2, 2));
+}
+
+#[test]
+fn a_half_closed_connection_stays_when_the_flow_rate_refuses_the_new_flow() {
+    let config = Config {
+        max_flow_rate: Some(2),
+        ..any()
+    };
+    let mut given = full_under(2, config);
+    given.pass(seconds(6));
+    given.up(dial(3, 3));
+    assert_eq!(given.take().len(), 2, "a reset and an answer");
+    given.up(Segment {
+        flags: RST,
+        seq: 1001,
+        ..dial(3, 3)
+    });
+    is_answered(&mut given, &dial(4, 4));
+    given.forget_counters();
+    is_refused(&mut given, &dial(5, 5));
+    given.counted(|counters| {
+        one_each(counters);
+        counters.flows_refused += 1;
+    });
+    assert_eq!((given.engine.flows(), given.host.open()), (2, 2));
+}
+
+/// The kernel resets the peer of a socket that is closed with unread data.
+#[test]
+fn a_half_closed_connection_without_unread_data_gives_way_first() {
+    let mut given = Given::new(
+        Config {
+            max_flows: 2,
+            ..config(1500)
+        },
+        PLAIN,
+        HostPlan::default(),
+    );
+    let late = Script {
+        send: 2,
+        write: Pace {
+            chunk: 1,
+            every: seconds(10),
+        },
+        ..SILENT
+    };
+    for (port, script) in [(1, late), (2, SILENT), (3, SILENT)] {
+        given.host.serve(port, Answer::Now, script);
+    }
+    let between = |port| Segment::between((GUEST_V4, port).into(), (SERVER_V4, port).into());
+    for port in [1, 2] {
+        given.up(dial(port, port));
+        let answer = given.take_one();
+        let ack = answer.seq.wrapping_add(1);
+        given.packet_up(&Packet::Tcp(between(port).with(FIN.and(ACK), 1001, ack)));
+        given.pass(millis(1));
+        given.take();
+        given.packet_up(&Packet::Tcp(between(port).with(
+            ACK,
+            1002,
+            ack.wrapping_add(u32::from(port == 1)),
+        )));
+    }
+    given.pass(seconds(9));
+    given.quiet();
+    given.pass(seconds(2));
+    assert!(
+        !given.take().is_empty(),
+        "data that the guest does not acknowledge"
+    );
+    given.up(dial(3, 3));
+    let [Packet::Tcp(reset), Packet::Tcp(answer)] = &given.take()[..] else {
+        panic!("a reset and an answer");
+    };
+    assert!(reset.flags.has(RST) && reset.from.port() == 2, "{reset:?}");
+    assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");
 }
 
 /// An established connection where one flow is allowed, and another server.

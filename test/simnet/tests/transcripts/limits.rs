@@ -73,6 +73,27 @@ fn the_idlest_datagram_flow_gives_way() {
     });
 }
 
+/// Both were used at the same time: the one that was just opened for the place stays.
+#[test]
+fn an_echo_id_gives_way_to_an_endpoint_of_the_same_moment() {
+    let mut given = given(at_most(1, config(1500)), HostPlan::default());
+    given.packet_up(&Packet::Icmp(Icmp {
+        from: GUEST.ip(),
+        to: SERVER_V4.into(),
+        kind: 8,
+        code: 0,
+        rest: vec![0, 1, 0, 1],
+    }));
+    given.packet_up(&Packet::Udp(Datagram {
+        from: (GUEST.ip(), 5000).into(),
+        to: (SERVER_V4, 7).into(),
+        payload: vec![1; 10],
+    }));
+    let counters = given.engine.counters();
+    assert_eq!((counters.ping_evicted, counters.udp_evicted), (1, 0));
+    assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
+}
+
 /// A client of a published port has a place, too, where datagram flows hold all.
 #[test]
 fn the_idlest_datagram_flow_gives_way_to_a_client() {
@@ -192,7 +213,7 @@ fn a_starved_listener_is_fed_when_a_connection_ends() {
     });
 }
 
-/// What it lacks may be another process's.
+/// The descriptors that it lacks may be held by another process.
 #[test]
 fn a_starved_listener_looks_again_by_itself() {
     let mut given = given(any(), descriptors(0));

@@ -8,7 +8,7 @@ use pontoon_wire::Mac;
 
 use super::*;
 
-/// What is written down, in order.
+/// A log of lines, in order.
 #[derive(Clone, Debug, Default)]
 struct Book(Arc<Mutex<Lines>>);
 

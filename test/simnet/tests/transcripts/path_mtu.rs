@@ -35,7 +35,7 @@ fn three_in_flight() -> (Given, Segment) {
     (given, first)
 }
 
-/// What the guest gets when it acknowledges all as it comes.
+/// Returns the sizes of segments that a guest receives that acknowledges each at once.
 fn rest(given: &mut Given, mut at: u32) -> Vec<usize> {
     let mut lens = Vec::new();
     while at < 4381 {

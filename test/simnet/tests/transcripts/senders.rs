@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a guest may send to `server` from `sender`: one packet for each protocol.
+/// Returns packets from `sender` to `server`: one for each protocol.
 fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
     let datagram = |to, port| {
         Packet::Udp(Datagram {

@@ -111,8 +111,7 @@ fn probes_that_were_answered_are_no_timeouts() {
     assert_eq!(given.engine.flows(), 1);
 }
 
-/// What Linux does where it has no memory for what it had room for: it says so by a window of zero, and takes what is beyond
-/// for none of its own.
+/// Linux without memory for data that fits its window announces a window of zero, and rejects the data as beyond its window.
 #[test]
 fn acknowledgements_are_within_a_window_that_is_taken_back() {
     let mut given = Given::open(Script::sending(5000));

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use pontoon_engine::inspect::Flow;
+use pontoon_engine::flow_dump::Flow;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::{Flows, Turn};
 
@@ -139,7 +139,7 @@ impl Census {
 mod tests {
     use std::time::Duration;
 
-    use pontoon_engine::inspect::{Page, Phase, Traffic};
+    use pontoon_engine::flow_dump::{Page, Phase, Traffic};
     use pontoon_engine::{FlowId, Kind, WorkerId, egress};
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use pontoon_engine::Token;
-use pontoon_engine::inspect::Flow;
+use pontoon_engine::flow_dump::Flow;
 
 use super::Api;
 use super::census::Outcome;

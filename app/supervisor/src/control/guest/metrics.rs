@@ -1,21 +1,15 @@
-//! Metrics in OpenMetrics' text format, which Prometheus reads: counters, gauges and histograms of each worker, and hits of
-//! each rule.
+//! Metrics for Prometheus: counters, gauges and histograms of each worker, and hits of each rule.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Instant;
 
 use pontoon_engine::{Counters, histogram};
 use pontoon_runtime::link::BURSTS;
 use pontoon_runtime::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
 
 use super::Api;
 use crate::control::http::{Request, Response};
+use crate::control::metrics_text::{MetricType, MetricsText};
 use crate::control::server::Answer;
 
 pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
@@ -30,44 +24,67 @@ pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
                 *sum = sum.saturating_add(*hits);
             }
         }
-        Response::metrics(render(said, rules))
+        Response::metrics(render(&said, &rules))
     })
 }
 
-/// The metrics of what the workers said, and of rules by their text.
-///
-/// # Errors
-/// None but those of a bug in how names are put together.
-fn render(workers: Vec<Stats>, rules: BTreeMap<String, u64>) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("pontoon");
-    registry.register_collector(Box::new(Snapshot { workers, rules }));
-    let mut metrics = String::new();
-    text::encode(&mut metrics, &registry)?;
-    Ok(metrics)
+/// Returns the metrics of the workers, and of rules by their text.
+fn render(workers: &[Stats], rules: &BTreeMap<String, u64>) -> String {
+    let mut text = MetricsText::new("pontoon");
+    for (name, help) in Counters::describe().chain(BESIDE) {
+        let mut family = text.family(MetricType::Counter, name, help.trim());
+        for stats in workers {
+            let counted = stats.counters.iter().find(|(counter, _)| counter == name);
+            if let Some((_, count)) = counted {
+                family.sample(&[("worker", &stats.worker.to_string())], *count);
+            }
+        }
+    }
+    for (name, help, of) in GAUGES {
+        let mut family = text.family(MetricType::Gauge, name, help);
+        for stats in workers {
+            family.sample(&[("worker", &stats.worker.to_string())], of(stats));
+        }
+    }
+    for measured in &MEASURED {
+        let mut family = text.family(MetricType::Histogram, measured.name, measured.help);
+        for stats in workers {
+            if let Some(told) = stats.histograms.iter().find(|told| told.name == measured.told) {
+                let (sum, buckets) = measured.read(told);
+                family.histogram(&[("worker", &stats.worker.to_string())], sum, &buckets);
+            }
+        }
+    }
+    let help = "1 if a layer of the sandbox is in force, else 0.";
+    let mut family = text.family(MetricType::Gauge, "sandbox_layer", help);
+    for (name, in_force) in workers.iter().flat_map(|stats| &stats.counters) {
+        if let Some(layer) = name.strip_prefix(LAYER) {
+            family.sample(&[("layer", layer)], *in_force);
+        }
+    }
+    let help = "Packets that matched an egress rule.";
+    let mut family = text.family(MetricType::Counter, "egress_hits", help);
+    for (rule, hits) in rules {
+        family.sample(&[("rule", rule)], *hits);
+    }
+    text.finish()
 }
 
-#[derive(Debug)]
-struct Snapshot {
-    workers: Vec<Stats>,
-    rules: BTreeMap<String, u64>,
-}
-
-/// What a worker has now, by what it said.
+/// Name, help text and value of a gauge of a worker.
 type Gauge = (&'static str, &'static str, fn(&Stats) -> u64);
 
 const GAUGES: [Gauge; 2] = [
-    ("flows", "Flows that there are.", |stats| stats.flows),
+    ("flows", "Open flows.", |stats| stats.flows),
     (
         "pool_bytes",
-        "Memory that holds what hosts have not taken yet, and what came out of order.",
+        "Bytes of memory that hold data which the host has not accepted yet, or which arrived out of order.",
         |stats| stats.pool_bytes,
     ),
 ];
 
-/// What a worker has measured: by which name it tells of it, between which bounds, and what one of the unit is in that.
+/// A histogram of a worker: `told` is its name in the worker's report, and `one` is one of its unit in the report's.
 struct Measured {
     name: &'static str,
-    unit: Option<Unit>,
     help: &'static str,
     told: &'static str,
     bounds: &'static [u64],
@@ -76,29 +93,27 @@ struct Measured {
 
 const MEASURED: [Measured; 2] = [
     Measured {
-        name: "tcp_connect",
-        unit: Some(Unit::Seconds),
-        help: "How long the guest's TCP connections took to stand on the host's side.",
+        name: "tcp_connect_seconds",
+        help: "Time to establish the guest's TCP connections on the host's side.",
         told: CONNECT_TIMES,
         bounds: &histogram::CONNECT_TIMES,
         one: 1e9,
     },
     Measured {
         name: "batch_frames",
-        unit: None,
-        help: "Frames that were taken from the guest together.",
+        help: "Frames that were received from the guest in one batch.",
         told: BATCHES,
         bounds: &BURSTS,
         one: 1.0,
     },
 ];
 
-/// Counted beside the engine.
+/// Counters that are not the engine's.
 const BESIDE: [(&str, &str); 6] = [
-    ("capture_frames", "Frames that were captured into files."),
+    ("capture_frames", "Frames that were written to captures."),
     (
         "capture_dropped",
-        "Frames that are missing in a capture, as they came faster than they could be written.",
+        "Frames that are missing in a capture because they arrived faster than they could be written.",
     ),
     (
         "link_malformed",
@@ -106,89 +121,36 @@ const BESIDE: [(&str, &str); 6] = [
     ),
     (
         "link_queue_faults",
-        "Queues in shared memory that were given up, for what the guest did to them.",
+        "Queues in shared memory that were closed because of invalid contents.",
     ),
     (
         "link_withdrawals",
-        "Times that frames went on by the tap, as vhost-net had failed.",
+        "Times that vhost-net failed and the tap was used instead.",
     ),
     ("sandbox_refused", "System calls that the sandbox refused."),
 ];
 
-/// What the names of a sandbox's layers begin with.
+/// Prefix of the names of a sandbox's layers.
 const LAYER: &str = "sandbox_layer_";
 
 impl Measured {
-    /// The sum in the unit, how many there are, and how many up to each bound but above the one before.
+    /// Returns the sum in the unit, and the upper bound of each bucket with the number of values above the bound before.
     #[expect(
         clippy::cast_precision_loss,
         reason = "bounds are short numbers, and a sum may be rounded"
     )]
-    fn read(&self, told: &Distribution) -> (f64, u64, Vec<(f64, u64)>) {
+    fn read(&self, told: &Distribution) -> (f64, Vec<(f64, u64)>) {
         let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.one);
         let bounds = bounds.chain([f64::INFINITY]);
-        // An engine may say anything: what is more than can be counted in all is left out.
-        let mut all = 0;
+        // The engine is not trusted: counts whose sum overflows are cut.
+        let mut all = 0_u64;
         let counts = told.counts.iter().map(|count| {
             let count = (*count).min(u64::MAX - all);
             all += count;
             count
         });
         let buckets = bounds.zip(counts).collect();
-        (told.sum as f64 / self.one, all, buckets)
-    }
-}
-
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (name, help) in Counters::describe().chain(BESIDE) {
-            let mut metric = encoder.encode_descriptor(name, help.trim(), None, MetricType::Counter)?;
-            for stats in &self.workers {
-                let counted = stats.counters.iter().find(|(counter, _)| counter == name);
-                if let Some((_, count)) = counted {
-                    let labels = [("worker", stats.worker.to_string())];
-                    metric
-                        .encode_family(&labels)?
-                        .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-                }
-            }
-        }
-        for (name, help, of) in GAUGES {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for stats in &self.workers {
-                let labels = [("worker", stats.worker.to_string())];
-                metric.encode_family(&labels)?.encode_gauge(&of(stats))?;
-            }
-        }
-        for measured in &MEASURED {
-            let Measured { name, unit, help, .. } = measured;
-            let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Histogram)?;
-            for stats in &self.workers {
-                if let Some(told) = stats.histograms.iter().find(|told| told.name == measured.told) {
-                    let labels = [("worker", stats.worker.to_string())];
-                    let (sum, count, buckets) = measured.read(told);
-                    metric
-                        .encode_family(&labels)?
-                        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
-                }
-            }
-        }
-        let help = "Whether a layer of the sandbox stands.";
-        let mut metric = encoder.encode_descriptor("sandbox_layer", help, None, MetricType::Gauge)?;
-        for (name, stands) in self.workers.iter().flat_map(|stats| &stats.counters) {
-            if let Some(layer) = name.strip_prefix(LAYER) {
-                metric.encode_family(&[("layer", layer)])?.encode_gauge(stands)?;
-            }
-        }
-        let help = "Packets that an egress rule was about.";
-        let mut metric = encoder.encode_descriptor("egress_hits", help, None, MetricType::Counter)?;
-        for (rule, hits) in &self.rules {
-            let labels = [("rule", rule.as_str())];
-            metric
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(hits, None)?;
-        }
-        Ok(())
+        (told.sum as f64 / self.one, buckets)
     }
 }
 
@@ -214,27 +176,26 @@ mod tests {
         let layer = |name: &str, stands| (format!("{LAYER}{name}"), stands);
         first.counters.extend([layer("root", 1), layer("landlock", 0)]);
         let rules = [("deny 10.0.0.0/8".to_owned(), 4), ("no rule".to_owned(), 0)];
-        render(vec![first, stats(1, 8)], rules.into_iter().collect()).unwrap()
+        render(&[first, stats(1, 8)], &rules.into_iter().collect())
     }
 
     #[test]
     fn each_workers_counts_and_rules() {
         let text = rendered();
         for line in [
-            "# HELP pontoon_frames_up Frames received from the guest.",
-            "# TYPE pontoon_frames_up counter",
+            "# HELP pontoon_frames_up_total Frames received from the guest.",
+            "# TYPE pontoon_frames_up_total counter",
             "pontoon_frames_up_total{worker=\"0\"} 7",
             "pontoon_frames_up_total{worker=\"1\"} 8",
             "# TYPE pontoon_flows gauge",
             "pontoon_flows{worker=\"1\"} 3",
             "# TYPE pontoon_tcp_connect_seconds histogram",
-            "# UNIT pontoon_tcp_connect_seconds seconds",
             "pontoon_tcp_connect_seconds_sum{worker=\"0\"} 1.5",
             "pontoon_tcp_connect_seconds_count{worker=\"0\"} 7",
-            "pontoon_tcp_connect_seconds_bucket{le=\"0.0001\",worker=\"0\"} 0",
-            "pontoon_tcp_connect_seconds_bucket{le=\"0.00025\",worker=\"0\"} 2",
-            "pontoon_tcp_connect_seconds_bucket{le=\"30.0\",worker=\"0\"} 3",
-            "pontoon_tcp_connect_seconds_bucket{le=\"+Inf\",worker=\"0\"} 7",
+            "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"0.0001\"} 0",
+            "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"0.00025\"} 2",
+            "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"30.0\"} 3",
+            "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"+Inf\"} 7",
             "pontoon_sandbox_layer{layer=\"root\"} 1",
             "pontoon_sandbox_layer{layer=\"landlock\"} 0",
             "pontoon_egress_hits_total{rule=\"deny 10.0.0.0/8\"} 4",
@@ -244,7 +205,6 @@ mod tests {
                 "{line} is not in\n{text}"
             );
         }
-        assert!(text.ends_with("# EOF\n"));
     }
 
     /// What `promtool check metrics` asks for, as far as it concerns names, help and order.
@@ -255,10 +215,7 @@ mod tests {
         for line in text.lines().filter(|line| line.starts_with("# HELP ")) {
             let (name, help) = line["# HELP ".len()..].split_once(' ').unwrap();
             assert!(seen.insert(name.to_owned()), "{name} comes twice");
-            assert!(
-                name.starts_with("pontoon_") && !name.ends_with("_total"),
-                "{name}"
-            );
+            assert!(name.starts_with("pontoon_"), "{name}");
             assert!(
                 name.bytes()
                     .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),

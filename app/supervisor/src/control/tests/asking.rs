@@ -1,6 +1,6 @@
 //! Questions to the engine: stats and flows, who waits for the answer, and who waits in vain.
 
-use pontoon_engine::inspect::{Phase, Traffic};
+use pontoon_engine::flow_dump::{Phase, Traffic};
 use pontoon_engine::{FlowId, Kind, WorkerId, egress};
 
 use super::*;

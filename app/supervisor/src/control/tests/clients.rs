@@ -34,6 +34,20 @@ fn a_client_that_has_no_more_to_say_gets_its_answer() {
 }
 
 #[test]
+fn closed_client_with_a_pipelined_request_does_not_keep_the_loop_awake() {
+    let mut desk = Desk::new(1);
+    let client = desk.client();
+    say(&client, &STATS.repeat(2));
+    desk.serve();
+    drop(client);
+    let mut fds: Vec<_> = desk.control.poll_fds().collect();
+    assert_eq!(poll(&mut fds, Some(&Timespec::default())).unwrap(), 0);
+    drop(fds);
+    desk.answer(1);
+    assert_eq!(desk.control.servers[0].clients(), 0);
+}
+
+#[test]
 fn one_client_too_many_takes_the_stalest_ones_place() {
     let mut desk = Desk::new(1);
     let mut clients = Vec::new();

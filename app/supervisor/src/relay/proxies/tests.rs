@@ -26,9 +26,13 @@ fn proxies(text: &str) -> Proxies {
             proxy: proxy.clone(),
             queriers: BTreeMap::new(),
             missing: BTreeSet::new(),
+            failed: BTreeSet::new(),
         }],
         workers: WorkerPool::new(Task::Query, 0, spawn_config).unwrap(),
         next_id: 0,
+        changed: false,
+        retry_at: None,
+        retry_delay: Duration::ZERO,
     };
     for (id, name) in (1..).zip(proxy.downstream) {
         let address = IpAddr::from([10, 0, 0, 1]);
@@ -76,6 +80,71 @@ fn interface_with_too_many_memberships_does_not_take_the_rows_of_others() {
 }
 
 #[test]
+fn limit_is_the_greatest_whose_rules_fit_into_the_rows() {
+    let mut proxies = proxies("up -> a, b, c");
+    let sources = |count| {
+        (1..=count)
+            .map(|last| Ipv4Addr::new(10, 9, 9, last).into())
+            .collect()
+    };
+    for (interface, group, filter) in [
+        ("a", 1, SourceFilter::Sources(sources(3))),
+        ("a", 2, SourceFilter::Any),
+        ("a", 3, SourceFilter::Sources(sources(1))),
+        ("b", 2, SourceFilter::Sources(sources(2))),
+        ("b", 1, SourceFilter::Any),
+        ("c", 3, SourceFilter::Any),
+        ("c", 1, SourceFilter::Any),
+        ("c", 2, SourceFilter::Sources(sources(4))),
+    ] {
+        proxies.set(interface, [239, 1, 1, group], filter);
+    }
+    let needed = |limit| counter_rows::needed(&proxies.rules_within(limit).0);
+    for rows in 0..=needed(usize::MAX) {
+        let limit = proxies.limit(rows);
+        assert!(needed(limit) <= rows, "{rows} rows, limit {limit}");
+        let is_greatest = limit == usize::MAX || needed(limit + 1) > rows;
+        assert!(is_greatest, "{rows} rows, limit {limit}");
+    }
+}
+
+#[test]
+fn querier_that_cannot_be_opened_is_retried_with_back_off() {
+    let mut proxies = proxies("up -> lo");
+    proxies.proxies[0].queriers.clear();
+    let (_, links) = LinkWatch::start().unwrap();
+    let mut gone = links.clone();
+    gone.get_mut("lo").unwrap().index = u32::MAX >> 1;
+    let mut now = Instant::now();
+    proxies.update(&gone, now);
+    let mut delays = Vec::new();
+    for _ in 0..8 {
+        let due = proxies.retry_deadline().unwrap();
+        // A change of an interface does not delay the next attempt.
+        proxies.update(&gone, now);
+        assert_eq!(proxies.retry_deadline(), Some(due));
+        delays.push((due - now).as_secs());
+        now = due;
+        proxies.retry(&gone, now);
+    }
+    assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
+    // Only a privileged process can open a packet socket.
+    if packet::open_without_ring(links.get("lo").unwrap().index, Family::V4, |_| Ok(())).is_ok() {
+        proxies.retry(&links, proxies.retry_deadline().unwrap());
+        assert!(
+            proxies.proxies[0]
+                .queriers
+                .contains_key(&("lo".to_owned(), false))
+        );
+        assert_eq!(proxies.retry_deadline(), None);
+    }
+    let mut down = links.clone();
+    down.get_mut("lo").unwrap().up = false;
+    proxies.update(&down, now);
+    assert_eq!(proxies.retry_deadline(), None);
+}
+
+#[test]
 fn memberships_are_kept_when_the_query_address_changes() {
     let mut proxies = proxies("up -> a");
     proxies.set("a", [239, 1, 1, 1], SourceFilter::Any);
@@ -93,10 +162,10 @@ fn missing_interface_is_noted_until_it_appears() {
     let mut proxies = proxies("lo -> nowhere");
     proxies.proxies[0].queriers.clear();
     let (_, mut links) = LinkWatch::start().unwrap();
-    proxies.update(&links);
+    proxies.update(&links, Instant::now());
     assert_eq!(proxies.proxies[0].missing, BTreeSet::from(["nowhere".to_owned()]));
     links.add("nowhere", 0);
     links.get_mut("nowhere").unwrap().up = false;
-    proxies.update(&links);
+    proxies.update(&links, Instant::now());
     assert!(proxies.proxies[0].missing.is_empty());
 }

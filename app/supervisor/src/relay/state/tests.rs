@@ -60,6 +60,30 @@ fn derived_rules_make_room_for_configured_ones() {
 }
 
 #[test]
+fn derived_rules_are_built_after_a_change_and_at_most_once_in_an_interval() {
+    let mut relay = relay();
+    let begin = Instant::now();
+    relay.update_derived_rules(begin);
+    assert_eq!(relay.next_deadline(), None);
+    relay.set_kernel_rules(many(1, "239.2.2.2"));
+    relay.update_derived_rules(begin + MIN_DERIVE_INTERVAL - Duration::from_millis(1));
+    assert_eq!(relay.rules().iter().count(), 0);
+    let due = begin + MIN_DERIVE_INTERVAL;
+    assert_eq!(relay.next_deadline(), Some(due));
+    relay.update_derived_rules(due);
+    assert_eq!(relay.rules().iter().count(), 1);
+    assert_eq!(relay.next_deadline(), None);
+    // Not built without a change: rules that were removed here stay removed.
+    relay.set_derived_rules(Vec::new(), 0).unwrap();
+    relay.update_derived_rules(due + MIN_DERIVE_INTERVAL);
+    assert_eq!(relay.rules().iter().count(), 0);
+    // A change of the configured rules changes the number of rows that are left.
+    relay.replace(Rules::default()).unwrap();
+    relay.update_derived_rules(due + MIN_DERIVE_INTERVAL);
+    assert_eq!(relay.rules().iter().count(), 1);
+}
+
+#[test]
 fn derived_rules_cannot_be_removed() {
     let mut relay = relay();
     relay.set_derived_rules(many(1, "239.2.2.2"), 0).unwrap();

@@ -1,4 +1,4 @@
-//! What is too much, too long, or nonsense.
+//! Limits: too many queries, too long ones, malformed ones.
 
 use proptest::prelude::*;
 

@@ -15,7 +15,7 @@ pub(super) struct Door {
     before: Counters,
 }
 
-/// What became of a packet.
+/// The result of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The host was asked to do this, and the guest heard nothing.
@@ -85,8 +85,8 @@ impl Door {
         });
     }
 
-    /// The guest asks the forwarder for `name`'s addresses, and `answer` makes an answer of the question. The guest gets
-    /// it.
+    /// The guest asks the forwarder for `name`'s addresses, and `answer` makes an answer of the question. The guest
+    /// gets it.
     pub(super) fn resolve(&mut self, name: &str, kind: u16, answer: impl FnOnce(&mut Answer)) {
         let question = question(name, kind);
         self.take(&Sent::new(GUEST, "10.0.2.3:53", &question).udp());
@@ -124,7 +124,7 @@ impl Door {
         self.engine.take_news().iter().map(ToString::to_string).collect()
     }
 
-    /// How often each rule was met, of those that were.
+    /// Returns the number of matches of each rule that matched.
     pub(super) fn counts(&self) -> Vec<(String, u64)> {
         self.engine
             .egress()

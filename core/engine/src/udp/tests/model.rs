@@ -1,7 +1,7 @@
 //! Random traffic against a model of the mapping and the filter that is too simple to be wrong, and against none.
 
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use pontoon_wire::frame;
 use pontoon_wire::vnet::{Offload, Segmentation};
@@ -12,13 +12,13 @@ use vm_memory::VolatileSlice;
 use super::*;
 use crate::{Frame, Instant};
 
-/// What RFC 4787 and the three idle times say about one endpoint of the guest's.
+/// One endpoint of the guest's by RFC 4787 and the three idle times.
 struct Endpoint {
     socket: usize,
     used: Instant,
     replied: bool,
     only_dns: bool,
-    sent_to: HashMap<String, Instant>,
+    sent_to: BTreeMap<String, Instant>,
 }
 
 impl Endpoint {
@@ -47,7 +47,7 @@ fn agrees_with_the_model() {
         let mut below = |n: u32| random.next_u32() % n;
         let filter = [UdpFilter::Endpoint, UdpFilter::Address, UdpFilter::AddressPort][below(3) as usize];
         let mut nat = Nat::with_filter(filter);
-        let mut model: HashMap<String, Endpoint> = HashMap::new();
+        let mut model: BTreeMap<String, Endpoint> = BTreeMap::new();
         let mut opened = 0;
         for _ in 0..1_000 {
             let guest = format!("10.0.2.15:{}", 1 + below(4));
@@ -65,7 +65,7 @@ fn agrees_with_the_model() {
                             used: now,
                             replied: false,
                             only_dns: true,
-                            sent_to: HashMap::new(),
+                            sent_to: BTreeMap::new(),
                         }
                     });
                     endpoint.used = now;

@@ -17,7 +17,7 @@ pub(super) fn published(hosts: &[&str]) -> Nat {
     nat
 }
 
-/// What the configuration publishes.
+/// Publishes the ports of the configuration.
 fn open(nat: &mut Nat) {
     for (place, published) in (0..).zip(nat.world.net.config.published.clone()) {
         if published.protocol == Protocol::Udp {

@@ -75,8 +75,9 @@ pub(in crate::link) fn guest(wish: TapOffload, mtu: u16) -> (Tap, TapOffload) {
     let mut tap = tun::open("tap0", wish, 1).unwrap();
     sysctl("net/ipv6/conf/tap0/accept_ra", "0");
     sysctl("net/ipv6/conf/tap0/addr_gen_mode", "1");
+    // Without ARP and NDP the kernel joins no solicited-node group, whose MLD reports it would send amid a test's frames.
     ip(&format!(
-        "link set tap0 address 52:54:00:12:34:56 mtu {mtu} txqueuelen 4000 up"
+        "link set tap0 address 52:54:00:12:34:56 mtu {mtu} txqueuelen 4000 arp off up"
     ));
     ip("addr add 10.0.2.15/24 dev tap0");
     ip("addr add fd00::15/64 dev tap0 nodad");
@@ -116,6 +117,29 @@ pub(in crate::link) fn socket(pair: Pair) -> UdpSocket {
     socket.connect((pair.gateway, PORTS.1)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     socket
+}
+
+/// Groups that need no MLD report are those of all nodes (RFC 3810 section 6).
+#[test]
+fn the_kernel_joins_no_group_that_it_reports_on_the_tap() {
+    namespace::run(
+        "link::tap::tests::the_kernel_joins_no_group_that_it_reports_on_the_tap",
+        || {
+            let _link = guest(all(), 1500);
+            let joined = std::fs::read_to_string("/proc/net/igmp6").unwrap();
+            let groups: Vec<&str> = joined
+                .lines()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>())
+                .filter(|fields| fields[1] == "tap0")
+                .map(|fields| fields[2])
+                .collect();
+            let all_nodes = [
+                "ff020000000000000000000000000001",
+                "ff010000000000000000000000000001",
+            ];
+            assert!(groups.iter().all(|group| all_nodes.contains(group)), "{groups:?}");
+        },
+    );
 }
 
 #[test]

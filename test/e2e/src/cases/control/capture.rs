@@ -115,7 +115,7 @@ fn full_disk(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What the guest does first is in it, and the file is whole when the program has ended.
+/// The capture holds the guest's first frames, and the file is complete when the program has ended.
 fn from_the_start(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
@@ -175,7 +175,7 @@ fn limits(context: &Context) -> Result<()> {
 /// Bytes of a transfer; both ways together find room even if nothing is written meanwhile.
 const BULK: u64 = 7_000_000;
 
-/// What tshark finds fault with: frames that are malformed, and those that others of their connection say must be there.
+/// tshark's filter for malformed frames, and for connections with missing frames.
 const FAULTS: &str = "_ws.malformed || _ws.expert.severity == error || tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment";
 
 /// Large frames of a transfer, each way, are as many for tshark, whole and without fault.
@@ -304,12 +304,12 @@ fn count(filter: &[&str]) -> Result<u64> {
     Ok(frames.lines().count() as u64)
 }
 
-/// What tshark says of the file. It takes the server's port for that of another protocol.
+/// Returns tshark's output on the file. It takes the server's port for that of another protocol.
 fn tshark(options: &[&str]) -> Result<String> {
     read("tshark", &[&["--disable-protocol", "gryphon"], options].concat())
 }
 
-/// What a program says of the file, which it must not find fault with.
+/// Returns a program's output on the file; fails if the program reports an error.
 fn read(program: &str, options: &[&str]) -> Result<String> {
     // Whom they take for root they want to be somebody else, and a namespace may have nobody else.
     let mut reader = Command::new("unshare");

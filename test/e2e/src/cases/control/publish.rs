@@ -102,7 +102,8 @@ fn engine_killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What is listed is there, for the next engine, too; what is too much is refused, and clients are served nevertheless.
+/// Listed ports are open, also after a restart of the engine; ports beyond the limit are refused, and clients are
+/// served nevertheless.
 fn few_descriptors(context: &Context) -> Result<()> {
     let mut scene = {
         let limit = Some(400);

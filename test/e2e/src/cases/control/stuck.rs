@@ -35,8 +35,8 @@ fn others(context: &Context) -> Result<()> {
 const MEASUREMENTS: usize = 12;
 const ROUNDS: usize = 2000;
 
-/// What the tail may be of what it is without them. Whatever they do to it they do all the while, and others on the machine
-/// do not: the tail of either is that of the third best measurement.
+/// Largest ratio of the tail with stuck clients to the tail without. Stuck clients act on each measurement, other load does
+/// not: the tail of either is that of the third best measurement.
 const BOUND: f64 = 1.5;
 
 /// They wake nobody up, and the slowest hundredth of the guest's round trips is as fast as without them.

@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![Case::new("control.top", 30, top)]
 }
 
-/// What tmux prints.
+/// Returns the output of tmux.
 fn tmux(words: &[&str]) -> Result<String> {
     let mut command = Command::new("tmux");
     process::output(
@@ -66,7 +66,7 @@ fn top(context: &Context) -> Result<()> {
     ensure!(screen.lines().count() == 10, "{screen}");
 
     drop(scene);
-    until_seen(&["cannot ask /run/control", "; asking on", &remote])?;
+    until_seen(&["cannot connect to /run/control", "; asking on", &remote])?;
     tmux(&["send-keys", "q"])?;
     process::wait_until("it has ended", Duration::from_secs(5), || {
         Ok(tmux(&["has-session"]).is_err())

@@ -60,7 +60,7 @@ fn json(context: &Context, words: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&ctl(context, &words, 0)?)?)
 }
 
-/// What comes and goes loses nothing of what stays; who looks sees all of it.
+/// Adding and removing rules loses no datagram of the other rules; queries show every change.
 fn control(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let at = |number| group(family, number);
@@ -242,7 +242,7 @@ fn stopped(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)
 }
 
-/// Who is stopped before it works holds up neither the other worker's successor nor who asks, and loses nothing.
+/// A worker that is stopped during its start delays neither the other worker's restart nor queries, and loses no datagram.
 fn stopped_at_birth(context: &Context) -> Result<()> {
     const FLOWS: u32 = 16;
     let row = Row::new(1)?;
@@ -400,7 +400,7 @@ fn churn(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)
 }
 
-/// What rule `number` of the many is for.
+/// Returns the input of rule `number` of the many.
 fn input_of(number: u8) -> SocketAddr {
     SocketAddr::from(([239, 2, 0, number], 7000))
 }

@@ -205,7 +205,7 @@ fn no_offload(context: &Context) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// What fits on the left has to be fragmented on the right; and the MTU may change.
+/// Datagrams that fit the left link are fragmented on the right one; the MTU may change.
 fn smaller_mtu(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));

@@ -51,7 +51,7 @@ fn super_frames(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// What comes in through an interface for another one on top of it, as for a VLAN, is the other's, and once.
+/// A frame for an interface on top of another one, as a VLAN's, is received by the upper interface, once.
 fn on_top(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let own = on_top_of_left(&row)?;
@@ -116,7 +116,7 @@ fn on_top_of_left(row: &Row) -> Result<SocketAddr> {
     Ok(SocketAddr::from(([10, 5, 0, 2], 6000)))
 }
 
-/// What is for a VLAN that nobody here has is for nobody here; a tag that is a priority alone changes nothing.
+/// Frames for a VLAN without an interface are not forwarded; a priority tag (VLAN 0) changes nothing.
 fn tagged(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));

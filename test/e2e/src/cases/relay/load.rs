@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         .into()
 }
 
-/// How long the flood lasts.
+/// Duration of the flood.
 const FLOOD: Duration = Duration::from_secs(1);
 
 /// Relays in a row: what comes to the first is single datagrams, what comes to others is many in a packet.
@@ -93,7 +93,7 @@ fn flood(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// What a relay says of what comes in on its left, and goes out again.
+/// A relay's counters of its left interface and of its output.
 #[derive(Debug)]
 struct Seen {
     taken: u64,

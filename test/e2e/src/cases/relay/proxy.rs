@@ -62,7 +62,7 @@ fn proxy(context: &Context, family: Family) -> Result<()> {
     joined(&row, &wanted.ip().to_string(), false)
 }
 
-/// Who has wanted a group since before the relay was there says so only when it is asked.
+/// A host that has joined before the relay started sends its report only to a query.
 fn asks(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let wanted = group(family, 1);
@@ -168,14 +168,14 @@ fn mld_queries(row: &Row) -> Result<u64> {
     Ok(words.next().context("no such counter")?.parse()?)
 }
 
-/// How long a host tells of what it wants of its own accord: Linux twice within a second each (RFC 3376 section 8.11,
+/// Time in which a host sends unsolicited reports: Linux sends two, each within a second (RFC 3376 section 8.11,
 /// RFC 3810 section 9.11).
 const UNASKED: Duration = Duration::from_secs(3);
 
 /// A host may take 10 seconds (RFC 3376 section 8.3), and the machine is a busy one.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Whether the relay's kernel has joined it upstream.
+/// Waits until the relay's kernel has joined the group upstream, or left it.
 fn joined(row: &Row, group: &str, wanted: bool) -> Result<()> {
     wait_until("the kernel has joined, or left", Duration::from_secs(5), || {
         let mut ip = std::process::Command::new("ip");

@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Where the rules are.
+/// Path of the rules.
 pub(super) const FILE: &str = "/mnt/relay.toml";
 
 /// Writes a file of rules.

@@ -1,4 +1,4 @@
-//! What rules say.
+//! Semantics of rules.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

@@ -13,10 +13,10 @@ use crate::sys;
 const AT_ONCE: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long what is expected may take.
+/// Limit on the time until an expected datagram arrives.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long nothing more may come for nothing more to be expected.
+/// Time without a datagram after which none is expected.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// Bytes that may wait to be read.
@@ -104,7 +104,7 @@ impl Receiver {
         })
     }
 
-    /// How many did not fit its buffer.
+    /// Returns the number of datagrams that did not fit its buffer.
     pub(super) fn missed(&self) -> Result<u32> {
         Ok(sys::dropped(&self.0)?)
     }
@@ -151,7 +151,7 @@ impl Receiver {
         }
     }
 
-    /// Who has sent the next one.
+    /// Returns the sender of the next one.
     pub(super) fn sender(&self) -> Result<IpAddr> {
         self.0.set_read_timeout(Some(PATIENCE))?;
         let (_, from) = sys::uninterrupted(|| self.0.recv_from(&mut [0; 4]))?;

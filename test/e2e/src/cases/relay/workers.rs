@@ -1,6 +1,6 @@
 //! The processes that move packets.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,13 +11,14 @@ use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 use crate::cases::sandbox;
 #[cfg(target_arch = "x86_64")]
-use crate::inject::{Answer, Puppet};
+use crate::inject::{Answer, TracedProcess};
 #[cfg(target_arch = "x86_64")]
 use crate::process::Process;
+use crate::process::Stopwatch;
 
 pub(super) fn cases() -> Vec<Case> {
     let both = [
-        Case::both("relay.a-dead-worker-has-a-successor", 30, successor),
+        Case::both("relay.killed-worker-is-restarted", 30, restarted),
         Case::both("relay.several-workers", 30, several),
         Case::both("relay.overload-adds-up", 30, overload),
     ];
@@ -36,8 +37,14 @@ pub(super) fn worker(relay: &mut Relay) -> Result<Pid> {
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }
 
-/// Within 100 ms, with the rules and the counters of the one before.
-fn successor(context: &Context, family: Family) -> Result<()> {
+/// Longest time from a worker's exit until the next worker forwards, on a machine with idle CPUs.
+const RESTARTED: Duration = Duration::from_millis(100);
+
+/// The same on any machine.
+const RESTARTED_UNDER_LOAD: Duration = Duration::from_secs(2);
+
+/// A killed worker is restarted within [`RESTARTED`], with its rules and counters.
+fn restarted(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
@@ -47,15 +54,14 @@ fn successor(context: &Context, family: Family) -> Result<()> {
         sender.send(0..MANY, usual)?;
         receiver.expect(0..MANY, usual)?;
         let first = worker(&mut relay)?;
-        // Young workers wait a while before they have a successor.
+        // Workers that ran for less than 50 ms are restarted after a back-off.
         std::thread::sleep(Duration::from_millis(100));
+        let restart = Stopwatch::start();
         kill_process(first, Signal::KILL)?;
-        let dead = Instant::now();
         sender.send(0..1, usual)?;
         let datagram = receiver.next(Duration::from_secs(5))?;
-        let took = dead.elapsed();
-        ensure!(datagram.is_some(), "nothing comes any more");
-        ensure!(took < Duration::from_millis(100), "it took {took:?}");
+        ensure!(datagram.is_some(), "no datagram arrived after the restart");
+        restart.within(RESTARTED, RESTARTED_UNDER_LOAD)?;
         let stats = relay.stats_when("the counters add up", |stats| stats.add_up().is_ok())?;
         stats.expect("/workers/0/restarts", u64::from(round + 1))?;
         stats.expect(
@@ -141,15 +147,15 @@ fn nothing(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Whoever takes a worker over can open nothing, not even what an engine may. It is counted, and the worker goes on.
+/// Code that controls a worker can open nothing, not even what an engine may. Attempts are counted, and the worker runs on.
 #[cfg(target_arch = "x86_64")]
 fn refused(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let pid = worker(&mut relay)?.as_raw_nonzero().get().unsigned_abs();
-    let mut puppet = Puppet::take(Process::of(pid))?;
-    let (text, here) = (puppet.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
+    let mut traced = TracedProcess::take(Process::of(pid))?;
+    let (text, here) = (traced.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
     let internet = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0];
     let option = |level: libc::c_int, name: libc::c_int| {
         [u64::MAX, level.unsigned_abs().into(), name.unsigned_abs().into()]
@@ -175,13 +181,13 @@ fn refused(context: &Context) -> Result<()> {
         ),
     ];
     for (number, arguments, text) in attempts {
-        let answer = puppet.call(number, arguments, text)?;
+        let answer = traced.call(number, arguments, text)?;
         ensure!(
             answer == Answer::Result(-i64::from(libc::EPERM)),
             "call {number}: {answer:?}"
         );
     }
-    puppet.release()?;
+    traced.release()?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
@@ -191,7 +197,7 @@ fn refused(context: &Context) -> Result<()> {
     relay.stats()?.expect("/workers/0/restarts", 0)
 }
 
-/// Where the sandbox is required and the host refuses a layer, one line says so, and nothing is said to stand.
+/// If the sandbox is required and the host refuses a layer, one line reports it, and the relay reports no readiness.
 fn required(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));

@@ -142,7 +142,7 @@ impl Relay {
         Self::start(context, node, options)
     }
 
-    /// What it has counted.
+    /// Returns its counters.
     pub(super) fn stats(&mut self) -> Result<Stats> {
         // What has just been sent may be counted a moment later, and not all of it at once.
         let start = Instant::now();
@@ -186,7 +186,7 @@ impl Relay {
         Ok(ids.collect::<Result<_, _>>()?)
     }
 
-    /// How often its supervisor has begun to wait for something.
+    /// Returns the number of its supervisor's voluntary context switches.
     pub(super) fn waits(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let mut lines = status.lines();
@@ -226,7 +226,7 @@ fn stands() -> Result<PathBuf> {
         .context("too many relays")
 }
 
-/// What a relay has counted.
+/// Counters of a relay.
 pub(super) struct Stats(Value);
 
 impl Stats {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What is probed.
+/// Protocol of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
@@ -223,7 +223,7 @@ fn sum(from: IpAddr, to: IpAddr, number: u8, segment: &[u8]) -> u16 {
     checksum(&summed)
 }
 
-/// What a packet to us says about a probe.
+/// The response to a probe.
 #[derive(Clone, Copy)]
 pub(crate) struct Answer {
     /// SYN-ACK, datagram or echo reply; not RST.

@@ -14,7 +14,7 @@ pub(super) struct Receiver {
     runs: Vec<(u64, u64)>,
     /// The run that grew last: its block goes first (RFC 2018 section 4).
     latest: u64,
-    /// Where the stream ends.
+    /// Offset of the stream's end.
     end: Option<u64>,
     /// Bytes taken by the application.
     pub(super) taken: u64,
@@ -24,7 +24,7 @@ pub(super) struct Receiver {
     edge: u64,
 }
 
-/// What became of a segment's data.
+/// Result of receiving a segment's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Took {
     /// It had none.
@@ -64,7 +64,7 @@ impl Receiver {
             .wrapping_add(u32::from(self.ended()))
     }
 
-    /// Whether the whole stream is here.
+    /// Returns true if the whole stream was received.
     pub(super) fn ended(&self) -> bool {
         self.end == Some(self.next)
     }
@@ -151,7 +151,7 @@ impl Receiver {
         ((self.edge - self.next) >> shift).min(0xffff) as u16
     }
 
-    /// Whether reading has opened the window so far that the engine should be told.
+    /// Returns true if reading has opened the window so far that an update should be sent.
     pub(super) fn wants_update(&self) -> bool {
         let open = self.edge.saturating_sub(self.next);
         let could = (self.taken + self.size)

@@ -140,13 +140,14 @@ impl Sender {
         Some(Piece { from, to, fin })
     }
 
-    /// Whether [`Self::fresh`] or [`Self::again`] have something.
+    /// Returns true if [`Self::fresh`] or [`Self::again`] have a piece to send.
     pub(super) fn wants_to_send(&self, now: Instant) -> bool {
         let fresh = self.next < self.end() && (self.next < self.edge || self.next == self.written);
         fresh || self.repeats >= 3 || self.retry_at.is_some_and(|at| at <= now)
     }
 
-    /// What is to be sent again: the first hole when the signs say so, or the oldest piece when the time has come.
+    /// Returns the piece to retransmit: the first hole after three duplicate acknowledgements, or the oldest piece
+    /// after the timeout.
     pub(super) fn again(&mut self, mss: u64, now: Instant) -> Option<Piece> {
         if self.repeats >= 3 && self.una >= self.recover && self.in_flight() > 0 {
             self.recover = self.next;

@@ -1,4 +1,4 @@
-//! How a connection begins, from either side.
+//! Handshakes, from either side.
 
 use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;

@@ -1,11 +1,11 @@
-//! What well-behaved stacks never do, or seldom.
+//! Segments that well-behaved stacks never send, or seldom.
 
 use pontoon_wire::frame::Flags;
 
 use super::{Peer, Piece};
 use crate::frames::{Segment, URG};
 
-/// How often the scripted guest does each of these. Chances are per mille, of each time that it may.
+/// Chances of the scripted guest's deviations, per mille of the opportunities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mischief {
     /// Two segments leave in the wrong order.
@@ -64,7 +64,7 @@ impl Peer {
         Piece { from, to, fin }
     }
 
-    /// What else goes out with the segments from `begin` on.
+    /// Adds deviations to the segments of `output` from `begin` on.
     pub(super) fn make_mischief(&mut self, begin: usize, output: &mut Vec<Segment>) {
         let mischief = self.plan.mischief;
         if output.len() > begin + 1 && self.rng.chance(mischief.swap) {

@@ -11,7 +11,7 @@ use pontoon_wire::Mac;
 
 use crate::{Frame, Instant, WorkerId};
 
-/// What the directory knows a flow by.
+/// The key of a flow in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowKey {
     /// A TCP connection, by both ends as the guest sees them.
@@ -29,9 +29,9 @@ pub enum FlowKey {
 /// forwarder, which knows repeated queries and silent resolvers; published UDP ports.
 pub const FIRST: WorkerId = WorkerId(0);
 
-/// What a worker asks of the others, and of what they share.
-pub trait Peers: Debug + Send {
-    /// Whose flow this is.
+/// A worker's interface to the other workers, and to the state that all share.
+pub trait Siblings: Debug + Send {
+    /// Returns the owner of a flow.
     fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
 
     /// Makes a flow this worker's.
@@ -40,14 +40,14 @@ pub trait Peers: Debug + Send {
     /// It is the named worker's already.
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId>;
 
-    /// Makes a flow this worker's, whoever has it.
+    /// Makes a flow this worker's, also if another has it.
     fn seize(&self, key: &FlowKey);
 
     /// A flow of this worker's has ended.
     fn release(&self, key: &FlowKey);
 
-    /// Who puts the fragments of a datagram together: the same worker for each of them.
-    fn keeper(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
+    /// The worker that reassembles a datagram: the same one for each of its fragments.
+    fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
 
     /// Copies a frame to another worker, for [`Engine::handle_handed`](crate::Engine::handle_handed). `reassembled`
     /// is what [`Handed`] says of it. False: there was no room, and the frame is lost.
@@ -89,9 +89,9 @@ pub trait Peers: Debug + Send {
     /// A UDP endpoint of this worker's has given its port back.
     fn port_freed(&self, family_of: IpAddr);
 
-    /// Whether one more flow may begin under a limit of `rate` a second for all workers together; counts it if so. See
-    /// [`flow_rate`](crate::flow_rate).
-    fn within_rate(&self, rate: u32, now: Instant) -> bool;
+    /// Counts one more flow against a limit of `rate` a second for all workers together. Returns false, and counts
+    /// nothing, if the limit does not allow it. See [`flow_rate`](crate::flow_rate).
+    fn count_against_rate(&self, rate: u32, now: Instant) -> bool;
 
     /// The guest's Ethernet address is another one than was known.
     fn guest_moved(&self, mac: Mac);
@@ -106,13 +106,13 @@ pub struct Handed<'a> {
     pub reassembled: bool,
 }
 
-/// Where the packet at hand comes from, which says whether it may be handed over.
+/// The origin of the current packet, which decides if it may be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// This worker's own queue of the link.
     Link,
     /// This worker put it together.
     Fragments,
-    /// Another worker. Nobody hands on what was handed over, or it might go round for ever.
+    /// Another worker. A frame is handed over once only, or it might circulate for ever.
     Peer,
 }

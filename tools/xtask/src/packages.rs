@@ -1,4 +1,4 @@
-//! Programs of others that the tests run, and the Debian packages that hold them.
+//! Programs that the tests execute, and the Debian packages that contain them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::step;
 
-/// Program, Debian package.
+/// Program and Debian package.
 const NEEDED: &[(&str, &str)] = &[
     ("bwrap", "bubblewrap"),
     ("busybox", "busybox-static"),
@@ -42,10 +42,14 @@ const NEEDED: &[(&str, &str)] = &[
     ("xz", "xz-utils"),
 ];
 
-/// Where a program must be so that every user finds it.
+/// The search path of the end-to-end tests, the same for every user.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// As root: installs what is missing. Otherwise: lists it and fails.
+/// Installs missing packages and opens `/dev/net/tun` to all users.
+///
+/// # Errors
+///
+/// Without root, if anything is missing: the message contains the command that root has to execute.
 pub(crate) fn install() -> Result<()> {
     let missing = missing();
     if !missing.is_empty() {
@@ -95,7 +99,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Lets every user open /dev/net/tun, as udev's rules do wherever udev runs. The kernel alone creates it for root.
+/// Lets every user open `/dev/net/tun`. udev's rules do the same; the kernel alone creates the device for root only.
 fn open_tun() -> Result<()> {
     let tun = Path::new("/dev/net/tun");
     let mode = std::fs::metadata(tun).map_or(0, |tun| tun.permissions().mode() & 0o777);
@@ -104,12 +108,12 @@ fn open_tun() -> Result<()> {
     }
     if !rustix::process::geteuid().is_root() {
         bail!(
-            "{} is closed to users, mode {mode:o} (try, as root: chmod 666 {})",
+            "{} cannot be opened by all users, mode {mode:o} (try, as root: chmod 666 {})",
             tun.display(),
             tun.display()
         );
     }
-    eprintln!("chmod 666 {} (no udev did it)", tun.display());
+    eprintln!("chmod 666 {}", tun.display());
     std::fs::set_permissions(tun, PermissionsExt::from_mode(0o666))?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What a UDP datagram or an echo request has to pass before there is a socket for it, and what the guest hears of one
-//! that does not.
+//! Checks of a UDP datagram or an echo request before it gets a socket, and the ICMP error that the guest is sent for
+//! one that fails.
 
 use core::net::IpAddr;
 
@@ -19,41 +19,58 @@ pub(crate) struct Packet<'f, 'a> {
     pub(crate) transport: Transport,
 }
 
+/// A packet that was dropped; the guest was sent an ICMP error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropped;
+
 impl Packet<'_, '_> {
-    /// Where policy lets the packet go. Otherwise it is counted and the guest is told.
-    pub(crate) fn judge<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Option<IpAddr> {
+    /// Applies the egress policy, and returns the address that the packet is to be sent to.
+    ///
+    /// # Errors
+    /// Policy refuses the destination. The packet is counted, and the guest is sent an ICMP error.
+    pub(crate) fn check_egress<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Result<IpAddr, Dropped> {
         let (protocol, port) = match &self.transport {
             Transport::Udp(udp) => (Protocol::Udp, udp.destination_port),
             Transport::Tcp(tcp) => (Protocol::Tcp, tcp.destination_port),
             Transport::Icmp(_) | Transport::Fragment | Transport::Other => (Protocol::Icmp, 0),
         };
-        let verdict = ctx.net.policy.judge(protocol, self.ip.destination, port, ctx.now);
+        let verdict = ctx
+            .net
+            .policy
+            .check_egress(protocol, self.ip.destination, port, ctx.now);
         let refusal = match verdict {
-            Ok(remote) => return Some(remote),
+            Ok(remote) => return Ok(remote),
             Err(refusal) => refusal,
         };
         ctx.net.counters.policy_refused += 1;
         let reason = match refusal {
             Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
             Refusal::Nobody => Reason::HostUnreachable,
-            // What a host says whose port is closed: the gateway is there, it only has nothing open.
+            // The answer of a host whose port is closed: the gateway exists, and has nothing open.
             Refusal::HostLoopback => Reason::PortUnreachable,
         };
         self.refuse(reason, ctx);
-        None
+        Err(Dropped)
     }
 
-    /// Whether the packet may go one hop further; one to the gateway itself (`remote` is another address than was
-    /// written) has arrived. Otherwise the guest is told: that is how traceroute sees the gateway.
-    pub(crate) fn lives_on<H, T: Transmit>(&self, remote: IpAddr, ctx: &mut Ctx<'_, H, T>) -> bool {
-        let lives = self.ip.hop_limit > 1 || remote != self.ip.destination;
-        if !lives {
-            self.refuse(Reason::TimeExceeded, ctx);
+    /// Checks that the packet may be forwarded by one hop. One to the gateway itself (`remote` is another address than
+    /// the packet's destination) has arrived, whatever its hop limit.
+    ///
+    /// # Errors
+    /// The hop limit is used up. The guest is sent "time exceeded", which is how traceroute sees the gateway.
+    pub(crate) fn check_hop_limit<H, T: Transmit>(
+        &self,
+        remote: IpAddr,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Dropped> {
+        if self.ip.hop_limit > 1 || remote != self.ip.destination {
+            return Ok(());
         }
-        lives
+        self.refuse(Reason::TimeExceeded, ctx);
+        Err(Dropped)
     }
 
-    /// Tells the guest, as the gateway, why the packet did not get through.
+    /// Sends the guest, as the gateway, an ICMP error that says why the packet was dropped.
     pub(crate) fn refuse<H, T: Transmit>(&self, reason: Reason, ctx: &mut Ctx<'_, H, T>) {
         let parsed = frame::Frame {
             source: ctx.net.guest_mac,

@@ -15,23 +15,23 @@ use crate::egress::Protocol;
 pub struct Flow {
     /// Its name.
     pub id: FlowId,
-    /// How the guest speaks in it.
+    /// The protocol.
     pub protocol: Protocol,
     /// The guest's end; for an echo request the port is its id.
     pub guest: SocketAddr,
-    /// The other end as the guest knows it. A UDP endpoint may have several, of which this is one; none: nobody yet.
+    /// The other end as the guest knows it. A UDP endpoint may have several, of which this is one; `None` before the first.
     pub remote: Option<SocketAddr>,
     /// It came in by a published port.
     pub came_in: bool,
-    /// How far it is.
+    /// The phase.
     pub phase: Phase,
     /// Since it began.
     pub age: Duration,
-    /// How much it has carried.
+    /// Bytes carried.
     pub traffic: Traffic,
 }
 
-/// What a flow has carried: bytes of data, each counted once.
+/// Bytes of data that a flow has carried, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// From the guest.
@@ -40,7 +40,7 @@ pub struct Traffic {
     pub down: u64,
 }
 
-/// How far a flow is.
+/// The phase of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// TCP: the host connection is pending.
@@ -49,7 +49,7 @@ pub enum Phase {
     Handshake,
     /// Data flows both ways.
     Open,
-    /// UDP: nobody has answered.
+    /// UDP: no peer has answered.
     Unanswered,
     /// TCP: one direction is closed.
     Closing,

@@ -8,12 +8,12 @@ use crate::host::Problem;
 use crate::local::icmp_error::{self, Reason, Sent};
 use crate::{Failure, Transmit};
 
-/// What an error queue held.
+/// An entry of an error queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reported {
     /// Errors that came from the network.
     network: usize,
-    /// What the host's own stack said that the path takes, about something that was too big for it.
+    /// The path MTU that the host's own stack reported, about something that was too big for it.
     mtu: Option<u32>,
     /// It may hold more.
     pub(crate) more: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Reported {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unsent {
     pub(crate) failure: Failure,
-    /// What the host said that the path takes.
+    /// The path MTU that the host reported.
     pub(crate) mtu: Option<u32>,
 }
 
@@ -54,8 +54,8 @@ pub(crate) fn send<W>(
     Err(Unsent { failure, mtu })
 }
 
-/// Reads an error queue, up to a bound for each turn: `next` takes an entry from it, `pass_on` is given what the network
-/// had to say about which bytes.
+/// Reads an error queue, up to a bound for each turn: `next` takes an entry from it, `pass_on` is given what the
+/// network had to say about which bytes.
 pub(crate) fn report<W>(
     world: &mut W,
     next: impl Fn(&mut W, &mut [u8]) -> Option<Problem>,
@@ -99,8 +99,8 @@ pub(crate) fn tell<H, T: Transmit>(problem: &Problem, sent: Sent, data: &[u8], c
     icmp_error::refuse_sent(ctx.net, ctx.link, speaker, reason, sent, data);
 }
 
-/// Whether an ICMP type is an error that is passed on: unreachable, time exceeded, parameter problem, and for IPv6 too
-/// big.
+/// Returns true if an ICMP type is an error that is passed on: unreachable, time exceeded, parameter problem, and for
+/// IPv6 too big.
 fn is_error(family: IpAddr, kind: u8) -> bool {
     match family {
         IpAddr::V4(_) => matches!(kind, 3 | 11 | 12),
@@ -108,12 +108,14 @@ fn is_error(family: IpAddr, kind: u8) -> bool {
     }
 }
 
-/// Who an error about a packet to `remote`, which the guest had written to `written`, comes from in the guest's eyes.
-/// The host itself, and whoever cannot be shown, is the gateway.
+/// Returns the source address, as the guest sees it, of an error about a packet to `remote`, which the guest had sent
+/// to `written`. The gateway stands for the host itself, and for addresses that cannot be shown.
 fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr) -> Option<IpAddr> {
     match offender {
         Some(offender) if offender == remote => Some(written),
-        Some(offender) if !net.policy.owned.contains(offender) => Some(net.policy.shown(offender)),
+        Some(offender) if !net.policy.owned.contains(offender) => {
+            Some(net.policy.visible_client_addr(offender))
+        }
         Some(_) | None => net.config.addresses.gateway(written),
     }
 }

@@ -1,0 +1,43 @@
+//! `cargo xtask check`: format, rules of the tree, lints, unit tests and documentation tests. It installs nothing and needs
+//! no privilege.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::{cargo, layers, step, words};
+
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// Runs all steps; returns true if all passed.
+pub(crate) fn run() -> Result<bool> {
+    let mut failed = rules()?;
+    let unit = cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+    let documentation = cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]);
+    let mut steps = lints();
+    steps.push(("unit tests", unit));
+    steps.push(("documentation tests", documentation));
+    for (name, mut command) in steps {
+        failed += u32::from(!step::run(name, &mut command, LIMIT)?);
+    }
+    Ok(failed == 0)
+}
+
+/// Checks the dependencies between crates and the words; returns the number of rules that are broken.
+pub(crate) fn rules() -> Result<u32> {
+    eprintln!("--- layers");
+    let layers = layers::check()?;
+    eprintln!("--- words");
+    let words = words::check()?;
+    Ok(u32::from(!layers) + u32::from(!words))
+}
+
+/// The format check and clippy: name and command.
+pub(crate) fn lints() -> Vec<(&'static str, Command)> {
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    vec![
+        ("format", cargo(&["fmt", "--all", "--check"])),
+        ("lints", cargo(&clippy)),
+    ]
+}

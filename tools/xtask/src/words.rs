@@ -1,0 +1,303 @@
+//! Retired words: metaphors that docs/glossary.md replaces by the terms of RFCs, the virtio specification and the kernel.
+//!
+//! Searched are the documentation comments, identifiers and string literals of Rust files, and Markdown files.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace;
+
+/// Words that are not used, in lower case. In identifiers they are parts of names: `CrewMember`, `is_born`.
+const RETIRED: &[&str] = &[
+    "autopsy", "birth", "births", "born", "buried", "bury", "buries", "census", "crew", "crews", "deaths",
+    "ear", "ears", "feed", "feeds", "hunger", "hungry", "mourn", "mourned", "mourns", "voice", "voices",
+    "whoever",
+];
+
+/// Sequences of two words that are not used, in identifiers `last_words` and `LastWords`.
+const RETIRED_PAIRS: &[[&str; 2]] = &[["last", "words"]];
+
+/// Sequences of two words that are technical terms although their second word is retired.
+const TERMS: &[[&str; 2]] = &[["line", "feed"], ["form", "feed"]];
+
+/// First words that a documentation comment must not have: it begins with a noun phrase or a third-person verb.
+const NOT_FIRST: &[&str] = &["what", "who", "whoever", "whether", "how", "where"];
+
+/// Files that may contain retired words, because they list them.
+const EXEMPT: &[&str] = &["docs/glossary.md", "tools/xtask/src/words.rs"];
+
+/// Folders that are not checked yet. A folder is removed from this list when its words are replaced.
+const NOT_YET: &[&str] = &["app", "core", "io", "test"];
+
+/// Checks all files that git knows and prints one line for each hit; returns true if there is none.
+pub(crate) fn check() -> Result<bool> {
+    let output = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            "*.rs",
+            "*.md",
+        ])
+        .current_dir(workspace())
+        .output()
+        .context("cannot run git ls-files")?;
+    ensure!(output.status.success(), "git ls-files failed");
+    let mut sound = true;
+    let mut skipped = BTreeMap::new();
+    for path in String::from_utf8(output.stdout)?.split_terminator('\0') {
+        let file = workspace().join(path);
+        // Deleted files are listed until the deletion is staged.
+        if EXEMPT.contains(&path) || !file.exists() {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {path}"))?;
+        let hits = hits(path, &text);
+        match NOT_YET.iter().find(|folder| is_below(path, folder)) {
+            Some(folder) => *skipped.entry(*folder).or_insert(0) += hits.len(),
+            None => {
+                sound &= hits.is_empty();
+                for (line, problem) in hits {
+                    eprintln!("{path}:{line}: {problem}");
+                }
+            }
+        }
+    }
+    for folder in NOT_YET {
+        let count = skipped.get(folder).copied().unwrap_or(0);
+        eprintln!("words: not checked yet: {folder} ({count} hits)");
+    }
+    Ok(sound)
+}
+
+fn is_below(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The problems of a file: line, from 1, and description.
+fn hits(path: &str, text: &str) -> Vec<(usize, String)> {
+    let mut hits = Vec::new();
+    let pieces = if path.ends_with(".rs") {
+        rust(text)
+    } else {
+        let lines = text.lines().enumerate();
+        lines.map(|(at, line)| (at + 1, Kind::Text, line)).collect()
+    };
+    let mut last_doc = None;
+    for (first, kind, piece) in pieces {
+        if kind == Kind::Doc {
+            let continues = last_doc == Some(first - 1);
+            last_doc = Some(first);
+            let word = words(piece).into_iter().next().unwrap_or_default();
+            if !continues && NOT_FIRST.contains(&word.as_str()) {
+                hits.push((first, format!("documentation begins with '{word}'")));
+            }
+        }
+        for (offset, line) in piece.lines().enumerate() {
+            hits.extend(
+                retired(line)
+                    .into_iter()
+                    .map(|word| (first + offset, format!("retired word '{word}'"))),
+            );
+        }
+    }
+    hits
+}
+
+/// The retired words of a line.
+fn retired(line: &str) -> Vec<String> {
+    let words = words(line);
+    let mut found = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        let pair = |pairs: &[[&str; 2]]| {
+            at > 0
+                && pairs
+                    .iter()
+                    .any(|pair| words[at - 1] == pair[0] && word == pair[1])
+        };
+        if RETIRED.contains(&word.as_str()) && !pair(TERMS) {
+            found.push(word.clone());
+        }
+        if pair(RETIRED_PAIRS) {
+            found.push(format!("{}_{word}", words[at - 1]));
+        }
+    }
+    found
+}
+
+/// Splits text and identifiers into words in lower case: `CrewMember` and `crew_member` are two words.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut after_lower = false;
+    for character in text.chars() {
+        if !character.is_alphabetic() || (character.is_uppercase() && after_lower) {
+            words.extend((!word.is_empty()).then(|| std::mem::take(&mut word)));
+        }
+        if character.is_alphabetic() {
+            word.extend(character.to_lowercase());
+        }
+        after_lower = character.is_lowercase();
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    words
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One line of a documentation comment, or a whole `/** */`.
+    Doc,
+    /// An identifier, a string literal, or a line of a Markdown file.
+    Text,
+}
+
+/// The documentation comments, identifiers and string literals of Rust source: line of the first character, from 1, kind and
+/// text. Other comments are left out.
+fn rust(text: &str) -> Vec<(usize, Kind, &str)> {
+    let mut pieces = Vec::new();
+    let (mut rest, mut line) = (text, 1);
+    while let Some(first) = rest.chars().next() {
+        let (length, kind) = token(rest, first);
+        let piece = &rest[..length];
+        if let Some(kind) = kind {
+            let content = if kind == Kind::Doc {
+                piece.trim_start_matches(['/', '!', '*'])
+            } else {
+                piece
+            };
+            pieces.push((line, kind, content));
+        }
+        line += piece.matches('\n').count();
+        rest = &rest[length..];
+    }
+    pieces
+}
+
+/// The length in bytes of the token at the start of `rest`, and its kind if it is one that is checked.
+fn token(rest: &str, first: char) -> (usize, Option<Kind>) {
+    if rest.starts_with("//") {
+        let length = rest.find('\n').unwrap_or(rest.len());
+        // Four slashes are an ordinary comment.
+        let doc = rest.starts_with("//!") || (rest.starts_with("///") && !rest.starts_with("////"));
+        return (length, doc.then_some(Kind::Doc));
+    }
+    if rest.starts_with("/*") {
+        let length = rest.find("*/").map_or(rest.len(), |end| end + 2);
+        let doc = rest.starts_with("/*!") || (rest.starts_with("/**") && length > 4);
+        return (length, doc.then_some(Kind::Doc));
+    }
+    if let Some(length) = raw_string(rest) {
+        return (length, Some(Kind::Text));
+    }
+    if first == '"' {
+        return (quoted(rest, '"'), Some(Kind::Text));
+    }
+    if first == '\'' {
+        // A lifetime has no closing quote after one character or escape.
+        let mut characters = rest.chars().skip(1);
+        let (one, two) = (characters.next(), characters.next());
+        let literal = one == Some('\\') || two == Some('\'');
+        return (if literal { quoted(rest, '\'') } else { 1 }, None);
+    }
+    if first.is_alphabetic() || first == '_' {
+        let length = rest
+            .find(|character: char| !character.is_alphanumeric() && character != '_')
+            .unwrap_or(rest.len());
+        return (length, Some(Kind::Text));
+    }
+    (first.len_utf8(), None)
+}
+
+/// The length of a raw string literal at the start of `rest`, with its prefix.
+fn raw_string(rest: &str) -> Option<usize> {
+    let prefix = ["br", "cr", "r"]
+        .into_iter()
+        .find(|prefix| rest.starts_with(prefix))?;
+    let after = &rest[prefix.len()..];
+    let hashes = after.len() - after.trim_start_matches('#').len();
+    let content = after[hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    let length = content.find(&end).map_or(content.len(), |at| at + end.len());
+    Some(prefix.len() + hashes + 1 + length)
+}
+
+/// The length of a literal between two `quote` characters.
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, character) in rest.char_indices().skip(1) {
+        if !escaped && character == quote {
+            return at + 1;
+        }
+        escaped = character == '\\' && !escaped;
+    }
+    rest.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hits, is_below, words};
+
+    /// The lines with a hit in Rust source.
+    fn lines(source: &str) -> Vec<usize> {
+        hits("a.rs", source).into_iter().map(|(line, _)| line).collect()
+    }
+
+    #[test]
+    fn retired_words_in_docs_identifiers_and_strings_are_hits() {
+        assert_eq!(
+            lines("/// The crew.\nstruct Ear;\nfn last_words() {}\n"),
+            [1, 2, 3]
+        );
+        assert_eq!(
+            lines("let text = \"one\n whoever\";\nlet raw = r#\"a \" voice\"#;"),
+            [2, 3]
+        );
+        assert_eq!(lines("type A = CrewMember; const LAST_WORDS: u8 = 0;"), [1, 1]);
+    }
+
+    #[test]
+    fn ordinary_comments_and_longer_words_are_not_hits() {
+        assert!(
+            lines("// a crew\n//// a crew\n/* a crew */\nfn hear_years() { line_feed('\\'', 'c') }")
+                .is_empty()
+        );
+        assert!(lines("fn f<'a>(text: &'a str) -> &'a str { \"feedback, screw\" }").is_empty());
+    }
+
+    #[test]
+    fn only_the_first_line_of_a_documentation_comment_has_a_first_word() {
+        assert_eq!(
+            lines("/// The number of ports\n/// where it is set.\n"),
+            Vec::<usize>::new()
+        );
+        assert_eq!(
+            lines("//! What is here.\n\n/// Whether it is.\nfn f() {}\n    /// `How` it is.\n"),
+            [1, 3, 5]
+        );
+    }
+
+    #[test]
+    fn a_hit_in_markdown_has_its_line() {
+        let found = hits("docs/a.md", "Text.\n\nWhoever reads.\n");
+        assert_eq!(found, [(3, "retired word 'whoever'".to_owned())]);
+    }
+
+    #[test]
+    fn identifiers_are_split_into_words() {
+        assert_eq!(
+            words("is_CrewMember HTTPServer2x"),
+            ["is", "crew", "member", "httpserver", "x"]
+        );
+    }
+
+    #[test]
+    fn a_folder_contains_the_paths_below_it_only() {
+        assert!(is_below("core/engine/src/lib.rs", "core/engine"));
+        assert!(!is_below("core/engineer/src/lib.rs", "core/engine"));
+    }
+}
