@@ -396,13 +396,13 @@ impl<L: Link> Worker<L> {
             return Ok(());
         }
         let (place, stays) = match door {
-            Door::Open(_, socket) => match host.open_door(published, socket.into_inner()) {
+            Door::Open(_, socket) => match host.add_published(published, socket.into_inner()) {
                 Ok(place) => (Some(place), true),
                 Err(error) => return Err(error.to_string()),
             },
             Door::Lost(_) => return Err(Errno::MFILE.to_string()),
-            Door::Lead(_) => (host.door(&published), true),
-            Door::Close(_) => (host.door(&published), false),
+            Door::Lead(_) => (host.find_published(&published), true),
+            Door::Close(_) => (host.find_published(&published), false),
         };
         let Some(place) = place else {
             return Ok(());
@@ -416,7 +416,7 @@ impl<L: Link> Worker<L> {
                 });
         }
         engine.unpublish(place, link, host, now);
-        host.close_door(place);
+        host.remove_published(place);
         Ok(())
     }
 

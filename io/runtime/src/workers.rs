@@ -60,7 +60,7 @@ pub(crate) fn build<L: Link>(
         for (published, socket) in setup.config.published.iter().zip(&published) {
             if published.protocol == Protocol::Tcp || id == siblings::FIRST {
                 config.published.push(*published);
-                host.open_door(*published, Arc::clone(socket))
+                host.add_published(*published, Arc::clone(socket))
                     .map_err(take_over)?;
             }
         }

@@ -126,7 +126,7 @@ impl KernelHost {
         listener: u32,
         flow: FlowId,
     ) -> Result<(Stream, SocketAddr), Errno> {
-        let (fd, peer) = self.doors.accept(listener, |listener| {
+        let (fd, peer) = self.published.accept(listener, |listener| {
             acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
         })?;
         let peer = peer

@@ -46,7 +46,7 @@ fn published(protocol: Protocol, socket: impl Into<OwnedFd>, at: SocketAddr) -> 
     let mut host = host(ALL);
     let socket: OwnedFd = socket.into();
     rustix::io::ioctl_fionbio(&socket, true).unwrap();
-    assert_eq!(host.open_door(published, Arc::new(socket)).unwrap(), 0);
+    assert_eq!(host.add_published(published, Arc::new(socket)).unwrap(), 0);
     host
 }
 

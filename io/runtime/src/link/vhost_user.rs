@@ -28,7 +28,7 @@ pub struct VhostUser {
     receiver: Receiver,
     transmitter: Transmitter,
     /// Where the front-end is heard: by the first worker.
-    door: Option<Door>,
+    guest_listener: Option<GuestListener>,
     departures: Arc<Departures>,
     /// Departures that this worker knows of.
     known: u64,
@@ -44,10 +44,10 @@ pub struct VhostUser {
 pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>> {
     let (backend, halves) = Backend::new(workers.into(), mtu.into())?;
     let departures = Arc::new(Departures::new(halves.len())?);
-    let mut door = Some(Door::new(source, backend)?);
+    let mut listener = Some(GuestListener::new(source, backend)?);
     let links = halves.into_iter().zip(&departures.bells);
     Ok(links
-        .map(|(halves, bell)| VhostUser::new(halves, door.take(), &departures, bell))
+        .map(|(halves, bell)| VhostUser::new(halves, listener.take(), &departures, bell))
         .collect())
 }
 
@@ -99,14 +99,14 @@ impl Control {
 impl VhostUser {
     fn new(
         (receiver, transmitter): (Receiver, Transmitter),
-        door: Option<Door>,
+        guest_listener: Option<GuestListener>,
         departures: &Arc<Departures>,
         bell: &Arc<OwnedFd>,
     ) -> Self {
         Self {
             receiver,
             transmitter,
-            door,
+            guest_listener,
             departures: departures.clone(),
             known: 0,
             bell: bell.clone(),
@@ -126,14 +126,14 @@ impl Link for VhostUser {
         epoll.add(&self.receiver, Edge::Link.token())?;
         epoll.add(&self.transmitter, Edge::Room.token())?;
         epoll.add(&*self.bell, Edge::Control.token())?;
-        match &self.door {
-            Some(door) => door.watch(epoll),
+        match &self.guest_listener {
+            Some(guest_listener) => guest_listener.watch(epoll),
             None => Ok(()),
         }
     }
 
     fn control(&mut self, _: &Epoll) -> Result<(), Gone> {
-        if let Some(Err(how)) = self.door.as_mut().map(Door::answer) {
+        if let Some(Err(how)) = self.guest_listener.as_mut().map(GuestListener::answer) {
             self.known = self.departures.announce();
             return Err(how);
         }
@@ -163,8 +163,10 @@ impl Link for VhostUser {
         if wait.room {
             self.transmitter.rearm();
         }
-        let door = self.door.as_mut()?;
-        door.accept_backoff.sleep(door.listener.as_ref(), epoll)
+        let guest_listener = self.guest_listener.as_mut()?;
+        guest_listener
+            .accept_backoff
+            .sleep(guest_listener.listener.as_ref(), epoll)
     }
 
     fn queue_faults(&self) -> u64 {
@@ -172,7 +174,9 @@ impl Link for VhostUser {
     }
 
     fn part(&mut self, epoll: &Epoll) -> bool {
-        self.door.as_ref().is_none_or(|door| door.await_next(epoll))
+        self.guest_listener
+            .as_ref()
+            .is_none_or(|listener| listener.await_next(epoll))
     }
 }
 
@@ -221,14 +225,14 @@ impl Departures {
 
 /// Where guests come in, one at a time.
 #[derive(Debug)]
-struct Door {
+struct GuestListener {
     backend: Backend,
     listener: Option<OwnedFd>,
     accept_backoff: AcceptBackoff,
     one_off: bool,
 }
 
-impl Door {
+impl GuestListener {
     fn new(source: Source, mut backend: Backend) -> io::Result<Self> {
         Ok(match source {
             Source::Connected(socket) => {
