@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::host::ping::echo_reply;
 use crate::link::socket::{Framing, MAX_FRAME, Packet, Socket, Source, Stream};
-use crate::link::{Gone, Link, Receive, Rest, Until};
+use crate::link::{Disconnected, Link, Receive, Rest, Until};
 
 /// Plays a script, whose first byte says who is hostile.
 ///
@@ -42,7 +42,7 @@ struct Play<F: Framing> {
 struct Heard {
     frames: Vec<Vec<u8>>,
     malformed: u64,
-    end: Option<Gone>,
+    end: Option<Disconnected>,
 }
 
 impl<F: Framing> Play<F> {
@@ -121,7 +121,7 @@ impl<F: Framing> Play<F> {
         match burst.rest {
             Rest::Drained => false,
             Rest::More => true,
-            Rest::Gone(how) => {
+            Rest::Disconnected(how) => {
                 heard.end = Some(how);
                 false
             }
@@ -150,14 +150,14 @@ fn stream(said: &[Vec<u8>]) -> Heard {
     let said = said.concat();
     let mut rest = &said[..];
     let mut heard = Heard {
-        end: Some(Gone::Closed),
+        end: Some(Disconnected::Closed),
         ..Heard::default()
     };
     while let Some((prefix, behind)) = rest.split_first_chunk() {
         let len = u32::from_be_bytes(*prefix) as usize;
         match behind.split_at_checked(len) {
             _ if len > MAX_FRAME => {
-                heard.end = Some(Gone::Protocol("a frame of more than 64 KiB"));
+                heard.end = Some(Disconnected::Protocol("a frame of more than 64 KiB"));
                 break;
             }
             None => break,
@@ -182,7 +182,7 @@ fn packets(said: &[Vec<u8>]) -> Heard {
     Heard {
         frames: frames.into_iter().cloned().collect(),
         malformed: malformed.len() as u64,
-        end: Some(Gone::Closed),
+        end: Some(Disconnected::Closed),
     }
 }
 

@@ -168,7 +168,7 @@ pub trait Link: Send {
     ///
     /// # Errors
     /// The guest is gone.
-    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         let _ = epoll;
         Ok(())
     }
@@ -182,7 +182,7 @@ pub trait Link: Send {
     ///
     /// # Errors
     /// The guest is gone, as sending found out.
-    fn take_full(&mut self) -> Result<bool, Gone>;
+    fn take_full(&mut self) -> Result<bool, Disconnected>;
 
     /// A turn is over; with `more`, the next one follows at once and has something to do.
     fn end_turn(&mut self, more: bool) {
@@ -202,8 +202,8 @@ pub trait Link: Send {
         0
     }
 
-    /// The guest is gone: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
-    fn part(&mut self, epoll: &Epoll) -> bool {
+    /// The guest is disconnected: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
+    fn detach(&mut self, epoll: &Epoll) -> bool {
         let _ = epoll;
         false
     }
@@ -259,14 +259,14 @@ pub enum Rest {
     /// Perhaps more frames: ask again.
     More,
     /// The guest is gone.
-    Gone(Gone),
+    Disconnected(Disconnected),
 }
 
 /// How a guest went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Gone {
+pub enum Disconnected {
     /// The interface is gone, and its namespace with it.
-    #[error("the guest's interface is gone: {0}")]
+    #[error("the guest's interface is disconnected: {0}")]
     Interface(Errno),
     /// It closed its end of the connection.
     #[error("the guest has closed its connection")]

@@ -22,7 +22,7 @@ use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::limits::Limits;
-use crate::link::{BURST, BURSTS, Burst, For, Gone, Link, Receive, Rest, Until};
+use crate::link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, Until};
 use crate::mesh::Member;
 use crate::messages::{
     BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Refused, Report, Stats, Update,
@@ -91,7 +91,7 @@ pub(crate) struct Left {
     /// The link has affairs of its own.
     control: bool,
     /// The guest is gone, and how.
-    gone: Option<Gone>,
+    disconnected: Option<Disconnected>,
     /// Frames are to be captured, or no longer.
     capture: bool,
 }
@@ -137,8 +137,8 @@ impl<L: Link> Worker<L> {
                         worked = Some(Side::Guest);
                     }
                     left.frames = burst.rest == Rest::More;
-                    if let Rest::Gone(how) = burst.rest {
-                        left.gone = Some(how);
+                    if let Rest::Disconnected(how) = burst.rest {
+                        left.disconnected = Some(how);
                     }
                 }
             }
@@ -165,7 +165,7 @@ impl<L: Link> Worker<L> {
             if std::mem::take(&mut left.control) {
                 left.frames = true;
                 if let Err(how) = self.link.control(self.host.epoll()) {
-                    left.gone = Some(how);
+                    left.disconnected = Some(how);
                 }
             }
 
@@ -196,12 +196,12 @@ impl<L: Link> Worker<L> {
             left.refused(self.link.take_full());
 
             // A guest that is gone takes its flows along.
-            if let Some(how) = left.gone.take() {
+            if let Some(how) = left.disconnected.take() {
                 match how {
-                    Gone::Interface(_) | Gone::Closed => info!("{how}"),
-                    Gone::Connection(_) | Gone::Protocol(_) => warn!("{how}"),
+                    Disconnected::Interface(_) | Disconnected::Closed => info!("{how}"),
+                    Disconnected::Connection(_) | Disconnected::Protocol(_) => warn!("{how}"),
                 }
-                if !self.link.part(self.host.epoll()) {
+                if !self.link.detach(self.host.epoll()) {
                     return Ok(End::Link);
                 }
                 self.engine
@@ -247,7 +247,7 @@ impl<L: Link> Worker<L> {
                     self.engine
                         .handle_idle(&mut self.link.transmitter(), &mut self.host, begin);
                     left.refused(self.link.take_full());
-                    match left.gone {
+                    match left.disconnected {
                         Some(_) => Some(Duration::ZERO),
                         None => {
                             let (frames, room) = (!left.frames, left.room);
@@ -563,10 +563,10 @@ impl Tally {
 
 impl Left {
     /// Notes what has come of sending.
-    fn refused(&mut self, full: Result<bool, Gone>) {
+    fn refused(&mut self, full: Result<bool, Disconnected>) {
         match full {
             Ok(full) => self.room |= full,
-            Err(how) => self.gone = Some(how),
+            Err(how) => self.disconnected = Some(how),
         }
     }
 

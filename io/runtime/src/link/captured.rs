@@ -9,7 +9,7 @@ use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Burst, For, Gone, Link, Receive, Until};
+use super::{Burst, Disconnected, For, Link, Receive, Until};
 use crate::capture::pcapng::Way;
 use crate::capture::{Record, Tape};
 use crate::host::event::Epoll;
@@ -65,7 +65,7 @@ impl<L: Link> Link for Captured<L> {
         self.link.has_frames()
     }
 
-    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         self.link.control(epoll)
     }
 
@@ -73,7 +73,7 @@ impl<L: Link> Link for Captured<L> {
         self.link.has_guest()
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         self.link.take_full()
     }
 
@@ -93,8 +93,8 @@ impl<L: Link> Link for Captured<L> {
         self.link.queue_faults()
     }
 
-    fn part(&mut self, epoll: &Epoll) -> bool {
-        self.link.part(epoll)
+    fn detach(&mut self, epoll: &Epoll) -> bool {
+        self.link.detach(epoll)
     }
 }
 

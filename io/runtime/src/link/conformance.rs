@@ -365,7 +365,7 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
             heard.extend(frames.iter().filter_map(datagram));
         });
         match burst.rest {
-            Rest::Gone(how) => Some(how),
+            Rest::Disconnected(how) => Some(how),
             Rest::Drained | Rest::More => {
                 // As the worker does.
                 link.sleep(&epoll, FRAMES);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pontoon_engine::Limits;
 use rustix::io::Errno;
 
-use super::{For, Gone, Link, RETRY, Receive};
+use super::{Disconnected, For, Link, RETRY, Receive};
 use crate::host::event::Epoll;
 
 mod guest_slot;
@@ -104,7 +104,7 @@ impl<F: Framing> Link for Socket<F> {
         self.seat.watch(epoll)
     }
 
-    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         if self.seat.admit(epoll) {
             self.attach();
         }
@@ -119,7 +119,7 @@ impl<F: Framing> Link for Socket<F> {
         self.seat.has_frames()
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         self.transmitter.take_full()
     }
 
@@ -128,7 +128,7 @@ impl<F: Framing> Link for Socket<F> {
         room.into_iter().chain(self.seat.sleep(epoll, wait.frames)).min()
     }
 
-    fn part(&mut self, epoll: &Epoll) -> bool {
+    fn detach(&mut self, epoll: &Epoll) -> bool {
         self.seat.vacate();
         self.attach();
         self.seat.await_next(epoll)

@@ -19,7 +19,7 @@ use vm_memory::GuestMemoryMmap;
 
 use super::accept_backoff::AcceptBackoff;
 use super::socket::Source;
-use super::{Burst, For, Gone, Link, Receive, Rest, Until};
+use super::{Burst, Disconnected, For, Link, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
 
 /// One worker's part of the link.
@@ -132,7 +132,7 @@ impl Link for VhostUser {
         }
     }
 
-    fn control(&mut self, _: &Epoll) -> Result<(), Gone> {
+    fn control(&mut self, _: &Epoll) -> Result<(), Disconnected> {
         if let Some(Err(how)) = self.guest_listener.as_mut().map(GuestListener::answer) {
             self.known = self.departures.announce();
             return Err(how);
@@ -140,7 +140,7 @@ impl Link for VhostUser {
         let count = self.departures.count.load(Ordering::Acquire);
         match std::mem::replace(&mut self.known, count) == count {
             true => Ok(()),
-            false => Err(Gone::Closed),
+            false => Err(Disconnected::Closed),
         }
     }
 
@@ -148,7 +148,7 @@ impl Link for VhostUser {
         self.transmitter.poll()
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         Ok(self.transmitter.take_full())
     }
 
@@ -173,7 +173,7 @@ impl Link for VhostUser {
         self.receiver.faults() + self.transmitter.faults()
     }
 
-    fn part(&mut self, epoll: &Epoll) -> bool {
+    fn detach(&mut self, epoll: &Epoll) -> bool {
         self.guest_listener
             .as_ref()
             .is_none_or(|listener| listener.await_next(epoll))
@@ -195,7 +195,7 @@ impl Receive for Receiver {
     }
 }
 
-/// Guests that have gone: each worker forgets its flows.
+/// Guests that have disconnected: each worker forgets its flows.
 #[derive(Debug)]
 struct Departures {
     count: AtomicU64,
@@ -266,12 +266,12 @@ impl GuestListener {
     }
 
     /// Hears the guest that is there, then takes whoever has come; who comes while there is a guest is turned away.
-    fn answer(&mut self) -> Result<(), Gone> {
+    fn answer(&mut self) -> Result<(), Disconnected> {
         self.backend.handle().map_err(|ended| match ended.is_orderly() {
-            true => Gone::Closed,
+            true => Disconnected::Closed,
             false => {
                 warn!("the guest's front-end: {ended}");
-                Gone::Protocol("see the line above")
+                Disconnected::Protocol("see the line above")
             }
         })?;
         self.admit();

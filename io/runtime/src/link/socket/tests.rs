@@ -225,7 +225,7 @@ fn a_datagram_socket_carries_frames_too() {
     drop(guest);
     assert_eq!(burst(&mut link, |_| ()).rest, Rest::Drained);
     assert_eq!(say(&mut link), Ok(()));
-    assert_eq!(link.take_full(), Err(Gone::Closed));
+    assert_eq!(link.take_full(), Err(Disconnected::Closed));
 }
 
 /// QEMU's virtio-net hands frames of up to 64 KiB on with their checksums unfinished.
@@ -272,7 +272,10 @@ fn what_is_no_frame_is_counted_or_ends_the_connection() {
     assert_eq!((empty.malformed, empty.frames), (2, 0));
     guest.socket.write_all(&[0, 1, 0, 99]).unwrap();
     let long = burst(&mut link, |_| panic!("a frame of more than 64 KiB"));
-    assert!(matches!(long.rest, Rest::Gone(Gone::Protocol(_))), "{long:?}");
+    assert!(
+        matches!(long.rest, Rest::Disconnected(Disconnected::Protocol(_))),
+        "{long:?}"
+    );
 
     let (mut link, guest) = open::<Packet>(1500);
     let mut long = vec![0; MAX_FRAME + 1];
@@ -291,5 +294,5 @@ fn the_end_of_a_frame_that_does_not_come_is_the_end() {
     let how = (0..3)
         .map(|_| burst(&mut link, |_| panic!("half a frame")).rest)
         .last();
-    assert_eq!(how, Some(Rest::Gone(Gone::Closed)));
+    assert_eq!(how, Some(Rest::Disconnected(Disconnected::Closed)));
 }

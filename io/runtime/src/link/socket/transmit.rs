@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::{Attach, Framing, MAX_FRAME};
-use crate::link::Gone;
+use crate::link::Disconnected;
 
 /// Bytes that wait for the end of a burst, at most: what the kernel's default buffer of a Unix socket holds.
 const ROOM: usize = 256 << 10;
@@ -40,7 +40,7 @@ pub struct Transmitter<F> {
     /// A frame was refused for want of room.
     full: bool,
     /// Nothing can be sent any more.
-    gone: Option<Gone>,
+    disconnected: Option<Disconnected>,
     framing: PhantomData<F>,
 }
 
@@ -53,15 +53,15 @@ impl<F> Transmitter<F> {
             waiting: Waiting::new(),
             blocked: false,
             full: false,
-            gone: None,
+            disconnected: None,
             framing: PhantomData,
         }
     }
 
     /// Whether a frame was refused for want of room since this was last asked, or some still wait.
-    pub(super) fn take_full(&mut self) -> Result<bool, Gone> {
+    pub(super) fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = std::mem::take(&mut self.full) || self.blocked;
-        self.gone.take().map_or(Ok(full), Err)
+        self.disconnected.take().map_or(Ok(full), Err)
     }
 }
 
@@ -69,7 +69,7 @@ impl<F> Attach for Transmitter<F> {
     fn attach(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.socket = guest;
         self.waiting.clear();
-        (self.blocked, self.full, self.gone) = (false, false, None);
+        (self.blocked, self.full, self.disconnected) = (false, false, None);
     }
 }
 
@@ -166,9 +166,11 @@ impl<F: Framing> Transmit for Transmitter<F> {
             Err(error) => {
                 self.waiting.clear();
                 self.blocked = false;
-                self.gone = Some(match error {
-                    Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => Gone::Closed,
-                    error => Gone::Connection(error),
+                self.disconnected = Some(match error {
+                    Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => {
+                        Disconnected::Closed
+                    }
+                    error => Disconnected::Connection(error),
                 });
             }
         }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::Queue;
-use crate::link::{BURST, Burst, Gone, Receive, Rest, Until};
+use crate::link::{BURST, Burst, Disconnected, Receive, Rest, Until};
 
 /// Bytes for one frame: `virtio_net_hdr`, Ethernet header with a tag, and the largest IP packet, with room to spare.
 const STRIDE: usize = 66 << 10;
@@ -72,13 +72,13 @@ impl Receive for Receiver {
                 Err(Errno::INTR) => {}
                 // The device is detached, or being removed (`tun_get`, `tun_ring_recv`). Anything else may pass.
                 Err(error @ (Errno::BADFD | Errno::FAULT | Errno::BADF)) => {
-                    rest = Rest::Gone(Gone::Interface(error));
+                    rest = Rest::Disconnected(Disconnected::Interface(error));
                     break;
                 }
                 Err(error) => {
                     self.failures += 1;
                     rest = match self.failures {
-                        MOST_FAILURES.. => Rest::Gone(Gone::Interface(error)),
+                        MOST_FAILURES.. => Rest::Disconnected(Disconnected::Interface(error)),
                         _ => Rest::Drained,
                     };
                     break;

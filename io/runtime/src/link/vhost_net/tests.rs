@@ -208,7 +208,7 @@ fn withdrawn() -> VhostNet {
         rx_interest: RxInterest::default(),
         gathered: None,
         silence: 0,
-        gone: None,
+        disconnected: None,
         room: false,
         withdrawals: 0,
     }

@@ -70,7 +70,7 @@ impl Guest {
 }
 
 /// What a worker does but for frames, which are dropped.
-fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Gone> {
+fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Disconnected> {
     Receive::receive(&mut link.receiver, BURST, Until::Empty, |_| {});
     pontoon_engine::Transmit::flush(&mut link.transmitter);
     link.control(epoll)
@@ -149,20 +149,20 @@ fn guests_come_one_after_the_other_and_one_at_a_time() {
 
         // Each worker is told, once, that the guest is gone.
         drop(guest);
-        let gone = (0..100).find_map(|_| {
-            let gone = turn(first, &epolls[0]).err();
-            if gone.is_none() {
+        let disconnected = (0..100).find_map(|_| {
+            let disconnected = turn(first, &epolls[0]).err();
+            if disconnected.is_none() {
                 thread::sleep(Duration::from_millis(10));
             }
-            gone
+            disconnected
         });
-        assert_eq!(gone, Some(Gone::Closed));
-        assert!(first.part(&epolls[0]));
+        assert_eq!(disconnected, Some(Disconnected::Closed));
+        assert!(first.detach(&epolls[0]));
         assert_eq!(turn(first, &epolls[0]), Ok(()));
         epolls[1].wait(&mut events, Some(Duration::ZERO)).unwrap();
         assert!(events.edges().any(|(edge, _)| edge == Edge::Control));
-        assert_eq!(turn(second, &epolls[1]), Err(Gone::Closed));
-        assert!(second.part(&epolls[1]));
+        assert_eq!(turn(second, &epolls[1]), Err(Disconnected::Closed));
+        assert!(second.detach(&epolls[1]));
         assert_eq!(turn(second, &epolls[1]), Ok(()));
     }
     std::fs::remove_file(path).unwrap();
@@ -191,9 +191,9 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     std::fs::remove_file(path).unwrap();
     assert!(told());
     assert_eq!(link.control(&epoll), Ok(()), "the order has not been obeyed");
-    assert_eq!(turn(&mut link, &epoll), Err(Gone::Closed));
+    assert_eq!(turn(&mut link, &epoll), Err(Disconnected::Closed));
     while told() {}
-    assert!(link.part(&epoll));
+    assert!(link.detach(&epoll));
     assert!(told());
     let guest = Guest::connect(&mut link, next, &epoll);
     assert!(link.has_guest());
@@ -254,6 +254,6 @@ fn a_connected_guest_is_the_last() {
     drop(theirs);
     let epoll = Epoll::new().unwrap();
     links[0].watch(&epoll).unwrap();
-    assert_eq!(turn(&mut links[0], &epoll), Err(Gone::Closed));
-    assert!(!links[0].part(&epoll));
+    assert_eq!(turn(&mut links[0], &epoll), Err(Disconnected::Closed));
+    assert!(!links[0].detach(&epoll));
 }

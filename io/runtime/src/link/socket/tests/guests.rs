@@ -69,8 +69,11 @@ fn one_after_the_other_is_served() {
         drain(&mut link);
         drop(guest);
         assert!(told(&epoll).contains(&Edge::Link));
-        assert_eq!(burst(&mut link, |_| ()).rest, Rest::Gone(Gone::Closed));
-        assert!(link.part(&epoll), "another one may come");
+        assert_eq!(
+            burst(&mut link, |_| ()).rest,
+            Rest::Disconnected(Disconnected::Closed)
+        );
+        assert!(link.detach(&epoll), "another one may come");
         assert_eq!(told(&epoll), []);
     }
 }
@@ -98,8 +101,11 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     drop(first);
     let mut second = come(&name);
     link.control(&epoll).unwrap();
-    assert_eq!(burst(&mut link, |_| ()).rest, Rest::Gone(Gone::Closed));
-    assert!(link.part(&epoll));
+    assert_eq!(
+        burst(&mut link, |_| ()).rest,
+        Rest::Disconnected(Disconnected::Closed)
+    );
+    assert!(link.detach(&epoll));
     assert_eq!(told(&epoll), [Edge::Control]);
     link.control(&epoll).unwrap();
     conformance::Guest::say(&mut second, PAIRS[0], b"x");
@@ -113,13 +119,16 @@ fn nobody_comes_after_the_only_one() {
     let mut listening = link(listener, true, &epoll);
     drop(come(&name));
     listening.control(&epoll).unwrap();
-    assert_eq!(burst(&mut listening, |_| ()).rest, Rest::Gone(Gone::Closed));
-    assert!(!listening.part(&epoll));
+    assert_eq!(
+        burst(&mut listening, |_| ()).rest,
+        Rest::Disconnected(Disconnected::Closed)
+    );
+    assert!(!listening.detach(&epoll));
 
     let (mut connected, guest) = open::<Stream>(1500);
     connected.watch(&epoll).unwrap();
     drop(guest);
-    assert!(!connected.part(&epoll));
+    assert!(!connected.detach(&epoll));
 }
 
 /// In a process of its own, as it takes every descriptor.
