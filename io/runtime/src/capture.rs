@@ -80,7 +80,7 @@ pub(crate) struct Record {
 impl Deck {
     /// Begins or ends a capture; each worker passes each order on to here, and the first one counts. The tape for what this
     /// worker sees from here on.
-    pub(crate) fn obey(&self, order: Order, voice: &OwnedFd) -> Option<Arc<Tape>> {
+    pub(crate) fn apply(&self, order: Order, report_fd: &OwnedFd) -> Option<Arc<Tape>> {
         let mut inner = self.lock();
         match order {
             Order::Start(start) => {
@@ -90,14 +90,14 @@ impl Deck {
                     let number = start.number;
                     let started = match inner.closing.len() {
                         MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
-                        _ => Running::start(start, voice),
+                        _ => Running::start(start, report_fd),
                     };
                     match started {
                         Ok(running) => inner.running = Some(running),
                         Err(error) => {
                             warn!("cannot capture: {error}");
                             let why = format!("cannot begin: {error}");
-                            writer::tell(voice, &Report::Captured(Captured::failed(number, why)));
+                            writer::send_report(report_fd, &Report::Captured(Captured::failed(number, why)));
                         }
                     }
                     return inner.tape(number);
@@ -170,11 +170,11 @@ impl Inner {
 }
 
 impl Running {
-    fn start(start: Start, voice: &OwnedFd) -> io::Result<Self> {
+    fn start(start: Start, report_fd: &OwnedFd) -> io::Result<Self> {
         let tape = Arc::new(Tape::new(start.snap as usize));
         let number = start.number;
         let file = start.file.as_fd().try_clone_to_owned()?.into();
-        let writer = Writer::new(start, file, Arc::clone(&tape), voice.try_clone()?);
+        let writer = Writer::new(start, file, Arc::clone(&tape), report_fd.try_clone()?);
         let writer = thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || writer.run())?;

@@ -153,7 +153,7 @@ fn start(
         } => {
             let tap = |queue| Tap::new(queue, offload, mtu);
             let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
-            let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
+            let taps = taps.map_err(|error| context("cannot take over the tap", &error))?;
             let Some(pairs) = vhost_pairs(&taps, vhost)? else {
                 return serve(setup, taps, sandbox, disabled, supervisor);
             };
@@ -171,7 +171,7 @@ fn start(
         }
         Attachment::VhostUser { source, workers } => {
             let links = link::vhost_user::open(source, workers, mtu)
-                .map_err(|error| say("cannot take over the guest's socket", &error))?;
+                .map_err(|error| context("cannot take over the guest's socket", &error))?;
             serve(setup, links, sandbox, disabled, supervisor)
         }
     }
@@ -185,7 +185,7 @@ fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<vhos
     let pairs: io::Result<Vec<_>> = taps.iter().map(vhost_net::Pair::start).collect();
     match (pairs, vhost) {
         (Ok(pairs), _) => Ok(Some(pairs)),
-        (Err(error), Vhost::Required) => Err(say("cannot set up vhost-net", &error)),
+        (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),
         (Err(error), Vhost::Wanted) => {
             info!("cannot set up vhost-net ({error}); frames take the tap");
             Ok(None)
@@ -194,7 +194,7 @@ fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<vhos
 }
 
 fn socket<F: Framing>(source: Source, mtu: u16) -> io::Result<Socket<F>> {
-    Socket::new(source, mtu).map_err(|error| say("cannot take over the guest's socket", &error))
+    Socket::new(source, mtu).map_err(|error| context("cannot take over the guest's socket", &error))
 }
 
 /// Runs a worker on each of `links`.
@@ -205,13 +205,13 @@ fn serve<L: Link>(
     disabled: &Disabled,
     supervisor: OwnedFd,
 ) -> io::Result<()> {
-    let voice = supervisor.try_clone()?;
+    let report_fd = supervisor.try_clone()?;
     let limits = most(setup.config.max_flows, links.len());
     let mut workers = workers::build(setup, links, disabled, supervisor)?;
     if let Some(sandbox) = sandbox {
         sandbox
             .limit(limits, disabled)
-            .map_err(|error| say("cannot limit the engine", &error))?;
+            .map_err(|error| context("cannot limit the engine", &error))?;
         let layers = sandbox.enter(disabled)?;
         match layers.any_refused() {
             true => warn!("the sandbox is incomplete: {}", layers.missing()),
@@ -221,13 +221,13 @@ fn serve<L: Link>(
             first.sandbox = Some(layers);
         }
     }
-    seqpacket::send(&voice, &Report::Ready.encode(), &[])
-        .map_err(|error| say("cannot tell the supervisor", &error))?;
-    drop(voice);
+    seqpacket::send(&report_fd, &Report::Ready.encode(), &[])
+        .map_err(|error| context("cannot tell the supervisor", &error))?;
+    drop(report_fd);
     let end = workers::run(workers);
     debug!("the loop ended: {end:?}");
     end.map(|_| ())
-        .map_err(|error| say("the engine's loop failed", &error))
+        .map_err(|error| context("the engine's loop failed", &error))
 }
 
 /// What an engine is never to need. Of memory a worker has 36 MiB to begin with, a flow less than 1 KiB, where tables double
@@ -256,7 +256,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn say(what: &str, error: &io::Error) -> io::Error {
+fn context(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 

@@ -103,7 +103,7 @@ impl Member {
     }
 
     /// Passes the supervisor's word on to the others.
-    pub(crate) fn pass_on(&self, update: &Update) {
+    pub(crate) fn forward(&self, update: &Update) {
         for inbox in self.others() {
             inbox.put_update(update.clone());
         }

@@ -38,7 +38,7 @@ pub(crate) struct Worker<L> {
     /// The supervisor's channel: one worker hears it, and passes on what it says.
     pub(crate) supervisor: Option<OwnedFd>,
     /// To answer the supervisor.
-    pub(crate) voice: OwnedFd,
+    pub(crate) report_fd: OwnedFd,
     /// The others, where there are any.
     pub(crate) member: Option<Member>,
     pub(crate) pacer: Pacer,
@@ -321,9 +321,9 @@ impl<L: Link> Worker<L> {
             match Update::decode(message, descriptors) {
                 Ok(update) => {
                     if let Some(member) = &self.member {
-                        member.pass_on(&update);
+                        member.forward(&update);
                     }
-                    self.obey(update, now);
+                    self.apply(update, now);
                 }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
@@ -332,7 +332,7 @@ impl<L: Link> Worker<L> {
     }
 
     /// Does what the supervisor says.
-    fn obey(&mut self, update: Update, now: Instant) {
+    fn apply(&mut self, update: Update, now: Instant) {
         let Self {
             engine, host, link, ..
         } = self;
@@ -362,7 +362,7 @@ impl<L: Link> Worker<L> {
             }
             Update::Flows(_) => {}
             Update::Capture(order) => {
-                self.tape = self.deck.obey(order, &self.voice);
+                self.tape = self.deck.apply(order, &self.report_fd);
                 self.left.capture = true;
             }
         }
@@ -449,7 +449,7 @@ impl<L: Link> Worker<L> {
 
     /// Where the supervisor has no room, it will find that nobody answers.
     fn report(&self, report: &Report) {
-        if let Err(error) = seqpacket::send(&self.voice, &report.encode(), &[]) {
+        if let Err(error) = seqpacket::send(&self.report_fd, &report.encode(), &[]) {
             debug!("the supervisor was not answered: {error}");
         }
     }
@@ -478,7 +478,7 @@ impl<L: Link> Worker<L> {
             member.receive(|frames| engine.handle_handed(frames, &mut link.transmitter(), host, now));
         let (updates, is_over) = (member.updates(), member.is_over());
         for update in updates {
-            self.obey(update, now);
+            self.apply(update, now);
         }
         (!is_over).then_some(received)
     }
@@ -490,7 +490,7 @@ impl<L: Link> Worker<L> {
             host: self.host,
             link: link(self.link),
             supervisor: self.supervisor,
-            voice: self.voice,
+            report_fd: self.report_fd,
             member: self.member,
             pacer: self.pacer,
             limits: self.limits,

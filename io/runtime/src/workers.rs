@@ -21,7 +21,7 @@ use crate::mesh::{self, Member};
 use crate::messages::Gathered;
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Left, Tally, Worker};
-use crate::{Setup, say};
+use crate::{Setup, context};
 
 /// Builds a worker for each of the links, which are one guest's.
 pub(crate) fn build<L: Link>(
@@ -46,11 +46,11 @@ pub(crate) fn build<L: Link>(
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
     let deck = Arc::new(Deck::default());
     let mut raw_icmp = setup.raw_icmp;
-    let voice = supervisor.try_clone()?;
+    let report_fd = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
     let mut workers = Vec::new();
     for ((id, link), member) in (0..count).map(WorkerId).zip(links).zip(members) {
-        let take_over = |error| say("cannot take over the host's sockets", &error);
+        let take_over = |error| context("cannot take over the host's sockets", &error);
         let raw_icmp = std::mem::take(&mut raw_icmp);
         let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
         host.set_workers(count);
@@ -70,7 +70,7 @@ pub(crate) fn build<L: Link>(
             host,
             link,
             supervisor: supervisor.take(),
-            voice: voice.try_clone()?,
+            report_fd: report_fd.try_clone()?,
             member,
             limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, worker::now()),

@@ -25,17 +25,17 @@ pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
 /// A deck, and the supervisor's end of its channel.
 struct Scene {
     deck: Deck,
-    voice: OwnedFd,
+    report_fd: OwnedFd,
     supervisor: OwnedFd,
     file: File,
 }
 
 impl Scene {
     fn new() -> Self {
-        let (supervisor, voice) = seqpacket::pair().unwrap();
+        let (supervisor, report_fd) = seqpacket::pair().unwrap();
         Self {
             deck: Deck::default(),
-            voice,
+            report_fd,
             supervisor,
             file: tempfile::tempfile().unwrap(),
         }
@@ -54,7 +54,7 @@ impl Scene {
             size,
             time,
         };
-        self.deck.obey(Order::Start(start), &self.voice)
+        self.deck.apply(Order::Start(start), &self.report_fd)
     }
 
     /// A capture that runs, and whose writer is in a write until the sender is dropped.
@@ -104,7 +104,7 @@ fn everything_is_in_the_file_that_is_stopped() {
     let mut scene = Scene::new();
     let tape = scene.start(None, None);
     put(&tape, 1000, 60);
-    assert!(scene.deck.obey(Order::Stop(1), &scene.voice).is_none());
+    assert!(scene.deck.apply(Order::Stop(1), &scene.report_fd).is_none());
     let (captured, statistics, frames) = scene.end();
     assert_eq!((captured.frames, captured.dropped), (1000, 0));
     assert_eq!((statistics, frames), (1, 1000));
@@ -126,7 +126,7 @@ fn each_worker_gets_the_same_tape_of_the_capture_that_runs() {
     let tape = scene.start(None, None);
     assert!(Arc::ptr_eq(&tape, &scene.start(None, None)));
     // Of one that is over, there is none.
-    assert!(scene.deck.obey(Order::Stop(7), &scene.voice).is_none());
+    assert!(scene.deck.apply(Order::Stop(7), &scene.report_fd).is_none());
     assert!(!tape.is_closed());
     scene.deck.finish();
     assert!(tape.is_closed());
@@ -182,7 +182,7 @@ fn nobody_waits_for_a_file_that_hangs() {
     let tape = scene.begin(2, None, None).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(4), "it waited");
     put(&tape, 10, 60);
-    scene.deck.obey(Order::Stop(2), &scene.voice);
+    scene.deck.apply(Order::Stop(2), &scene.report_fd);
     let (captured, ..) = scene.end();
     assert_eq!((captured.number, captured.frames), (2, 10));
 

@@ -36,7 +36,7 @@ pub(super) struct Writer {
     ends: Option<Instant>,
     file: File,
     tape: Arc<Tape>,
-    voice: OwnedFd,
+    report_fd: OwnedFd,
     /// Not yet written.
     buffer: Vec<u8>,
     /// Frames among that.
@@ -59,7 +59,7 @@ enum End {
 }
 
 impl Writer {
-    pub(super) fn new(start: Start, file: File, tape: Arc<Tape>, voice: OwnedFd) -> Self {
+    pub(super) fn new(start: Start, file: File, tape: Arc<Tape>, report_fd: OwnedFd) -> Self {
         Self {
             number: start.number,
             snap: start.snap,
@@ -68,7 +68,7 @@ impl Writer {
             ends: start.time.and_then(|time| Instant::now().checked_add(time)),
             file,
             tape,
-            voice,
+            report_fd,
             buffer: Vec::new(),
             buffered: 0,
             bytes: 0,
@@ -93,7 +93,7 @@ impl Writer {
             failed: matches!(end, End::Failed(_)),
             why: end.to_string(),
         };
-        tell(&self.voice, &Report::Captured(captured));
+        send_report(&self.report_fd, &Report::Captured(captured));
     }
 
     fn follow(&mut self) -> End {
@@ -172,9 +172,9 @@ impl Writer {
 }
 
 /// Says something to the supervisor, who may be busy.
-pub(super) fn tell(voice: &OwnedFd, report: &Report) {
+pub(super) fn send_report(report_fd: &OwnedFd, report: &Report) {
     for _ in 0..ATTEMPTS {
-        match seqpacket::send(voice, &report.encode(), &[]) {
+        match seqpacket::send(report_fd, &report.encode(), &[]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(PERIOD),
             Err(error) => return debug!("the supervisor was not told of a capture's end: {error}"),
             Ok(()) => return,

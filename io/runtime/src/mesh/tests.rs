@@ -164,9 +164,9 @@ fn no_frame_waits_for_a_bell_that_has_rung() {
 fn updates_reach_all_others_the_newest_of_each_kind() {
     let members = members(3, MAC).unwrap();
     let owned = |text: &str| Update::Owned(vec![text.parse().unwrap()]);
-    members[0].pass_on(&owned("192.0.2.1/32"));
-    members[0].pass_on(&Update::Resolvers(Vec::new()));
-    members[0].pass_on(&owned("192.0.2.2/32"));
+    members[0].forward(&owned("192.0.2.1/32"));
+    members[0].forward(&Update::Resolvers(Vec::new()));
+    members[0].forward(&owned("192.0.2.2/32"));
     assert_eq!(members[0].updates(), []);
     for member in &members[1..] {
         assert_eq!(

@@ -176,7 +176,7 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
     let socket = UnixStream::connect(&path).unwrap();
-    let mut voice = socket.try_clone().unwrap();
+    let mut front_end = socket.try_clone().unwrap();
     let guest = Guest::connect(&mut link, socket, &epoll);
     let mut events = Events::new();
     let mut told = || told(&epoll, &mut events);
@@ -185,8 +185,8 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     // SET_VRING_ENABLE of ring 0, which nobody waits for.
     let words = [18_u32, 1, 8, 0, 1];
     let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    std::io::Write::write_all(&mut voice, &message).unwrap();
-    drop((voice, guest));
+    std::io::Write::write_all(&mut front_end, &message).unwrap();
+    drop((front_end, guest));
     let next = UnixStream::connect(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     assert!(told());
