@@ -1,7 +1,7 @@
 //! Capturing what passes the link.
 //!
-//! A worker that captures runs on a link of another type ([`Captured`](crate::link::captured::Captured)), which copies
-//! frames onto a [`Tape`]: a bounded queue, where a frame that finds no room is counted and forgotten. A thread takes them
+//! A worker that captures runs on a link of another type ([`CapturingLink`](crate::link::capturing::CapturingLink)), which copies
+//! frames onto a [`CaptureQueue`]: a bounded queue, where a frame that finds no room is counted and forgotten. A thread takes them
 //! from there into the file ([`writer`]). No worker ever waits for it.
 
 use std::io;
@@ -31,7 +31,7 @@ const MOST_CLOSING: usize = 3;
 
 /// Where the process's captures begin and end: one at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Deck(Mutex<Inner>);
+pub(crate) struct CaptureControl(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -48,13 +48,13 @@ struct Inner {
 #[derive(Debug)]
 struct Running {
     number: u64,
-    tape: Arc<Tape>,
+    capture_queue: Arc<CaptureQueue>,
     writer: JoinHandle<()>,
 }
 
 /// Frames on their way to the file.
 #[derive(Debug)]
-pub(crate) struct Tape {
+pub(crate) struct CaptureQueue {
     records: ArrayQueue<Record>,
     /// Bytes of them.
     bytes: AtomicUsize,
@@ -77,10 +77,10 @@ pub(crate) struct Record {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Deck {
-    /// Begins or ends a capture; each worker passes each order on to here, and the first one counts. The tape for what this
+impl CaptureControl {
+    /// Begins or ends a capture; each worker passes each order on to here, and the first one counts. The capture_queue for what this
     /// worker sees from here on.
-    pub(crate) fn apply(&self, order: Order, report_fd: &OwnedFd) -> Option<Arc<Tape>> {
+    pub(crate) fn apply(&self, order: Order, report_fd: &OwnedFd) -> Option<Arc<CaptureQueue>> {
         let mut inner = self.lock();
         match order {
             Order::Start(start) => {
@@ -100,13 +100,13 @@ impl Deck {
                             writer::send_report(report_fd, &Report::Captured(Captured::failed(number, why)));
                         }
                     }
-                    return inner.tape(number);
+                    return inner.capture_queue(number);
                 }
-                inner.tape(start.number)
+                inner.capture_queue(start.number)
             }
             Order::Stop(number) => {
-                if let Some(tape) = inner.tape(number) {
-                    tape.close();
+                if let Some(capture_queue) = inner.capture_queue(number) {
+                    capture_queue.close();
                 }
                 None
             }
@@ -122,8 +122,8 @@ impl Deck {
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let inner = self.lock();
         let (mut frames, mut dropped) = (inner.frames, inner.dropped);
-        for Running { tape, .. } in inner.running.iter().chain(&inner.closing) {
-            let [of_file, of_none] = tape.counts();
+        for Running { capture_queue, .. } in inner.running.iter().chain(&inner.closing) {
+            let [of_file, of_none] = capture_queue.counts();
             frames += of_file;
             dropped += of_none;
         }
@@ -137,15 +137,15 @@ impl Deck {
 }
 
 impl Inner {
-    fn tape(&self, number: u64) -> Option<Arc<Tape>> {
+    fn capture_queue(&self, number: u64) -> Option<Arc<CaptureQueue>> {
         let running = self.running.as_ref().filter(|running| running.number == number);
-        running.map(|running| Arc::clone(&running.tape))
+        running.map(|running| Arc::clone(&running.capture_queue))
     }
 
     /// Ends what runs, and does not wait for its file: whoever moves packets is here, and a file system may hang.
     fn let_go(&mut self) {
         if let Some(running) = self.running.take() {
-            running.tape.close();
+            running.capture_queue.close();
             self.closing.push(running);
         }
         let written = |running: &mut Running| running.writer.is_finished();
@@ -160,10 +160,17 @@ impl Inner {
     }
 
     /// Waits for the writer.
-    fn bury(&mut self, Running { tape, writer, .. }: Running) {
+    fn bury(
+        &mut self,
+        Running {
+            capture_queue,
+            writer,
+            ..
+        }: Running,
+    ) {
         // A panic has been told of.
         let _ = writer.join();
-        let [frames, dropped] = tape.counts();
+        let [frames, dropped] = capture_queue.counts();
         self.frames += frames;
         self.dropped += dropped;
     }
@@ -171,19 +178,23 @@ impl Inner {
 
 impl Running {
     fn start(start: Start, report_fd: &OwnedFd) -> io::Result<Self> {
-        let tape = Arc::new(Tape::new(start.snap as usize));
+        let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;
         let file = start.file.as_fd().try_clone_to_owned()?.into();
-        let writer = Writer::new(start, file, Arc::clone(&tape), report_fd.try_clone()?);
+        let writer = Writer::new(start, file, Arc::clone(&capture_queue), report_fd.try_clone()?);
         let writer = thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || writer.run())?;
-        let _ = tape.writer.set(writer.thread().clone());
-        Ok(Self { number, tape, writer })
+        let _ = capture_queue.writer.set(writer.thread().clone());
+        Ok(Self {
+            number,
+            capture_queue,
+            writer,
+        })
     }
 }
 
-impl Tape {
+impl CaptureQueue {
     pub(crate) fn new(snap: usize) -> Self {
         Self {
             records: ArrayQueue::new(MOST_FRAMES),

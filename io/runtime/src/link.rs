@@ -14,7 +14,7 @@ use crate::host::event::Epoll;
 use socket::Source;
 
 mod accept_backoff;
-pub(crate) mod captured;
+pub(crate) mod capturing;
 #[cfg(test)]
 mod conformance;
 mod rx_interest;

@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
 
-use crate::capture::{Deck, Tape};
+use crate::capture::{CaptureControl, CaptureQueue};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
@@ -52,9 +52,9 @@ pub(crate) struct Worker<L> {
     /// The process's sandbox, which the first worker speaks for.
     pub(crate) sandbox: Option<Layers>,
     /// Where the process's captures are begun and ended.
-    pub(crate) deck: Arc<Deck>,
+    pub(crate) capture_control: Arc<CaptureControl>,
     /// Where frames are to be written down from the next turn on; `None`: nowhere.
-    pub(crate) tape: Option<Arc<Tape>>,
+    pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
     /// More of the host's addresses than a message has room for, as far as they came.
     pub(crate) gathered: Gathered,
     /// Sets how much the process says.
@@ -362,7 +362,7 @@ impl<L: Link> Worker<L> {
             }
             Update::Flows(_) => {}
             Update::Capture(order) => {
-                self.tape = self.deck.apply(order, &self.report_fd);
+                self.capture_queue = self.capture_control.apply(order, &self.report_fd);
                 self.left.capture = true;
             }
         }
@@ -459,7 +459,7 @@ impl<L: Link> Worker<L> {
         let layers = self.sandbox.iter();
         let layers = layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]));
         let first = self.engine.worker() == siblings::FIRST;
-        layers.chain(first.then(|| self.deck.counts()).into_iter().flatten())
+        layers.chain(first.then(|| self.capture_control.counts()).into_iter().flatten())
     }
 
     /// Takes what other workers put into the inbox: how many frames, and whether there may be more. `None`: it is over.
@@ -498,8 +498,8 @@ impl<L: Link> Worker<L> {
             bursts: self.bursts,
             orphans: self.orphans,
             sandbox: self.sandbox,
-            deck: self.deck,
-            tape: self.tape,
+            capture_control: self.capture_control,
+            capture_queue: self.capture_queue,
             gathered: self.gathered,
             set_log_level: self.set_log_level,
             left: self.left,

@@ -11,11 +11,11 @@ use pontoon_engine::{Config, Engine, Histogram, WorkerId, siblings};
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::capture::Deck;
+use crate::capture::CaptureControl;
 use crate::host::event::Edge;
 use crate::host::{Can, KernelHost};
 use crate::limits::Limits;
-use crate::link::captured::Captured;
+use crate::link::capturing::CapturingLink;
 use crate::link::{BURSTS, Link};
 use crate::mesh::{self, Member};
 use crate::messages::Gathered;
@@ -44,7 +44,7 @@ pub(crate) fn build<L: Link>(
             .collect(),
     };
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
-    let deck = Arc::new(Deck::default());
+    let capture_control = Arc::new(CaptureControl::default());
     let mut raw_icmp = setup.raw_icmp;
     let report_fd = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
@@ -78,8 +78,8 @@ pub(crate) fn build<L: Link>(
             bursts: Histogram::new(&BURSTS),
             orphans: ledger.take(),
             sandbox: None,
-            deck: Arc::clone(&deck),
-            tape: None,
+            capture_control: Arc::clone(&capture_control),
+            capture_queue: None,
             gathered: Gathered::default(),
             set_log_level: setup.set_log_level,
             refused: BTreeMap::new(),
@@ -101,7 +101,7 @@ pub(crate) fn build<L: Link>(
 /// Runs the workers, the first one in this thread, until one of them ends, and so all. Logs what happened in all, and says
 /// why it ended.
 pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
-    let deck = workers.first().map(|first| Arc::clone(&first.deck));
+    let capture_control = workers.first().map(|first| Arc::clone(&first.capture_control));
     let mut ends = thread::scope(|scope| {
         let mut workers = workers.into_iter();
         let first = workers.next();
@@ -127,8 +127,8 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
             (None, Ok(_)) => Vec::new(),
         }
     });
-    if let Some(deck) = deck {
-        deck.finish();
+    if let Some(capture_control) = capture_control {
+        capture_control.finish();
     }
     // The one that ended first has a reason, the others have only that.
     let reason = |end: &io::Result<End>| !matches!(end, Ok(End::Peer));
@@ -142,12 +142,12 @@ type Ended<L> = (io::Result<End>, Option<Worker<L>>);
 fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
     let _ends_all = ends_all(&worker);
     loop {
-        let end = match worker.tape.take() {
+        let end = match worker.capture_queue.take() {
             None => worker.run(),
-            Some(tape) => {
-                let mut capturing = worker.on(|link| Captured::new(link, tape));
+            Some(capture_queue) => {
+                let mut capturing = worker.on(|link| CapturingLink::new(link, capture_queue));
                 let end = capturing.run();
-                worker = capturing.on(Captured::into_inner);
+                worker = capturing.on(CapturingLink::into_inner);
                 end
             }
         };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use pontoon_sys::seqpacket;
 use tracing::debug;
 
-use super::Tape;
+use super::CaptureQueue;
 use super::pcapng::{self, Statistics};
 use crate::messages::{Captured, Report, Start};
 
@@ -35,7 +35,7 @@ pub(super) struct Writer {
     begin: SystemTime,
     ends: Option<Instant>,
     file: File,
-    tape: Arc<Tape>,
+    capture_queue: Arc<CaptureQueue>,
     report_fd: OwnedFd,
     /// Not yet written.
     buffer: Vec<u8>,
@@ -59,7 +59,12 @@ enum End {
 }
 
 impl Writer {
-    pub(super) fn new(start: Start, file: File, tape: Arc<Tape>, report_fd: OwnedFd) -> Self {
+    pub(super) fn new(
+        start: Start,
+        file: File,
+        capture_queue: Arc<CaptureQueue>,
+        report_fd: OwnedFd,
+    ) -> Self {
         Self {
             number: start.number,
             snap: start.snap,
@@ -67,7 +72,7 @@ impl Writer {
             begin: SystemTime::now(),
             ends: start.time.and_then(|time| Instant::now().checked_add(time)),
             file,
-            tape,
+            capture_queue,
             report_fd,
             buffer: Vec::new(),
             buffered: 0,
@@ -78,13 +83,13 @@ impl Writer {
     /// Writes until the capture ends, and says what came of it.
     pub(super) fn run(mut self) {
         let mut end = self.follow();
-        self.tape.close();
+        self.capture_queue.close();
         if !matches!(end, End::Failed(_))
             && let Err(error) = self.conclude()
         {
             end = End::Failed(error);
         }
-        let [frames, dropped] = self.tape.counts();
+        let [frames, dropped] = self.capture_queue.counts();
         let captured = Captured {
             number: self.number,
             frames,
@@ -107,10 +112,10 @@ impl Writer {
             return End::Size;
         }
         loop {
-            // Asked before the tape is empty: what was put on it before it was closed is not left there.
-            let closed = self.tape.is_closed();
+            // Asked before the capture_queue is empty: what was put on it before it was closed is not left there.
+            let closed = self.capture_queue.is_closed();
             while self.buffer.len() < CHUNK
-                && let Some(record) = self.tape.take()
+                && let Some(record) = self.capture_queue.take()
             {
                 let frame = pcapng::FRAME_OVERHEAD + (record.bytes.len() as u64).next_multiple_of(4);
                 if !self.fits(frame) {
@@ -146,7 +151,7 @@ impl Writer {
 
     fn conclude(&mut self) -> io::Result<()> {
         self.write()?;
-        let [frames, dropped] = self.tape.counts();
+        let [frames, dropped] = self.capture_queue.counts();
         let seen = Statistics {
             begin: self.begin,
             end: SystemTime::now(),
@@ -164,7 +169,9 @@ impl Writer {
         self.file.write_all_at(&self.buffer, self.bytes)?;
         self.bytes += self.buffer.len() as u64;
         self.file.seek(SeekFrom::Start(self.bytes))?;
-        self.tape.frames.fetch_add(self.buffered, Ordering::Relaxed);
+        self.capture_queue
+            .frames
+            .fetch_add(self.buffered, Ordering::Relaxed);
         self.buffered = 0;
         self.buffer.clear();
         Ok(())

@@ -12,9 +12,9 @@ use pontoon_wire::frame::{Body, HEAD, Transport, parse};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
-use super::captured::Captured;
+use super::capturing::CapturingLink;
 use super::{BURST, For, Link, Receive, Rest, Until};
-use crate::capture::Tape;
+use crate::capture::CaptureQueue;
 use crate::host::event::{Edge, Epoll, Events};
 
 /// The guest's Ethernet address.
@@ -96,7 +96,7 @@ pub(super) trait Guest: Sized {
 pub(super) struct Taped<G>(G);
 
 impl<G: Guest> Guest for Taped<G> {
-    type Link = Captured<G::Link>;
+    type Link = CapturingLink<G::Link>;
 
     fn run(name: &str, test: fn()) {
         G::run(name, test);
@@ -104,8 +104,8 @@ impl<G: Guest> Guest for Taped<G> {
 
     fn open(mtu: u16) -> (Self::Link, Self) {
         let (link, guest) = G::open(mtu);
-        let tape = Arc::new(Tape::new(96));
-        (Captured::new(link, tape), Self(guest))
+        let capture_queue = Arc::new(CaptureQueue::new(96));
+        (CapturingLink::new(link, capture_queue), Self(guest))
     }
 
     fn settle(link: &mut Self::Link, frames: usize) {
