@@ -24,7 +24,7 @@ use inbox::Inbox;
 
 /// What all workers share.
 #[derive(Debug)]
-struct Mesh {
+struct WorkerMesh {
     directory: Directory,
     /// By worker.
     inboxes: Vec<Inbox>,
@@ -50,24 +50,24 @@ const SHARES: usize = 1024;
 
 /// One worker's part in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
-    mesh: Arc<Mesh>,
+pub(crate) struct WorkerHandle {
+    mesh: Arc<WorkerMesh>,
     me: WorkerId,
 }
 
 /// Ends every worker's loop when it is dropped.
 #[derive(Debug)]
-pub(crate) struct EndsAll(Arc<Mesh>);
+pub(crate) struct EndsAll(Arc<WorkerMesh>);
 
-/// The members of a mesh of `workers`.
+/// The handles of a mesh of `workers`.
 ///
 /// # Errors
 /// Out of descriptors.
-pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
+pub(crate) fn handles(workers: u8, guest_mac: Mac) -> io::Result<Vec<WorkerHandle>> {
     let inboxes = iter::repeat_with(Inbox::new)
         .take(workers.into())
         .collect::<io::Result<_>>()?;
-    let mesh = Arc::new(Mesh {
+    let mesh = Arc::new(WorkerMesh {
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
@@ -78,14 +78,14 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         guest_mac: AtomicU64::new(to_word(guest_mac)),
         ended: AtomicBool::new(false),
     });
-    let member = |me| Member {
+    let handle = |me| WorkerHandle {
         mesh: Arc::clone(&mesh),
         me: WorkerId(me),
     };
-    Ok((0..workers).map(member).collect())
+    Ok((0..workers).map(handle).collect())
 }
 
-impl Member {
+impl WorkerHandle {
     /// Readable when something was put into this worker's inbox; to be registered edge triggered.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.inbox().bell()
@@ -139,7 +139,7 @@ impl Member {
     }
 }
 
-impl AsFd for Member {
+impl AsFd for WorkerHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell()
     }
@@ -154,7 +154,7 @@ impl Drop for EndsAll {
     }
 }
 
-impl Siblings for Member {
+impl Siblings for WorkerHandle {
     fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
         self.mesh.directory.owner(key)
     }

@@ -23,7 +23,7 @@ use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::limits::Limits;
 use crate::link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, Until};
-use crate::mesh::Member;
+use crate::mesh::WorkerHandle;
 use crate::messages::{
     BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Refused, Report, Stats, Update,
 };
@@ -40,7 +40,7 @@ pub(crate) struct Worker<L> {
     /// To answer the supervisor.
     pub(crate) report_fd: OwnedFd,
     /// The others, where there are any.
-    pub(crate) member: Option<Member>,
+    pub(crate) handle: Option<WorkerHandle>,
     pub(crate) pacer: Pacer,
     pub(crate) limits: Limits,
     /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
@@ -119,8 +119,8 @@ impl<L: Link> Worker<L> {
             let begin = now();
             let mut worked = None;
             left.note(&events);
-            if let Some(member) = &self.member {
-                self.engine.set_guest_mac(member.guest_mac());
+            if let Some(handle) = &self.handle {
+                self.engine.set_guest_mac(handle.guest_mac());
             }
 
             // In: frames from the guest, and events on the host's sockets; each is first in every other turn.
@@ -320,8 +320,8 @@ impl<L: Link> Worker<L> {
             };
             match Update::decode(message, descriptors) {
                 Ok(update) => {
-                    if let Some(member) = &self.member {
-                        member.forward(&update);
+                    if let Some(handle) = &self.handle {
+                        handle.forward(&update);
                     }
                     self.apply(update, now);
                 }
@@ -468,15 +468,15 @@ impl<L: Link> Worker<L> {
             engine,
             host,
             link,
-            member,
+            handle,
             ..
         } = self;
-        let Some(member) = member else {
+        let Some(handle) = handle else {
             return Some((0, false));
         };
         let received =
-            member.receive(|frames| engine.handle_handed(frames, &mut link.transmitter(), host, now));
-        let (updates, is_over) = (member.updates(), member.is_over());
+            handle.receive(|frames| engine.handle_handed(frames, &mut link.transmitter(), host, now));
+        let (updates, is_over) = (handle.updates(), handle.is_over());
         for update in updates {
             self.apply(update, now);
         }
@@ -491,7 +491,7 @@ impl<L: Link> Worker<L> {
             link: link(self.link),
             supervisor: self.supervisor,
             report_fd: self.report_fd,
-            member: self.member,
+            handle: self.handle,
             pacer: self.pacer,
             limits: self.limits,
             malformed: self.malformed,

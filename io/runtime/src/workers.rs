@@ -17,7 +17,7 @@ use crate::host::{Can, KernelHost};
 use crate::limits::Limits;
 use crate::link::capturing::CapturingLink;
 use crate::link::{BURSTS, Link};
-use crate::mesh::{self, Member};
+use crate::mesh::{self, WorkerHandle};
 use crate::messages::Gathered;
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Left, Tally, Worker};
@@ -36,9 +36,9 @@ pub(crate) fn build<L: Link>(
     }
     let count = u8::try_from(links.len())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more queues than workers can be"))?;
-    let members = match count {
+    let handles = match count {
         1 => vec![None],
-        _ => mesh::members(count, setup.config.guest_mac)?
+        _ => mesh::handles(count, setup.config.guest_mac)?
             .into_iter()
             .map(Some)
             .collect(),
@@ -49,7 +49,7 @@ pub(crate) fn build<L: Link>(
     let report_fd = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
     let mut workers = Vec::new();
-    for ((id, link), member) in (0..count).map(WorkerId).zip(links).zip(members) {
+    for ((id, link), handle) in (0..count).map(WorkerId).zip(links).zip(handles) {
         let take_over = |error| context("cannot take over the host's sockets", &error);
         let raw_icmp = std::mem::take(&mut raw_icmp);
         let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
@@ -71,7 +71,7 @@ pub(crate) fn build<L: Link>(
             link,
             supervisor: supervisor.take(),
             report_fd: report_fd.try_clone()?,
-            member,
+            handle,
             limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, worker::now()),
             malformed: 0,
@@ -168,7 +168,7 @@ fn conclude<L: Link>(ended: Vec<Ended<L>>) -> Vec<io::Result<End>> {
 }
 
 fn ends_all<L: Link>(worker: &Worker<L>) -> Option<mesh::EndsAll> {
-    worker.member.as_ref().map(Member::ends_all)
+    worker.handle.as_ref().map(WorkerHandle::ends_all)
 }
 
 fn join<L: Link>(thread: ScopedJoinHandle<'_, Ended<L>>) -> Ended<L> {
@@ -189,7 +189,7 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         host,
         link,
         supervisor,
-        member,
+        handle,
         ..
     } = worker;
     link.watch(host.epoll())?;
@@ -197,9 +197,9 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&*supervisor, true)?;
         host.epoll().add(supervisor, Edge::Supervisor.token())?;
     }
-    if let Some(member) = member {
-        host.epoll().add(member.bell(), Edge::Inbox.token())?;
-        engine.join(Box::new(member.clone()));
+    if let Some(handle) = handle {
+        host.epoll().add(handle.bell(), Edge::Inbox.token())?;
+        engine.join(Box::new(handle.clone()));
     }
     engine
         .open_published(&mut link.transmitter(), host, worker::now())
