@@ -1,4 +1,4 @@
-//! Frames that lie in a buffer of ours, with their heads copied aside.
+//! Frames that lie in a buffer of ours, with their headers copied aside.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::link::BURST;
 /// Where frames lie.
 pub(super) type Places = ArrayVec<Range<usize>, BURST>;
 
-/// Room for the heads of a burst.
+/// Room for the headers of a burst.
 #[derive(Debug)]
 pub(super) struct HeaderBuffers(Box<[[u8; HEAD]; BURST]>);
 

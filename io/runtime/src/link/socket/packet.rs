@@ -41,7 +41,7 @@ pub struct Receiver {
     /// A message of no bytes is the end of the connection.
     has_end: bool,
     buffer: Box<[u8]>,
-    heads: HeaderBuffers,
+    headers: HeaderBuffers,
 }
 
 impl Default for Receiver {
@@ -50,7 +50,7 @@ impl Default for Receiver {
             socket: None,
             has_end: false,
             buffer: vec![0; BURST * STRIDE].into(),
-            heads: HeaderBuffers::default(),
+            headers: HeaderBuffers::default(),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Receive for Receiver {
             }
             places.push(nth * STRIDE..nth * STRIDE + message.len);
         }
-        burst.frames = self.heads.hand_on(&mut self.buffer, &places, sink);
+        burst.frames = self.headers.hand_on(&mut self.buffer, &places, sink);
         burst
     }
 }

@@ -45,7 +45,7 @@ pub struct Receiver {
     unread: Range<usize>,
     /// The last read took all that was there.
     drained: bool,
-    heads: HeaderBuffers,
+    headers: HeaderBuffers,
 }
 
 impl Default for Receiver {
@@ -55,7 +55,7 @@ impl Default for Receiver {
             buffer: vec![0; BUFFER].into(),
             unread: 0..0,
             drained: false,
-            heads: HeaderBuffers::default(),
+            headers: HeaderBuffers::default(),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Receive for Receiver {
             }
             Ok(())
         });
-        burst.frames = self.heads.hand_on(&mut self.buffer, &places, sink);
+        burst.frames = self.headers.hand_on(&mut self.buffer, &places, sink);
         burst.rest = match taken {
             Err(how) if places.is_empty() => Rest::Disconnected(how),
             // A frame that lies here already, or the end, is not told by the kernel.

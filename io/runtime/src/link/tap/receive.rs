@@ -28,7 +28,7 @@ pub struct Receiver {
     queue: Queue,
     header_len: usize,
     frames: Vec<u8>,
-    heads: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
+    headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
     /// Reads that failed, one after the other.
     failures: u32,
 }
@@ -39,7 +39,7 @@ impl Receiver {
             queue,
             header_len: if vnet_hdr { vnet::LEN } else { 0 },
             frames: vec![0; BURST * STRIDE],
-            heads: Box::new([[0; vnet::LEN + HEAD]; BURST]),
+            headers: Box::new([[0; vnet::LEN + HEAD]; BURST]),
             failures: 0,
         }
     }
@@ -50,7 +50,7 @@ impl Receive for Receiver {
         let mut taken = ArrayVec::<Taken<'_>, BURST>::new();
         let mut malformed = 0;
         let mut rest = Rest::More;
-        let buffers = self.frames.chunks_exact_mut(STRIDE).zip(self.heads.iter_mut());
+        let buffers = self.frames.chunks_exact_mut(STRIDE).zip(self.headers.iter_mut());
         for (buffer, head) in buffers.take(max) {
             let buffer = VolatileSlice::from(buffer);
             match message::read(&self.queue, &buffer) {
