@@ -202,7 +202,7 @@ pub trait Link: Send {
         0
     }
 
-    /// The guest is disconnected: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
+    /// The guest is gone: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
     fn detach(&mut self, epoll: &Epoll) -> bool {
         let _ = epoll;
         false
@@ -266,7 +266,7 @@ pub enum Rest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Disconnected {
     /// The interface is gone, and its namespace with it.
-    #[error("the guest's interface is disconnected: {0}")]
+    #[error("the guest's interface is gone: {0}")]
     Interface(Errno),
     /// It closed its end of the connection.
     #[error("the guest has closed its connection")]

@@ -79,23 +79,23 @@ pub(super) trait Guest: Sized {
     }
 
     /// Sends a datagram from the guest's port to the gateway's.
-    fn say(&mut self, pair: Pair, data: &[u8]);
+    fn send(&mut self, pair: Pair, data: &[u8]);
 
     /// The data of the next datagram that the guest takes on its port from the gateway's; none within two seconds. A
     /// guest takes only what has a right checksum, or metadata that stands for it.
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>>;
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>>;
 
     /// Whether there is a datagram now.
-    fn hears(&mut self, pair: Pair) -> bool;
+    fn receives(&mut self, pair: Pair) -> bool;
 
     /// Goes away.
     fn leave(self);
 }
 
 /// A guest whose link is captured.
-pub(super) struct Taped<G>(G);
+pub(super) struct CapturingGuest<G>(G);
 
-impl<G: Guest> Guest for Taped<G> {
+impl<G: Guest> Guest for CapturingGuest<G> {
     type Link = CapturingLink<G::Link>;
 
     fn run(name: &str, test: fn()) {
@@ -112,16 +112,16 @@ impl<G: Guest> Guest for Taped<G> {
         G::settle(link.inner(), frames);
     }
 
-    fn say(&mut self, pair: Pair, data: &[u8]) {
-        self.0.say(pair, data);
+    fn send(&mut self, pair: Pair, data: &[u8]) {
+        self.0.send(pair, data);
     }
 
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
-        self.0.hear(pair)
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        self.0.receive(pair)
     }
 
-    fn hears(&mut self, pair: Pair) -> bool {
-        self.0.hears(pair)
+    fn receives(&mut self, pair: Pair) -> bool {
+        self.0.receives(pair)
     }
 
     fn leave(self) {
@@ -163,7 +163,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
     for pair in PAIRS {
         for len in [0, 1, 1000, 65_000] {
             let data: Vec<u8> = (0..=255).cycle().take(len).collect();
-            guest.say(pair, &data);
+            guest.send(pair, &data);
             G::settle(&mut link, 1);
             assert_eq!(drain(&mut link).0, [(to(pair), data.clone())]);
 
@@ -177,7 +177,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
             drop(transmitter);
             flush(&mut link);
             for _ in 0..2 {
-                assert_eq!(guest.hear(pair).as_ref(), Some(&data), "{len} bytes");
+                assert_eq!(guest.receive(pair).as_ref(), Some(&data), "{len} bytes");
             }
         }
     }
@@ -187,7 +187,7 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     drain(&mut link);
     for nth in 0..40_u8 {
-        guest.say(PAIRS[0], &[nth]);
+        guest.send(PAIRS[0], &[nth]);
     }
     G::settle(&mut link, 40);
     let (datagrams, bursts) = drain(&mut link);
@@ -202,7 +202,7 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
 
     // As many as were asked for, and the rest later.
     for nth in 0..3_u8 {
-        guest.say(PAIRS[0], &[nth]);
+        guest.send(PAIRS[0], &[nth]);
     }
     G::settle(&mut link, 3);
     let burst = link
@@ -231,18 +231,18 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
         while told(Duration::ZERO) {}
         assert!(!link.has_frames());
         if before {
-            guest.say(PAIRS[0], b"before");
+            guest.send(PAIRS[0], b"before");
         }
         assert_eq!(link.sleep(&epoll, FRAMES), None);
         if !before {
-            guest.say(PAIRS[0], b"behind");
+            guest.send(PAIRS[0], b"behind");
         }
         assert!(told(Duration::from_secs(2)), "before: {before}");
         assert_eq!(drain(&mut link).0.len(), 1);
     }
 }
 
-/// Whoever may not take frames yet sleeps on, and hears of them when it may, whether it sleeps then or has other things
+/// Whoever may not take frames yet sleeps on, and receives of them when it may, whether it sleeps then or has other things
 /// to do.
 pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
@@ -254,7 +254,7 @@ pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() 
         drain(&mut link);
         while told(Duration::ZERO) {}
         for nth in 0..2 {
-            guest.say(PAIRS[0], &[nth]);
+            guest.send(PAIRS[0], &[nth]);
             G::settle(&mut link, usize::from(nth) + 1);
             // As it was asked for before, it may be told of once.
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
@@ -268,7 +268,7 @@ pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() 
         if sleeps {
             assert_eq!(link.sleep(&epoll, FRAMES), None);
         }
-        guest.say(PAIRS[0], b"later");
+        guest.send(PAIRS[0], b"later");
         G::settle(&mut link, 1);
         assert!(
             told(Duration::from_millis(20)) || link.has_frames(),
@@ -294,9 +294,9 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     drop(transmitter);
     flush(&mut link);
     for nth in [1_u8, 2] {
-        assert_eq!(guest.hear(PAIRS[0]), Some(vec![nth; 50]));
+        assert_eq!(guest.receive(PAIRS[0]), Some(vec![nth; 50]));
     }
-    assert!(!guest.hears(PAIRS[0]), "the third was not committed");
+    assert!(!guest.receives(PAIRS[0]), "the third was not committed");
 
     // As much as fits, and never more than 64.
     let mut transmitter = link.transmitter();
@@ -346,23 +346,23 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
     drop(transmitter);
     flush(&mut link);
     assert_eq!(link.take_full(), Ok(false));
-    assert_eq!(guest.hear(PAIRS[0]), Some(vec![7]));
-    assert!(!guest.hears(PAIRS[0]));
+    assert_eq!(guest.receive(PAIRS[0]), Some(vec![7]));
+    assert!(!guest.receives(PAIRS[0]));
 }
 
 pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     drain(&mut link);
-    guest.say(PAIRS[0], b"last words");
+    guest.send(PAIRS[0], b"final frame");
     guest.leave();
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let epoll = Epoll::new().unwrap();
     let how = (0..10).find_map(|_| {
         if let Err(how) = link.control(&epoll) {
             return Some(how);
         }
         let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
-            heard.extend(frames.iter().filter_map(datagram));
+            received.extend(frames.iter().filter_map(datagram));
         });
         match burst.rest {
             Rest::Disconnected(how) => Some(how),
@@ -373,8 +373,11 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
             }
         }
     });
-    assert!(how.is_some(), "nothing said that the guest is gone");
-    assert!(heard.len() <= 1, "{heard:?}");
+    assert!(
+        how.is_some(),
+        "the guest is gone, but the link does not report it"
+    );
+    assert!(received.len() <= 1, "{received:?}");
     let head = head(PAIRS[0], 0);
     let sent = link.transmitter().send(whole(&head), head.bytes(), &[]);
     flush(&mut link);

@@ -18,7 +18,7 @@ use crate::namespace;
 suite!(Guest);
 
 mod captured {
-    super::suite!(crate::link::conformance::Taped<super::Guest>);
+    super::suite!(crate::link::conformance::CapturingGuest<super::Guest>);
 }
 
 /// Receive buffers that hold any frame, as the suite fills the one slice of its room.
@@ -33,7 +33,7 @@ const OPTIONS: Options = Options {
 struct Guest {
     machine: Machine,
     queues: Queues,
-    heard: VecDeque<Vec<u8>>,
+    received: VecDeque<Vec<u8>>,
 }
 
 impl Guest {
@@ -51,7 +51,7 @@ impl Guest {
         Self {
             machine,
             queues: queues.remove(0),
-            heard: VecDeque::new(),
+            received: VecDeque::new(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Guest {
                 assert_eq!(frame.offload.segmentation, Segmentation::Whole);
                 let mut bytes = frame.bytes.to_vec();
                 checksum::complete(&mut bytes, frame.offload.checksum, []).unwrap();
-                self.heard.push_back(bytes);
+                self.received.push_back(bytes);
             })
             .unwrap();
     }
@@ -86,7 +86,7 @@ impl conformance::Guest for Guest {
         (link, guest)
     }
 
-    fn say(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: Pair, data: &[u8]) {
         let head = head_up(pair, data.len());
         let frame = [head.bytes(), data].concat();
         let tx = &mut self.queues.tx;
@@ -94,17 +94,17 @@ impl conformance::Guest for Guest {
         tx.flush().unwrap();
     }
 
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
-        if !self.hears(pair) {
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        if !self.receives(pair) {
             self.queues.rx.queue.wait(Duration::from_secs(2)).unwrap();
             self.listen();
         }
-        self.heard.pop_front().map(|frame| checked(&frame, pair))
+        self.received.pop_front().map(|frame| checked(&frame, pair))
     }
 
-    fn hears(&mut self, _: Pair) -> bool {
+    fn receives(&mut self, _: Pair) -> bool {
         self.listen();
-        !self.heard.is_empty()
+        !self.received.is_empty()
     }
 
     fn leave(self) {}

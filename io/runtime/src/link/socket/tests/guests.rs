@@ -60,7 +60,7 @@ fn one_after_the_other_is_served() {
         let mut guest = come(&name);
         assert_eq!(told(&epoll), [Edge::Control]);
         link.control(&epoll).unwrap();
-        conformance::Guest::say(&mut guest, PAIRS[0], &[nth]);
+        conformance::Guest::send(&mut guest, PAIRS[0], &[nth]);
         assert_eq!(told(&epoll), [Edge::Link]);
         assert_eq!(drain(&mut link).0[0].1, [nth]);
 
@@ -87,7 +87,7 @@ fn a_second_one_at_a_time_is_turned_away() {
     let mut second = come(&name);
     link.control(&epoll).unwrap();
     assert_eq!(second.socket.read(&mut [0; 1]).unwrap(), 0);
-    conformance::Guest::say(&mut first, PAIRS[0], b"x");
+    conformance::Guest::send(&mut first, PAIRS[0], b"x");
     assert_eq!(drain(&mut link).0.len(), 1);
 }
 
@@ -108,7 +108,7 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     assert!(link.detach(&epoll));
     assert_eq!(told(&epoll), [Edge::Control]);
     link.control(&epoll).unwrap();
-    conformance::Guest::say(&mut second, PAIRS[0], b"x");
+    conformance::Guest::send(&mut second, PAIRS[0], b"x");
     assert_eq!(drain(&mut link).0.len(), 1);
 }
 
@@ -150,7 +150,7 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
             assert_eq!(link.sleep(&epoll, FRAMES), None);
             assert_eq!(told(&epoll), [Edge::Control]);
             link.control(&epoll).unwrap();
-            conformance::Guest::say(&mut guest, PAIRS[0], b"x");
+            conformance::Guest::send(&mut guest, PAIRS[0], b"x");
             assert_eq!(drain(&mut link).0.len(), 1);
             assert_eq!(link.sleep(&epoll, FRAMES), None);
         },
