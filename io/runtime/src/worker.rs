@@ -62,7 +62,7 @@ pub(crate) struct Worker<L> {
     /// Published ports that the supervisor tells of, and this worker could not have.
     pub(crate) refused: BTreeMap<(Protocol, SocketAddr), Refused>,
     /// What the last turn has left.
-    pub(crate) left: Left,
+    pub(crate) pending: Pending,
 }
 
 /// Why the loop ended.
@@ -80,7 +80,7 @@ pub(crate) enum End {
 
 /// Sources with something left that no event will tell again.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct Pending {
     frames: bool,
     icmp: bool,
     icmpv6: bool,
@@ -104,160 +104,214 @@ pub(crate) fn now() -> Instant {
 }
 
 impl<L: Link> Worker<L> {
-    /// Moves packets until the supervisor goes away, or the guest for good.
+    /// Moves packets until the supervisor closes its end of the channel, or the guest disconnects for good.
     ///
-    /// One turn: at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow; then it waits, and
-    /// nothing else does.
+    /// One turn processes at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow, then waits. No
+    /// other function of a worker waits.
     pub(crate) fn run(&mut self) -> io::Result<End> {
         let mut events = Events::new();
-        let mut left = std::mem::take(&mut self.left);
-        left.frames = true;
-        left.supervisor = self.supervisor.is_some();
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.frames = true;
+        pending.supervisor = self.supervisor.is_some();
         let mut sockets_first = false;
         let mut until = Until::Empty;
         loop {
             let begin = now();
-            let mut worked = None;
-            left.note(&events);
+            pending.note_events(&events);
             if let Some(handle) = &self.handle {
                 self.engine.set_guest_mac(handle.guest_mac());
             }
 
-            // In: frames from the guest, and events on the host's sockets; each is first in every other turn.
+            // Input: frames from the guest and events on the host's sockets. Each of them is first in every other turn.
+            let mut worked = None;
             for sockets in [sockets_first, !sockets_first] {
                 if sockets {
                     if self.sockets(&events, begin) {
                         worked = worked.or(Some(Side::Host));
                     }
-                } else if left.frames
-                    && let most @ 1.. = self.engine.frames_allowed(begin)
-                {
-                    let burst = self.frames(most.min(BURST), until, begin);
-                    if burst.frames > 0 {
-                        worked = Some(Side::Guest);
-                    }
-                    left.frames = burst.rest == Rest::More;
-                    if let Rest::Disconnected(how) = burst.rest {
-                        left.disconnected = Some(how);
-                    }
+                } else if self.guest_frames(&mut pending, until, begin) {
+                    worked = Some(Side::Guest);
                 }
             }
             sockets_first = !sockets_first;
 
-            // In: what other workers have for this one.
-            if left.inbox {
-                match self.inbox(begin) {
-                    None => return Ok(End::Peer),
-                    Some((frames, more)) => {
-                        if frames > 0 {
-                            worked = worked.or(Some(Side::Host));
-                        }
-                        left.inbox = more;
-                    }
-                }
+            if let Some(end) = self.other_input(&mut pending, &mut worked, begin)? {
+                return Ok(end);
             }
+            let more = self.output(&mut pending, begin);
 
-            // In: packets of the sockets that all echo ids share.
-            left.icmp = left.icmp && self.shared(Family::V4, begin);
-            left.icmpv6 = left.icmpv6 && self.shared(Family::V6, begin);
-
-            // In: the link's own affairs.
-            if std::mem::take(&mut left.control) {
-                left.frames = true;
-                if let Err(how) = self.link.control(self.host.epoll()) {
-                    left.disconnected = Some(how);
-                }
-            }
-
-            if !self.orphans.is_empty() && self.link.has_guest() {
-                self.engine.ask_about(std::mem::take(&mut self.orphans));
-            }
-
-            // In: the supervisor's word.
-            if left.supervisor && !self.supervisor(begin)? {
-                return Ok(End::Supervisor);
-            }
-            left.supervisor = false;
-
-            // In: time.
-            if self.engine.next_timeout().is_some_and(|due| due <= begin) {
-                self.engine
-                    .handle_timeout(&mut self.link.transmitter(), &mut self.host, begin);
-            }
-
-            // Out: what waited for the link, then one quantum of each flow that has more.
-            let mut link = self.link.transmitter();
-            if std::mem::take(&mut left.room) {
-                self.engine.handle_link_ready(&mut link, &mut self.host, begin);
-            }
-            let more = self.engine.handle_ready(&mut link, &mut self.host, begin);
-            link.flush();
-            drop(link);
-            left.refused(self.link.take_full());
-
-            // A guest that is gone takes its flows along.
-            if let Some(how) = left.disconnected.take() {
-                match how {
-                    Disconnected::Interface(_) | Disconnected::Closed => info!("{how}"),
-                    Disconnected::Connection(_) | Disconnected::Protocol(_) => warn!("{how}"),
-                }
-                if !self.link.detach(self.host.epoll()) {
+            if let Some(reason) = pending.disconnected.take() {
+                if !self.disconnect(reason, begin) {
                     return Ok(End::Link);
                 }
-                self.engine
-                    .forget_guest(&mut self.link.transmitter(), &mut self.host, begin);
-                // An order that the guest's front-end has left behind waits for who looks for frames.
-                left.frames = true;
+                // A command that the front-end wrote before it disconnected is processed when frames are received.
+                pending.frames = true;
             }
+            self.log_failures(begin);
 
-            for news in self.engine.take_news() {
-                warn!("{news}");
-            }
-            if let Some(bite) = self.limits.bite(self.engine.counters(), begin) {
-                warn!("{bite}");
-            }
-
-            // As the link is another type then, whoever captures nothing never asks whether a frame is to be captured.
-            if std::mem::take(&mut self.left.capture) {
-                self.left = left;
+            // A worker that captures runs on a link of another type, so that one that does not capture need not check for
+            // each frame whether to copy it.
+            if std::mem::take(&mut self.pending.capture) {
+                self.pending = pending;
                 return Ok(End::Capture);
             }
 
-            // What needs doing at some time is best done now that all is on its way.
+            // Sockets for the next flows are opened here, when all output of this turn has been sent.
             self.host.prepare();
-            left.frames |= self.link.has_frames();
-
-            // Wait. Frames that would be too fast stay where they are until a timer of the engine's ends that.
-            let frames = left.frames && self.engine.frames_allowed(begin) > 0;
-            let more = more || frames || left.inbox || left.icmp || left.icmpv6;
-            self.link.end_turn(more);
-            let wait = match worked {
-                _ if more => self.pacer.busy(),
-                _ if left.room => self.pacer.blocked(),
-                Some(from) => self.pacer.worked(from, begin, now()),
-                None => self.pacer.idle(begin),
-            };
-            until = match worked.is_some() && wait == Wait::No {
-                true => Until::Empty,
-                false => Until::Question,
+            let wait = self.wait(&mut pending, worked, more, begin);
+            until = if worked.is_some() && wait == Wait::No {
+                Until::Empty
+            } else {
+                Until::Question
             };
             let timeout = match wait {
                 Wait::No => Some(Duration::ZERO),
-                Wait::Sleep => {
-                    self.engine
-                        .handle_idle(&mut self.link.transmitter(), &mut self.host, begin);
-                    left.refused(self.link.take_full());
-                    match left.disconnected {
-                        Some(_) => Some(Duration::ZERO),
-                        None => {
-                            let (frames, room) = (!left.frames, left.room);
-                            self.until_due(begin, For { frames, room })
-                        }
-                    }
-                }
+                Wait::Sleep => self.sleep_timeout(&mut pending, begin),
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }
+    }
+
+    /// Receives a burst of frames from the guest, if some may be pending and the rate limit permits. Returns true if there
+    /// was a frame.
+    #[inline]
+    fn guest_frames(&mut self, pending: &mut Pending, until: Until, now: Instant) -> bool {
+        if !pending.frames {
+            return false;
+        }
+        let most @ 1.. = self.engine.frames_allowed(now) else {
+            return false;
+        };
+        let burst = self.frames(most.min(BURST), until, now);
+        pending.frames = burst.rest == Rest::More;
+        if let Rest::Disconnected(reason) = burst.rest {
+            pending.disconnected = Some(reason);
+        }
+        burst.frames > 0
+    }
+
+    /// Processes the input that is neither a frame of the guest nor an event on a flow's socket: frames handed over by
+    /// other workers, shared ICMP sockets, the link's control events, the supervisor's messages and timers. Returns the
+    /// reason if the loop has to end.
+    #[inline]
+    fn other_input(
+        &mut self,
+        pending: &mut Pending,
+        worked: &mut Option<Side>,
+        now: Instant,
+    ) -> io::Result<Option<End>> {
+        if pending.inbox {
+            let Some((frames, more)) = self.inbox(now) else {
+                return Ok(Some(End::Peer));
+            };
+            if frames > 0 {
+                *worked = worked.or(Some(Side::Host));
+            }
+            pending.inbox = more;
+        }
+
+        // The raw ICMP sockets, which all flows share.
+        pending.icmp = pending.icmp && self.shared(Family::V4, now);
+        pending.icmpv6 = pending.icmpv6 && self.shared(Family::V6, now);
+
+        if std::mem::take(&mut pending.control) {
+            pending.frames = true;
+            if let Err(reason) = self.link.control(self.host.epoll()) {
+                pending.disconnected = Some(reason);
+            }
+        }
+
+        if !self.orphans.is_empty() && self.link.has_guest() {
+            self.engine.ask_about(std::mem::take(&mut self.orphans));
+        }
+
+        if pending.supervisor && !self.supervisor(now)? {
+            return Ok(Some(End::Supervisor));
+        }
+        pending.supervisor = false;
+
+        if self.engine.next_timeout().is_some_and(|due| due <= now) {
+            self.engine
+                .handle_timeout(&mut self.link.transmitter(), &mut self.host, now);
+        }
+        Ok(None)
+    }
+
+    /// Sends frames that waited for room in the link, then one quantum of each ready flow. Returns true if a flow has more
+    /// to send.
+    #[inline]
+    fn output(&mut self, pending: &mut Pending, now: Instant) -> bool {
+        let mut link = self.link.transmitter();
+        if std::mem::take(&mut pending.room) {
+            self.engine.handle_link_ready(&mut link, &mut self.host, now);
+        }
+        let more = self.engine.handle_ready(&mut link, &mut self.host, now);
+        link.flush();
+        drop(link);
+        pending.note_full(self.link.take_full());
+        more
+    }
+
+    /// Detaches the guest and closes its flows. Returns false if no other guest can connect; its flows remain then, as the
+    /// loop ends.
+    #[cold]
+    fn disconnect(&mut self, reason: Disconnected, now: Instant) -> bool {
+        match reason {
+            Disconnected::Interface(_) | Disconnected::Closed => info!("{reason}"),
+            Disconnected::Connection(_) | Disconnected::Protocol(_) => warn!("{reason}"),
+        }
+        let may_reconnect = self.link.detach(self.host.epoll());
+        if may_reconnect {
+            self.engine
+                .forget_guest(&mut self.link.transmitter(), &mut self.host, now);
+        }
+        may_reconnect
+    }
+
+    /// Logs failures of the engine, and limits that flows have reached.
+    #[inline]
+    fn log_failures(&mut self, now: Instant) {
+        for news in self.engine.take_news() {
+            warn!("{news}");
+        }
+        if let Some(bite) = self.limits.bite(self.engine.counters(), now) {
+            warn!("{bite}");
+        }
+    }
+
+    /// Ends a turn that began at `begin`, had input from the side `worked`, and left `more` to send. Returns how to wait.
+    #[inline]
+    fn wait(&mut self, pending: &mut Pending, worked: Option<Side>, more: bool, begin: Instant) -> Wait {
+        pending.frames |= self.link.has_frames();
+        // Frames beyond the rate limit stay in the link; a timer of the engine ends the sleep when they are permitted.
+        let frames = pending.frames && self.engine.frames_allowed(begin) > 0;
+        let more = more || frames || pending.inbox || pending.icmp || pending.icmpv6;
+        self.link.end_turn(more);
+        match worked {
+            _ if more => self.pacer.busy(),
+            _ if pending.room => self.pacer.blocked(),
+            Some(from) => self.pacer.worked(from, begin, now()),
+            None => self.pacer.idle(begin),
+        }
+    }
+
+    /// Does the work that is left for idle times, and returns how long to sleep: until the next timer, without limit if
+    /// there is none.
+    #[inline]
+    fn sleep_timeout(&mut self, pending: &mut Pending, now: Instant) -> Option<Duration> {
+        self.engine
+            .handle_idle(&mut self.link.transmitter(), &mut self.host, now);
+        pending.note_full(self.link.take_full());
+        if pending.disconnected.is_some() {
+            return Some(Duration::ZERO);
+        }
+        let wait = For {
+            frames: !pending.frames,
+            room: pending.room,
+        };
+        let due = self.engine.next_timeout().map(|due| due.since(now));
+        let link = self.link.sleep(self.host.epoll(), wait);
+        due.into_iter().chain(link).chain(self.host.look_again()).min()
     }
 
     /// A burst of frames, `most` at most.
@@ -363,7 +417,7 @@ impl<L: Link> Worker<L> {
             Update::Flows(_) => {}
             Update::Capture(order) => {
                 self.capture_queue = self.capture_control.apply(order, &self.report_fd);
-                self.left.capture = true;
+                self.pending.capture = true;
             }
         }
     }
@@ -502,16 +556,9 @@ impl<L: Link> Worker<L> {
             capture_queue: self.capture_queue,
             gathered: self.gathered,
             set_log_level: self.set_log_level,
-            left: self.left,
+            pending: self.pending,
             refused: self.refused,
         }
-    }
-
-    /// How long to sleep: until the next timer, for ever without one.
-    fn until_due(&mut self, now: Instant, wait: For) -> Option<Duration> {
-        let due = self.engine.next_timeout().map(|due| due.since(now));
-        let link = self.link.sleep(self.host.epoll(), wait);
-        due.into_iter().chain(link).chain(self.host.look_again()).min()
     }
 
     /// What happened.
@@ -561,9 +608,9 @@ impl Tally {
     }
 }
 
-impl Left {
+impl Pending {
     /// Notes what has come of sending.
-    fn refused(&mut self, full: Result<bool, Disconnected>) {
+    fn note_full(&mut self, full: Result<bool, Disconnected>) {
         match full {
             Ok(full) => self.room |= full,
             Err(how) => self.disconnected = Some(how),
@@ -571,7 +618,7 @@ impl Left {
     }
 
     /// Notes the events on the worker's own sources.
-    fn note(&mut self, events: &Events) {
+    fn note_events(&mut self, events: &Events) {
         for (edge, ready) in events.edges() {
             match edge {
                 Edge::Link => self.frames |= ready.readable || ready.error,
