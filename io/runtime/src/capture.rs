@@ -29,7 +29,7 @@ const MOST_BYTES: usize = 16 << 20;
 /// Captures that are over though their writers are not, at most: each has frames of its own that wait.
 const MOST_CLOSING: usize = 3;
 
-/// Where the process's captures begin and end: one at a time.
+/// Starts and stops the captures of the process, one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct CaptureControl(Mutex<Inner>);
 
@@ -40,7 +40,7 @@ struct Inner {
     running: Option<Running>,
     /// Captures whose files are slow: they are over, and are still being written.
     closing: Vec<Running>,
-    /// What earlier captures came to.
+    /// Frames and drops of earlier captures.
     frames: u64,
     dropped: u64,
 }
@@ -68,7 +68,7 @@ pub(crate) struct CaptureQueue {
     writer: OnceLock<Thread>,
 }
 
-/// What was kept of a frame.
+/// The captured bytes of a frame.
 #[derive(Debug)]
 pub(crate) struct Record {
     at: SystemTime,
@@ -86,7 +86,7 @@ impl CaptureControl {
             Order::Start(start) => {
                 if inner.latest.is_none_or(|latest| latest < start.number) {
                     inner.latest = Some(start.number);
-                    inner.let_go();
+                    inner.stop();
                     let number = start.number;
                     let started = match inner.closing.len() {
                         MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
@@ -118,7 +118,7 @@ impl CaptureControl {
         self.lock().end();
     }
 
-    /// What captures came to since the engine's start.
+    /// Returns the frames and drops of all captures since the engine's start.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let inner = self.lock();
         let (mut frames, mut dropped) = (inner.frames, inner.dropped);
@@ -142,25 +142,25 @@ impl Inner {
         running.map(|running| Arc::clone(&running.capture_queue))
     }
 
-    /// Ends what runs, and does not wait for its file: whoever moves packets is here, and a file system may hang.
-    fn let_go(&mut self) {
+    /// Stops the running capture without waiting for its file: this is called by a worker, and a file system may hang.
+    fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.capture_queue.close();
             self.closing.push(running);
         }
         let written = |running: &mut Running| running.writer.is_finished();
         let written: Vec<Running> = self.closing.extract_if(.., written).collect();
-        written.into_iter().for_each(|running| self.bury(running));
+        written.into_iter().for_each(|running| self.join_writer(running));
     }
 
     fn end(&mut self) {
-        self.let_go();
+        self.stop();
         let closing = std::mem::take(&mut self.closing);
-        closing.into_iter().for_each(|running| self.bury(running));
+        closing.into_iter().for_each(|running| self.join_writer(running));
     }
 
     /// Waits for the writer.
-    fn bury(
+    fn join_writer(
         &mut self,
         Running {
             capture_queue,
@@ -168,7 +168,7 @@ impl Inner {
             ..
         }: Running,
     ) {
-        // A panic has been told of.
+        // The panic handler has logged a panic already.
         let _ = writer.join();
         let [frames, dropped] = capture_queue.counts();
         self.frames += frames;

@@ -55,11 +55,11 @@ pub struct KernelHost {
     endpoints: Spare<udp::Fresh>,
     raw: [Option<Shared>; 2],
     ping_refused: bool,
-    /// Where peeks put the bytes in front of the ones that are wanted, on kernels that cannot begin at an offset.
+    /// A buffer for the bytes before those that a peek asks for, on kernels without SO_PEEK_OFF for TCP.
     aside: Vec<u8>,
 }
 
-/// What this kernel can do.
+/// The optional features of the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Can {
     /// Peek at an offset, by family.
@@ -181,7 +181,7 @@ impl KernelHost {
         self.published.look_again(&self.epoll)
     }
 
-    /// Where the worker waits.
+    /// Returns the epoll instance in which the worker waits.
     #[must_use]
     pub fn epoll(&self) -> &Epoll {
         &self.epoll

@@ -1,5 +1,5 @@
-//! Guests at the other end of a socket, and whoever answers echo requests, as scripts of bytes say: for the fuzzer and for
-//! what it has gathered.
+//! Scripted hostile guests at the other end of a socket, and scripted senders of echo replies: for the fuzzer and for its
+//! corpus.
 
 use std::io::{ErrorKind, Write};
 use std::net::Shutdown;
@@ -32,12 +32,12 @@ pub fn play(script: &[u8]) {
 struct Play<F: Framing> {
     link: Socket<F>,
     guest: UnixStream,
-    /// What the guest has sent, by calls.
+    /// The bytes of each of the guest's calls.
     sent: Vec<Vec<u8>>,
     received: Received,
 }
 
-/// What the link made of it.
+/// The frames that the link has received, and its end.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Received {
     frames: Vec<Vec<u8>>,
@@ -105,7 +105,7 @@ impl<F: Framing> Play<F> {
         }
     }
 
-    /// Whether there may be more.
+    /// Receives up to `max` frames. Returns true if there may be more.
     fn listen(&mut self, max: usize) -> bool {
         if self.received.end.is_some() {
             return false;
@@ -186,7 +186,7 @@ fn packets(sent: &[Vec<u8>]) -> Received {
     }
 }
 
-/// What a raw socket gets.
+/// Parses `packet` as received on a raw ICMP socket.
 fn echo(packet: &[u8], family: Family) {
     if let Some(reply) = echo_reply(packet, family) {
         assert!(packet.get(reply.data).is_some());

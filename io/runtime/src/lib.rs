@@ -45,7 +45,7 @@ use link::vhost_net::{self, VhostNet};
 use link::vhost_user::VhostUser;
 use messages::Report;
 
-/// Where the host side sends from (`--outbound`).
+/// The source of the host side's packets (`--outbound`).
 #[derive(Clone, Debug)]
 pub enum Outbound {
     /// An address, for its own family.
@@ -54,11 +54,11 @@ pub enum Outbound {
     Interface(String),
 }
 
-/// Everything that the engine process is born with. Descriptors were opened by the supervisor, which keeps them too, for
-/// the engine that takes this one's place should it die.
+/// The input of an engine process. Descriptors are opened by the supervisor, which keeps copies for the next engine,
+/// should this one crash.
 #[derive(Debug)]
 pub struct Setup {
-    /// What the engine is told.
+    /// The configuration of the engine.
     pub config: Config,
     /// Addresses that the host owns now, and ranges of which it takes every address for its own.
     pub owned: Vec<IpNet>,
@@ -66,11 +66,11 @@ pub struct Setup {
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
     pub raw_icmp: [Option<OwnedFd>; 2],
-    /// How a worker waits.
+    /// The method of waiting for work.
     pub pacing: Pacing,
-    /// Where the host side sends from.
+    /// The source of the host side's packets; `None`: the kernel's choice.
     pub outbound: Option<Outbound>,
-    /// Where the workers' connections are written down, for the next engine.
+    /// A record of the workers' connections for the next engine.
     pub ledger: ledger::Shared,
     /// Sets how much the process says of what happens.
     pub set_log_level: fn(LevelFilter),
@@ -230,8 +230,8 @@ fn serve<L: Link>(
         .map_err(|error| context("the engine's loop failed", &error))
 }
 
-/// What an engine is never to need. Of memory a worker has 36 MiB to begin with, a flow less than 1 KiB, where tables double
-/// when they grow; the end-to-end tests, with 10,000 flows that stall, bring it to 40.
+/// Returns resource limits that an engine never reaches. A worker begins with 36 MiB of memory, a flow has less than 1
+/// KiB, and tables double when they grow; the end-to-end tests, with 10,000 flows that stall, bring it to 40.
 fn most(max_flows: u32, workers: usize) -> Limits {
     let workers = workers as u64;
     Limits {

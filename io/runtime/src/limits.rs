@@ -15,7 +15,7 @@ pub(crate) struct Limits {
     told: Option<Instant>,
 }
 
-/// What to tell.
+/// A limit that has refused flows, to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bite {
     refused: u64,
@@ -33,7 +33,7 @@ impl Limits {
         }
     }
 
-    /// What the user should hear of, once a minute at most.
+    /// Returns a limit to be logged, at most once a minute.
     pub(crate) fn bite(&mut self, counters: &Counters, now: Instant) -> Option<Bite> {
         let refused = counters.flows_refused - self.known;
         if refused == 0 || self.told.is_some_and(|told| now.since(told) < QUIET) {

@@ -30,10 +30,10 @@ pub const BURST: usize = 16;
 /// Bounds of how many frames a burst has.
 pub const BURSTS: [u64; 5] = [1, 2, 4, 8, BURST as u64];
 
-/// How long to leave a link alone that had no room, where nothing tells when it has.
+/// The interval after which a full link is tried again, if no event reports that it has room.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// How the guest is attached: what the supervisor opened.
+/// The guest's link, as the supervisor has opened it.
 #[derive(Debug)]
 pub enum Attachment {
     /// A tap.
@@ -41,9 +41,9 @@ pub enum Attachment {
         /// Its queues, one for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD
         /// where `offload` says so, and with `IFF_MULTI_QUEUE` where there are several.
         queues: Vec<OwnedFd>,
-        /// What was negotiated on it.
+        /// The offloads that were negotiated with the kernel.
         offload: TapOffload,
-        /// Whether the kernel's vhost-net carries its frames; `None`: we do.
+        /// The use of the kernel's vhost-net for its frames; `None`: frames are read from and written to the tap.
         vhost: Option<Vhost>,
     },
     /// A SOCK_STREAM socket.
@@ -54,13 +54,13 @@ pub enum Attachment {
     VhostUser {
         /// The socket.
         source: Source,
-        /// How many workers there are: so many pairs of queues are offered.
+        /// The number of workers, and of queue pairs that are offered.
         workers: u8,
     },
 }
 
 impl Attachment {
-    /// How many workers it is for.
+    /// Returns the number of workers that the attachment needs.
     #[must_use]
     pub fn workers(&self) -> u8 {
         match self {
@@ -106,9 +106,9 @@ impl Attachment {
         })
     }
 
-    /// Whether another engine can take up what one that died has left. A connection that was accepted ends with the engine,
-    /// and the guest comes again; of a stream that was handed over, nobody knows where the next frame begins, and of a
-    /// machine's memory, where it is.
+    /// Returns true if another engine can continue on this attachment after one has crashed. An accepted connection ends
+    /// with its engine, and the guest connects again. A connected stream cannot be continued, as the position of the next
+    /// frame is unknown; nor can a connected vhost-user socket, as the memory layout of the machine is unknown.
     #[must_use]
     pub fn outlives_engine(&self) -> bool {
         !matches!(
@@ -133,11 +133,11 @@ pub enum Vhost {
 
 /// One worker's part of a link.
 pub trait Link: Send {
-    /// What takes frames from the guest.
+    /// The half that receives frames from the guest.
     type Receiver<'a>: Receive
     where
         Self: 'a;
-    /// What sends frames to the guest.
+    /// The half that sends frames to the guest.
     type Transmitter<'a>: Transmit
     where
         Self: 'a;
@@ -158,8 +158,8 @@ pub trait Link: Send {
     /// Out of memory, or of the user's watches.
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()>;
 
-    /// Whether frames wait that perhaps no event has told of: where the link is memory, looking costs nothing, and who is
-    /// awake need not be told.
+    /// Returns true if frames are pending that no event may have reported. A link in shared memory checks this without a
+    /// system call and needs no notification while its worker is awake.
     fn has_frames(&mut self) -> bool {
         false
     }
@@ -173,12 +173,12 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// Whether there is a guest now, which takes frames.
+    /// Returns true if a guest is attached that accepts frames.
     fn has_guest(&mut self) -> bool {
         true
     }
 
-    /// Whether a frame was refused for want of room since this was last asked, or is still on its way.
+    /// Returns true if a frame was refused for lack of room since the last call, or is still waiting to be sent.
     ///
     /// # Errors
     /// The guest is gone, as sending found out.
@@ -209,7 +209,7 @@ pub trait Link: Send {
     }
 }
 
-/// What a worker that sleeps waits for.
+/// The events for which a sleeping worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct For {
     /// Frames. Otherwise there are some, and it is not their time yet.
@@ -230,7 +230,7 @@ impl<R: Receive> Receive for &mut R {
     }
 }
 
-/// How far a burst goes.
+/// The condition that ends a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// Until there is nothing more.
@@ -240,18 +240,18 @@ pub enum Until {
     Question,
 }
 
-/// What a burst came to.
+/// The result of receiving a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
     /// Frames that were handed on.
     pub frames: usize,
     /// Frames that were dropped here, for offload metadata or a length that means nothing.
     pub malformed: u64,
-    /// What is left.
+    /// The state of the link after the burst.
     pub rest: Rest,
 }
 
-/// What a burst left behind.
+/// The state of a link after a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// Nothing, or nothing that was looked for: readiness will be told.
@@ -262,7 +262,7 @@ pub enum Rest {
     Disconnected(Disconnected),
 }
 
-/// How a guest went.
+/// The reason for which a guest was disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Disconnected {
     /// The interface is gone, and its namespace with it.

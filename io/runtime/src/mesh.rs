@@ -1,6 +1,5 @@
-//! What the workers of one engine share: the directory of flows, an inbox each, and a few words of state.
-//!
-//! With one worker there is none of this.
+//! State that the workers of one engine share: the directory of flows, an inbox for each, and some counts. An engine with
+//! one worker does not have it.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,7 +21,7 @@ mod tests;
 use directory::Directory;
 use inbox::Inbox;
 
-/// What all workers share.
+/// The shared state of all workers.
 #[derive(Debug)]
 struct WorkerMesh {
     directory: Directory,
@@ -114,7 +113,7 @@ impl WorkerHandle {
         from_word(self.mesh.guest_mac.load(Ordering::Relaxed))
     }
 
-    /// Whether another worker's loop has ended.
+    /// Returns true if the loop of some worker has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.mesh.ended.load(Ordering::Acquire)
     }

@@ -45,15 +45,15 @@ pub(crate) struct Worker<L> {
     pub(crate) limits: Limits,
     /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
     pub(crate) malformed: u64,
-    /// How many frames a burst had that had any.
+    /// The number of frames in each burst that was not empty.
     pub(crate) bursts: Histogram<{ BURSTS.len() }>,
     /// Connections of an engine before this one, until there is a guest to be asked about them.
     pub(crate) orphans: Vec<Ends>,
     /// The process's sandbox, which the first worker speaks for.
     pub(crate) sandbox: Option<Layers>,
-    /// Where the process's captures are begun and ended.
+    /// Starts and stops the process's captures.
     pub(crate) capture_control: Arc<CaptureControl>,
-    /// Where frames are to be written down from the next turn on; `None`: nowhere.
+    /// The queue for copies of frames, from the next turn on; `None`: frames are not captured.
     pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
     /// More of the host's addresses than a message has room for, as far as they came.
     pub(crate) gathered: Gathered,
@@ -61,7 +61,7 @@ pub(crate) struct Worker<L> {
     pub(crate) set_log_level: fn(LevelFilter),
     /// Published ports that the supervisor tells of, and this worker could not have.
     pub(crate) refused: BTreeMap<(Protocol, SocketAddr), Refused>,
-    /// What the last turn has left.
+    /// Sources with input that is left from the last turn.
     pub(crate) pending: Pending,
 }
 
@@ -501,14 +501,14 @@ impl<L: Link> Worker<L> {
         self.report(&Report::Stats(stats));
     }
 
-    /// Where the supervisor has no room, it will find that nobody answers.
+    /// Sends a report. If the socket has no room the report is lost, and the supervisor's request times out.
     fn report(&self, report: &Report) {
         if let Err(error) = seqpacket::send(&self.report_fd, &report.encode(), &[]) {
             debug!("the supervisor was not answered: {error}");
         }
     }
 
-    /// What is not counted by one worker or another.
+    /// Returns the counters that do not belong to one worker.
     fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let layers = self.sandbox.iter();
         let layers = layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]));
@@ -561,7 +561,7 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// What happened.
+    /// Returns the counters of the worker.
     pub(crate) fn tally(&self) -> Tally {
         Tally {
             counters: *self.engine.counters(),
@@ -573,7 +573,7 @@ impl<L: Link> Worker<L> {
     }
 }
 
-/// What happened, in one worker or in several.
+/// Counters of one worker or the sum of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     counters: Counters,

@@ -136,7 +136,7 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
     first.unwrap_or(Ok(End::Supervisor))
 }
 
-/// How a worker's loop ended, and the worker, unless it panicked.
+/// The reason for which a worker's loop ended, and the worker, unless it panicked.
 type Ended<L> = (io::Result<End>, Option<Worker<L>>);
 
 fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {

@@ -71,7 +71,7 @@ impl Scene {
         sender
     }
 
-    /// What came of it, and the blocks of the file by kind: statistics, frames.
+    /// Waits for the capture's report. Returns it and the number of blocks in the file: statistics, frames.
     fn end(&mut self) -> (Captured, usize, usize) {
         let mut buffer = vec![0; MAX_LEN];
         let message = seqpacket::receive(&self.supervisor, &mut buffer).unwrap();
@@ -198,7 +198,7 @@ fn nobody_waits_for_a_file_that_hangs() {
 
     // So many may hang, and no more.
     for number in 3..=4 {
-        scene.capture_control.lock().let_go();
+        scene.capture_control.lock().stop();
         hanging.push(scene.hang(number));
     }
     assert!(scene.begin(5, None, None).is_none());

@@ -19,13 +19,13 @@ use super::CaptureQueue;
 use super::pcapng::{self, Statistics};
 use crate::messages::{Captured, Report, Start};
 
-/// How often to look for frames: so long is the file behind at most.
+/// The interval of looking for frames, and so the longest delay of the file.
 const PERIOD: Duration = Duration::from_millis(10);
 
 /// Bytes of one write, about.
 const CHUNK: usize = 256 << 10;
 
-/// How often to try to say that the capture has ended.
+/// The number of attempts to report the end of the capture.
 const ATTEMPTS: u32 = 100;
 
 pub(super) struct Writer {
@@ -143,7 +143,7 @@ impl Writer {
         }
     }
 
-    /// Whether there is room in the file for so much more, and for the statistics behind it.
+    /// Returns true if the file has room for `more` bytes and for the statistics block after them.
     fn fits(&self, more: u64) -> bool {
         let len = self.bytes + self.buffer.len() as u64 + more + pcapng::STATISTICS_LEN;
         len <= self.most_bytes

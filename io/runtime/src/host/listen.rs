@@ -31,7 +31,8 @@ pub(super) struct PublishedSockets {
     rest: Option<Instant>,
 }
 
-/// How long starved listeners are left alone: others may hold the descriptors or the memory, and do not tell.
+/// The time without attempts on starved listeners. Other processes may hold the descriptors or the memory, and no event
+/// reports that they have been released.
 const REST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]

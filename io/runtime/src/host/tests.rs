@@ -50,7 +50,7 @@ fn published(protocol: Protocol, socket: impl Into<OwnedFd>, at: SocketAddr) -> 
     host
 }
 
-/// What happens within two seconds.
+/// Returns the events that arrive within two seconds.
 fn events(host: &KernelHost) -> Vec<(FlowId, Readiness)> {
     let mut events = Events::new();
     host.epoll()

@@ -1,4 +1,4 @@
-//! How a listener that cannot be accepted from rests.
+//! The pause after accept(2) has failed.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -8,10 +8,12 @@ use tracing::warn;
 
 use crate::host::event::{Edge, Epoll};
 
-/// How long to leave it alone: descriptors or memory may be short for longer, and it would be told of at once.
+/// The pause. Descriptors or memory may be short for longer, and without a pause each attempt would follow the one before
+/// at once.
 const REST: Duration = Duration::from_millis(100);
 
-/// Whether guests may wait at a listener that nothing will tell of: it is edge triggered, and they are no news.
+/// State of a listener whose backlog may hold guests that no event will report: it is edge triggered, and they have been
+/// reported already.
 #[derive(Debug, Default)]
 pub(super) struct AcceptBackoff {
     until: Option<Instant>,
@@ -33,7 +35,8 @@ impl AcceptBackoff {
         *self = Self::default();
     }
 
-    /// How long whoever is about to sleep may. After that, [`Edge::Control`] tells of who waits.
+    /// Returns the longest time for which the worker may sleep. At its end the listener is registered again, so that
+    /// [`Edge::Control`] reports guests in its backlog.
     pub(super) fn sleep(&mut self, listener: Option<&OwnedFd>, epoll: &Epoll) -> Option<Duration> {
         let (listener, until) = (listener?, self.until?);
         let left = until.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! What every link does, whatever carries its frames: one list of tests, which each link's tests take over by [`suite`].
+//! Tests that every link has to pass. [`suite`] adds them to the tests of a link.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Pair {
     pub(super) gateway: &'static str,
 }
 
-/// What a worker that sleeps waits for, with nothing to send and with a full link.
+/// The events for which a sleeping worker waits: with nothing to send, and with a full link.
 pub(super) const FRAMES: For = For {
     frames: true,
     room: false,
@@ -59,7 +59,7 @@ pub(super) const PAIRS: [Pair; 2] = [
 /// The guest's UDP port, and the gateway's.
 pub(super) const PORTS: (u16, u16) = (7, 9);
 
-/// What sits behind a link and speaks UDP.
+/// A UDP endpoint behind a link.
 pub(super) trait Guest: Sized {
     /// The link.
     type Link: Link;
@@ -85,7 +85,7 @@ pub(super) trait Guest: Sized {
     /// guest takes only what has a right checksum, or metadata that stands for it.
     fn receive(&mut self, pair: Pair) -> Option<Vec<u8>>;
 
-    /// Whether there is a datagram now.
+    /// Returns true if a datagram can be received now.
     fn receives(&mut self, pair: Pair) -> bool;
 
     /// Goes away.
@@ -213,13 +213,13 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
 
-/// Whether there are said to be frames, within `patience`.
+/// Waits for an event up to `patience`. Returns true if the link reports frames.
 fn told(epoll: &Epoll, events: &mut Events, patience: Duration) -> bool {
     epoll.wait(events, Some(patience)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Link)
 }
 
-/// Whoever sleeps is told of the next frame, and of one that came just before.
+/// A sleeping worker gets an event for the next frame, and for a frame that arrived just before it slept.
 pub(super) fn wakes_who_sleeps<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
@@ -242,8 +242,7 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
     }
 }
 
-/// Whoever may not take frames yet sleeps on, and receives of them when it may, whether it sleeps then or has other things
-/// to do.
+/// A worker that may not take frames yet sleeps on. It gets their event when it may, whether it sleeps then or is busy.
 pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();

@@ -34,9 +34,9 @@ use guest_slot::GuestSlot;
 /// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
 pub(crate) const MAX_FRAME: usize = 18 + 65_535;
 
-/// How frames are told apart on a socket.
+/// The delimiting of frames on a socket.
 pub trait Framing: Debug + Send + 'static {
-    /// What takes frames from the socket.
+    /// The half that receives frames from the socket.
     type Receiver: Receive + Attach + Debug + Default + Send;
 
     /// Bytes in front of each frame, which hold its length in big endian.

@@ -57,7 +57,7 @@ impl Tap {
 }
 
 impl Tap {
-    /// What it can carry.
+    /// Returns the offloads that it supports, and the longest frame.
     pub(super) fn limits(&self) -> Limits {
         self.transmitter.limits()
     }

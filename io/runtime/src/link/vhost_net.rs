@@ -32,7 +32,7 @@ mod queue;
 mod receive;
 mod transmit;
 
-/// Where things are in a device's memory, from its first byte.
+/// Offsets in a device's memory, from its first byte.
 mod places {
     use pontoon_ring::Layout;
 
@@ -161,7 +161,8 @@ impl VhostNet {
         transmitter.queue().checked(self.bell.ring());
     }
 
-    /// Whether the interface is gone, which vhost-net does not tell. It is asked more and more rarely while nothing comes.
+    /// Checks for the loss of the interface, which vhost-net does not report. The checks become rarer while no frame
+    /// arrives.
     fn look_for_guest(&mut self) {
         self.silence = self.silence.saturating_add(1);
         if !self.silence.is_power_of_two() || self.silence < LONG_SILENCE {

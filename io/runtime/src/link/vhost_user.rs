@@ -27,7 +27,7 @@ use crate::host::event::{Edge, Epoll};
 pub struct VhostUser {
     receiver: Receiver,
     transmitter: Transmitter,
-    /// Where the front-end is heard: by the first worker.
+    /// The listener and the connection of the front-end, which the first worker serves.
     guest_listener: Option<GuestListener>,
     departures: Arc<Departures>,
     /// Departures that this worker knows of.
@@ -223,7 +223,7 @@ impl Departures {
     }
 }
 
-/// Where guests come in, one at a time.
+/// Accepts the connections of front-ends, one at a time.
 #[derive(Debug)]
 struct GuestListener {
     backend: Backend,
@@ -265,7 +265,7 @@ impl GuestListener {
         Ok(())
     }
 
-    /// Hears the guest that is there, then takes whoever has come; who comes while there is a guest is turned away.
+    /// Processes messages of the front-end, then accepts a connection; further ones are closed while a guest is attached.
     fn answer(&mut self) -> Result<(), Disconnected> {
         self.backend.handle().map_err(|ended| match ended.is_orderly() {
             true => Disconnected::Closed,
@@ -305,7 +305,8 @@ impl GuestListener {
         }
     }
 
-    /// Whether another one may come; `Edge::Control` then tells also of one that has come already.
+    /// Registers the listener again. Returns true if another guest can connect; `Edge::Control` then also reports one
+    /// that is in the backlog already.
     fn await_next(&self, epoll: &Epoll) -> bool {
         match &self.listener {
             Some(listener) if !self.one_off => epoll.rename(listener.as_fd(), Edge::Control.token()).is_ok(),

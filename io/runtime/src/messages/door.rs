@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
 
-/// What happens to a published port, which protocol and host address name.
+/// A change of a published port, which is identified by protocol and host address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Door {
     /// There is a new one, with its socket: listening (TCP) or bound (UDP), non-blocking.
@@ -28,7 +28,7 @@ pub struct Refused {
     pub why: String,
 }
 
-/// What the supervisor has opened, and may share with the workers. Equal to itself alone.
+/// A descriptor that the supervisor has opened, and may share with the workers. It is equal to itself alone.
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<OwnedFd>);
 
@@ -125,7 +125,7 @@ fn decode_port<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Publishe
 }
 
 impl Descriptor {
-    /// What it was made of.
+    /// Returns the shared descriptor.
     #[must_use]
     pub fn into_inner(self) -> Arc<OwnedFd> {
         self.0

@@ -1,4 +1,4 @@
-//! What is on the capture_queue is what passed.
+//! The capture queue has exactly the frames that passed the link.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn both_ways_up_to_the_snap_length() {
     }
 }
 
-/// What the link refuses did not pass.
+/// A frame that the link refuses is not captured.
 #[test]
 fn refused_frames_are_not_on_it() {
     // A guest that takes nothing.

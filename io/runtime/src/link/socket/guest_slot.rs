@@ -15,7 +15,7 @@ use super::super::accept_backoff::AcceptBackoff;
 use super::super::rx_interest::{RxInterest, is_now};
 use crate::host::event::{Edge, Epoll};
 
-/// Where guests come from.
+/// The socket from which guests come.
 #[derive(Debug)]
 pub enum Source {
     /// A connected socket: one guest, from the start.
@@ -59,7 +59,7 @@ const SEND_BUFFER: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct GuestSlot {
     guest: Option<Guest>,
-    /// Where the next one comes from, if another may come.
+    /// The listener, if another guest may connect.
     listener: Option<OwnedFd>,
     accept_backoff: AcceptBackoff,
     one_off: bool,
@@ -84,7 +84,7 @@ impl Guest {
         })
     }
 
-    /// Whether it is gone, though what it sent may not have been read yet.
+    /// Returns true if the guest has closed its end; data that it sent before may still be unread.
     fn has_hung_up(&self) -> bool {
         is_now(&self.socket, PollFlags::RDHUP)
     }
@@ -141,7 +141,8 @@ impl GuestSlot {
         }
     }
 
-    /// Takes whoever has come; who comes while there is a guest is turned away. Whether there is a new guest.
+    /// Accepts a guest from the listener; further connections are closed while a guest is attached. Returns true if there
+    /// is a new guest.
     pub(super) fn admit(&mut self, epoll: &Epoll) -> bool {
         let Some(listener) = &self.listener else {
             return false;
@@ -184,13 +185,13 @@ impl GuestSlot {
         }
     }
 
-    /// Whether the guest has frames that nothing tells of.
+    /// Returns true if the guest has frames that no event reports.
     pub(super) fn has_frames(&self) -> bool {
         let guest = self.guest.as_ref();
         guest.is_some_and(|guest| guest.rx_interest.misses(&guest.socket))
     }
 
-    /// How long whoever is about to sleep may, at most; `frames`: it waits for those.
+    /// Returns the longest time for which the worker may sleep; `frames`: it waits for frames.
     pub(super) fn sleep(&mut self, epoll: &Epoll, frames: bool) -> Option<Duration> {
         let guest = self.guest.as_mut();
         let guest = guest.and_then(|guest| guest.rx_interest.sleep(&guest.socket, epoll, frames));
@@ -203,7 +204,8 @@ impl GuestSlot {
         self.guest = None;
     }
 
-    /// Whether another one may come; [`Edge::Control`] then tells also of one that has come already.
+    /// Registers the listener again. Returns true if another guest can connect; [`Edge::Control`] then also reports one
+    /// that is in the backlog already.
     pub(super) fn await_next(&self, epoll: &Epoll) -> bool {
         match &self.listener {
             Some(listener) if !self.one_off => epoll.rename(listener.as_fd(), Edge::Control.token()).is_ok(),

@@ -10,7 +10,7 @@ use vm_memory::VolatileSlice;
 
 use crate::link::BURST;
 
-/// Where frames lie.
+/// The ranges of frames in a buffer.
 pub(super) type Places = ArrayVec<Range<usize>, BURST>;
 
 /// Room for the headers of a burst.

@@ -41,7 +41,7 @@ impl Framing for Stream {
 pub struct Receiver {
     socket: Option<Arc<OwnedFd>>,
     buffer: Box<[u8]>,
-    /// What of the buffer was read and not yet handed on.
+    /// The range of the buffer that was read from the socket and not yet passed to the engine.
     unread: Range<usize>,
     /// The last read took all that was there.
     drained: bool,
@@ -131,7 +131,7 @@ impl Receiver {
         usize::try_from(u32::from_be_bytes(*prefix)).ok()
     }
 
-    /// Whether the next frame was read, or that there can be none.
+    /// Returns true if the next frame was read in whole, or cannot be valid.
     fn has_whole(&self) -> bool {
         self.length()
             .is_some_and(|len| len > MAX_FRAME || self.unread.len() >= PREFIX + len)

@@ -41,7 +41,7 @@ struct Machine<F> {
     framing: PhantomData<F>,
 }
 
-/// How a guest tells frames apart.
+/// The guest's side of a framing.
 trait Speaks: Framing {
     const KIND: SocketType;
 

@@ -58,7 +58,7 @@ impl<F> Transmitter<F> {
         }
     }
 
-    /// Whether a frame was refused for want of room since this was last asked, or some still wait.
+    /// Returns true if a frame was refused for lack of room since the last call, or some are still waiting.
     pub(super) fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = std::mem::take(&mut self.full) || self.blocked;
         self.disconnected.take().map_or(Ok(full), Err)
@@ -74,7 +74,7 @@ impl<F> Attach for Transmitter<F> {
 }
 
 impl<F: Framing> Transmitter<F> {
-    /// Whether there are `bytes` more at the end of the buffer, for one frame or several.
+    /// Returns true if the buffer has `bytes` more at its end, for one frame or several.
     fn has_room(&mut self, bytes: usize) -> bool {
         let fits = |waiting: &Waiting| ROOM - waiting.end >= bytes && waiting.frames.len() < MAX_WAITING;
         if !self.blocked && !fits(&self.waiting) {
@@ -193,7 +193,7 @@ pub struct Reservation<'a> {
     waiting: &'a mut Waiting,
     /// Frames side by side, each [`HEADROOM`] and then its payload.
     room: VolatileSlice<'a>,
-    /// Where the room is in the buffer.
+    /// The position of the reserved bytes in the buffer.
     begin: usize,
     stride: usize,
     payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
@@ -227,7 +227,7 @@ impl Room for Reservation<'_> {
     }
 }
 
-/// Whether a frame needs nothing but its checksum, whose place is in its head.
+/// Returns true if a frame needs no completion but its checksum, whose place is in its head.
 fn is_whole(offload: Offload, head_len: usize) -> bool {
     let checksum = match offload.checksum {
         Checksum::Complete => true,
@@ -240,7 +240,7 @@ fn is_whole(offload: Offload, head_len: usize) -> bool {
 #[derive(Debug)]
 struct Waiting {
     frames: Vec<Place>,
-    /// How many of them are finished.
+    /// The number of finished frames.
     finished: usize,
     /// The first one that is not sent, and how much of it is.
     next: usize,

@@ -136,7 +136,7 @@ impl<'a> Taken<'a> {
         })
     }
 
-    /// Whether it opens a TCP connection, or ends a short message of one (PSH).
+    /// Returns true if it opens a TCP connection, or ends a short message of one (PSH).
     fn asks(&self) -> bool {
         let Ok(frame::Frame {
             body: Body::Ip(_, Transport::Tcp(segment)),

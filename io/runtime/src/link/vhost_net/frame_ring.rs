@@ -18,11 +18,11 @@ pub(super) struct FrameRing {
     most: usize,
     /// Name of the oldest one; the others' follow, and wrap.
     first: u32,
-    /// How many of them, from the oldest on, are submitted.
+    /// The number of submitted frames, which are the oldest.
     submitted: usize,
-    /// Where the next one may begin.
+    /// The position at which the next one may begin.
     produced: u64,
-    /// Where the oldest one began, or something before it.
+    /// The position of the oldest one, or one before it.
     reclaimed: u64,
 }
 
@@ -30,18 +30,18 @@ pub(super) struct FrameRing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     position: u64,
-    /// Where they are.
+    /// The offset of the first byte.
     pub(super) at: usize,
-    /// How many.
+    /// The number of bytes.
     pub(super) len: usize,
 }
 
-/// A frame, for whoever takes it.
+/// A frame for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Submitted {
     /// The name that it is given back by.
     pub(super) name: u32,
-    /// Where it is.
+    /// The offset of its first byte.
     pub(super) at: usize,
     /// Its bytes.
     pub(super) len: usize,
@@ -116,7 +116,7 @@ impl FrameRing {
         });
     }
 
-    /// Whether a frame is produced and not submitted.
+    /// Returns true if a frame is produced and not submitted.
     pub(super) fn has_unsubmitted(&self) -> bool {
         self.submitted < self.frames.len()
     }

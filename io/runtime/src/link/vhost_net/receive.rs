@@ -160,7 +160,7 @@ impl Receiver {
     }
 }
 
-/// What the kernel has written to a buffer.
+/// The bytes that the kernel has written to a buffer.
 fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'a>, Failure> {
     let at = places::RECEIVE_BUFFERS + used.tag as usize * STRIDE;
     // The ring has checked that it had this buffer, and that it has room for so much.
@@ -170,9 +170,9 @@ fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'
 /// A frame that was taken.
 struct Taken {
     offload: Offload,
-    /// Where it is in what was copied of its first buffer.
+    /// The range of its head in the copy of its first buffer.
     head: Range<usize>,
-    /// Where its parts are among all.
+    /// The range of its parts among those of all frames.
     parts: Range<usize>,
 }
 

@@ -147,7 +147,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
                 }
                 link.withdrawals() == 1
             });
-            assert_eq!(link.take_full(), Ok(true), "whoever waits for room is told");
+            assert_eq!(link.take_full(), Ok(true), "no event for room");
 
             for pair in PAIRS {
                 let socket = socket(pair);

@@ -79,7 +79,7 @@ impl Transmitter {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Whether a frame was refused for want of room since this was last asked.
+    /// Returns true if a frame was refused for lack of room since the last call.
     pub(super) fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.full)
     }
@@ -216,7 +216,7 @@ impl Room for Reservation<'_> {
     }
 }
 
-/// Whether a frame may be cut as it says.
+/// Returns true if the limits permit the segmentation of a frame.
 fn takes(limits: &Limits, offload: Offload) -> bool {
     match offload.segmentation {
         Segmentation::Whole => true,

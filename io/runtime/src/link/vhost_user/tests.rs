@@ -69,7 +69,7 @@ impl Guest {
     }
 }
 
-/// What a worker does but for frames, which are dropped.
+/// A worker's turn. Frames are dropped.
 fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Disconnected> {
     Receive::receive(&mut link.receiver, BURST, Until::Empty, |_| {});
     pontoon_engine::Transmit::flush(&mut link.transmitter);
@@ -120,7 +120,7 @@ fn listening(name: &str) -> (Source, PathBuf) {
     (source, path)
 }
 
-/// Whether the link's affairs are said to want looking at.
+/// Returns true if an event reports that the link needs [`Link::control`].
 fn told(epoll: &Epoll, events: &mut Events) -> bool {
     epoll.wait(events, Some(Duration::ZERO)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Control)
