@@ -1,8 +1,8 @@
-//! Capturing what passes the link.
+//! Capture of the frames of a link.
 //!
-//! A worker that captures runs on a link of another type ([`CapturingLink`](crate::link::capturing::CapturingLink)), which copies
-//! frames onto a [`CaptureQueue`]: a bounded queue, where a frame that finds no room is counted and forgotten. A thread takes them
-//! from there into the file ([`writer`]). No worker ever waits for it.
+//! A worker that captures runs on a link of another type, [`CapturingLink`](crate::link::capturing::CapturingLink), which
+//! copies frames into a [`CaptureQueue`]. The queue is bounded; frames without room are counted and not captured. A thread
+//! writes them to the file ([`writer`]). No worker ever waits for it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +26,7 @@ use writer::Writer;
 const MOST_FRAMES: usize = 4096;
 const MOST_BYTES: usize = 16 << 20;
 
-/// Captures that are over though their writers are not, at most: each has frames of its own that wait.
+/// The number of stopped captures whose writers may still run: each of them holds frames in memory.
 const MOST_CLOSING: usize = 3;
 
 /// Starts and stops the captures of the process, one at a time.
@@ -35,10 +35,10 @@ pub(crate) struct CaptureControl(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The latest that was to begin, whatever came of it: another worker's order does not begin it once more.
+    /// The number of the latest capture that was requested, even if it failed: another worker must not start it again.
     latest: Option<u64>,
     running: Option<Running>,
-    /// Captures whose files are slow: they are over, and are still being written.
+    /// Stopped captures whose files are still being written.
     closing: Vec<Running>,
     /// Frames and drops of earlier captures.
     frames: u64,
@@ -52,7 +52,7 @@ struct Running {
     writer: JoinHandle<()>,
 }
 
-/// Frames on their way to the file.
+/// Frames that wait to be written to the file.
 #[derive(Debug)]
 pub(crate) struct CaptureQueue {
     records: ArrayQueue<Record>,
@@ -60,7 +60,7 @@ pub(crate) struct CaptureQueue {
     bytes: AtomicUsize,
     /// Bytes that are kept of a frame.
     snap: usize,
-    /// It takes no more.
+    /// No further records are accepted.
     closed: AtomicBool,
     /// In the file.
     frames: AtomicU64,
@@ -78,8 +78,8 @@ pub(crate) struct Record {
 }
 
 impl CaptureControl {
-    /// Begins or ends a capture; each worker passes each order on to here, and the first one counts. The capture_queue for what this
-    /// worker sees from here on.
+    /// Starts or stops a capture. Each worker applies each command; the first one takes effect. Returns the queue for the
+    /// frames that this worker has from now on.
     pub(crate) fn apply(&self, order: Order, report_fd: &OwnedFd) -> Option<Arc<CaptureQueue>> {
         let mut inner = self.lock();
         match order {
@@ -113,7 +113,7 @@ impl CaptureControl {
         }
     }
 
-    /// Ends what runs, and waits until its file is whole.
+    /// Stops the running capture, and waits until its file is complete.
     pub(crate) fn finish(&self) {
         self.lock().end();
     }
@@ -130,7 +130,7 @@ impl CaptureControl {
         [("capture_frames", frames), ("capture_dropped", dropped)]
     }
 
-    /// Nobody who holds it waits for anything but a thread's start or, when no worker runs, its end.
+    /// Locks the state. A holder waits for nothing but the start of a thread or, when no worker runs, its end.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,8 +237,8 @@ impl CaptureQueue {
             self.bytes.fetch_sub(len, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        // The writer looks by itself now and then. Once half of the room is taken, it had better look now; to say so waits for
-        // nobody, and is a system call where the writer sleeps.
+        // The writer polls the queue. It is woken once the queue is half full, so that it does not overflow before the next
+        // poll; waking it does not block, and is a system call only if the writer sleeps.
         let half_full = before < MOST_BYTES / 2 && before + len >= MOST_BYTES / 2;
         if (half_full || self.records.len() == MOST_FRAMES / 2)
             && let Some(writer) = self.writer.get()

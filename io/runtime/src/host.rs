@@ -102,17 +102,17 @@ impl Can {
             match &can {
                 Ok(true) => {}
                 Ok(false) => info!("no SO_PEEK_OFF for TCP over {family:?}: data in flight is kept small"),
-                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, so do without: {error}"),
+                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, not using it: {error}"),
             }
             can.unwrap_or(false)
         });
         let (gso, gro) = udp_sys::offloads().unwrap_or((false, false));
         let (udp_gso, udp_gro) = (gso && !disabled.udp_gso, gro && !disabled.udp_gro);
         if !udp_gso {
-            info!("no UDP_SEGMENT: datagrams leave one by one");
+            info!("no UDP_SEGMENT: sending datagrams one by one");
         }
         if !udp_gro {
-            info!("no UDP_GRO: datagrams arrive one by one");
+            info!("no UDP_GRO: receiving datagrams one by one");
         }
         Self {
             peek_off,

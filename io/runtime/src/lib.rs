@@ -72,7 +72,7 @@ pub struct Setup {
     pub outbound: Option<Outbound>,
     /// A record of the workers' connections for the next engine.
     pub ledger: ledger::Shared,
-    /// Sets how much the process says of what happens.
+    /// Sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
 }
 
@@ -187,7 +187,7 @@ fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<vhos
         (Ok(pairs), _) => Ok(Some(pairs)),
         (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),
         (Err(error), Vhost::Wanted) => {
-            info!("cannot set up vhost-net ({error}); frames take the tap");
+            info!("cannot set up vhost-net ({error}); using the tap without it");
             Ok(None)
         }
     }
@@ -222,7 +222,7 @@ fn serve<L: Link>(
         }
     }
     seqpacket::send(&report_fd, &Report::Ready.encode(), &[])
-        .map_err(|error| context("cannot tell the supervisor", &error))?;
+        .map_err(|error| context("cannot report readiness to the supervisor", &error))?;
     drop(report_fd);
     let end = workers::run(workers);
     debug!("the loop ended: {end:?}");

@@ -1,4 +1,4 @@
-//! Says when a limit bites.
+//! Reports flows that limits have refused.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use pontoon_engine::{Config, Counters, Instant};
 pub(crate) struct Limits {
     max_flows: u32,
     max_flow_rate: Option<u32>,
-    /// Refusals that have been told of.
+    /// Refusals that have been logged.
     known: u64,
     told: Option<Instant>,
 }

@@ -164,7 +164,7 @@ pub trait Link: Send {
         false
     }
 
-    /// Sees to the link's own affairs: a guest that comes, what it negotiates. Called after `Edge::Control`.
+    /// Processes the link's control events: connections of guests and their negotiation. Called after `Edge::Control`.
     ///
     /// # Errors
     /// The guest is gone.
@@ -181,7 +181,7 @@ pub trait Link: Send {
     /// Returns true if a frame was refused for lack of room since the last call, or is still waiting to be sent.
     ///
     /// # Errors
-    /// The guest is gone, as sending found out.
+    /// The guest has disconnected, as sending has shown.
     fn take_full(&mut self) -> Result<bool, Disconnected>;
 
     /// A turn is over; with `more`, the next one follows at once and has something to do.
@@ -189,20 +189,20 @@ pub trait Link: Send {
         let _ = more;
     }
 
-    /// The worker is about to sleep: how long it may, at most. `None`: until some event tells of what it waits for.
+    /// Prepares the link for a sleeping worker. Returns the longest time for which it may sleep; `None`: until an event.
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration>;
 
-    /// Times that the link went on by a slower way, as a faster one had failed.
+    /// The number of times that the link fell back to a slower method after a faster one had failed.
     fn withdrawals(&self) -> u64 {
         0
     }
 
-    /// Queues in shared memory that were given up, for what the guest did to them.
+    /// The number of queues in shared memory that were disabled for invalid content.
     fn queue_faults(&self) -> u64 {
         0
     }
 
-    /// The guest is gone: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
+    /// Detaches a guest that has disconnected. Returns true if another one can connect; `Edge::Control` reports it.
     fn detach(&mut self, epoll: &Epoll) -> bool {
         let _ = epoll;
         false
@@ -212,7 +212,7 @@ pub trait Link: Send {
 /// The events for which a sleeping worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct For {
-    /// Frames. Otherwise there are some, and it is not their time yet.
+    /// Frames. If false, frames are pending, but the rate limit does not permit them yet.
     pub frames: bool,
     /// Room for frames to the guest.
     pub room: bool,
@@ -254,9 +254,9 @@ pub struct Burst {
 /// The state of a link after a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing, or nothing that was looked for: readiness will be told.
+    /// Nothing, or nothing that was looked for: an event reports the next frame.
     Drained,
-    /// Perhaps more frames: ask again.
+    /// Possibly more frames, which no event reports.
     More,
     /// The guest is gone.
     Disconnected(Disconnected),
@@ -265,7 +265,7 @@ pub enum Rest {
 /// The reason for which a guest was disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Disconnected {
-    /// The interface is gone, and its namespace with it.
+    /// The interface was deleted, or its namespace was.
     #[error("the guest's interface is gone: {0}")]
     Interface(Errno),
     /// It closed its end of the connection.
@@ -274,7 +274,7 @@ pub enum Disconnected {
     /// Its connection failed.
     #[error("the guest's connection failed: {0}")]
     Connection(Errno),
-    /// It said something that the protocol does not know.
-    #[error("the guest does not speak the protocol: {0}")]
+    /// It violated the link's protocol.
+    #[error("protocol error of the guest: {0}")]
     Protocol(&'static str),
 }

@@ -47,7 +47,7 @@ struct WorkerMesh {
 /// The number of counts of clients of published TCP ports.
 const SHARES: usize = 1024;
 
-/// One worker's part in it.
+/// One worker's access to the shared state.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerHandle {
     mesh: Arc<WorkerMesh>,
@@ -58,7 +58,7 @@ pub(crate) struct WorkerHandle {
 #[derive(Debug)]
 pub(crate) struct EndsAll(Arc<WorkerMesh>);
 
-/// The handles of a mesh of `workers`.
+/// Creates the shared state of `workers` workers, and returns a handle for each.
 ///
 /// # Errors
 /// Out of descriptors.
@@ -85,23 +85,24 @@ pub(crate) fn handles(workers: u8, guest_mac: Mac) -> io::Result<Vec<WorkerHandl
 }
 
 impl WorkerHandle {
-    /// Readable when something was put into this worker's inbox; to be registered edge triggered.
+    /// Returns a descriptor that becomes readable when something is put into this worker's inbox; to be registered edge
+    /// triggered.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.inbox().bell()
     }
 
-    /// Hands up to a burst of what is in the inbox to `sink`, unless there is none. Says how many there were, and whether
-    /// there may be more: otherwise the bell will ring.
+    /// Passes up to a burst of frames from the inbox to `sink`, unless it is empty. Returns their number, and true if there
+    /// may be more; otherwise the descriptor becomes readable for the next one.
     pub(crate) fn receive(&self, sink: impl FnOnce(&[Handed<'_>])) -> (usize, bool) {
         self.inbox().receive(sink)
     }
 
-    /// The supervisor's updates that were passed on.
+    /// Takes the supervisor's updates that another worker has forwarded.
     pub(crate) fn updates(&self) -> Vec<Update> {
         self.inbox().updates()
     }
 
-    /// Passes the supervisor's word on to the others.
+    /// Forwards an update of the supervisor's to the other workers.
     pub(crate) fn forward(&self, update: &Update) {
         for inbox in self.others() {
             inbox.put_update(update.clone());

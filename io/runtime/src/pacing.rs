@@ -17,11 +17,11 @@ use crate::cpus;
 /// must be called outside of the sandbox, whose cgroup namespace hides the quota (cgroup_namespaces(7)).
 #[must_use]
 pub fn here(wanted: Pacing, workers: u8) -> Pacing {
-    // While one spins, the others and who they wait for want CPUs too.
+    // While one worker spins, the others and their peers need CPUs too.
     let cpus = cpus::available() - f64::from(workers.saturating_sub(1));
     let pacing = on(wanted, cpus);
     if pacing != wanted {
-        debug!("no spinning: {cpus} CPUs for a worker and whom it waits for");
+        debug!("no spinning: {cpus} CPUs for a worker and its peers");
     }
     pacing
 }

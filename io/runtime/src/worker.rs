@@ -35,50 +35,50 @@ pub(crate) struct Worker<L> {
     pub(crate) engine: Engine<KernelHost>,
     pub(crate) host: KernelHost,
     pub(crate) link: L,
-    /// The supervisor's channel: one worker hears it, and passes on what it says.
+    /// The supervisor's channel, in the first worker only, which forwards updates to the others.
     pub(crate) supervisor: Option<OwnedFd>,
-    /// To answer the supervisor.
+    /// The channel for reports to the supervisor. All workers send on it.
     pub(crate) report_fd: OwnedFd,
-    /// The others, where there are any.
+    /// Access to the other workers, if there are any.
     pub(crate) handle: Option<WorkerHandle>,
     pub(crate) pacer: Pacer,
     pub(crate) limits: Limits,
-    /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
+    /// Frames that the link dropped for invalid offload metadata or an invalid length.
     pub(crate) malformed: u64,
     /// The number of frames in each burst that was not empty.
     pub(crate) bursts: Histogram<{ BURSTS.len() }>,
-    /// Connections of an engine before this one, until there is a guest to be asked about them.
+    /// Connections of the engine before this one. They are resolved when a guest is attached.
     pub(crate) orphans: Vec<Ends>,
-    /// The process's sandbox, which the first worker speaks for.
+    /// The process's sandbox, in the first worker only, which reports it.
     pub(crate) sandbox: Option<Layers>,
     /// Starts and stops the process's captures.
     pub(crate) capture_control: Arc<CaptureControl>,
     /// The queue for copies of frames, from the next turn on; `None`: frames are not captured.
     pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
-    /// More of the host's addresses than a message has room for, as far as they came.
+    /// The part of the host's addresses received so far, if they do not fit into one message.
     pub(crate) gathered: Gathered,
-    /// Sets how much the process says.
+    /// Sets the level of the process's log.
     pub(crate) set_log_level: fn(LevelFilter),
-    /// Published ports that the supervisor tells of, and this worker could not have.
+    /// Published ports that this worker could not take over, with the reasons.
     pub(crate) refused: BTreeMap<(Protocol, SocketAddr), Refused>,
     /// Sources with input that is left from the last turn.
     pub(crate) pending: Pending,
 }
 
-/// Why the loop ended.
+/// The reason for which the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The supervisor closed its end.
     Supervisor,
-    /// The guest is gone, and no other will come.
+    /// The guest disconnected, and no other can connect.
     Link,
     /// Another worker's loop has ended.
     Peer,
-    /// Not at all: it is to be run again, on a link that captures or on one that no longer does.
+    /// A capture starts or stops: the loop has to be run again on a link of the other type.
     Capture,
 }
 
-/// Sources with something left that no event will tell again.
+/// Input and conditions that no further event reports, as their events are edge triggered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pending {
     frames: bool,
@@ -88,15 +88,15 @@ pub(crate) struct Pending {
     inbox: bool,
     /// The link had no room.
     room: bool,
-    /// The link has affairs of its own.
+    /// [`Link::control`] has to be called.
     control: bool,
-    /// The guest is gone, and how.
+    /// The guest disconnected, for this reason.
     disconnected: Option<Disconnected>,
-    /// Frames are to be captured, or no longer.
+    /// A capture starts or stops.
     capture: bool,
 }
 
-/// The time, for a turn.
+/// Returns the current time (CLOCK_MONOTONIC). It is read once or twice a turn.
 pub(crate) fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -314,7 +314,7 @@ impl<L: Link> Worker<L> {
         due.into_iter().chain(link).chain(self.host.look_again()).min()
     }
 
-    /// A burst of frames, `most` at most.
+    /// Receives a burst of at most `most` frames.
     fn frames(&mut self, most: usize, until: Until, now: Instant) -> Burst {
         let Self {
             engine, host, link, ..
@@ -330,7 +330,7 @@ impl<L: Link> Worker<L> {
         burst
     }
 
-    /// Events on the flows' sockets. Says whether there was one.
+    /// Processes the events on the flows' sockets. Returns true if there was one.
     fn sockets(&mut self, events: &Events, now: Instant) -> bool {
         let mut worked = false;
         for (flow, ready) in events.flows() {
@@ -341,7 +341,7 @@ impl<L: Link> Worker<L> {
         worked
     }
 
-    /// Deals out packets of a shared socket, as many as a turn takes; true where there may be more.
+    /// Dispatches at most [`EVENTS`] packets of a shared socket to their flows. Returns true if there may be more.
     fn shared(&mut self, family: Family, now: Instant) -> bool {
         for _ in 0..EVENTS {
             match self.host.take_shared(family) {
@@ -356,16 +356,16 @@ impl<L: Link> Worker<L> {
         true
     }
 
-    /// Takes the supervisor's messages; false when its end is closed.
+    /// Receives and applies the supervisor's messages. Returns false if its end is closed.
     fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
         while let Some(supervisor) = &self.supervisor {
-            // Out of descriptors, it says so of the ports whose sockets came along.
+            // If this process is out of descriptors, ports without their socket are decoded as `Door::Lost`.
             let (message, descriptors) = match seqpacket::receive_what_fits(supervisor, &mut buffer) {
                 Ok(Some(message)) => (&buffer[..message.len], message.descriptors),
                 Ok(None) => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    warn!("the supervisor was not understood: {error}");
+                    warn!("ignoring unreadable supervisor message: {error}");
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
@@ -379,13 +379,13 @@ impl<L: Link> Worker<L> {
                     }
                     self.apply(update, now);
                 }
-                Err(error) => warn!("the supervisor said something else: {error}"),
+                Err(error) => warn!("ignoring malformed supervisor message: {error}"),
             }
         }
         Ok(true)
     }
 
-    /// Does what the supervisor says.
+    /// Applies an update of the supervisor's.
     fn apply(&mut self, update: Update, now: Instant) {
         let Self {
             engine, host, link, ..
@@ -422,7 +422,7 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// A published port comes, leads elsewhere, or goes.
+    /// Opens, redirects or closes a published port, and records a failure for the next report.
     fn change(&mut self, door: Door, now: Instant) {
         let published = door.published();
         let key = (published.protocol, published.host);
@@ -434,10 +434,10 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// The same.
+    /// Opens, redirects or closes a published port.
     ///
     /// # Errors
-    /// It cannot be, and why.
+    /// The reason, for the user.
     fn try_change(&mut self, door: Door, now: Instant) -> Result<(), String> {
         let Self {
             engine, host, link, ..
@@ -465,7 +465,10 @@ impl<L: Link> Worker<L> {
             return engine
                 .publish(place, published, link, host, now)
                 .map_err(|failure| match failure {
-                    Failure::Invalid => format!("too many lead to port {} already", published.guest_port),
+                    Failure::Invalid => format!(
+                        "too many published ports lead to guest port {} already",
+                        published.guest_port
+                    ),
                     failure => failure.to_string(),
                 });
         }
@@ -474,7 +477,7 @@ impl<L: Link> Worker<L> {
         Ok(())
     }
 
-    /// Says what it knows.
+    /// Reports the worker's counters and state.
     fn answer(&self, round: u64) {
         let counters = self.engine.counters().iter();
         let stats = Stats {
@@ -504,7 +507,7 @@ impl<L: Link> Worker<L> {
     /// Sends a report. If the socket has no room the report is lost, and the supervisor's request times out.
     fn report(&self, report: &Report) {
         if let Err(error) = seqpacket::send(&self.report_fd, &report.encode(), &[]) {
-            debug!("the supervisor was not answered: {error}");
+            debug!("cannot send a report to the supervisor: {error}");
         }
     }
 
@@ -516,7 +519,8 @@ impl<L: Link> Worker<L> {
         layers.chain(first.then(|| self.capture_control.counts()).into_iter().flatten())
     }
 
-    /// Takes what other workers put into the inbox: how many frames, and whether there may be more. `None`: it is over.
+    /// Processes frames and updates that other workers put into the inbox. Returns the number of frames, and true if there
+    /// may be more; `None` if another worker's loop has ended.
     fn inbox(&mut self, now: Instant) -> Option<(usize, bool)> {
         let Self {
             engine,
@@ -537,7 +541,7 @@ impl<L: Link> Worker<L> {
         (!is_over).then_some(received)
     }
 
-    /// The same on another link.
+    /// Returns the worker with another link, which `link` makes of the present one.
     pub(crate) fn on<M: Link>(self, link: impl FnOnce(L) -> M) -> Worker<M> {
         Worker {
             engine: self.engine,
@@ -578,16 +582,16 @@ impl<L: Link> Worker<L> {
 pub(crate) struct Tally {
     counters: Counters,
     malformed: u64,
-    /// Times that a link went on by a slower way.
+    /// Times that a link fell back to a slower method.
     withdrawals: u64,
-    /// Queues that were given up.
+    /// Queues that were disabled for invalid content.
     queue_faults: u64,
     /// Flows at the end.
     flows: usize,
 }
 
 impl Tally {
-    /// Adds another worker's.
+    /// Adds the counters of another worker.
     pub(crate) fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
         self.malformed += other.malformed;
@@ -609,7 +613,7 @@ impl Tally {
 }
 
 impl Pending {
-    /// Notes what has come of sending.
+    /// Notes a full link, or a disconnected guest, after sending.
     fn note_full(&mut self, full: Result<bool, Disconnected>) {
         match full {
             Ok(full) => self.room |= full,

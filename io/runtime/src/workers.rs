@@ -35,7 +35,7 @@ pub(crate) fn build<L: Link>(
         setup.config.guest_mac = mac;
     }
     let count = u8::try_from(links.len())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more queues than workers can be"))?;
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more than 255 queues"))?;
     let handles = match count {
         1 => vec![None],
         _ => mesh::handles(count, setup.config.guest_mac)?

@@ -77,7 +77,7 @@ impl Scene {
         let message = seqpacket::receive(&self.supervisor, &mut buffer).unwrap();
         let message = &buffer[..message.unwrap().len];
         let Report::Captured(captured) = Report::decode(message).unwrap() else {
-            panic!("it said something else");
+            panic!("another report than expected");
         };
         let mut bytes = Vec::new();
         self.file.rewind().unwrap();
@@ -177,7 +177,7 @@ fn a_file_that_cannot_be_written_ends_it() {
     let mut buffer = vec![0; MAX_LEN];
     let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
     let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
-        panic!("it said something else");
+        panic!("another report than expected");
     };
     assert_eq!((captured.frames, captured.bytes, captured.failed), (0, 0, true));
     assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
@@ -205,7 +205,7 @@ fn nobody_waits_for_a_file_that_hangs() {
     let mut buffer = vec![0; MAX_LEN];
     let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
     let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
-        panic!("it said something else");
+        panic!("another report than expected");
     };
     assert_eq!(captured.number, 5);
     assert_eq!(

@@ -112,7 +112,7 @@ impl Writer {
             return End::Size;
         }
         loop {
-            // Asked before the capture_queue is empty: what was put on it before it was closed is not left there.
+            // Read before the queue is emptied: records that were put into it before it was closed are not left behind.
             let closed = self.capture_queue.is_closed();
             while self.buffer.len() < CHUNK
                 && let Some(record) = self.capture_queue.take()
@@ -183,7 +183,7 @@ pub(super) fn send_report(report_fd: &OwnedFd, report: &Report) {
     for _ in 0..ATTEMPTS {
         match seqpacket::send(report_fd, &report.encode(), &[]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(PERIOD),
-            Err(error) => return debug!("the supervisor was not told of a capture's end: {error}"),
+            Err(error) => return debug!("cannot report the end of a capture to the supervisor: {error}"),
             Ok(()) => return,
         }
     }

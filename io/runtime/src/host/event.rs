@@ -29,7 +29,7 @@ pub enum Edge {
     Inbox = 4,
     /// The link has room.
     Room = 5,
-    /// The link's own affairs.
+    /// Control events of the link: connections and negotiation.
     Control = 6,
 }
 
@@ -107,7 +107,7 @@ impl Epoll {
         epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::ONESHOT)
     }
 
-    /// Tells once, from now on, when such a source can be written to.
+    /// Requests one event when such a source can be written to.
     ///
     /// # Errors
     /// It is not registered.

@@ -10,27 +10,27 @@ use crate::host::event::{Edge, Epoll};
 
 /// The pause. Descriptors or memory may be short for longer, and without a pause each attempt would follow the one before
 /// at once.
-const REST: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// State of a listener whose backlog may hold guests that no event will report: it is edge triggered, and they have been
 /// reported already.
 #[derive(Debug, Default)]
 pub(super) struct AcceptBackoff {
     until: Option<Instant>,
-    /// That it cannot be accepted from has been said.
-    said: bool,
+    /// The failure was logged.
+    logged: bool,
 }
 
 impl AcceptBackoff {
-    /// Nobody could be accepted: looks again after a rest.
+    /// Begins a pause after accept(2) has failed.
     pub(super) fn begin(&mut self, error: Errno) {
-        self.until = Some(Instant::now() + REST);
-        if !std::mem::replace(&mut self.said, true) {
-            warn!("cannot take a guest's connection: {error}; it is tried again");
+        self.until = Some(Instant::now() + PAUSE);
+        if !std::mem::replace(&mut self.logged, true) {
+            warn!("cannot accept a guest's connection: {error}; retrying");
         }
     }
 
-    /// Nobody is left to be accepted.
+    /// Ends the pause: the backlog is empty.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }
@@ -48,7 +48,7 @@ impl AcceptBackoff {
                 self.until = None;
                 None
             }
-            Err(_) => Some(REST),
+            Err(_) => Some(PAUSE),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A link whose frames are captured: another one, and a capture_queue.
+//! A link that captures the frames of another one.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::capture::pcapng::Way;
 use crate::capture::{CaptureQueue, Record};
 use crate::host::event::Epoll;
 
-/// The link and its capture_queue.
+/// A link and the queue for copies of its frames.
 #[derive(Debug)]
 pub(crate) struct CapturingLink<L> {
     link: L,

@@ -221,7 +221,7 @@ impl Link for VhostNet {
         let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.heard()) else {
             return Ok(());
         };
-        info!("vhost-net has failed ({failure}); frames take the tap from now on");
+        info!("vhost-net has failed ({failure}); using the tap without it");
         self.withdraw(epoll)
     }
 

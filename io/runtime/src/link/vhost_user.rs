@@ -212,11 +212,11 @@ impl Departures {
         })
     }
 
-    /// Tells all workers of one more, and how many that makes.
+    /// Notifies all workers of one more. Returns the count.
     fn announce(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Release) + 1;
         for bell in &self.bells {
-            // It fails when 2^64 - 2 rings have not been heard.
+            // It fails only if the count of the eventfd would exceed 2^64 - 2.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
         count
@@ -270,8 +270,8 @@ impl GuestListener {
         self.backend.handle().map_err(|ended| match ended.is_orderly() {
             true => Disconnected::Closed,
             false => {
-                warn!("the guest's front-end: {ended}");
-                Disconnected::Protocol("see the line above")
+                warn!("the vhost-user session failed: {ended}");
+                Disconnected::Protocol("vhost-user, see the message before")
             }
         })?;
         self.admit();
@@ -283,7 +283,7 @@ impl GuestListener {
             return;
         };
         if self.backend.peer_closed() {
-            // Whoever comes is the next one, and is told of once more when this one has been parted with.
+            // Leave the next guest in the backlog; `await_next` registers the listener again when this one is detached.
             return;
         }
         loop {
@@ -295,12 +295,12 @@ impl GuestListener {
                 Err(error) => return self.accept_backoff.begin(error),
             };
             if self.backend.is_connected() {
-                info!("a second guest was turned away: there is one already");
+                info!("refused the connection of a second guest");
                 continue;
             }
             match self.backend.connect(socket) {
                 Ok(()) => info!("the guest has connected"),
-                Err(error) => warn!("cannot take a guest's connection over: {error}"),
+                Err(error) => warn!("cannot set up a guest's connection: {error}"),
             }
         }
     }

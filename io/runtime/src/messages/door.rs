@@ -9,17 +9,18 @@ use pontoon_engine::config::{Protocol, Published};
 /// A change of a published port, which is identified by protocol and host address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// There is a new one, with its socket: listening (TCP) or bound (UDP), non-blocking.
+    /// A new port, with its socket: listening (TCP) or bound (UDP), non-blocking.
     Open(Published, Descriptor),
-    /// There is a new one, whose socket this process had no room for. Nobody says so: it is what becomes of [`Door::Open`].
+    /// A new port, for whose socket this process had no descriptor left. It is not sent: [`Door::Open`] is decoded as this.
     Lost(Published),
-    /// It leads to another port of the guest's.
+    /// The port leads to another port of the guest from now on.
     Lead(Published),
-    /// It is no more.
+    /// The port is closed.
     Close(Published),
 }
 
-/// A published port that a worker could not take over, or not lead elsewhere. It says so until it hears of the port again.
+/// A published port that a worker could not open or redirect. It is part of the worker's
+/// reports until the port changes again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The port.

@@ -18,7 +18,7 @@ fn open(snap: usize) -> (CapturingLink<Socket<Packet>>, UnixDatagram) {
     (CapturingLink::new(link, Arc::new(CaptureQueue::new(snap))), guest)
 }
 
-/// The next frame on the capture_queue.
+/// Returns the next frame in the capture queue.
 fn next(link: &CapturingLink<Socket<Packet>>) -> Option<(Way, u32, Vec<u8>)> {
     let record = link.capture_queue.take()?;
     Some((record.way, record.len, record.bytes))

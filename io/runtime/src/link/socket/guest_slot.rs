@@ -133,7 +133,7 @@ impl GuestSlot {
         Ok(())
     }
 
-    /// [`Edge::Room`] will tell, once, when the guest's socket has room.
+    /// Requests one [`Edge::Room`] event when the guest's socket has room.
     pub(super) fn watch_room(&self, epoll: &Epoll) -> Result<(), Errno> {
         match &self.guest {
             Some(guest) => epoll.rouse(&guest.room, Edge::Room.token()),
@@ -148,7 +148,7 @@ impl GuestSlot {
             return false;
         };
         if self.guest.as_ref().is_some_and(Guest::has_hung_up) {
-            // Whoever comes is the next one, and is told of once more when this one has been parted with.
+            // Leave the next guest in the backlog; `await_next` registers the listener again when this one is released.
             return false;
         }
         let mut new = false;
@@ -167,7 +167,7 @@ impl GuestSlot {
                 }
             };
             if self.guest.is_some() {
-                info!("a second guest was turned away: there is one already");
+                info!("refused the connection of a second guest");
                 continue;
             }
             let guest = Guest::new(socket).and_then(|guest| {
@@ -180,7 +180,7 @@ impl GuestSlot {
                     self.guest = Some(guest);
                     new = true;
                 }
-                Err(error) => warn!("cannot take a guest's connection over: {error}"),
+                Err(error) => warn!("cannot set up a guest's connection: {error}"),
             }
         }
     }
@@ -199,7 +199,7 @@ impl GuestSlot {
         guest.into_iter().chain(rest).min()
     }
 
-    /// The guest is gone.
+    /// Releases the guest.
     pub(super) fn vacate(&mut self) {
         self.guest = None;
     }
